@@ -1,0 +1,281 @@
+//! What the engine asks of its driver, and what the driver answers.
+
+use smallvec::SmallVec;
+use surgetank_model::RequestId;
+
+use crate::format::{Epoch, Record, SegmentTable, Summary, Superblock};
+
+/// Names an effect that is answered by [`Engine::complete`](crate::Engine::complete).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EffectId(pub u64);
+
+/// Names a buffer that the engine asked the driver to allocate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScratchId(pub u32);
+
+/// Whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BufferId {
+    /// The buffer of a read or write request, from submission to reply.
+    Request(RequestId),
+    /// A buffer between `Allocate` and `Release`.
+    Scratch(ScratchId),
+}
+
+/// A range of a buffer, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Whose memory.
+    pub buffer: BufferId,
+    /// First byte in the buffer.
+    pub offset: u32,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// Which volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The large, slow, permanent volume.
+    Backing,
+    /// The small, fast, short-lived volume.
+    Cache,
+}
+
+/// Gather list of a write: its slices follow each other on the volume.
+pub type Slices = SmallVec<[Slice; 4]>;
+
+/// Something the driver must do. The driver takes effects in order; effects without an id happen at once,
+/// the others may run concurrently in any order and each is answered by exactly one `complete`.
+#[derive(Debug)]
+pub enum Effect {
+    /// Make a scratch buffer of `length` bytes (a multiple of 512).
+    Allocate {
+        /// Its name.
+        scratch: ScratchId,
+        /// Bytes.
+        length: u32,
+    },
+    /// Free a scratch buffer. No effect in flight uses it.
+    Release {
+        /// Its name.
+        scratch: ScratchId,
+    },
+    /// Copy bytes between buffers, at once. Lengths are equal.
+    Copy {
+        /// Source.
+        from: Slice,
+        /// Destination.
+        to: Slice,
+    },
+    /// Fill with zeroes, at once.
+    Zero {
+        /// Destination.
+        to: Slice,
+    },
+    /// Read a volume. With `checksums` (one per 4 KiB block) the driver verifies what it read and answers
+    /// `Failed(Corrupt)` on a mismatch.
+    Read {
+        /// Its name.
+        id: EffectId,
+        /// Which volume.
+        target: Target,
+        /// First byte on the volume.
+        offset: u64,
+        /// Destination.
+        into: Slice,
+        /// crc32c of each 4 KiB block, if known.
+        checksums: Option<Box<[u32]>>,
+    },
+    /// Write a volume.
+    Write {
+        /// Its name.
+        id: EffectId,
+        /// Which volume.
+        target: Target,
+        /// First byte on the volume.
+        offset: u64,
+        /// Source, gathered.
+        from: Slices,
+        /// Forced unit access: durable before the answer.
+        fua: bool,
+    },
+    /// Append to the log of the caching volume: the driver computes the crc32c of each 4 KiB block of `data`
+    /// into `summary.checksums`, writes the encoded summary and the data after it as one write, and answers
+    /// `Appended` with the summary (also when `data` is empty). On failure it answers `Failed`.
+    Append {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the caching volume.
+        offset: u64,
+        /// The commit record, without checksums yet.
+        summary: Box<Summary>,
+        /// What follows the summary; every slice is a multiple of 4 KiB.
+        data: Slices,
+        /// Forced unit access: durable before the answer.
+        fua: bool,
+    },
+    /// Write a superblock (4 KiB) at `offset` of the caching volume.
+    WriteSuperblock {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the caching volume.
+        offset: u64,
+        /// What to encode.
+        superblock: Superblock,
+    },
+    /// Write one page (4 KiB) of the segment table at `offset` of the caching volume.
+    WriteTable {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the caching volume.
+        offset: u64,
+        /// What to encode.
+        page: Box<SegmentTable>,
+    },
+    /// Make completed writes durable.
+    Flush {
+        /// Its name.
+        id: EffectId,
+        /// Which volume.
+        target: Target,
+    },
+    /// Tell the backing volume that a range is not needed; afterwards it must read as zeroes.
+    Discard {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the backing volume.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// Zero a range of the backing volume.
+    WriteZeroes {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the backing volume.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Forced unit access: durable before the answer.
+        fua: bool,
+    },
+    /// Recovery: read both superblocks; answer `Superblock` with the valid one of the highest sequence
+    /// ([`crate::format::choose_superblock`]).
+    ReadSuperblocks {
+        /// Its name.
+        id: EffectId,
+    },
+    /// Recovery: read the segment table (both slots of each page); answer `Table` with
+    /// [`crate::format::read_table`]'s result.
+    ReadTable {
+        /// Its name.
+        id: EffectId,
+        /// First byte of the table area on the caching volume.
+        offset: u64,
+        /// Bytes of the table area.
+        length: u64,
+        /// The epoch that its pages must carry.
+        epoch: Epoch,
+        /// Segments in the log.
+        segments: u32,
+    },
+    /// Recovery: read one segment and answer `Scanned` with [`crate::format::scan_segment`]'s result.
+    Scan {
+        /// Its name.
+        id: EffectId,
+        /// First byte of the segment on the caching volume.
+        offset: u64,
+        /// Bytes of the segment.
+        length: u32,
+        /// The epoch that its records must carry.
+        epoch: Epoch,
+        /// Number of the segment.
+        segment: u32,
+        /// The generation that its records must carry.
+        generation: u32,
+    },
+    /// Persist who owns the dirty data, durably, before the answer: in the state directory and as a tag on
+    /// the caching volume.
+    PersistOwner {
+        /// Its name.
+        id: EffectId,
+        /// What to persist.
+        owner: Owner,
+    },
+    /// Answer a request; its buffer is the front's again.
+    Reply {
+        /// Which request.
+        request: RequestId,
+        /// Whether it succeeded.
+        result: Result<(), ReplyError>,
+    },
+}
+
+/// Where the newest data of a device is, as persisted outside the caching volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Owner {
+    /// On the backing volume alone.
+    #[default]
+    Backing,
+    /// Partly on the caching volume of this epoch: it must be recovered before the device is served.
+    Cache {
+        /// Which attachment.
+        epoch: Epoch,
+    },
+    /// The caching volume failed or vanished while dirty. It is never replayed again; these byte ranges of the
+    /// device are lost and answer EIO until they are overwritten.
+    Lost {
+        /// Which attachment.
+        epoch: Epoch,
+        /// Lost ranges (offset, length) in bytes, sorted, disjoint.
+        ranges: Vec<(u64, u64)>,
+    },
+}
+
+/// How an effect ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Done.
+    Done,
+    /// An append is done; the summary comes back with its checksums.
+    Appended(Box<Summary>),
+    /// Answer to `ReadSuperblocks`; `None` if neither copy is valid.
+    Superblock(Option<Superblock>),
+    /// Answer to `ReadTable`: the generation of each segment; `None` if a page has no valid copy.
+    Table(Option<Vec<SegmentTable>>),
+    /// Answer to `Scan`: the valid records in the segment.
+    Scanned(Vec<Record>),
+    /// It failed.
+    Failed(IoFailure),
+}
+
+/// Why an effect failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoFailure {
+    /// The volume answered an I/O error.
+    Io,
+    /// The volume has no space (a thin file on a full disk).
+    NoSpace,
+    /// The volume does not support the operation.
+    Unsupported,
+    /// A checksum did not match.
+    Corrupt,
+    /// The volume is gone.
+    Gone,
+}
+
+/// Why a request failed, as the front reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyError {
+    /// EIO.
+    Io,
+    /// ENOSPC.
+    NoSpace,
+    /// EINVAL: misaligned, too long or beyond the end.
+    Invalid,
+    /// EOPNOTSUPP.
+    Unsupported,
+    /// ESHUTDOWN: the device is stopping.
+    Stopping,
+}

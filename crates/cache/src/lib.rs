@@ -1,0 +1,14 @@
+//! The elastic block cache engine, sans-IO.
+//!
+//! [`Engine`] is fed requests and completions with the time and polled for [`Effect`]s; it never touches bytes,
+//! clocks or randomness. The daemon's shard and the simulator drive the same type.
+
+pub mod effect;
+pub mod engine;
+pub mod format;
+
+pub use effect::{
+    BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target,
+};
+pub use engine::{Attach, Config, Engine, Event, Mode, ReadFill, Rejected, Stage, Status};
+pub use format::Epoch;

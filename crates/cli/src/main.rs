@@ -1,0 +1,3 @@
+//! The `surgetank` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Live drivers of the pure crates: shard, reconciler, control socket.

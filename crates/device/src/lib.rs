@@ -1,0 +1,10 @@
+//! Moves bytes: volumes (io_uring, memory), their throttle and fault decorators, and the fronts that export an
+//! elastic device (fuse + loop, nbd).
+
+pub mod buffer;
+pub mod front;
+pub mod volume;
+
+pub use buffer::{Buffer, BufferSlice};
+pub use front::{Front, Submission, Token};
+pub use volume::{Completion, Failure, Operation, Volume, VolumeIo};

@@ -1,0 +1,1 @@
+//! Cost: adjusted GB-seconds (AGBs) and money.

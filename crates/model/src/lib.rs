@@ -1,0 +1,20 @@
+//! Vocabulary of surgetank: units, virtual time, volume types, requests, observations, costs.
+//!
+//! This crate is pure: no I/O, no clock, no randomness of its own.
+
+pub mod bucket;
+pub mod cost;
+pub mod observation;
+pub mod random;
+pub mod request;
+pub mod time;
+pub mod units;
+pub mod volume_type;
+
+pub use bucket::{Limits, TokenBucket};
+pub use observation::Observation;
+pub use request::{BufferRange, Operation, Request, RequestId};
+pub use time::Instant;
+pub use units::{Bandwidth, Bytes, Iops};
+
+pub use std::time::Duration;

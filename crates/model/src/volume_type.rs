@@ -1,0 +1,1 @@
+//! Volume types: what a provider rents out, with its limits, credits and price.

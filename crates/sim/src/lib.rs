@@ -1,0 +1,1 @@
+//! Virtual-time world that drives the pure crates over simulated volumes.

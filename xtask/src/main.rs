@@ -1,0 +1,3 @@
+//! What make and CI call.
+
+fn main() {}
