@@ -1,0 +1,52 @@
+# `make demo` and `make test` install what is missing, ask nothing, and leave nothing behind.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+# Arguments for the demo and the bench: `make demo ARGS=--quick`.
+ARGS ?=
+
+.PHONY: help demo test bench lint fmt build install uninstall clean
+
+help:
+	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
+	@echo 'make test     style, layout and licence checks, then all tests'
+	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
+	@echo 'make lint     style, layout and licence checks alone'
+	@echo 'make fmt      format the sources'
+	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
+	@echo 'make clean    remove what was built'
+
+demo:
+	@scripts/setup demo
+	$(CARGO) run --release --quiet --package surgetank-cli --bin surgetank -- demo $(ARGS)
+
+test:
+	@scripts/setup test
+	@$(MAKE) --no-print-directory lint
+	$(CARGO) test --workspace
+
+bench:
+	@scripts/setup bench
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) xtask bench $(ARGS)
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) xtask check
+
+fmt:
+	$(CARGO) fmt --all
+
+build:
+	$(CARGO) build --release --package surgetank-cli
+
+install: build
+	CARGO='$(CARGO)' PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install
+
+uninstall:
+	PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install --remove
+
+clean:
+	$(CARGO) clean
