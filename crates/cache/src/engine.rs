@@ -146,13 +146,19 @@ pub struct Engine {}
 impl Engine {
     /// A device without a caching volume; its owner record is `Backing`.
     #[must_use]
-    pub fn new(config: Config) -> Self { Self {} }
+    pub fn new(config: Config) -> Self {
+        Self {}
+    }
     /// A device whose owner record is `Lost`: the ranges (offset, length in bytes) answer EIO until overwritten.
     #[must_use]
-    pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self { Self {} }
+    pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self {
+        Self {}
+    }
     /// A device whose owner record is `Cache`: requests wait until `recover` succeeds.
     #[must_use]
-    pub fn awaiting_recovery(config: Config) -> Self { Self {} }
+    pub fn awaiting_recovery(config: Config) -> Self {
+        Self {}
+    }
     /// Takes a request; exactly one `Effect::Reply` answers it.
     pub fn submit(&mut self, now: Instant, request: Request) {}
     /// Takes the outcome of an effect.
@@ -160,46 +166,66 @@ impl Engine {
     /// Lets time pass; call at `next_deadline`.
     pub fn tick(&mut self, now: Instant) {}
     /// The next thing to do, in order.
-    pub fn next_effect(&mut self) -> Option<Effect> { None }
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        None
+    }
     /// The next thing to tell the controller's driver.
-    pub fn next_event(&mut self) -> Option<Event> { None }
+    pub fn next_event(&mut self) -> Option<Event> {
+        None
+    }
     /// When `tick` must be called.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Instant> { None }
+    pub fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
     /// Formats a caching volume and absorbs with it; ends in `Event::Adopted` or `AdoptFailed`.
     ///
     /// # Errors
     /// If a cache is already in use, or the volume is too small.
-    pub fn adopt(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> { Ok(()) }
+    pub fn adopt(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
+        Ok(())
+    }
     /// Reads back a caching volume after a crash; ends in `Event::Recovered` or `RecoverFailed`. Draining follows
     /// unless `set_mode(Absorb)` is called.
     ///
     /// # Errors
     /// If the engine does not await recovery.
-    pub fn recover(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> { Ok(()) }
+    pub fn recover(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
+        Ok(())
+    }
     /// Says what is wanted of the adopted cache. `Absorb` cancels a release that has not written CLEAN yet.
     pub fn set_mode(&mut self, now: Instant, mode: Mode) {}
     /// Drains what is left, makes CLEAN durable, clears the owner; ends in `Released` or `ReleaseCancelled`.
     ///
     /// # Errors
     /// If there is no cache to release.
-    pub fn release(&mut self, now: Instant) -> Result<(), Rejected> { Ok(()) }
+    pub fn release(&mut self, now: Instant) -> Result<(), Rejected> {
+        Ok(())
+    }
     /// The caching volume vanished: everything not on the backing volume is lost (now, without waiting for errors).
     pub fn cache_gone(&mut self, now: Instant) {}
     /// The user accepts the loss: lost ranges read as the backing volume has them. Ends in `CacheDropped`.
     ///
     /// # Errors
     /// If nothing is lost.
-    pub fn accept_loss(&mut self, now: Instant) -> Result<(), Rejected> { Ok(()) }
+    pub fn accept_loss(&mut self, now: Instant) -> Result<(), Rejected> {
+        Ok(())
+    }
     /// The backing volume has grown to `size` bytes.
     ///
     /// # Errors
     /// If `size` is smaller than before or misaligned.
-    pub fn grow(&mut self, size: u64) -> Result<(), Rejected> { Ok(()) }
+    pub fn grow(&mut self, size: u64) -> Result<(), Rejected> {
+        Ok(())
+    }
     /// A snapshot for people and tests.
     #[must_use]
-    pub fn status(&self) -> Status { unreachable!("signatures only") }
+    pub fn status(&self) -> Status {
+        unreachable!("signatures only")
+    }
     /// What the controller is told each sampling interval.
     #[must_use]
-    pub fn observation(&self) -> Observation { Observation::default() }
+    pub fn observation(&self) -> Observation {
+        Observation::default()
+    }
 }

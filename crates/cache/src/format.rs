@@ -20,6 +20,8 @@
 
 use std::fmt;
 
+use surgetank_model::units::{KIB, MIB};
+
 /// The block size of the log: every record and every data block is a multiple of it, in bytes.
 pub const BLOCK: u32 = 4096;
 
@@ -87,6 +89,38 @@ pub enum Content {
     Zeroes,
     /// The range was discarded; it reads as zeroes and is discarded when drained.
     Discarded,
+    /// Data blocks follow, copied from the backing volume by a read: never replayed.
+    Copied,
+}
+
+impl Content {
+    /// Whether data blocks follow the summary.
+    #[must_use]
+    pub const fn has_data(self) -> bool {
+        match self {
+            Self::Data | Self::Copied => true,
+            Self::Zeroes | Self::Discarded => false,
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Zeroes => 2,
+            Self::Discarded => 3,
+            Self::Copied => 4,
+        }
+    }
+
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Data,
+            2 => Self::Zeroes,
+            3 => Self::Discarded,
+            4 => Self::Copied,
+            _ => return None,
+        })
+    }
 }
 
 /// One entry of a summary: a range of the device, in 4 KiB blocks.
@@ -126,4 +160,365 @@ pub struct Record {
     pub summary: Summary,
     /// For each data block: whether its checksum matched.
     pub intact: Vec<bool>,
+}
+
+/// A block as it is written.
+pub type Block = Box<[u8; BLOCK as usize]>;
+
+/// The crc32c (Castagnoli) that every structure and every data block carries.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Bytes of the area that holds both superblocks.
+pub const SUPERBLOCKS_LENGTH: u32 = 2 * BLOCK;
+
+/// Segments whose generations one page of the segment table holds.
+pub const SEGMENTS_PER_PAGE: u32 = 1008;
+
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"SRGTSUPR";
+const TABLE_MAGIC: [u8; 8] = *b"SRGTTABL";
+const SUMMARY_MAGIC: [u8; 8] = *b"SRGTSUMM";
+const VERSION: u32 = 1;
+
+/// All structures begin alike: magic (8), crc32c of the block with this field zero (4), version (4), epoch (16).
+const HEADER: usize = 32;
+const SUMMARY_HEADER: usize = 64;
+const ENTRY_LENGTH: usize = 12;
+const TABLE_HEADER: usize = 48;
+
+const _: () = assert!(TABLE_HEADER + 4 * SEGMENTS_PER_PAGE as usize <= BLOCK as usize);
+
+/// Writes integers one after the other.
+struct Writer {
+    block: Block,
+    at: usize,
+}
+
+impl Writer {
+    fn new(magic: [u8; 8], epoch: Epoch) -> Self {
+        let mut writer = Self { block: Box::new([0; BLOCK as usize]), at: 0 };
+        writer.put(&magic);
+        writer.put(&[0; 4]);
+        writer.put(&VERSION.to_le_bytes());
+        writer.put(&epoch.0);
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.block[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn seal(mut self) -> Block {
+        let crc = checksum(&self.block[..]);
+        self.block[8..12].copy_from_slice(&crc.to_le_bytes());
+        self.block
+    }
+}
+
+/// Reads integers one after the other; the block is long enough for what its counts, checked first, announce.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader after the common header, with the epoch, if magic, version and checksum are right.
+    fn open(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, Epoch)> {
+        let block = block.get(..BLOCK as usize)?;
+        if block[..8] != magic || block[12..16] != VERSION.to_le_bytes() {
+            return None;
+        }
+        let stored = u32::from_le_bytes(block[8..12].try_into().ok()?);
+        let crc = crc32c::crc32c_append(checksum(&block[..8]), &[0; 4]);
+        if crc32c::crc32c_append(crc, &block[12..]) != stored {
+            return None;
+        }
+        let epoch = Epoch(block[16..HEADER].try_into().ok()?);
+        Some((Self { bytes: &block[HEADER..] }, epoch))
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = tail;
+        Some(*head)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+impl Superblock {
+    /// The block to write.
+    #[must_use]
+    pub fn encode(&self) -> Block {
+        let mut writer = Writer::new(SUPERBLOCK_MAGIC, self.epoch);
+        writer.put(&self.sequence.to_le_bytes());
+        let state: u32 = match self.state {
+            LogState::Active => 1,
+            LogState::Clean => 2,
+        };
+        writer.put(&state.to_le_bytes());
+        writer.put(&self.segment_size.to_le_bytes());
+        writer.put(&self.segments.to_le_bytes());
+        writer.put(&self.device_size.to_le_bytes());
+        writer.seal()
+    }
+
+    /// What a block holds, if it is a valid superblock.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (mut reader, epoch) = Reader::open(block, SUPERBLOCK_MAGIC)?;
+        let sequence = reader.u64()?;
+        let state = match reader.u32()? {
+            1 => LogState::Active,
+            2 => LogState::Clean,
+            _ => return None,
+        };
+        let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        let geometry = Geometry { segment_size, segments };
+        geometry.is_sound().then_some(Self { sequence, epoch, state, device_size, segment_size, segments })
+    }
+
+    /// The log's geometry.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        Geometry { segment_size: self.segment_size, segments: self.segments }
+    }
+
+    /// Where the superblock of this sequence is written: the slots alternate.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        (self.sequence % 2) * BLOCK as u64
+    }
+}
+
+/// The valid superblock of the higher sequence among the two slots at the start of a caching volume.
+#[must_use]
+pub fn choose_superblock(area: &[u8]) -> Option<Superblock> {
+    area.chunks(BLOCK as usize).take(2).filter_map(Superblock::decode).max_by_key(|superblock| superblock.sequence)
+}
+
+impl SegmentTable {
+    /// The block to write.
+    #[must_use]
+    pub fn encode(&self) -> Block {
+        let mut writer = Writer::new(TABLE_MAGIC, self.epoch);
+        writer.put(&self.sequence.to_le_bytes());
+        writer.put(&self.page.to_le_bytes());
+        writer.put(&(self.generations.len() as u32).to_le_bytes());
+        for generation in &self.generations {
+            writer.put(&generation.to_le_bytes());
+        }
+        writer.seal()
+    }
+
+    /// What a block holds, if it is a valid page.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (mut reader, epoch) = Reader::open(block, TABLE_MAGIC)?;
+        let (sequence, page, count) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        if count > SEGMENTS_PER_PAGE {
+            return None;
+        }
+        let generations = (0..count).map(|_| reader.u32()).collect::<Option<_>>()?;
+        Some(Self { page, sequence, epoch, generations })
+    }
+
+    /// Where the page of this sequence is written: its two slots alternate.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        SUPERBLOCKS_LENGTH as u64 + (self.page as u64 * 2 + self.sequence % 2) * BLOCK as u64
+    }
+}
+
+/// Reads the table area: for each page the valid slot of this epoch with the higher sequence.
+/// `None` if a page has no valid slot.
+#[must_use]
+pub fn read_table(area: &[u8], epoch: Epoch, segments: u32) -> Option<Vec<SegmentTable>> {
+    let pages = segments.div_ceil(SEGMENTS_PER_PAGE);
+    let mut slots = area.chunks(BLOCK as usize);
+    (0..pages)
+        .map(|page| {
+            let expected = (segments - page * SEGMENTS_PER_PAGE).min(SEGMENTS_PER_PAGE) as usize;
+            slots
+                .by_ref()
+                .take(2)
+                .filter_map(SegmentTable::decode)
+                .filter(|table| table.epoch == epoch && table.page == page && table.generations.len() == expected)
+                .max_by_key(|table| table.sequence)
+        })
+        .collect()
+}
+
+impl Summary {
+    /// Whether a summary has room for this many entries and data blocks.
+    #[must_use]
+    pub const fn fits(entries: usize, data_blocks: usize) -> bool {
+        SUMMARY_HEADER + entries * ENTRY_LENGTH + data_blocks * 4 <= BLOCK as usize
+    }
+
+    /// Data blocks that its entries announce.
+    #[must_use]
+    pub fn data_blocks(&self) -> u32 {
+        self.entries.iter().filter(|entry| entry.content.has_data()).map(|entry| entry.blocks).sum()
+    }
+
+    /// The block to write. Its checksums have been computed: one for each data block.
+    #[must_use]
+    pub fn encode(&self) -> Block {
+        debug_assert_eq!(self.checksums.len(), self.data_blocks() as usize);
+        let mut writer = Writer::new(SUMMARY_MAGIC, self.epoch);
+        writer.put(&self.sequence.to_le_bytes());
+        writer.put(&self.segment.to_le_bytes());
+        writer.put(&self.generation.to_le_bytes());
+        writer.put(&self.position.to_le_bytes());
+        writer.put(&(self.entries.len() as u16).to_le_bytes());
+        writer.put(&(self.checksums.len() as u16).to_le_bytes());
+        writer.at = SUMMARY_HEADER;
+        for entry in &self.entries {
+            writer.put(&(entry.block << 8 | u64::from(entry.content.code())).to_le_bytes());
+            writer.put(&entry.blocks.to_le_bytes());
+        }
+        for checksum in &self.checksums {
+            writer.put(&checksum.to_le_bytes());
+        }
+        writer.seal()
+    }
+
+    /// What a block holds, if it is a valid summary.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (mut reader, epoch) = Reader::open(block, SUMMARY_MAGIC)?;
+        let sequence = reader.u64()?;
+        let (segment, generation, position) = (reader.u32()?, reader.u32()?, reader.u32()?);
+        let (entries, data_blocks) = (usize::from(reader.u16()?), usize::from(reader.u16()?));
+        if !Self::fits(entries, data_blocks) {
+            return None;
+        }
+        reader.bytes = &block[SUMMARY_HEADER..BLOCK as usize];
+        let entries = (0..entries)
+            .map(|_| {
+                let (packed, blocks) = (reader.u64()?, reader.u32()?);
+                let content = Content::from_code((packed & 0xff) as u8)?;
+                (blocks > 0).then_some(Entry { block: packed >> 8, blocks, content })
+            })
+            .collect::<Option<Vec<_>>>()?;
+        let announced: u64 =
+            entries.iter().filter(|entry| entry.content.has_data()).map(|entry| u64::from(entry.blocks)).sum();
+        if announced != data_blocks as u64 {
+            return None;
+        }
+        let checksums = (0..data_blocks).map(|_| reader.u32()).collect::<Option<_>>()?;
+        Some(Self { epoch, segment, generation, position, sequence, entries, checksums })
+    }
+}
+
+/// Finds the valid records of a segment. A hole (a record that never arrived, or only in part) does not end the scan:
+/// what follows it counts.
+#[must_use]
+pub fn scan_segment(bytes: &[u8], epoch: Epoch, segment: u32, generation: u32) -> Vec<Record> {
+    let blocks: Vec<&[u8]> = bytes.chunks_exact(BLOCK as usize).collect();
+    let mut records = Vec::new();
+    let mut position = 0;
+    while position < blocks.len() {
+        let record = Summary::decode(blocks[position]).filter(|summary| {
+            summary.epoch == epoch
+                && summary.segment == segment
+                && summary.generation == generation
+                && summary.position as usize == position
+                && position + summary.checksums.len() < blocks.len()
+        });
+        position += 1;
+        if let Some(summary) = record {
+            let data = &blocks[position..position + summary.checksums.len()];
+            let intact = data.iter().zip(&summary.checksums).map(|(block, crc)| checksum(block) == *crc).collect();
+            position += summary.checksums.len();
+            records.push(Record { summary, intact });
+        }
+    }
+    records
+}
+
+/// How a caching volume is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a segment: a power of two.
+    pub segment_size: u32,
+    /// Segments in the log.
+    pub segments: u32,
+}
+
+impl Geometry {
+    /// Bytes of the smallest and largest segment. About 128 segments make a log, so that the reserve costs under 2 %.
+    const SEGMENT_SIZES: (u64, u64) = (64 * KIB, 16 * MIB);
+    /// A log of fewer segments cannot keep its reserve and still be of use.
+    const SEGMENTS_MIN: u64 = 8;
+
+    /// The division of a volume of `size` bytes; `None` if it is too small.
+    #[must_use]
+    pub fn of_volume(size: u64) -> Option<Self> {
+        let (smallest, largest) = Self::SEGMENT_SIZES;
+        let wanted = (size / 128).clamp(smallest, largest);
+        let segment_size = 1 << wanted.ilog2();
+        let mut segments = size / segment_size;
+        while segments >= Self::SEGMENTS_MIN {
+            let geometry = Self { segment_size: segment_size as u32, segments: u32::try_from(segments).ok()? };
+            if geometry.end() <= size {
+                return geometry.is_sound().then_some(geometry);
+            }
+            segments -= 1;
+        }
+        None
+    }
+
+    /// Whether block numbers of the log fit 32 bits and the segment size is one that `of_volume` gives.
+    fn is_sound(self) -> bool {
+        let (smallest, largest) = Self::SEGMENT_SIZES;
+        self.segment_size.is_power_of_two()
+            && (smallest..=largest).contains(&u64::from(self.segment_size))
+            && u64::from(self.segments) >= Self::SEGMENTS_MIN
+            && u64::from(self.segments) * u64::from(self.segment_blocks()) < u64::from(u32::MAX)
+    }
+
+    /// 4 KiB blocks in a segment.
+    #[must_use]
+    pub const fn segment_blocks(self) -> u32 {
+        self.segment_size / BLOCK
+    }
+
+    /// Pages of the segment table.
+    #[must_use]
+    pub const fn table_pages(self) -> u32 {
+        self.segments.div_ceil(SEGMENTS_PER_PAGE)
+    }
+
+    /// Bytes of the table area.
+    #[must_use]
+    pub const fn table_length(self) -> u64 {
+        self.table_pages() as u64 * 2 * BLOCK as u64
+    }
+
+    /// First byte of a segment on the volume.
+    #[must_use]
+    pub const fn segment_offset(self, segment: u32) -> u64 {
+        let header = SUPERBLOCKS_LENGTH as u64 + self.table_length();
+        header.next_multiple_of(Self::SEGMENT_SIZES.0) + segment as u64 * self.segment_size as u64
+    }
+
+    /// The byte after the last segment.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        self.segment_offset(self.segments)
+    }
 }

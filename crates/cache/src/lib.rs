@@ -7,8 +7,6 @@ pub mod effect;
 pub mod engine;
 pub mod format;
 
-pub use effect::{
-    BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target,
-};
+pub use effect::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
 pub use engine::{Attach, Config, Engine, Event, Mode, ReadFill, Rejected, Stage, Status};
 pub use format::Epoch;
