@@ -1,0 +1,110 @@
+//! `docs/SEMANTICS.md`: every promise names its tests, and they exist.
+//!
+//! A promise is a heading of level 3. Its section has a line that begins with `Tests:` and names at least one test
+//! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph.
+
+use crate::finding::Finding;
+use crate::tree::Tree;
+
+const DOCUMENT: &str = "docs/SEMANTICS.md";
+
+/// Checks the document against the tree.
+///
+/// # Errors
+/// Never; the signature is that of all checks.
+pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
+    let Some(document) = tree.file(DOCUMENT) else {
+        return Ok(vec![Finding::of(DOCUMENT, "the promises are not written down")]);
+    };
+    let promises = promises(&document.text);
+    let mut findings = Vec::new();
+    if promises.is_empty() {
+        findings.push(Finding::of(DOCUMENT, "no promise (heading of level 3) found"));
+    }
+    for promise in &promises {
+        if promise.tests.is_empty() {
+            findings.push(Finding::at(DOCUMENT, promise.line, format!("{:?} names no test", promise.title)));
+        }
+        for test in promise.tests.iter().filter(|test| !exists(tree, test)) {
+            findings.push(Finding::at(
+                DOCUMENT,
+                promise.line,
+                format!("{:?} names {test}, which is not there", promise.title),
+            ));
+        }
+    }
+    Ok(findings)
+}
+
+struct Promise {
+    line: usize,
+    title: String,
+    tests: Vec<String>,
+}
+
+fn promises(text: &str) -> Vec<Promise> {
+    let mut promises: Vec<Promise> = Vec::new();
+    let mut in_tests = false;
+    for (line, content) in text.lines().enumerate() {
+        if content.starts_with('#') {
+            in_tests = false;
+        }
+        if let Some(title) = content.strip_prefix("### ") {
+            promises.push(Promise { line, title: title.to_owned(), tests: Vec::new() });
+        }
+        in_tests = (in_tests && !content.trim().is_empty()) || content.starts_with("Tests:");
+        if let (true, Some(promise)) = (in_tests, promises.last_mut()) {
+            promise.tests.extend(content.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    promises
+}
+
+/// Whether `path::name` is a function of that name in that file, as `fn name(`.
+fn exists(tree: &Tree, test: &str) -> bool {
+    let Some((path, name)) = test.rsplit_once("::") else { return false };
+    tree.file(path).is_some_and(|file| file.text.contains(&format!("fn {name}(")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::File;
+
+    fn findings(document: &str) -> Vec<String> {
+        let source = "#[test]\nfn flushed_data_survives() {}\n";
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let tree = Tree {
+            root: "/".into(),
+            files: vec![file(DOCUMENT, document), file("crates/cache/tests/crash.rs", source)],
+        };
+        check(&tree).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_promise_with_its_test_passes() {
+        let text =
+            "## Group\n### Flush\nText `code`.\n\nTests:\n`crates/cache/tests/crash.rs::flushed_data_survives`\n";
+        assert_eq!(findings(text), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_promise_without_a_test_is_found() {
+        let found = findings(
+            "### Flush\nText with `code`.\n\n### Next\nTests: `crates/cache/tests/crash.rs::flushed_data_survives`\n",
+        );
+        assert_eq!(found, ["docs/SEMANTICS.md:1: \"Flush\" names no test"]);
+    }
+
+    #[test]
+    fn a_test_that_does_not_exist_is_found() {
+        let found = findings("### Flush\nTests: `crates/cache/tests/crash.rs::flushed_data`\n");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("which is not there"), "{}", found[0]);
+    }
+
+    #[test]
+    fn a_document_without_promises_is_found() {
+        assert_eq!(findings("# Semantics\n").len(), 1);
+    }
+}
