@@ -1,6 +1,19 @@
 //! Controllers: when to boost, how big, when to drain and detach. Pure: fed with observations and outcomes, polled
 //! for steps.
+//!
+//! - [`step`]: the contract with the driver (the daemon's reconciler or the simulator);
+//! - [`elastic`]: the controller of one elastic device (`paper` and `adaptive`);
+//! - [`sizing`]: how large the next caching volume is;
+//! - [`budget`]: what was rented, and what may still be;
+//! - [`backoff`]: when to try again.
+//!
+//! Absent on purpose: any provider call, any clock, any byte of data.
 
+pub mod backoff;
+pub mod budget;
+pub mod elastic;
+pub mod sizing;
 pub mod step;
 
+pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Name, Phase, ResumeAt, Status};
 pub use step::{Outcome, Refusal, Step, StepId};

@@ -1,0 +1,251 @@
+//! What was rented lately, and what may still be rented.
+//!
+//! The limits hold over sliding windows of an hour and a day. A caching volume with dirty data cannot be deleted at
+//! once, so the controller asks with the longest time that it may still need ([`Ledger::fits`]); only a provider
+//! that fails to detach or delete can make a rental longer than that.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::units::{GIB, Span};
+use surgetank_model::{Bandwidth, Bytes, Instant};
+
+/// The most that caching volumes of one device may cost. `None`: not limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budget {
+    /// AGBs in any hour.
+    pub agbs_per_hour: Option<f64>,
+    /// AGBs in any 24 hours.
+    pub agbs_per_day: Option<f64>,
+    /// USD in any hour; needs a known price.
+    pub usd_per_hour: Option<f64>,
+    /// USD in any 24 hours; needs a known price.
+    pub usd_per_day: Option<f64>,
+}
+
+/// What a caching volume costs by its size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tariff {
+    /// Reserved bandwidth, for AGBs.
+    pub bandwidth: Bandwidth,
+    /// USD per GiB and hour; `None`: unknown.
+    pub usd_per_gib_hour: Option<f64>,
+}
+
+impl Tariff {
+    fn agbs_per_s(&self, size: Bytes) -> f64 {
+        size.as_gib() * self.bandwidth.as_mib_s()
+    }
+
+    fn usd_per_s(&self, size: Bytes) -> Option<f64> {
+        self.usd_per_gib_hour.map(|usd| usd * size.as_gib() / 3600.0)
+    }
+}
+
+/// A rental that has ended, told relative to now, so that it survives a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastRental {
+    /// How long ago it began.
+    pub started_ago: Span,
+    /// How long it lasted.
+    pub lasted: Span,
+    /// Size of the caching volume.
+    pub size: Bytes,
+}
+
+/// How much of one window's budget is used.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BudgetUse {
+    /// Length of the window in hours (1 or 24).
+    pub window_h: u64,
+    /// AGBs spent in it.
+    pub spent_agbs: f64,
+    /// AGBs that may be spent in it.
+    pub limit_agbs: Option<f64>,
+    /// USD spent in it; `None`: the price is unknown.
+    pub spent_usd: Option<f64>,
+    /// USD that may be spent in it.
+    pub limit_usd: Option<f64>,
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Nanoseconds on the driver's clock; negative for what was rented before its origin.
+type Nanoseconds = i128;
+
+fn nanoseconds(now: Instant) -> Nanoseconds {
+    now.as_nanoseconds().into()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Rental {
+    from: Nanoseconds,
+    until: Option<Nanoseconds>,
+    size: Bytes,
+}
+
+/// The caching volumes that one device rented in the last day.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    tariff: Tariff,
+    budget: Budget,
+    rentals: VecDeque<Rental>,
+}
+
+impl Ledger {
+    /// A ledger that knows of `past` rentals.
+    #[must_use]
+    pub fn new(now: Instant, tariff: Tariff, budget: Budget, past: &[PastRental]) -> Self {
+        let rentals = past.iter().map(|rental| {
+            let from = nanoseconds(now) - rental.started_ago.0.as_nanos() as Nanoseconds;
+            Rental { from, until: Some(from + rental.lasted.0.as_nanos() as Nanoseconds), size: rental.size }
+        });
+        Self { tariff, budget, rentals: rentals.collect() }
+    }
+
+    /// A rental begins. Ends the one before, if any is open.
+    pub fn open(&mut self, now: Instant, size: Bytes) {
+        self.close(now);
+        let horizon = nanoseconds(now) - DAY.as_nanos() as Nanoseconds;
+        self.rentals.retain(|rental| rental.until.is_none_or(|until| until > horizon));
+        self.rentals.push_back(Rental { from: nanoseconds(now), until: None, size });
+    }
+
+    /// The open rental ends.
+    pub fn close(&mut self, now: Instant) {
+        if let Some(rental) = self.rentals.back_mut().filter(|rental| rental.until.is_none()) {
+            rental.until = Some(nanoseconds(now));
+        }
+    }
+
+    /// Ended rentals of the last day, relative to `now`. An open one counts as ending now.
+    #[must_use]
+    pub fn past(&self, now: Instant) -> Vec<PastRental> {
+        let now = nanoseconds(now);
+        let span = |ns: Nanoseconds| Span(Duration::from_nanos(u64::try_from(ns.max(0)).unwrap_or(u64::MAX)));
+        let horizon = now - DAY.as_nanos() as Nanoseconds;
+        let recent = self.rentals.iter().filter(|rental| rental.until.is_none_or(|until| until > horizon));
+        recent
+            .map(|rental| PastRental {
+                started_ago: span(now - rental.from),
+                lasted: span(rental.until.unwrap_or(now) - rental.from),
+                size: rental.size,
+            })
+            .collect()
+    }
+
+    /// GiB-seconds rented in the `window` that ends at `now`.
+    fn gib_seconds(&self, now: Instant, window: Duration) -> f64 {
+        let now = nanoseconds(now);
+        let start = now - window.as_nanos() as Nanoseconds;
+        let overlap = |rental: &Rental| {
+            let ns = (rental.until.unwrap_or(now).min(now) - rental.from.max(start)).max(0);
+            ns as f64 / 1e9 * rental.size.as_gib()
+        };
+        self.rentals.iter().map(overlap).sum()
+    }
+
+    /// How much of the budget is used, hour first.
+    #[must_use]
+    pub fn usage(&self, now: Instant) -> [BudgetUse; 2] {
+        let per_gib = Bytes::new(GIB);
+        [
+            (HOUR, self.budget.agbs_per_hour, self.budget.usd_per_hour),
+            (DAY, self.budget.agbs_per_day, self.budget.usd_per_day),
+        ]
+        .map(|(window, limit_agbs, limit_usd)| {
+            let gib_seconds = self.gib_seconds(now, window);
+            BudgetUse {
+                window_h: window.as_secs() / 3600,
+                spent_agbs: gib_seconds * self.tariff.agbs_per_s(per_gib),
+                limit_agbs,
+                spent_usd: self.tariff.usd_per_s(per_gib).map(|usd| usd * gib_seconds),
+                limit_usd,
+            }
+        })
+    }
+
+    /// Whether a volume of `size` may be rented for `further` from `now` on. Nothing spent falls out of the window
+    /// meanwhile, so that the answer holds for every moment until then.
+    ///
+    /// # Errors
+    /// Which limit forbids it; for people.
+    pub fn fits(&self, now: Instant, size: Bytes, further: Duration) -> Result<(), String> {
+        let needs_agbs = self.tariff.agbs_per_s(size) * further.as_secs_f64();
+        let needs_usd = self.tariff.usd_per_s(size).map(|usd| usd * further.as_secs_f64());
+        for used in self.usage(now) {
+            let window = if used.window_h == 1 { "hour" } else { "day" };
+            if let Some(limit) = used.limit_agbs
+                && used.spent_agbs + needs_agbs > limit
+            {
+                return Err(format!(
+                    "the budget of {limit:.0} AGBs per {window} does not allow it: {:.0} are spent and a caching volume of \
+                     {size} may need {needs_agbs:.0}",
+                    used.spent_agbs
+                ));
+            }
+            match (used.limit_usd, used.spent_usd, needs_usd) {
+                (Some(limit), Some(spent), Some(needs)) if spent + needs > limit => {
+                    return Err(format!(
+                        "the budget of ${limit:.2} per {window} does not allow it: ${spent:.4} are spent and a caching \
+                         volume of {size} may need ${needs:.4}"
+                    ));
+                }
+                (Some(limit), None, _) | (Some(limit), _, None) => {
+                    return Err(format!(
+                        "the budget of ${limit:.2} per {window} cannot be kept because the price of the caching volume is \
+                         unknown: state its price or budget in AGBs"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanoseconds(seconds * 1_000_000_000)
+    }
+
+    fn ledger(budget: Budget, usd_per_gib_hour: Option<f64>) -> Ledger {
+        Ledger::new(at(0), Tariff { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_hour }, budget, &[])
+    }
+
+    #[test]
+    fn windows_slide() {
+        let mut ledger = ledger(Budget { agbs_per_hour: Some(100_000.0), ..Budget::default() }, Some(0.36));
+        ledger.open(at(100), Bytes::from_gib(10));
+        ledger.close(at(200));
+        assert_eq!(ledger.usage(at(200)).map(|used| used.spent_agbs), [100_000.0, 100_000.0]);
+        assert_eq!(ledger.usage(at(200))[0].spent_usd, Some(0.1));
+        assert_eq!(ledger.usage(at(3750)).map(|used| used.spent_agbs), [50_000.0, 100_000.0]);
+        assert_eq!(ledger.usage(at(3800)).map(|used| used.spent_agbs), [0.0, 100_000.0]);
+        assert!(ledger.fits(at(3750), Bytes::from_gib(10), Duration::from_secs(50)).is_ok());
+        assert!(ledger.fits(at(3750), Bytes::from_gib(10), Duration::from_secs(51)).is_err());
+    }
+
+    #[test]
+    fn the_past_survives_a_restart() {
+        let mut before = ledger(Budget::default(), None);
+        before.open(at(1000), Bytes::from_gib(4));
+        before.close(at(1060));
+        let past = before.past(at(2000));
+        let after = Ledger::new(at(0), before.tariff, before.budget, &past);
+        assert_eq!(after.usage(at(0))[1].spent_agbs, before.usage(at(2000))[1].spent_agbs);
+        assert_eq!(after.past(at(500))[0].started_ago, Span(Duration::from_secs(1500)));
+    }
+
+    #[test]
+    fn an_unknown_price_is_not_zero() {
+        let ledger = ledger(Budget { usd_per_day: Some(1.0), ..Budget::default() }, None);
+        let refusal = ledger.fits(at(0), Bytes::from_gib(1), Duration::from_secs(1)).unwrap_err();
+        assert!(refusal.contains("unknown"), "{refusal}");
+    }
+}

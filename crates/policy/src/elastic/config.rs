@@ -1,0 +1,161 @@
+//! What the controller of an elastic device is told at start.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::{Bandwidth, Bytes};
+
+use crate::backoff::Backoff;
+use crate::budget::{Budget, Tariff};
+use crate::sizing::Bounds;
+use crate::step::Step;
+
+/// Which controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Name {
+    /// The papers': everything written in a burst goes to the caching volume. Its driver fills the cache on every
+    /// read miss.
+    #[default]
+    Paper,
+    /// The same, and burst writes are split over both volumes.
+    Adaptive,
+}
+
+/// Settings of a controller. [`Config::new`] gives the papers' defaults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Which controller.
+    pub name: Name,
+    /// Reserved bandwidth of the backing volume (the papers' Bb): utilization is relative to it.
+    pub backing_bandwidth: Bandwidth,
+    /// Size of the backing volume; no caching volume is larger.
+    pub backing_size: Bytes,
+    /// Reserved bandwidth of the caching volume (the papers' Bc).
+    pub caching_bandwidth: Bandwidth,
+    /// USD per GiB and hour of the caching volume; `None`: unknown.
+    pub caching_usd_per_gib_hour: Option<f64>,
+    /// Utilization above which a boost starts (the papers' UT), above 0.
+    pub utilization_threshold: f64,
+    /// How long utilization stays below the threshold before draining has priority (the papers' ID).
+    pub inactivity_delay: Duration,
+    /// Size of the first caching volume.
+    pub initial_size: Bytes,
+    /// Sizes are multiples of this.
+    pub grain: Bytes,
+    /// Smallest caching volume (the volume type's limit).
+    pub size_min: Bytes,
+    /// Largest caching volume (the volume type's limit).
+    pub size_max: Bytes,
+    /// Split burst writes over both volumes. The driver passes it to the engine with `Adopt`.
+    pub split: bool,
+    /// Waits after refusals.
+    pub backoff: Backoff,
+    /// How often an attach is tried before the volume is given back, at least 1.
+    pub attach_attempts: u32,
+    /// Least time from the start of one boost to the start of the next.
+    pub boost_interval_min: Duration,
+    /// The most that caching volumes may cost.
+    pub budget: Budget,
+    /// Time for creating, attaching, detaching and deleting together that a budget must be able to pay besides the
+    /// drain. A provider that is slower than this may exceed the budget.
+    pub budget_reserve: Duration,
+    /// How long the driver waits for `Create`.
+    pub create_timeout: Duration,
+    /// How long the driver waits for `Attach` and `Adopt`.
+    pub attach_timeout: Duration,
+    /// How long the driver waits for `Detach` and `Delete`.
+    pub detach_timeout: Duration,
+    /// Seed of the jitter.
+    pub seed: u64,
+}
+
+impl Config {
+    /// The papers' defaults: threshold 30 %, delay 30 s, first cache 10 GiB, grain 1 GiB. `Adaptive` splits, and
+    /// starts no more than one boost per inactivity delay.
+    #[must_use]
+    pub fn new(name: Name, backing_bandwidth: Bandwidth, backing_size: Bytes, caching_bandwidth: Bandwidth) -> Self {
+        let inactivity_delay = Duration::from_secs(30);
+        let adaptive = name == Name::Adaptive;
+        Self {
+            name,
+            backing_bandwidth,
+            backing_size,
+            caching_bandwidth,
+            caching_usd_per_gib_hour: None,
+            utilization_threshold: 0.30,
+            inactivity_delay,
+            initial_size: Bytes::from_gib(10),
+            grain: Bytes::from_gib(1),
+            size_min: Bytes::from_gib(1),
+            size_max: Bytes::from_gib(16 * 1024),
+            split: adaptive,
+            backoff: Backoff::default(),
+            attach_attempts: 3,
+            boost_interval_min: if adaptive { inactivity_delay } else { Duration::ZERO },
+            budget: Budget::default(),
+            budget_reserve: Duration::from_secs(60),
+            create_timeout: Duration::from_secs(60),
+            attach_timeout: Duration::from_secs(90),
+            detach_timeout: Duration::from_secs(90),
+            seed: 0,
+        }
+    }
+
+    /// Whether the settings make sense together.
+    ///
+    /// # Errors
+    /// One sentence: which setting, why, and the mend.
+    pub fn validate(&self) -> Result<(), String> {
+        if !(self.utilization_threshold > 0.0 && self.utilization_threshold.is_finite()) {
+            return Err(format!(
+                "utilization_threshold is {}: it is a share of the backing volume's bandwidth above 0, such as 0.30",
+                self.utilization_threshold
+            ));
+        }
+        if self.grain == Bytes::ZERO {
+            return Err("grain is zero: write the step of cache sizes, such as \"1 GiB\"".to_owned());
+        }
+        if self.size_min > self.size_max {
+            return Err(format!(
+                "the smallest caching volume, {}, is larger than the largest, {}: exchange them",
+                self.size_min, self.size_max
+            ));
+        }
+        if self.initial_size == Bytes::ZERO {
+            return Err("initial_size is zero: write the first cache's size, such as \"10 GiB\"".to_owned());
+        }
+        let limits = [
+            ("agbs_per_hour", self.budget.agbs_per_hour),
+            ("agbs_per_day", self.budget.agbs_per_day),
+            ("usd_per_hour", self.budget.usd_per_hour),
+            ("usd_per_day", self.budget.usd_per_day),
+        ];
+        match limits.iter().find(|(_, limit)| limit.is_some_and(|limit| limit.is_nan() || limit <= 0.0)) {
+            Some((name, _)) => Err(format!("the budget's {name} is not above zero: leave it out for no limit")),
+            None => Ok(()),
+        }
+    }
+
+    /// How long the driver waits for this step before it answers `Refused(Timeout)`; `None`: as long as it takes.
+    #[must_use]
+    pub fn timeout(&self, step: &Step) -> Option<Duration> {
+        match step {
+            Step::Create { .. } => Some(self.create_timeout),
+            Step::Attach | Step::Adopt => Some(self.attach_timeout),
+            Step::Detach | Step::Delete => Some(self.detach_timeout),
+            // The first two are done at once; a release drains first.
+            Step::Absorb | Step::Drain | Step::Release => None,
+        }
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        // A cache larger than what it caches is of no use; never below the type's smallest.
+        let useful = self.backing_size.round_up(Bytes::new(self.grain.get().max(1)));
+        Bounds { grain: self.grain, min: self.size_min, max: self.size_max.min(useful.max(self.size_min)) }
+    }
+
+    pub(super) fn tariff(&self) -> Tariff {
+        Tariff { bandwidth: self.caching_bandwidth, usd_per_gib_hour: self.caching_usd_per_gib_hour }
+    }
+}

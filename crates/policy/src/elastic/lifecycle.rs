@@ -1,0 +1,482 @@
+//! The life cycle of one boost: which stage follows which, and what a refusal leads to.
+
+use std::time::Duration;
+
+use surgetank_model::{Bytes, Instant, Observation};
+
+use super::status::BoostRecord;
+use super::{Controller, RECORDS_MAX};
+use crate::sizing::{self, Usage};
+use crate::step::{Outcome, Refusal, Step, StepId};
+
+/// What the controller is at. All but `Idle` and `Boost` have a step of the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Idle,
+    Create,
+    Attach,
+    Adopt,
+    /// Absorbing.
+    Boost,
+    /// Back from `Drain` or `Release` to `Boost`.
+    Absorb,
+    Drain,
+    Release,
+    Detach,
+    Delete,
+}
+
+/// How far the present stage's step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Answered, or the stage has no step.
+    Settled,
+    /// To be issued when the overtaking `Absorb` is answered.
+    Due,
+    /// Issued and not answered.
+    Outstanding(StepId),
+    /// Refused; to be issued again.
+    Retry(Instant),
+}
+
+/// The caching volume from `Create` to `Delete`, and what is known of its use.
+#[derive(Clone, Debug)]
+pub(super) struct Rental {
+    pub size: Bytes,
+    started: Instant,
+    pub adopted: Option<Instant>,
+    pub drain_started: Option<Instant>,
+    released: Option<Instant>,
+    usable: u64,
+    high_water: u64,
+    evicted: u64,
+    /// Taken over after a restart: its use is known in part only, so nothing is learned from it.
+    pub resumed: bool,
+    /// The engine has let go of it without being asked.
+    dropped: bool,
+}
+
+impl Rental {
+    pub fn new(now: Instant, size: Bytes) -> Self {
+        Self {
+            size,
+            started: now,
+            adopted: None,
+            drain_started: None,
+            released: None,
+            usable: 0,
+            high_water: 0,
+            evicted: 0,
+            resumed: false,
+            dropped: false,
+        }
+    }
+
+    pub fn observe(&mut self, observation: &Observation) {
+        if self.adopted.is_none() || self.released.is_some() {
+            return;
+        }
+        if observation.cache_bytes == 0 {
+            // Before the first sample with a cache this is a sample from before the adoption.
+            self.dropped = self.usable > 0;
+            return;
+        }
+        self.dropped = false;
+        self.usable = observation.cache_bytes;
+        self.high_water = self.high_water.max(observation.high_water_bytes);
+        self.evicted = self.evicted.max(observation.evicted_bytes);
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            size: self.size,
+            usable: Bytes::new(self.usable),
+            high_water: Bytes::new(self.high_water),
+            evicted: Bytes::new(self.evicted),
+        }
+    }
+}
+
+impl Controller {
+    /// Starts whatever time or the last observation call for.
+    pub(super) fn decide(&mut self) {
+        self.follow_cache();
+        match (self.stage, self.work) {
+            (Stage::Idle, _) => self.decide_idle(),
+            (Stage::Boost, Work::Settled) => self.decide_boost(),
+            (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
+            (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
+            (Stage::Attach, Work::Retry(_)) if !self.wanted() || self.affordable(0).is_err() => {
+                self.enter(Stage::Detach)
+            }
+            _ => {}
+        }
+        if let Work::Retry(at) = self.work
+            && at <= self.now
+        {
+            self.issue();
+        }
+    }
+
+    /// The caching volume failed, or the engine let go of it: let go of it as well.
+    fn follow_cache(&mut self) {
+        let adopted = matches!(self.stage, Stage::Boost | Stage::Absorb | Stage::Drain | Stage::Release);
+        let dropped = self.rental.as_ref().is_some_and(|rental| rental.dropped);
+        if !adopted || !(self.observation.cache_failed || dropped) {
+            return;
+        }
+        if !self.degraded && self.stage != Stage::Release {
+            self.degraded = true;
+            self.back_off(
+                &Refusal::Transient(String::new()),
+                "the caching volume failed and is being let go".to_owned(),
+            );
+        }
+        self.degraded |= self.observation.cache_failed;
+        if self.stage != Stage::Release && !matches!(self.work, Work::Outstanding(_) | Work::Due) {
+            self.enter(Stage::Release);
+        }
+    }
+
+    fn decide_idle(&mut self) {
+        if !self.meter.hot {
+            if self.backoff_until.is_none_or(|until| until <= self.now) {
+                self.reason = None;
+            }
+            return;
+        }
+        if self.held {
+            self.reason = Some("a boost was ended on request: the next starts after I/O has calmed".to_owned());
+            return;
+        }
+        if let Some(start) = self.earliest_start().filter(|start| *start > self.now) {
+            if self.backoff_until.is_none_or(|until| until < start) {
+                let interval = self.config.boost_interval_min.as_secs_f64();
+                self.reason =
+                    Some(format!("the last boost began less than {interval} s ago, the least time between two"));
+            }
+            return;
+        }
+        match self.affordable(0) {
+            Ok(()) => self.begin(),
+            Err(reason) => self.reason = Some(reason),
+        }
+    }
+
+    fn decide_boost(&mut self) {
+        // Until the next observation the cache may take what its bandwidth allows.
+        let more = self.config.caching_bandwidth.get() as f64 * self.meter.interval.as_secs_f64();
+        let dirty = self.observation.dirty_bytes.saturating_add(more as u64);
+        if let Err(reason) = self.affordable(dirty) {
+            self.reason = Some(reason);
+            self.held = self.meter.hot;
+            self.enter_drain();
+        } else if self.meter.calm_for(self.now) >= self.config.inactivity_delay {
+            self.enter_drain();
+        }
+    }
+
+    /// When the back-off and the least time between boosts are over, if there is one to wait for.
+    pub(super) fn earliest_start(&self) -> Option<Instant> {
+        let interval = self.last_boost.map(|last| last + self.config.boost_interval_min);
+        self.backoff_until.max(interval)
+    }
+
+    /// Whether the budget allows to hold a volume until `dirty` bytes more than fit in a full cache at the start,
+    /// or `dirty` bytes during a boost, are drained and the volume is gone.
+    pub(super) fn affordable(&self, dirty: u64) -> Result<(), String> {
+        let (size, dirty) = match &self.rental {
+            Some(rental) => (rental.size, dirty),
+            // A boost that must end before its cache was full would be a waste.
+            None => (self.next_size, self.next_size.get()),
+        };
+        let drain = self.config.backing_bandwidth.time_for(dirty).mul_f64(DRAIN_MARGIN);
+        let further = drain + self.config.budget_reserve + self.meter.interval;
+        self.ledger.fits(self.now, size, further)
+    }
+
+    /// A new burst came while the volume was being drained or released, and it may be absorbed.
+    fn hot_again(&self) -> bool {
+        self.meter.hot
+            && !self.held
+            && !self.degraded
+            && self.may_absorb()
+            && self.affordable(self.observation.dirty_bytes).is_ok()
+    }
+
+    /// The engine holds the volume, as far as is known.
+    pub(super) fn may_absorb(&self) -> bool {
+        self.overtaking.is_none()
+            && self.rental.as_ref().is_some_and(|rental| rental.adopted.is_some() && !rental.dropped)
+    }
+
+    /// The burst that this boost was started for goes on.
+    fn wanted(&self) -> bool {
+        let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
+        !self.abandoned && (self.hinted || !calm)
+    }
+
+    pub(super) fn begin(&mut self) {
+        let size = self.next_size;
+        self.abandoned = false;
+        self.reason = None;
+        self.ledger.open(self.now, size);
+        self.rental = Some(Rental::new(self.now, size));
+        self.enter(Stage::Create);
+    }
+
+    /// A user ends the boost.
+    pub(super) fn end_requested(&mut self) {
+        match (self.stage, self.work) {
+            (Stage::Boost, _) => self.enter_drain(),
+            (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
+            // Seen when the outstanding step is answered.
+            (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.abandoned = true,
+            _ => {}
+        }
+    }
+
+    fn enter_drain(&mut self) {
+        if let Some(rental) = &mut self.rental {
+            rental.drain_started = Some(self.now);
+        }
+        self.enter(Stage::Drain);
+    }
+
+    /// Back to absorbing: from a drain as the next step, from a release by overtaking it.
+    pub(super) fn absorb_again(&mut self) {
+        if self.stage == Stage::Release && matches!(self.work, Work::Outstanding(_)) {
+            self.overtaken = true;
+            self.overtaking = Some(self.push(Step::Absorb));
+        } else if self.stage == Stage::Drain && matches!(self.work, Work::Outstanding(_)) {
+            // The drain is answered at once; the next observation sees to it.
+        } else {
+            self.enter(Stage::Absorb);
+        }
+    }
+
+    /// Goes to a stage and issues its step.
+    pub(super) fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.attempts = 0;
+        self.overtaken = false;
+        match stage {
+            Stage::Idle | Stage::Boost => self.work = Work::Settled,
+            _ => {
+                self.work = Work::Due;
+                self.issue_if_due();
+            }
+        }
+    }
+
+    pub(super) fn issue_if_due(&mut self) {
+        if self.work == Work::Due && self.overtaking.is_none() {
+            self.issue();
+        }
+    }
+
+    fn issue(&mut self) {
+        let step = match self.stage {
+            Stage::Idle | Stage::Boost => return,
+            Stage::Create => Step::Create { size: self.rental.as_ref().map_or(self.next_size, |rental| rental.size) },
+            Stage::Attach => Step::Attach,
+            Stage::Adopt => Step::Adopt,
+            Stage::Absorb => Step::Absorb,
+            Stage::Drain => Step::Drain,
+            Stage::Release => Step::Release,
+            Stage::Detach => Step::Detach,
+            Stage::Delete => Step::Delete,
+        };
+        self.work = Work::Outstanding(self.push(step));
+    }
+
+    fn push(&mut self, step: Step) -> StepId {
+        self.last_step = StepId(self.last_step.0 + 1);
+        self.queue.push_back((self.last_step, step));
+        self.last_step
+    }
+
+    /// The present stage's step was answered.
+    pub(super) fn settle(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Done => self.done(),
+            Outcome::Cancelled if self.stage == Stage::Release => self.boost(),
+            Outcome::Cancelled => self.refused(&Refusal::Transient("it was cancelled".to_owned())),
+            Outcome::Refused(refusal) => self.refused(&refusal),
+        }
+        // A failure that was seen meanwhile takes effect now that nothing is outstanding.
+        self.follow_cache();
+    }
+
+    fn done(&mut self) {
+        if self.attempts > 0 && self.backoff_until.is_none() {
+            self.reason = None;
+        }
+        match self.stage {
+            Stage::Idle | Stage::Boost => {}
+            Stage::Create => {
+                self.last_boost = self.rental.as_ref().map(|rental| rental.started);
+                self.enter(if self.wanted() { Stage::Attach } else { Stage::Delete });
+            }
+            Stage::Attach => self.enter(if self.wanted() { Stage::Adopt } else { Stage::Detach }),
+            Stage::Adopt => self.adopted(),
+            Stage::Absorb => self.boost(),
+            // Dirty bytes are read from the next observation.
+            Stage::Drain => self.work = Work::Settled,
+            Stage::Release => {
+                self.learn();
+                self.enter(Stage::Detach);
+            }
+            Stage::Detach => self.enter(Stage::Delete),
+            Stage::Delete => self.ended(),
+        }
+    }
+
+    fn adopted(&mut self) {
+        if let Some(rental) = &mut self.rental {
+            rental.adopted = Some(self.now);
+        }
+        self.boosts += 1;
+        self.failures = 0;
+        self.backoff_until = None;
+        self.reason = None;
+        if self.hinted {
+            self.hinted = false;
+            self.meter.restart_calm(self.now);
+        }
+        self.boost();
+    }
+
+    /// The engine absorbs.
+    fn boost(&mut self) {
+        self.enter(Stage::Boost);
+        if self.abandoned {
+            self.abandoned = false;
+            self.enter_drain();
+        }
+    }
+
+    /// The engine has let go of the volume: choose the next size.
+    fn learn(&mut self) {
+        let Some(rental) = &mut self.rental else { return };
+        rental.released = Some(self.now);
+        if rental.adopted.is_none() || rental.resumed || self.degraded {
+            return;
+        }
+        let (usage, config) = (rental.usage(), &self.config);
+        let next = if config.split {
+            sizing::split_next_size(&usage, config.grain, config.backing_bandwidth, config.caching_bandwidth)
+        } else {
+            sizing::paper_next_size(&usage, config.grain)
+        };
+        self.next_size = config.bounds().clamp(next);
+    }
+
+    fn ended(&mut self) {
+        self.ledger.close(self.now);
+        if let Some(rental) = self.rental.take() {
+            if self.records.len() == RECORDS_MAX {
+                self.records.pop_front();
+            }
+            self.records.push_back(BoostRecord {
+                size: rental.size,
+                started: rental.started,
+                adopted: rental.adopted,
+                drain_started: rental.drain_started,
+                released: rental.released,
+                ended: self.now,
+                high_water: Bytes::new(rental.high_water),
+                evicted: Bytes::new(rental.evicted),
+            });
+        }
+        self.hinted = false;
+        self.abandoned = false;
+        self.degraded = false;
+        if self.backoff_until.is_none() {
+            self.reason = None;
+        }
+        self.enter(Stage::Idle);
+    }
+
+    fn refused(&mut self, refusal: &Refusal) {
+        self.attempts += 1;
+        let text = refusal_text(self.stage, refusal);
+        let passing = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
+        match self.stage {
+            Stage::Idle | Stage::Boost => {}
+            // Whatever the answer was, a volume may be there or come late: delete it.
+            Stage::Create => {
+                self.back_off(refusal, text);
+                self.enter(Stage::Delete);
+            }
+            Stage::Attach if passing && self.attempts < self.config.attach_attempts && self.wanted() => {
+                self.retry(refusal, text);
+            }
+            Stage::Attach => {
+                self.back_off(refusal, text);
+                self.enter(Stage::Detach);
+            }
+            // The engine may hold the volume in spite of a time-out: nothing but a release is safe then.
+            Stage::Adopt => {
+                self.back_off(refusal, text);
+                self.enter(if *refusal == Refusal::Timeout { Stage::Release } else { Stage::Detach });
+            }
+            // Still draining; the next observation asks again if the burst goes on.
+            Stage::Absorb => self.enter(Stage::Drain),
+            Stage::Release if self.overtaken && !self.degraded => self.boost(),
+            Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete => self.retry(refusal, text),
+        }
+    }
+
+    /// No new boost for a while.
+    fn back_off(&mut self, refusal: &Refusal, text: String) {
+        self.failures = self.failures.saturating_add(1);
+        self.backoff_until = Some(self.now + self.delay(refusal, self.failures));
+        self.reason = Some(text);
+    }
+
+    /// The same step again after a while.
+    fn retry(&mut self, refusal: &Refusal, text: String) {
+        let attempts = self.attempts;
+        let delay = match self.stage {
+            // These cost money for as long as they are not done: never wait as long as for a person.
+            Stage::Detach | Stage::Delete => self.config.backoff.delay(attempts, &mut self.random),
+            _ => self.delay(refusal, attempts),
+        };
+        self.work = Work::Retry(self.now + delay);
+        self.reason = Some(text);
+    }
+
+    fn delay(&mut self, refusal: &Refusal, attempts: u32) -> Duration {
+        match refusal {
+            Refusal::Permanent(_) => self.config.backoff.permanent,
+            _ => self.config.backoff.delay(attempts, &mut self.random),
+        }
+    }
+}
+
+/// Draining may take this much longer than the backing volume's bandwidth says, for the budget.
+const DRAIN_MARGIN: f64 = 1.25;
+
+fn refusal_text(stage: Stage, refusal: &Refusal) -> String {
+    let what = match stage {
+        Stage::Idle | Stage::Boost => "step",
+        Stage::Create => "creating a caching volume",
+        Stage::Attach => "attaching the caching volume",
+        Stage::Adopt => "taking the caching volume into use",
+        Stage::Absorb => "absorbing again",
+        Stage::Drain => "draining",
+        Stage::Release => "releasing the caching volume",
+        Stage::Detach => "detaching the caching volume",
+        Stage::Delete => "deleting the caching volume",
+    };
+    match refusal {
+        Refusal::Quota => format!("{what} was refused: the provider's quota is used up"),
+        Refusal::Capacity => format!("{what} was refused: the provider has no capacity of this type now"),
+        Refusal::AttachLimit => format!("{what} was refused: this machine has no free attachment slot"),
+        Refusal::Timeout => format!("{what} took too long"),
+        Refusal::Transient(text) => format!("{what} failed: {text}"),
+        Refusal::Permanent(text) => format!("{what} failed and will not pass by itself: {text}"),
+    }
+}

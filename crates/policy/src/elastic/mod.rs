@@ -1,0 +1,288 @@
+//! The controller of one elastic device: the papers' (seeds' journal, III-A) and ours, which also splits.
+//!
+//! ```text
+//! Idle → Create → Attach → Adopt → Boost ⇄ Drain → Release → Detach → Delete → Idle
+//!            └───────┴────────┴─ refused: back through Detach and Delete, wait, try again ─┘
+//! ```
+//!
+//! Every path that asked for `Create` ends in a `Delete` that was answered `Done`; `Release`, `Detach` and `Delete`
+//! are repeated for ever. `docs/decisions/0002-controller.md` says what is the papers' and what is ours.
+
+mod config;
+mod lifecycle;
+mod meter;
+mod status;
+
+use std::collections::VecDeque;
+
+use surgetank_model::random::Random;
+use surgetank_model::units::Span;
+use surgetank_model::{Bytes, Instant, Observation};
+
+pub use config::{Config, Name};
+pub use status::{BoostRecord, HintRefused, Learned, Phase, ResumeAt, Status};
+
+use crate::budget::Ledger;
+use crate::step::{Outcome, Step, StepId};
+use lifecycle::{Rental, Stage, Work};
+use meter::Meter;
+
+/// Finished boosts that are kept until the driver takes them; older ones are dropped.
+const RECORDS_MAX: usize = 256;
+
+/// Decides when to boost, how big, when to drain and to detach. See the module.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    config: Config,
+    random: Random,
+    /// The latest time that it was told.
+    now: Instant,
+    meter: Meter,
+    observation: Observation,
+    ledger: Ledger,
+    next_size: Bytes,
+    boosts: u64,
+
+    stage: Stage,
+    work: Work,
+    /// Refusals of the present stage's step in a row.
+    attempts: u32,
+    /// Steps issued and not yet taken by the driver.
+    queue: VecDeque<(StepId, Step)>,
+    last_step: StepId,
+    /// An `Absorb` issued while a `Release` was outstanding.
+    overtaking: Option<StepId>,
+    /// The outstanding `Release` has been overtaken by an `Absorb`.
+    overtaken: bool,
+    rental: Option<Rental>,
+
+    /// Neither boost nor absorb until traffic has calmed once (a user or the budget ended the boost).
+    held: bool,
+    /// A user asked for this boost: a calm device does not stop it before it is adopted.
+    hinted: bool,
+    /// A user ended this boost while a step was outstanding.
+    abandoned: bool,
+    /// The caching volume failed.
+    degraded: bool,
+
+    /// Boosts that ended in a refusal, in a row.
+    failures: u32,
+    /// No new boost before.
+    backoff_until: Option<Instant>,
+    /// Why not, for people.
+    reason: Option<String>,
+    last_boost: Option<Instant>,
+    records: VecDeque<BoostRecord>,
+}
+
+impl Controller {
+    /// A controller of a device that has no caching volume (else call [`Controller::resume`] next).
+    #[must_use]
+    pub fn new(now: Instant, config: Config, learned: Learned) -> Self {
+        let next_size = config.bounds().clamp(learned.next_size.unwrap_or(config.initial_size));
+        Self {
+            random: Random::from_seed(config.seed),
+            now,
+            meter: Meter::new(now),
+            observation: Observation::default(),
+            ledger: Ledger::new(now, config.tariff(), config.budget, &learned.rentals),
+            next_size,
+            boosts: learned.boosts,
+            config,
+            stage: Stage::Idle,
+            work: Work::Settled,
+            attempts: 0,
+            queue: VecDeque::new(),
+            last_step: StepId(0),
+            overtaking: None,
+            overtaken: false,
+            rental: None,
+            held: false,
+            hinted: false,
+            abandoned: false,
+            degraded: false,
+            failures: 0,
+            backoff_until: None,
+            reason: None,
+            last_boost: None,
+            records: VecDeque::new(),
+        }
+    }
+
+    /// Starts in the middle of a boost after a restart. Call it once, right after `new`.
+    pub fn resume(&mut self, now: Instant, at: ResumeAt) {
+        self.now = self.now.max(now);
+        let (size, stage) = match at {
+            ResumeAt::Created { size } => (size, Stage::Delete),
+            ResumeAt::Attached { size } => (size, Stage::Detach),
+            ResumeAt::Adopted { size } => (size, Stage::Drain),
+        };
+        let mut rental = Rental::new(self.now, size);
+        rental.resumed = true;
+        if stage == Stage::Drain {
+            rental.adopted = Some(self.now);
+            rental.drain_started = Some(self.now);
+        }
+        self.ledger.open(self.now, size);
+        self.rental = Some(rental);
+        self.enter(stage);
+    }
+
+    /// The settings it runs with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes a sample of the device, once a sampling interval. The interval may vary.
+    pub fn observe(&mut self, now: Instant, observation: Observation) {
+        self.now = self.now.max(now);
+        let config = &self.config;
+        self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold);
+        self.observation = observation;
+        if !self.meter.hot {
+            self.held = false;
+        }
+        if let Some(rental) = &mut self.rental {
+            rental.observe(&observation);
+        }
+        self.decide();
+    }
+
+    /// Takes the answer to a step. Answers to steps that are not outstanding are ignored.
+    pub fn complete(&mut self, now: Instant, step: StepId, outcome: Outcome) {
+        self.now = self.now.max(now);
+        if self.overtaking == Some(step) {
+            self.overtaking = None;
+            self.issue_if_due();
+        } else if self.work == Work::Outstanding(step) {
+            self.work = Work::Settled;
+            self.settle(outcome);
+        }
+    }
+
+    /// Lets time pass; call at [`Controller::next_deadline`].
+    pub fn tick(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.decide();
+    }
+
+    /// The next thing to do, if any. The driver answers each with one [`Controller::complete`].
+    pub fn next_step(&mut self) -> Option<(StepId, Step)> {
+        self.queue.pop_front()
+    }
+
+    /// When [`Controller::tick`] must be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.work {
+            Work::Retry(at) => Some(at),
+            _ if self.stage == Stage::Idle && self.meter.hot && !self.held => {
+                self.earliest_start().filter(|start| *start > self.now)
+            }
+            _ => None,
+        }
+    }
+
+    /// Starts a boost now, or absorbs again (`surgetank boost`). Neither the threshold nor a back-off holds it up; the
+    /// budget does. It ends as every boost: when utilization has been below the threshold for the inactivity delay.
+    ///
+    /// # Errors
+    /// Why it cannot start now.
+    pub fn hint_boost(&mut self, now: Instant) -> Result<(), HintRefused> {
+        self.now = self.now.max(now);
+        match self.stage {
+            Stage::Idle => {
+                self.affordable(0).map_err(HintRefused)?;
+                self.held = false;
+                self.hinted = true;
+                self.begin();
+            }
+            Stage::Create | Stage::Attach | Stage::Adopt => {
+                self.abandoned = false;
+                self.hinted = true;
+            }
+            Stage::Boost | Stage::Absorb => self.abandoned = false,
+            Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
+                self.affordable(self.observation.dirty_bytes).map_err(HintRefused)?;
+                self.abandoned = false;
+                self.held = false;
+                self.absorb_again();
+            }
+            Stage::Drain | Stage::Release => {
+                return Err(HintRefused(
+                    "the caching volume is being let go after a failure: try again when it is gone".to_owned(),
+                ));
+            }
+            Stage::Detach | Stage::Delete => {
+                return Err(HintRefused(
+                    "the last caching volume is being detached: try again when it is gone".to_owned(),
+                ));
+            }
+        }
+        self.meter.restart_calm(self.now);
+        Ok(())
+    }
+
+    /// Ends the boost now (`surgetank drain`): drains with priority, then releases, detaches and deletes. No other
+    /// boost starts before traffic has been below the threshold once. Nothing happens without a boost.
+    pub fn hint_drain(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.held = self.meter.hot;
+        self.hinted = false;
+        self.end_requested();
+    }
+
+    /// As [`Controller::hint_drain`], and what waits for another try is tried at once (`surgetank detach`).
+    pub fn hint_detach(&mut self, now: Instant) {
+        self.hint_drain(now);
+        if let Work::Retry(_) = self.work {
+            self.work = Work::Retry(self.now);
+            self.decide();
+        }
+    }
+
+    /// What the driver persists and gives to `new` at the next start.
+    #[must_use]
+    pub fn learned(&self) -> Learned {
+        Learned { next_size: Some(self.next_size), boosts: self.boosts, rentals: self.ledger.past(self.now) }
+    }
+
+    /// The next finished boost, oldest first; each is given once.
+    pub fn next_record(&mut self) -> Option<BoostRecord> {
+        self.records.pop_front()
+    }
+
+    /// Where the device is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match self.stage {
+            Stage::Idle => Phase::Idle,
+            _ if self.degraded => Phase::Degraded,
+            Stage::Create | Stage::Attach | Stage::Adopt => Phase::Attaching,
+            Stage::Boost | Stage::Absorb => Phase::Boost,
+            Stage::Drain => Phase::Drain,
+            Stage::Release | Stage::Detach | Stage::Delete => Phase::Detaching,
+        }
+    }
+
+    /// A snapshot for people, as of the last event.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let retry_at = match self.work {
+            Work::Retry(at) => Some(at),
+            _ if self.stage == Stage::Idle => self.backoff_until.filter(|until| *until > self.now),
+            _ => None,
+        };
+        Status {
+            phase: self.phase(),
+            utilization: self.meter.utilization,
+            cache_size: self.rental.as_ref().map(|rental| rental.size),
+            next_size: self.next_size,
+            boosts: self.boosts,
+            backing_off: self.reason.clone(),
+            retry_in: retry_at.map(|at| Span(at.since(self.now))),
+            budget: self.ledger.usage(self.now),
+        }
+    }
+}

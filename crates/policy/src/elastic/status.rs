@@ -1,0 +1,138 @@
+//! What the controller says of itself, and what it keeps over a restart.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::units::Span;
+use surgetank_model::{Bytes, Instant};
+
+use crate::budget::{BudgetUse, PastRental};
+
+/// Where an elastic device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Pass-through; nothing is rented.
+    Idle,
+    /// A caching volume is being created, attached or adopted; requests pass through.
+    Attaching,
+    /// A burst is absorbed.
+    Boost,
+    /// Dirty data go back to the backing volume, with priority.
+    Drain,
+    /// The caching volume is being released, detached or deleted.
+    Detaching,
+    /// The caching volume failed and is being let go.
+    Degraded,
+}
+
+/// A snapshot for people and reports.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// Where the device is.
+    pub phase: Phase,
+    /// Application throughput over the last sampling interval ÷ the backing volume's bandwidth.
+    pub utilization: f64,
+    /// Size of the caching volume that is rented (or being rented) now.
+    pub cache_size: Option<Bytes>,
+    /// Size of the next one.
+    pub next_size: Bytes,
+    /// Boosts since the device was made (counts adopted caching volumes).
+    pub boosts: u64,
+    /// Why it does not boost now, or what it is trying again; one sentence for people.
+    pub backing_off: Option<String>,
+    /// When it tries again.
+    pub retry_in: Option<Span>,
+    /// Use of the budget: hour, day.
+    pub budget: [BudgetUse; 2],
+}
+
+/// One finished boost. Instants that were not reached are `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoostRecord {
+    /// Size of its caching volume.
+    pub size: Bytes,
+    /// `Create` was asked for (the bill starts).
+    pub started: Instant,
+    /// The engine began to absorb.
+    pub adopted: Option<Instant>,
+    /// The last drain began.
+    pub drain_started: Option<Instant>,
+    /// The engine let go of the volume.
+    pub released: Option<Instant>,
+    /// `Delete` was done (the bill ends).
+    pub ended: Instant,
+    /// Most bytes of the cache in use.
+    pub high_water: Bytes,
+    /// Bytes that a larger cache would have taken.
+    pub evicted: Bytes,
+}
+
+impl BoostRecord {
+    /// From `Create` to the first absorbed write.
+    #[must_use]
+    pub fn attach_time(&self) -> Option<Duration> {
+        self.adopted.map(|adopted| adopted.since(self.started))
+    }
+
+    /// From the first absorbed write to the last drain.
+    #[must_use]
+    pub fn absorb_time(&self) -> Option<Duration> {
+        Some(self.drain_started.or(self.released)?.since(self.adopted?))
+    }
+
+    /// From the last drain to the release.
+    #[must_use]
+    pub fn drain_time(&self) -> Option<Duration> {
+        Some(self.released?.since(self.drain_started?))
+    }
+}
+
+/// What a controller has learned; the driver persists it and gives it back at the next start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Learned {
+    /// Size of the next caching volume; `None`: nothing learned yet.
+    pub next_size: Option<Bytes>,
+    /// Boosts so far.
+    pub boosts: u64,
+    /// Rentals of the last day, for the budget, relative to the moment of the snapshot.
+    pub rentals: Vec<PastRental>,
+}
+
+impl Learned {
+    /// The same after `downtime`. A driver that does not know the downtime may leave this out: the budget is then
+    /// only stricter than it need be.
+    #[must_use]
+    pub fn aged(mut self, downtime: Duration) -> Self {
+        for rental in &mut self.rentals {
+            rental.started_ago = Span(rental.started_ago.0.saturating_add(downtime));
+        }
+        self
+    }
+}
+
+/// Where a controller starts after a restart in the middle of a boost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeAt {
+    /// `Create` may have been carried out; the volume is not attached. It is deleted.
+    Created {
+        /// Size of the volume.
+        size: Bytes,
+    },
+    /// The volume may be attached, and the engine holds nothing on it. It is detached and deleted.
+    Attached {
+        /// Size of the volume.
+        size: Bytes,
+    },
+    /// The engine has recovered the volume and may hold dirty data on it. It is drained and released.
+    Adopted {
+        /// Size of the volume.
+        size: Bytes,
+    },
+}
+
+/// Why a hint was not followed; one sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HintRefused(pub String);
