@@ -3,8 +3,11 @@
 
 pub mod buffer;
 pub mod front;
+pub mod poller;
 pub mod volume;
 
-pub use buffer::{Buffer, BufferSlice};
+pub use buffer::{Buffer, BufferPool, BufferSlice};
 pub use front::{Front, Submission, Token};
+pub use poller::{Poller, Waker};
 pub use volume::{Completion, Failure, Operation, Volume, VolumeIo};
+pub use volume::{Fault, Faults, FileVolume, MemoryVolume, OpenError, Options, Throttle};

@@ -1,10 +1,26 @@
 //! The volume interface: what every backing and caching volume answers to, real or decorated.
+//!
+//! A driver submits any number of I/Os, calls `poll` once so that they start, and calls it again whenever the
+//! descriptor is readable or the deadline has come.
+
+pub mod exclusive;
+pub mod fault;
+pub mod memory;
+mod request;
+pub mod throttle;
+pub mod uring;
 
 use std::os::fd::BorrowedFd;
 
 use surgetank_model::Instant;
 
 use crate::buffer::BufferSlice;
+
+pub use exclusive::OpenError;
+pub use fault::{Fault, Faults};
+pub use memory::MemoryVolume;
+pub use throttle::Throttle;
+pub use uring::{FileVolume, Options};
 
 /// What an I/O does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +99,63 @@ pub trait Volume: Send {
     /// Starts what is waiting and hands over what has ended.
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>);
 
+    /// Asks the volume how large it is now (it may have been grown) and takes that as its size. In bytes.
+    ///
+    /// # Errors
+    /// As for an I/O.
+    fn resize_check(&mut self) -> Result<u64, Failure> {
+        Ok(self.size())
+    }
+
     /// When `poll` should be called even if the descriptor stays silent (a throttle or a delay ends).
     fn next_deadline(&self) -> Option<Instant>;
 
     /// Readable when `poll` has something to hand over. `None`: `poll` right after `submit` is enough.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+impl<V: Volume + ?Sized> Volume for Box<V> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn logical_block(&self) -> u32 {
+        (**self).logical_block()
+    }
+
+    fn submit(&mut self, now: Instant, io: VolumeIo) {
+        (**self).submit(now, io);
+    }
+
+    fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
+        (**self).poll(now, completions);
+    }
+
+    fn resize_check(&mut self) -> Result<u64, Failure> {
+        (**self).resize_check()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        (**self).next_deadline()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+}
+
+impl VolumeIo {
+    /// Whether a volume of this size and logical block can do it: `Err` names the completion's failure.
+    fn check(&self, size: u64, logical_block: u32) -> Result<(), Failure> {
+        let block = u64::from(logical_block);
+        let inside = self.offset.checked_add(self.length).is_some_and(|end| end <= size);
+        let aligned = self.offset.is_multiple_of(block) && self.length.is_multiple_of(block);
+        let transfers = matches!(self.operation, Operation::Read | Operation::Write { .. });
+        let memory = self.memory.iter().map(|slice| slice.len() as u64).sum::<u64>();
+        if inside && aligned && memory == if transfers { self.length } else { 0 } {
+            return Ok(());
+        }
+        tracing::error!(offset = self.offset, length = self.length, memory, size, "an I/O that the volume cannot do");
+        Err(Failure::Io)
+    }
 }

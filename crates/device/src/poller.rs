@@ -1,0 +1,203 @@
+//! Waiting for descriptors: a small level-triggered epoll wrapper, and the waker that other threads use.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+/// Events taken per `wait`; more stay readable and come with the next one (level-triggered).
+const EVENTS_MAX: usize = 64;
+
+/// Level-triggered readiness of descriptors, each under a key of the caller's choice.
+///
+/// Its own descriptor is readable while one of those it watches is, so pollers nest.
+#[derive(Debug)]
+pub struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    /// A poller that watches nothing yet.
+    ///
+    /// # Errors
+    /// Those of `epoll_create1(2)`.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Watches `descriptor` for reading, under `key`. It must be removed before it is closed if it has duplicates.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl(2)`; `EEXIST` if it is watched already.
+    pub fn add(&self, descriptor: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, descriptor, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?)
+    }
+
+    /// Stops watching `descriptor`.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl(2)`; `ENOENT` if it was not watched.
+    pub fn remove(&self, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, descriptor)?)
+    }
+
+    /// Replaces `keys` by the keys of the readable descriptors (at most 64), waiting for the first of them at most
+    /// `timeout` (`None`: for ever; nanosecond precision). A signal ends the wait early, with no keys.
+    ///
+    /// # Errors
+    /// Those of `epoll_pwait2(2)` except `EINTR`.
+    pub fn wait(&self, timeout: Option<Duration>, keys: &mut Vec<u64>) -> io::Result<()> {
+        keys.clear();
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => keys.extend(events.iter().map(|event| event.data.u64())),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+/// Wakes a thread that sleeps in [`Poller::wait`]. Cloning gives another handle on the same waker.
+///
+/// The sleeper says so with [`Waker::sleep`], then looks at its queues a last time, then waits; the others put their
+/// message in the queue, then call [`Waker::wake`]. While the sleeper is awake, a wake costs one atomic load.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<WakerState>);
+
+#[derive(Debug)]
+struct WakerState {
+    eventfd: OwnedFd,
+    sleeping: AtomicBool,
+}
+
+impl Waker {
+    /// A waker whose sleeper is awake.
+    ///
+    /// # Errors
+    /// Those of `eventfd(2)`.
+    pub fn new() -> io::Result<Self> {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(WakerState { eventfd, sleeping: AtomicBool::new(false) })))
+    }
+
+    /// The sleeper is about to wait. What others queued before this is to be looked at after it.
+    pub fn sleep(&self) {
+        self.0.sleeping.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `wake`: either the sleeper sees the message or the waker sees the sleeper.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sleeper has waited and is awake again.
+    pub fn awake(&self) {
+        // The eventfd was written only by the `wake` that cleared the flag.
+        if !self.0.sleeping.swap(false, Ordering::AcqRel) {
+            self.drain();
+        }
+    }
+
+    /// Wakes the sleeper, if it sleeps. Called after the message is queued.
+    pub fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.0.sleeping.load(Ordering::Relaxed) && self.0.sleeping.swap(false, Ordering::AcqRel) {
+            self.signal();
+        }
+    }
+
+    /// Makes the descriptor readable whether or not anybody sleeps.
+    pub(crate) fn signal(&self) {
+        // EAGAIN: the counter is full, so the descriptor is readable already.
+        let _ = rustix::io::write(&self.0.eventfd, &1u64.to_ne_bytes());
+    }
+
+    /// Makes the descriptor unreadable.
+    pub(crate) fn drain(&self) {
+        // EAGAIN: it is unreadable already.
+        let _ = rustix::io::read(&self.0.eventfd, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.eventfd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_reaches_a_sleeper_and_only_a_sleeper() {
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new().unwrap();
+        poller.add(waker.as_fd(), 7).unwrap();
+        let mut keys = vec![99];
+        waker.wake();
+        poller.wait(Some(Duration::ZERO), &mut keys).unwrap();
+        assert!(keys.is_empty(), "an awake sleeper costs no system call");
+        waker.sleep();
+        let other = waker.clone();
+        let thread = std::thread::spawn(move || other.wake());
+        poller.wait(None, &mut keys).unwrap();
+        thread.join().unwrap();
+        assert_eq!(keys, [7]);
+        waker.awake();
+        poller.wait(Some(Duration::ZERO), &mut keys).unwrap();
+        assert!(keys.is_empty(), "drained");
+    }
+
+    #[test]
+    fn no_message_is_lost_between_threads() {
+        const MESSAGES: usize = 20_000;
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new().unwrap();
+        poller.add(waker.as_fd(), 1).unwrap();
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let other = waker.clone();
+        let thread = std::thread::spawn(move || {
+            for message in 0..MESSAGES {
+                sender.send(message).unwrap();
+                other.wake();
+            }
+        });
+        let (mut received, mut keys) = (0, Vec::new());
+        while received < MESSAGES {
+            received += receiver.try_iter().count();
+            waker.sleep();
+            if receiver.is_empty() && received < MESSAGES {
+                poller.wait(None, &mut keys).unwrap();
+            }
+            waker.awake();
+        }
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn pollers_nest() {
+        let (outer, inner, waker) = (Poller::new().unwrap(), Poller::new().unwrap(), Waker::new().unwrap());
+        inner.add(waker.as_fd(), 1).unwrap();
+        outer.add(inner.as_fd(), 2).unwrap();
+        waker.signal();
+        let mut keys = Vec::new();
+        outer.wait(Some(Duration::ZERO), &mut keys).unwrap();
+        assert_eq!(keys, [2]);
+        outer.remove(inner.as_fd()).unwrap();
+        outer.wait(Some(Duration::ZERO), &mut keys).unwrap();
+        assert!(keys.is_empty());
+    }
+}

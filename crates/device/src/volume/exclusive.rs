@@ -1,0 +1,206 @@
+//! Holding a volume exclusively: a volume that somebody else uses is refused, saying who it is and how to mend it.
+//!
+//! A block device is opened with `O_EXCL`, which fails while the kernel itself uses it (mounted, swap, RAID, device
+//! mapper) or another surgetank holds it. A file is held by `flock`: the lock belongs to the open file description,
+//! so I/Os that are still in flight after a `kill -9` keep it until they have ended. Neither notices a file that is
+//! attached to a loop device, so that is looked up.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock, major, minor};
+
+/// Why a volume could not be opened. One sentence, with the mend.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is nothing at the path.
+    #[error("{path} does not exist; check the path, or create the volume first", path = .path.display())]
+    Missing {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// The rights do not suffice.
+    #[error("{path} may not be opened by this user; run as root, or give the user rights on it", path = .path.display())]
+    Forbidden {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// It is a directory, a socket, ...
+    #[error("{path} is neither a file nor a block device; name the disk or the image itself", path = .path.display())]
+    NotAVolume {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// It holds less than a block.
+    #[error("{path} has only {size} bytes; a volume needs at least {needed}: enlarge it (truncate -s)", path = .path.display())]
+    TooSmall {
+        /// As it was given.
+        path: PathBuf,
+        /// Bytes.
+        size: u64,
+        /// Bytes.
+        needed: u64,
+    },
+    /// The logical block that was asked for is not possible.
+    #[error("{path} cannot have logical blocks of {asked} bytes; use a power of two from {least} to 4096", path = .path.display())]
+    LogicalBlock {
+        /// As it was given.
+        path: PathBuf,
+        /// Bytes.
+        asked: u32,
+        /// Bytes.
+        least: u32,
+    },
+    /// Somebody else uses it.
+    #[error("{path} {use_}", path = .path.display())]
+    InUse {
+        /// As it was given.
+        path: PathBuf,
+        /// Who uses it, and the mend.
+        use_: String,
+    },
+    /// The kernel does not offer io_uring to this process.
+    #[error(
+        "io_uring is not available ({0}); set kernel.io_uring_disabled to 0 and allow it in the container's seccomp profile"
+    )]
+    NoIoUring(io::Error),
+    /// Anything else.
+    #[error("{path} cannot be opened: {error}", path = .path.display())]
+    System {
+        /// As it was given.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// Refuses a volume that somebody uses, before it is opened (opening a device that is in use can disturb it).
+pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
+    let identity = Identity::of(metadata);
+    let use_ = if metadata.file_type().is_block_device() { device_use(&identity) } else { None };
+    match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(&identity)) {
+        Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_ }),
+        None => Ok(()),
+    }
+}
+
+/// The sentence for a device or file that the kernel says is busy.
+pub(super) fn busy(path: &Path, metadata: &Metadata) -> OpenError {
+    let identity = Identity::of(metadata);
+    let use_ = match process_using(&identity) {
+        Some(process) => format!("is in use by {process}; stop that first"),
+        None => "is in use by another program; stop that first (lsof shows who it is)".to_owned(),
+    };
+    OpenError::InUse { path: path.to_owned(), use_ }
+}
+
+/// Takes the lock on a file.
+pub(super) fn lock(path: &Path, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
+    match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(path, metadata)),
+        Err(errno) => Err(OpenError::System { path: path.to_owned(), error: errno.into() }),
+    }
+}
+
+/// What makes two paths the same volume.
+#[derive(Debug, PartialEq, Eq)]
+enum Identity {
+    Device(u64),
+    File(u64, u64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        if metadata.file_type().is_block_device() {
+            Self::Device(metadata.rdev())
+        } else {
+            Self::File(metadata.dev(), metadata.ino())
+        }
+    }
+
+    fn is(&self, path: impl AsRef<Path>) -> bool {
+        fs::metadata(path).is_ok_and(|metadata| Self::of(&metadata) == *self)
+    }
+}
+
+/// Who uses a block device: a mount, a device on top of it, or the same for one of its partitions.
+fn device_use(identity: &Identity) -> Option<String> {
+    let Identity::Device(device) = *identity else { return None };
+    let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
+    let mut parts = vec![directory.clone()];
+    parts.extend(entries(&directory).filter(|entry| entry.join("partition").exists()));
+    parts.iter().find_map(|part| {
+        let number = fs::read_to_string(part.join("dev")).ok()?;
+        let name = device_name(part)?;
+        if let Some(place) = mount_of(number.trim()) {
+            return Some(format!("is in use: {name} is mounted on {place}; unmount it first (umount {place})"));
+        }
+        let holder = entries(&part.join("holders")).next()?;
+        let holder = holder.file_name()?.to_string_lossy().into_owned();
+        Some(format!("is in use: {name} is part of /dev/{holder} (LVM, RAID, encryption); deactivate that first"))
+    })
+}
+
+/// The loop device that a file or device is attached to.
+fn loop_use(identity: &Identity) -> Option<String> {
+    entries(Path::new("/sys/block")).find_map(|directory| {
+        let file = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
+        if !identity.is(file.trim_end_matches('\n')) {
+            return None;
+        }
+        let name = device_name(&directory)?;
+        let number = fs::read_to_string(directory.join("dev")).ok()?;
+        Some(match mount_of(number.trim()) {
+            Some(place) => format!(
+                "is attached to {name}, which is mounted on {place}; \
+                 release it first (umount {place}; losetup -d {name})"
+            ),
+            None => format!("is attached to {name}; detach it first (losetup -d {name}), or use {name} itself"),
+        })
+    })
+}
+
+fn swap_use(identity: &Identity) -> Option<String> {
+    let swaps = fs::read_to_string("/proc/swaps").ok()?;
+    let path =
+        swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).find(|path| identity.is(path))?;
+    Some(format!("is in use as swap; turn that off first (swapoff {path})"))
+}
+
+/// Where the device with this `major:minor` is mounted.
+fn mount_of(number: &str) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // Fields: mount, parent, device, root, mount point, ... (proc_pid_mountinfo(5)).
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        (fields.next()? == number).then(|| fields.nth(1).map(unescape))?
+    })
+}
+
+/// Spaces, tabs, newlines and backslashes stand as octal escapes in the kernel's tables.
+fn unescape(field: &str) -> String {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+fn device_name(directory: &Path) -> Option<String> {
+    let directory = fs::canonicalize(directory).ok()?;
+    Some(format!("/dev/{}", directory.file_name()?.to_string_lossy().replace('!', "/")))
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
+}
+
+/// A process that has the volume open; for the sentence, so as good as the rights allow.
+fn process_using(identity: &Identity) -> Option<String> {
+    entries(Path::new("/proc")).find_map(|process| {
+        let number: u32 = process.file_name()?.to_str()?.parse().ok()?;
+        entries(&process.join("fd")).find(|descriptor| identity.is(descriptor))?;
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        Some(format!("{} (process {number})", name.trim_end()))
+    })
+}
