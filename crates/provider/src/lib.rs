@@ -1,5 +1,18 @@
 //! Rents, attaches, detaches and deletes volumes: one trait, one contract test-suite, several providers.
 
+pub mod clock;
+#[cfg(feature = "contract")]
+pub mod contract;
+pub mod faulty;
+pub mod local;
+pub mod recording;
+pub mod sweep;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use faulty::{Fault, FaultRates, Faulty, Verb};
+pub use local::{LocalConfig, LocalProvider, LocalType};
+pub use recording::{Call, Recording};
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -25,7 +38,9 @@ pub mod tag {
 /// What to rent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateVolume {
-    /// Client token: creating twice with the same token gives the same volume.
+    /// Client token: creating twice with the same token gives the same volume, as long as that volume exists.
+    /// Whether a token may be used again after its volume was deleted is the provider's affair: draw a fresh one
+    /// for every rental.
     pub token: String,
     /// The provider's name of the type.
     pub volume_type: String,

@@ -1,0 +1,341 @@
+//! The contract of every provider, as tests: [`run`] them on each.
+//!
+//! The cases are plain functions that panic with a sentence when the contract is broken. They share one account, tell
+//! their volumes apart by a tag, and clean up after themselves.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use surgetank_model::Bytes;
+
+use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+
+/// How often a case looks before it gives up waiting for a change.
+const LOOKS_MAX: u32 = 1000;
+
+/// A provider under test.
+pub trait Subject {
+    /// Opens the provider anew, as a restarted daemon would: whatever it remembers must come from outside the process.
+    fn open(&self) -> Arc<dyn Provider>;
+
+    /// Lets some time pass between two looks: sleeps, or moves the clock.
+    fn pass_time(&self);
+
+    /// A type that can be rented, and a size it may have.
+    fn rentable(&self) -> (String, Bytes);
+
+    /// Begins this run's client tokens and tag values; differs from every run before in the same account.
+    fn nonce(&self) -> String;
+}
+
+/// A case of the contract.
+pub type Case = fn(&Bench<'_>);
+
+/// Every case, by name.
+pub const CASES: &[(&str, Case)] = &[
+    ("life_cycle", life_cycle),
+    ("every_verb_is_idempotent", every_verb_is_idempotent),
+    ("a_token_makes_one_volume", a_token_makes_one_volume),
+    ("a_token_is_bound_to_its_volume", a_token_is_bound_to_its_volume),
+    ("concurrent_creates_with_one_token", concurrent_creates_with_one_token),
+    ("tags_are_set_and_removed", tags_are_set_and_removed),
+    ("list_finds_by_tag", list_finds_by_tag),
+    ("absent_volumes", absent_volumes),
+    ("attached_volumes_are_not_deleted", attached_volumes_are_not_deleted),
+    ("unknown_types_and_sizes_are_invalid", unknown_types_and_sizes_are_invalid),
+    ("everything_survives_reopening", everything_survives_reopening),
+];
+
+/// Runs every case.
+///
+/// # Panics
+/// If the provider breaks its contract.
+pub fn run(subject: &dyn Subject) {
+    for (name, case) in CASES {
+        let bench = Bench::new(subject, name);
+        case(&bench);
+        bench.clean_up();
+    }
+}
+
+/// What a case works with: the provider, and names of its own.
+pub struct Bench<'a> {
+    subject: &'a dyn Subject,
+    provider: Arc<dyn Provider>,
+    /// The value of the owner tag that marks this case's volumes.
+    owner: String,
+    tokens: AtomicU64,
+}
+
+impl<'a> Bench<'a> {
+    /// Prepares a case.
+    #[must_use]
+    pub fn new(subject: &'a dyn Subject, case: &str) -> Self {
+        let owner = format!("{}-{case}", subject.nonce());
+        Self { subject, provider: subject.open(), owner, tokens: AtomicU64::new(0) }
+    }
+
+    /// A request with a fresh token.
+    fn request(&self) -> CreateVolume {
+        let (volume_type, size) = self.subject.rentable();
+        let token = format!("{}-{}", self.owner, self.tokens.fetch_add(1, Ordering::Relaxed));
+        CreateVolume { token, volume_type, size, tags: Tags::from([(tag::OWNER.to_owned(), self.owner.clone())]) }
+    }
+
+    fn create(&self, request: &CreateVolume) -> VolumeDescription {
+        let (volume, change) = self.provider.create(request).expect("create works");
+        assert_eq!(change, Change::Changed, "the first create with a token makes a volume");
+        volume
+    }
+
+    fn created(&self) -> VolumeId {
+        let volume = self.create(&self.request());
+        self.reaches(&volume.id, VolumeState::Available);
+        volume.id
+    }
+
+    fn listed(&self) -> BTreeSet<VolumeId> {
+        let listed = self.provider.list(tag::OWNER, &self.owner).expect("list works");
+        let ids: BTreeSet<_> = listed.iter().map(|volume| volume.id.clone()).collect();
+        assert_eq!(ids.len(), listed.len(), "a volume is listed once");
+        ids
+    }
+
+    /// Waits for a state.
+    fn reaches(&self, id: &VolumeId, state: VolumeState) -> VolumeDescription {
+        for _ in 0..LOOKS_MAX {
+            let volume = self.provider.describe(id).expect("the volume is there");
+            let has_device = volume.device.is_some();
+            assert_eq!(has_device, volume.state == VolumeState::Attached, "only attached volumes have a device");
+            if volume.state == state {
+                return volume;
+            }
+            self.subject.pass_time();
+        }
+        panic!("{id:?} does not become {state:?}");
+    }
+
+    /// Waits until a volume is neither described nor listed.
+    fn is_gone(&self, id: &VolumeId) {
+        for _ in 0..LOOKS_MAX {
+            match self.provider.describe(id) {
+                Err(ProviderError::NotFound(named)) => {
+                    assert_eq!(named, *id, "NotFound names the volume");
+                    assert!(!self.listed().contains(id), "what is not found is not listed");
+                    return;
+                }
+                Ok(volume) => assert_eq!(volume.state, VolumeState::Deleting, "deleted volumes are on their way out"),
+                Err(error) => panic!("describe of a deleted volume fails: {error}"),
+            }
+            self.subject.pass_time();
+        }
+        panic!("{id:?} does not go away");
+    }
+
+    fn delete(&self, id: &VolumeId) {
+        assert_eq!(self.provider.delete(id), Ok(Change::Changed), "delete of an idle volume works");
+        self.is_gone(id);
+    }
+
+    /// Detaches and deletes whatever the case left.
+    fn clean_up(&self) {
+        for id in self.listed() {
+            for _ in 0..LOOKS_MAX {
+                let _ = self.provider.detach(&id);
+                if self.provider.delete(&id) == Ok(Change::Identity) {
+                    break;
+                }
+                self.subject.pass_time();
+            }
+            self.is_gone(&id);
+        }
+    }
+}
+
+fn life_cycle(bench: &Bench<'_>) {
+    let request = bench.request();
+    let volume = bench.create(&request);
+    assert!(
+        matches!(volume.state, VolumeState::Creating | VolumeState::Available),
+        "a new volume is {:?}",
+        volume.state
+    );
+    let id = volume.id;
+    let volume = bench.reaches(&id, VolumeState::Available);
+    assert_eq!((&volume.volume_type, volume.size), (&request.volume_type, request.size), "it is what was asked for");
+    assert_eq!(volume.tags, request.tags, "its tags are set from the start");
+    for _ in 0..2 {
+        assert_eq!(bench.provider.attach(&id), Ok(Change::Changed));
+        bench.reaches(&id, VolumeState::Attached);
+        assert_eq!(bench.provider.detach(&id), Ok(Change::Changed));
+        bench.reaches(&id, VolumeState::Available);
+    }
+    bench.delete(&id);
+}
+
+fn every_verb_is_idempotent(bench: &Bench<'_>) {
+    let request = bench.request();
+    let id = bench.create(&request).id;
+    let again = bench.provider.create(&request).expect("create again works");
+    assert_eq!((again.0.id, again.1), (id.clone(), Change::Identity));
+    bench.reaches(&id, VolumeState::Available);
+    assert_eq!(bench.provider.detach(&id), Ok(Change::Identity), "detach of a volume that is not attached");
+    assert_eq!(bench.provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(bench.provider.attach(&id), Ok(Change::Identity), "attach while attaching");
+    bench.reaches(&id, VolumeState::Attached);
+    assert_eq!(bench.provider.attach(&id), Ok(Change::Identity), "attach while attached");
+    assert_eq!(bench.provider.detach(&id), Ok(Change::Changed));
+    assert_eq!(bench.provider.detach(&id), Ok(Change::Identity), "detach while detaching");
+    bench.reaches(&id, VolumeState::Available);
+    bench.delete(&id);
+    assert_eq!(bench.provider.delete(&id), Ok(Change::Identity), "delete of a deleted volume");
+}
+
+fn a_token_makes_one_volume(bench: &Bench<'_>) {
+    let request = bench.request();
+    let id = bench.create(&request).id;
+    bench.reaches(&id, VolumeState::Available);
+    bench.provider.attach(&id).expect("attach works");
+    bench.reaches(&id, VolumeState::Attached);
+    bench.provider.set_tag(&id, "contract:later", Some("x")).expect("set_tag works");
+    let (again, change) = bench.provider.create(&request).expect("create with a used token works");
+    assert_eq!((again.id, again.state, change), (id.clone(), VolumeState::Attached, Change::Identity));
+    let other = bench.create(&bench.request()).id;
+    assert_ne!(other, id, "another token makes another volume");
+    assert_eq!(bench.listed(), BTreeSet::from([id, other]));
+}
+
+fn a_token_is_bound_to_its_volume(bench: &Bench<'_>) {
+    let request = bench.request();
+    let id = bench.create(&request).id;
+    let larger = CreateVolume { size: Bytes::new(request.size.get() * 2), ..request };
+    let answer = bench.provider.create(&larger);
+    assert!(matches!(answer, Err(ProviderError::Invalid(_))), "another volume with a used token: {answer:?}");
+    assert_eq!(bench.listed(), BTreeSet::from([id]));
+}
+
+fn concurrent_creates_with_one_token(bench: &Bench<'_>) {
+    let request = bench.request();
+    // Half of the callers share a provider, half have one of their own, as several processes do.
+    let providers: Vec<_> =
+        (0..8).map(|i| if i % 2 == 0 { Arc::clone(&bench.provider) } else { bench.subject.open() }).collect();
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let request = &request;
+        let threads: Vec<_> = providers.iter().map(|provider| scope.spawn(move || provider.create(request))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("create does not panic").expect("create works")).collect()
+    });
+    let ids: BTreeSet<_> = answers.iter().map(|(volume, _)| volume.id.clone()).collect();
+    assert_eq!(ids.len(), 1, "one token, one volume");
+    assert_eq!(answers.iter().filter(|(_, change)| *change == Change::Changed).count(), 1, "one of them made it");
+    assert_eq!(bench.listed(), ids);
+}
+
+fn tags_are_set_and_removed(bench: &Bench<'_>) {
+    let id = bench.created();
+    let set = |value| bench.provider.set_tag(&id, tag::DIRTY_EPOCH, value);
+    let get = || bench.provider.describe(&id).expect("it is there").tags.get(tag::DIRTY_EPOCH).cloned();
+    assert_eq!((set(None), get()), (Ok(Change::Identity), None));
+    assert_eq!((set(Some("e1")), get().as_deref()), (Ok(Change::Changed), Some("e1")));
+    assert_eq!((set(Some("e1")), get().as_deref()), (Ok(Change::Identity), Some("e1")));
+    assert_eq!((set(Some("e2")), get().as_deref()), (Ok(Change::Changed), Some("e2")));
+    bench.provider.attach(&id).expect("attach works");
+    bench.reaches(&id, VolumeState::Attached);
+    assert_eq!((set(None), get()), (Ok(Change::Changed), None));
+    let owner = bench.provider.describe(&id).expect("it is there").tags.get(tag::OWNER).cloned();
+    assert_eq!(owner.as_ref(), Some(&bench.owner), "the other tags are left alone");
+}
+
+fn list_finds_by_tag(bench: &Bench<'_>) {
+    let (a, b) = (bench.created(), bench.created());
+    let both = BTreeSet::from([a.clone(), b.clone()]);
+    assert_eq!(bench.listed(), both);
+    let value = format!("{}-value", bench.owner);
+    let find = |value: &str| {
+        let listed = bench.provider.list("contract:key", value).expect("list works");
+        listed.into_iter().map(|volume| volume.id).collect::<Vec<_>>()
+    };
+    assert_eq!(find(&value), []);
+    bench.provider.set_tag(&a, "contract:key", Some(&value)).expect("set_tag works");
+    assert_eq!(find(&value), [a.clone()]);
+    assert_eq!(find(&format!("{value}-other")), [], "the value counts too");
+    assert_eq!(find(&value[..value.len() - 1]), [], "the whole value");
+    let listed = bench.provider.list("contract:key", &value).expect("list works");
+    assert_eq!(listed, [bench.provider.describe(&a).expect("it is there")], "list tells what describe tells");
+    bench.delete(&b);
+    assert_eq!(bench.listed(), BTreeSet::from([a]));
+}
+
+fn absent_volumes(bench: &Bench<'_>) {
+    let gone = bench.created();
+    bench.delete(&gone);
+    let odd = ["", ".", "../../etc/passwd", "vol-0000000000000000", "\0", "a/b", "%2e%2e", "vol-\u{e9}"];
+    for id in odd.into_iter().map(|id| VolumeId(id.to_owned())).chain([gone]) {
+        let absent = || ProviderError::NotFound(id.clone());
+        assert_eq!(bench.provider.describe(&id), Err(absent()), "describe {id:?}");
+        assert_eq!(bench.provider.attach(&id), Err(absent()), "attach {id:?}");
+        assert_eq!(bench.provider.detach(&id), Err(absent()), "detach {id:?}");
+        assert_eq!(bench.provider.set_tag(&id, "contract:key", Some("x")), Err(absent()), "set_tag {id:?}");
+        assert_eq!(bench.provider.delete(&id), Ok(Change::Identity), "delete {id:?}");
+    }
+}
+
+fn attached_volumes_are_not_deleted(bench: &Bench<'_>) {
+    let id = bench.created();
+    bench.provider.attach(&id).expect("attach works");
+    let refused = |when: &str| match bench.provider.delete(&id) {
+        Err(ProviderError::Conflict { id: named, reason, .. }) => {
+            assert_eq!(named, id);
+            assert!(!reason.is_empty(), "a conflict says why");
+        }
+        answer => panic!("delete {when} answers {answer:?}"),
+    };
+    refused("after attach");
+    bench.reaches(&id, VolumeState::Attached);
+    refused("while attached");
+    bench.provider.detach(&id).expect("detach works");
+    bench.reaches(&id, VolumeState::Available);
+    bench.delete(&id);
+}
+
+fn unknown_types_and_sizes_are_invalid(bench: &Bench<'_>) {
+    let good = bench.request();
+    let bad = [
+        CreateVolume { volume_type: "no-such-type".to_owned(), ..good.clone() },
+        CreateVolume { size: Bytes::ZERO, ..good.clone() },
+        CreateVolume { size: Bytes::new(u64::MAX), ..good.clone() },
+        CreateVolume { token: String::new(), ..good },
+    ];
+    for request in bad {
+        match bench.provider.create(&request) {
+            Err(ProviderError::Invalid(text)) => {
+                assert!(!text.is_empty() && !text.contains('\n'), "one sentence, not {text:?}");
+            }
+            answer => panic!("{request:?} answers {answer:?}"),
+        }
+    }
+    assert_eq!(bench.listed(), BTreeSet::new(), "nothing is left of refused volumes");
+}
+
+fn everything_survives_reopening(bench: &Bench<'_>) {
+    let reopen =
+        || Bench { provider: bench.subject.open(), owner: bench.owner.clone(), tokens: AtomicU64::new(100), ..*bench };
+    let request = bench.request();
+    let id = bench.create(&request).id;
+    let (again, change) = reopen().provider.create(&request).expect("create works");
+    assert_eq!((again.id, change), (id.clone(), Change::Identity), "tokens survive");
+    reopen().reaches(&id, VolumeState::Available);
+    assert_eq!(reopen().provider.set_tag(&id, "contract:key", Some("x")), Ok(Change::Changed));
+    assert_eq!(reopen().provider.set_tag(&id, "contract:key", Some("x")), Ok(Change::Identity), "tags survive");
+    assert_eq!(reopen().provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(reopen().provider.attach(&id), Ok(Change::Identity), "attaching survives");
+    let attached = reopen().reaches(&id, VolumeState::Attached);
+    assert_eq!(reopen().provider.describe(&id), Ok(attached), "all of it survives");
+    assert_eq!(reopen().listed(), BTreeSet::from([id.clone()]));
+    assert_eq!(reopen().provider.detach(&id), Ok(Change::Changed));
+    assert_eq!(reopen().provider.detach(&id), Ok(Change::Identity), "detaching survives");
+    reopen().reaches(&id, VolumeState::Available);
+    assert_eq!(reopen().provider.delete(&id), Ok(Change::Changed));
+    reopen().is_gone(&id);
+    assert_eq!(reopen().provider.delete(&id), Ok(Change::Identity), "deletion survives");
+}

@@ -1,0 +1,398 @@
+//! A decorator that makes a provider misbehave as clouds do, by script or by chance.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::random::Random;
+use surgetank_model::units::Span;
+
+use crate::clock::{Clock, whole_ms};
+use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState};
+
+/// The verbs of a [`Provider`], to say which one a fault is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs, reason = "each is the verb of that name")]
+pub enum Verb {
+    Create,
+    Attach,
+    Detach,
+    Delete,
+    Describe,
+    List,
+    SetTag,
+}
+
+/// One way to misbehave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The call fails and nothing was done. Quota, capacity and attachment limits are this, with their errors.
+    Before(ProviderError),
+    /// The call is carried out, and yet fails: the caller cannot know.
+    After(ProviderError),
+    /// The call is answered, but the change takes this much longer to show: the volume stays creating, attaching,
+    /// detaching or deleting. `Duration::MAX`: it hangs until [`Faulty::release`].
+    Slow(Duration),
+    /// The call is carried out twice, as a network repeats a request. A repeated `create` makes a second volume with
+    /// the same tags, as on a provider whose tokens have expired; the caller is told of the first alone.
+    Twice,
+    /// The call is carried out, then the volume disappears for good without anybody having deleted it.
+    Vanish,
+}
+
+/// Faults by chance, each with its probability per call (0 to 1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FaultRates {
+    /// The same seed and the same calls give the same faults.
+    pub seed: u64,
+    /// After this many faults the provider behaves; absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<u32>,
+    /// Any verb fails before it did anything.
+    pub fail_before: f64,
+    /// A verb that changes something fails after it did.
+    pub fail_after: f64,
+    /// A change takes `slow_for` longer.
+    pub slow: f64,
+    /// How much longer.
+    pub slow_for: Span,
+    /// `create` answers that the quota is used up.
+    pub quota: f64,
+    /// `create` answers that there is no capacity.
+    pub capacity: f64,
+    /// `attach` answers that no slot is free.
+    pub attach_limit: f64,
+    /// A change is carried out twice.
+    pub twice: f64,
+    /// The volume disappears after a change.
+    pub vanish: f64,
+}
+
+impl Default for FaultRates {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            at_most: None,
+            fail_before: 0.0,
+            fail_after: 0.0,
+            slow: 0.0,
+            slow_for: Span(Duration::from_secs(30)),
+            quota: 0.0,
+            capacity: 0.0,
+            attach_limit: 0.0,
+            twice: 0.0,
+            vanish: 0.0,
+        }
+    }
+}
+
+impl FaultRates {
+    /// Draws the fault of one call. A call has one fault at most.
+    fn draw(&self, verb: Verb, random: &mut Random) -> Option<Fault> {
+        let changes = !matches!(verb, Verb::Describe | Verb::List);
+        let moves = matches!(verb, Verb::Create | Verb::Attach | Verb::Detach | Verb::Delete);
+        let transient = |what: &str| ProviderError::Transient(format!("injected fault: {what}"));
+        let table = [
+            (self.fail_before, true, Fault::Before(transient("the request was not carried out"))),
+            (self.fail_after, changes, Fault::After(transient("the answer was lost"))),
+            (self.slow, moves, Fault::Slow(self.slow_for.0)),
+            (self.quota, verb == Verb::Create, Fault::Before(ProviderError::Quota("injected fault".to_owned()))),
+            (self.capacity, verb == Verb::Create, Fault::Before(ProviderError::Capacity("injected fault".to_owned()))),
+            (
+                self.attach_limit,
+                verb == Verb::Attach,
+                Fault::Before(ProviderError::AttachLimit("injected fault".to_owned())),
+            ),
+            (self.twice, changes, Fault::Twice),
+            (self.vanish, moves, Fault::Vanish),
+        ];
+        // Every chance is drawn every time, so that changing one rate leaves the others' faults where they were.
+        let mut drawn = None;
+        for (rate, applies, fault) in table {
+            if random.chance(rate) && applies && drawn.is_none() {
+                drawn = Some(fault);
+            }
+        }
+        drawn
+    }
+}
+
+/// A provider that misbehaves.
+///
+/// # Fault model
+/// - A call may fail before it did anything, with any [`ProviderError`], or after it did everything. It never does half.
+/// - A change that was answered may show late, up to never ([`Fault::Slow`]). While it does, `describe` and `list` tell
+///   the state on the way, and verbs that need the change answer `Conflict`; `detach` of a volume that hangs attaching
+///   and `delete` of one that hangs creating go through, as they do on clouds.
+/// - A call may be carried out twice; then a `create` leaves an orphan ([`Fault::Twice`]).
+/// - A volume may vanish: no verb knows it any more, and the deletion is `Identity`. Its bytes are not touched: what
+///   reading and writing a vanished volume does is for the device's fault decorator to say.
+/// - Answers are never wrong otherwise: no other volume's description, no stale tags, no states that go backwards.
+///
+/// Scripted faults come first, in their order for each verb; then those by chance.
+pub struct Faulty<P> {
+    inner: P,
+    clock: Arc<dyn Clock>,
+    plan: Mutex<Plan>,
+}
+
+/// What is yet to go wrong, and what has.
+#[derive(Default)]
+struct Plan {
+    script: BTreeMap<Verb, VecDeque<Fault>>,
+    chance: Option<(FaultRates, Random)>,
+    /// Faults so far.
+    count: u32,
+    /// Changes that do not show yet.
+    pending: BTreeMap<VolumeId, Pending>,
+    vanished: Vec<VolumeId>,
+}
+
+/// A change that does not show yet.
+struct Pending {
+    /// What `describe` tells meanwhile.
+    shown: VolumeDescription,
+    until_ms: u64,
+}
+
+impl<P: Provider> Faulty<P> {
+    /// Decorates a provider; as yet it behaves. The clock is for [`Fault::Slow`].
+    pub fn new(inner: P, clock: Arc<dyn Clock>) -> Self {
+        Self { inner, clock, plan: Mutex::default() }
+    }
+
+    /// Adds faults by chance.
+    #[must_use]
+    pub fn with_rates(self, rates: FaultRates) -> Self {
+        let random = Random::from_seed(rates.seed);
+        self.plan().chance = Some((rates, random));
+        self
+    }
+
+    /// Lets the next call of this verb that has no fault scripted yet go wrong.
+    pub fn script(&self, verb: Verb, fault: Fault) {
+        self.plan().script.entry(verb).or_default().push_back(fault);
+    }
+
+    /// Makes a volume disappear.
+    pub fn vanish(&self, id: &VolumeId) {
+        self.plan().vanish(id);
+    }
+
+    /// Lets every slow change show now.
+    pub fn release(&self) {
+        self.plan().pending.clear();
+    }
+
+    /// How many faults there were so far.
+    pub fn faults(&self) -> u32 {
+        self.plan().count
+    }
+
+    /// The provider underneath, which does not misbehave.
+    pub const fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out a verb on a volume that exists, with the fault that is due.
+    fn change(
+        &self,
+        verb: Verb,
+        id: &VolumeId,
+        act: impl Fn() -> Result<Change, ProviderError>,
+    ) -> Result<Change, ProviderError> {
+        let fault = self.plan().next(verb);
+        if let Some(Fault::Before(error)) = fault {
+            return Err(error);
+        }
+        if let Some(answer) = self.answer_meanwhile(verb, id) {
+            return answer;
+        }
+        // Of a deleted volume only this moment's description is left to show.
+        let shown = if matches!(fault, Some(Fault::Slow(_))) { self.inner.describe(id).ok() } else { None };
+        let change = act()?;
+        self.plan().pending.remove(id);
+        self.aftermath(verb, id, change, shown, fault, act)
+    }
+
+    /// What a vanished volume, or one whose last change does not show yet, answers; `None`: the call goes through.
+    fn answer_meanwhile(&self, verb: Verb, id: &VolumeId) -> Option<Result<Change, ProviderError>> {
+        let mut plan = self.plan();
+        if plan.vanished.contains(id) {
+            return Some(match verb {
+                Verb::Delete => Ok(Change::Identity),
+                _ => Err(ProviderError::NotFound(id.clone())),
+            });
+        }
+        let shown = plan.pending(id, self.clock.now_ms())?.state;
+        let conflict = |reason: &str| {
+            Some(Err(ProviderError::Conflict { id: id.clone(), state: shown, reason: reason.to_owned() }))
+        };
+        match (verb, shown) {
+            (Verb::Attach, VolumeState::Attaching)
+            | (Verb::Detach, VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting)
+            | (Verb::Delete, VolumeState::Deleting) => Some(Ok(Change::Identity)),
+            (Verb::Attach, _) => conflict("wait until the change before it is carried out"),
+            (Verb::Delete, VolumeState::Attaching | VolumeState::Detaching) => conflict("wait until it is detached"),
+            (Verb::SetTag, VolumeState::Deleting) => conflict("it is being deleted"),
+            _ => None,
+        }
+    }
+
+    /// What goes wrong after the call was carried out.
+    fn aftermath(
+        &self,
+        verb: Verb,
+        id: &VolumeId,
+        change: Change,
+        before: Option<VolumeDescription>,
+        fault: Option<Fault>,
+        again: impl Fn() -> Result<Change, ProviderError>,
+    ) -> Result<Change, ProviderError> {
+        match fault {
+            None | Some(Fault::Before(_)) => {}
+            Some(Fault::After(error)) => return Err(error),
+            Some(Fault::Twice) => {
+                let _ = again();
+            }
+            Some(Fault::Vanish) => self.plan().vanish(id),
+            Some(Fault::Slow(by)) => {
+                let state = match verb {
+                    Verb::Create => VolumeState::Creating,
+                    Verb::Attach => VolumeState::Attaching,
+                    Verb::Detach => VolumeState::Detaching,
+                    Verb::Delete => VolumeState::Deleting,
+                    Verb::Describe | Verb::List | Verb::SetTag => return Ok(change),
+                };
+                if let (Change::Changed, Some(before)) = (change, before) {
+                    let shown = VolumeDescription { state, device: None, ..before };
+                    let until_ms = self.clock.now_ms().saturating_add(whole_ms(by));
+                    self.plan().pending.insert(id.clone(), Pending { shown, until_ms });
+                }
+            }
+        }
+        Ok(change)
+    }
+}
+
+impl Plan {
+    fn next(&mut self, verb: Verb) -> Option<Fault> {
+        let fault = match self.script.get_mut(&verb).and_then(VecDeque::pop_front) {
+            Some(fault) => Some(fault),
+            None => {
+                let (rates, random) = self.chance.as_mut()?;
+                let drawn = rates.draw(verb, random);
+                if rates.at_most.is_some_and(|most| self.count >= most) { None } else { drawn }
+            }
+        };
+        self.count += u32::from(fault.is_some());
+        fault
+    }
+
+    fn vanish(&mut self, id: &VolumeId) {
+        self.pending.remove(id);
+        self.vanished.push(id.clone());
+    }
+
+    /// What is shown of a volume whose last change does not show yet.
+    fn pending(&mut self, id: &VolumeId, now_ms: u64) -> Option<&VolumeDescription> {
+        if self.pending.get(id).is_some_and(|pending| now_ms >= pending.until_ms) {
+            self.pending.remove(id);
+        }
+        self.pending.get(id).map(|pending| &pending.shown)
+    }
+
+    /// What is told of a volume that is there.
+    fn tell(&mut self, volume: VolumeDescription, now_ms: u64) -> VolumeDescription {
+        match self.pending(&volume.id, now_ms) {
+            Some(shown) => VolumeDescription { state: shown.state, device: None, ..volume },
+            None => volume,
+        }
+    }
+}
+
+impl<P: Provider> Provider for Faulty<P> {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let fault = self.plan().next(Verb::Create);
+        if let Some(Fault::Before(error)) = fault {
+            return Err(error);
+        }
+        let (volume, change) = self.inner.create(request)?;
+        let again = || {
+            let token = format!("{}-twice", request.token);
+            self.inner.create(&CreateVolume { token, ..request.clone() }).map(|(_, change)| change)
+        };
+        let change = self.aftermath(Verb::Create, &volume.id, change, Some(volume.clone()), fault, again)?;
+        Ok((self.plan().tell(volume, self.clock.now_ms()), change))
+    }
+
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change(Verb::Attach, id, || self.inner.attach(id))
+    }
+
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change(Verb::Detach, id, || self.inner.detach(id))
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change(Verb::Delete, id, || self.inner.delete(id))
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        let mut plan = self.plan();
+        if let Some(Fault::Before(error) | Fault::After(error)) = plan.next(Verb::Describe) {
+            return Err(error);
+        }
+        if plan.vanished.contains(id) {
+            return Err(ProviderError::NotFound(id.clone()));
+        }
+        let now_ms = self.clock.now_ms();
+        match self.inner.describe(id) {
+            Ok(volume) => Ok(plan.tell(volume, now_ms)),
+            // Deleted underneath, but it does not show yet.
+            Err(ProviderError::NotFound(_)) => {
+                plan.pending(id, now_ms).cloned().ok_or_else(|| ProviderError::NotFound(id.clone()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        let mut plan = self.plan();
+        if let Some(Fault::Before(error) | Fault::After(error)) = plan.next(Verb::List) {
+            return Err(error);
+        }
+        let now_ms = self.clock.now_ms();
+        let mut volumes = self.inner.list(key, value)?;
+        volumes.retain(|volume| !plan.vanished.contains(&volume.id));
+        let mut volumes: Vec<_> = volumes.into_iter().map(|volume| plan.tell(volume, now_ms)).collect();
+        let deleting = plan.pending.values().filter(|pending| {
+            let gone = pending.shown.state == VolumeState::Deleting && now_ms < pending.until_ms;
+            gone && pending.shown.tags.get(key).is_some_and(|there| there == value)
+        });
+        let deleting: Vec<_> = deleting.map(|pending| pending.shown.clone()).collect();
+        volumes.retain(|volume| deleting.iter().all(|other| other.id != volume.id));
+        volumes.extend(deleting);
+        volumes.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(volumes)
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        let fault = self.plan().next(Verb::SetTag);
+        if let Some(Fault::Before(error)) = fault {
+            return Err(error);
+        }
+        if let Some(answer) = self.answer_meanwhile(Verb::SetTag, id) {
+            return answer;
+        }
+        let again = || self.inner.set_tag(id, key, value);
+        let change = again()?;
+        self.aftermath(Verb::SetTag, id, change, None, fault, again)
+    }
+}

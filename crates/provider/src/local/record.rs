@@ -1,0 +1,86 @@
+//! What a state file says of a volume.
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::Bytes;
+
+use crate::{Tags, VolumeId, VolumeState};
+
+/// The version of the state files that this code writes and reads.
+pub(super) const FORMAT: u32 = 1;
+
+/// One volume, as `state/ID.json` holds it.
+///
+/// A call is answered when its record is durable; the change is "carried out" once `latency_ms` have passed since
+/// `since_ms`. Times are of the wall clock, because no other one survives a restart. A clock that now stands before
+/// `since_ms` was stepped back: the change then counts as carried out, rather than take as long as the step.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Its name; also the stem of the file's.
+    pub id: VolumeId,
+    /// The client token that made it.
+    pub token: String,
+    /// Its type.
+    pub volume_type: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Its tags.
+    pub tags: Tags,
+    /// False while its image is being made. Nobody but a `create` that holds the lock, or that died holding it,
+    /// leaves it false: whoever finds it so under the lock takes the volume back.
+    pub made: bool,
+    /// Where it was at `since_ms`.
+    pub state: VolumeState,
+    /// When the state was entered, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// How long the state lasts where it is one that passes (creating, attaching, detaching, deleting).
+    pub latency_ms: u64,
+}
+
+impl Record {
+    /// Its size.
+    pub fn size(&self) -> Bytes {
+        Bytes::new(self.size_bytes)
+    }
+
+    /// Enters a state.
+    pub fn enter(&mut self, state: VolumeState, now_ms: u64, latency_ms: u64) {
+        self.state = state;
+        self.since_ms = now_ms;
+        self.latency_ms = latency_ms;
+    }
+
+    /// Whether the passing state is over.
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        now_ms.checked_sub(self.since_ms).is_none_or(|passed| passed >= self.latency_ms)
+    }
+
+    /// Goes on to the state that follows by itself. True if the record changed and must be written. A record that is
+    /// due to go from `Deleting` stays: to remove it is the store's affair.
+    pub fn advance(&mut self, now_ms: u64) -> bool {
+        let next = match self.state {
+            VolumeState::Creating | VolumeState::Detaching => VolumeState::Available,
+            VolumeState::Attaching => VolumeState::Attached,
+            VolumeState::Available | VolumeState::Attached | VolumeState::Deleting => return false,
+        };
+        if !self.is_due(now_ms) {
+            return false;
+        }
+        self.enter(next, now_ms, 0);
+        true
+    }
+
+    /// Whether it takes one of the machine's attachment slots.
+    pub fn takes_a_slot(&self) -> bool {
+        matches!(self.state, VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching)
+    }
+}
+
+/// Whether the text is a name that this provider gives. Every other name is of no volume, whatever it looks like as
+/// a path.
+pub(super) fn is_ours(id: &str) -> bool {
+    id.strip_prefix("vol-").is_some_and(|digits| {
+        digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
+}

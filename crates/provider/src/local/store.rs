@@ -1,0 +1,393 @@
+//! The directory of a local provider: every system call that touches it is here.
+//!
+//! ```text
+//! DIR/                  flock()ed by whoever looks or changes
+//!   volumes/ID.img      the volume, mode 0600
+//!   state/ID.json       its record, mode 0600
+//!   state/.ID.json.tmp  a record being written; left only by a process that died
+//! ```
+//!
+//! Order of writes, so that a process may die between any two of them:
+//! - a record is replaced as a whole: write aside, fsync, rename, fsync the directory;
+//! - *create*: record with `made = false`, image, record with `made = true`. A record that is not made is taken back;
+//! - *delete*: record `Deleting`, image unlinked, record unlinked. A record that is `Deleting` is finished.
+//!
+//! So an image without a record is never ours to judge: it is reported and left alone, as is whatever else lies here.
+//! Names are made of ids that this provider drew, never of what a caller passed unchecked; files are opened relative
+//! to the directories' descriptors and symbolic links are not followed.
+
+use std::collections::BTreeSet;
+use std::fs::{DirBuilder, File};
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use surgetank_model::Bytes;
+
+use super::record::{FORMAT, Record, is_ours};
+use crate::{ProviderError, VolumeId};
+
+/// A record is some kilobytes at most; what is longer is none.
+const RECORD_BYTES_MAX: u64 = 256 << 10;
+
+/// Preallocation leaves this much of the file system free, so that records can still be rewritten.
+const RESERVE_BYTES: u64 = 1 << 20;
+
+/// The open directory.
+#[derive(Debug)]
+pub(super) struct Store {
+    path: PathBuf,
+    root: OwnedFd,
+    volumes: OwnedFd,
+    state: OwnedFd,
+    /// What was already warned of, so that a poll each second does not fill the log.
+    warned: Mutex<BTreeSet<String>>,
+}
+
+/// The directory, locked against every other thread and process.
+pub(super) struct Locked<'a> {
+    store: &'a Store,
+    /// flock() belongs to the open file description and ends with it, also when the process is killed.
+    _lock: OwnedFd,
+}
+
+/// What lies in the directory.
+#[derive(Debug, Default)]
+pub(super) struct Contents {
+    /// Every readable record, by id.
+    pub records: Vec<Record>,
+    /// Names of files that are not ours or cannot be read, relative to the directory.
+    pub foreign: Vec<String>,
+}
+
+impl Store {
+    /// Opens the directory and makes it if it is missing.
+    pub fn open(path: &Path) -> Result<Self, ProviderError> {
+        let refuse = |what: &str, error: &dyn std::fmt::Display| {
+            ProviderError::Invalid(format!(
+                "the volumes' directory {} cannot be {what}: {error}; name another or mend its permissions",
+                path.display()
+            ))
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| refuse("made", &error))?;
+        // The operator may keep the directory behind a symbolic link; inside it none is followed.
+        let path = path.canonicalize().map_err(|error| refuse("found", &error))?;
+        let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&path, directory, Mode::empty()).map_err(|error| refuse("opened", &error))?;
+        let child = |name: &str| -> Result<OwnedFd, Errno> {
+            match rustix::fs::mkdirat(&root, name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+            let child = rustix::fs::openat(&root, name, directory | OFlags::NOFOLLOW, Mode::empty())?;
+            // A directory that was there already keeps its own mode; ours must not be readable by others.
+            rustix::fs::fchmod(&child, Mode::RWXU)?;
+            Ok(child)
+        };
+        let volumes = child("volumes").map_err(|error| refuse("used (its \"volumes\")", &error))?;
+        let state = child("state").map_err(|error| refuse("used (its \"state\")", &error))?;
+        rustix::fs::fsync(&root).map_err(|error| refuse("synced", &error))?;
+        Ok(Self { path, root, volumes, state, warned: Mutex::default() })
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> Result<Locked<'_>, ProviderError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A description of its own, so that threads exclude each other too.
+        let lock = rustix::fs::openat(&self.root, ".", flags, Mode::empty())
+            .map_err(|error| self.transient("open the directory", error))?;
+        retry_on_intr(|| rustix::fs::flock(&lock, FlockOperation::LockExclusive))
+            .map_err(|error| self.transient("lock the directory", error))?;
+        Ok(Locked { store: self, _lock: lock })
+    }
+
+    /// Where the volume's bytes are.
+    pub fn image_path(&self, id: &VolumeId) -> PathBuf {
+        self.path.join("volumes").join(image_name(id))
+    }
+
+    /// Warns, once for each text.
+    pub fn warn(&self, text: String) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.insert(text.clone()) {
+            tracing::warn!(directory = %self.path.display(), "{text}");
+        }
+    }
+
+    fn transient(&self, what: &str, error: Errno) -> ProviderError {
+        let path = self.path.display();
+        match error {
+            Errno::NOSPC | Errno::DQUOT => {
+                ProviderError::Capacity(format!("could not {what} in {path}: the disk is full; free some space"))
+            }
+            error => ProviderError::Transient(format!("could not {what} in {path}: {error}")),
+        }
+    }
+}
+
+impl Locked<'_> {
+    /// Reads every record. Half-written records of dead processes are removed; what is foreign is left and warned of.
+    pub fn contents(&self) -> Result<Contents, ProviderError> {
+        let mut contents = Contents::default();
+        for name in self.names(&self.store.state, "state")? {
+            if name.strip_prefix('.').and_then(|name| name.strip_suffix(".json.tmp")).is_some_and(is_ours) {
+                // Its writer held the lock that we hold, so it is dead; the record proper is as it was before.
+                let _ = rustix::fs::unlinkat(&self.store.state, name.as_str(), AtFlags::empty());
+                continue;
+            }
+            let record = match name.strip_suffix(".json").filter(|id| is_ours(id)) {
+                Some(id) => self.read_record(&VolumeId(id.to_owned()))?,
+                None => Err("its name is not a record's".to_owned()),
+            };
+            match record {
+                Ok(record) => contents.records.push(record),
+                Err(reason) => {
+                    self.store.warn(format!("state/{name} is left alone: {reason}"));
+                    contents.foreign.push(format!("state/{name}"));
+                }
+            }
+        }
+        contents.records.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(contents)
+    }
+
+    /// Names in `volumes` of which no record knows.
+    pub fn foreign_images(&self, records: &[Record]) -> Result<Vec<String>, ProviderError> {
+        let known: BTreeSet<String> = records.iter().map(|record| image_name(&record.id)).collect();
+        let mut foreign = self.names(&self.store.volumes, "volumes")?;
+        foreign.retain(|name| !known.contains(name));
+        for name in &mut foreign {
+            *name = format!("volumes/{name}");
+            self.store.warn(format!("{name} is left alone: no record knows it"));
+        }
+        Ok(foreign)
+    }
+
+    /// Names in a directory, sorted. Names that are not text are written with replacement characters: never ours.
+    fn names(&self, directory: &OwnedFd, what: &str) -> Result<Vec<String>, ProviderError> {
+        let list = || -> Result<Vec<String>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(directory)? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                if name != "." && name != ".." {
+                    names.push(name);
+                }
+            }
+            names.sort();
+            Ok(names)
+        };
+        list().map_err(|error| self.store.transient(&format!("list \"{what}\""), error))
+    }
+
+    /// Reads a record, or says why the file is none. An I/O error is neither: to take it for a missing volume would
+    /// have somebody rent it again.
+    fn read_record(&self, id: &VolumeId) -> Result<Result<Record, String>, ProviderError> {
+        let failed = |error| self.store.transient(&format!("read the state of {}", id.0), error);
+        // NONBLOCK: a FIFO of that name must not hang us.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.store.state, record_name(id), flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::LOOP) => return Ok(Err("it is a symbolic link".to_owned())),
+            Err(Errno::NXIO) => return Ok(Err("it is not a regular file".to_owned())),
+            Err(error) => return Err(failed(error)),
+        };
+        let status = rustix::fs::fstat(&file).map_err(failed)?;
+        if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+            return Ok(Err("it is not a regular file".to_owned()));
+        }
+        let mut text = Vec::new();
+        let read = File::from(file).take(RECORD_BYTES_MAX).read_to_end(&mut text);
+        read.map_err(|error| failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        Ok(parse_record(id, &text))
+    }
+
+    /// Replaces or makes a record, durably.
+    pub fn write_record(&self, record: &Record) -> Result<(), ProviderError> {
+        let aside = format!(".{}.tmp", record_name(&record.id));
+        let write = || -> Result<(), Errno> {
+            let text = serde_json::to_vec_pretty(record).map_err(|_| Errno::INVAL)?;
+            step()?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let mut file =
+                File::from(rustix::fs::openat(&self.store.state, aside.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
+            step()?;
+            file.write_all(&text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            rustix::fs::fsync(&file)?;
+            step()?;
+            rustix::fs::renameat(&self.store.state, aside.as_str(), &self.store.state, record_name(&record.id))?;
+            step()?;
+            rustix::fs::fsync(&self.store.state)
+        };
+        write().map_err(|error| {
+            let _ = rustix::fs::unlinkat(&self.store.state, aside.as_str(), AtFlags::empty());
+            self.store.transient(&format!("write the state of {}", record.id.0), error)
+        })
+    }
+
+    /// Makes a volume's image, durably. On an error nothing of it is left (unless unlinking fails too).
+    pub fn make_image(&self, id: &VolumeId, size: Bytes, preallocate: bool) -> Result<(), ProviderError> {
+        if preallocate {
+            self.check_space(size)?;
+        }
+        let name = image_name(id);
+        let make = || -> Result<(), Errno> {
+            step()?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&self.store.volumes, name.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
+            step()?;
+            if preallocate {
+                retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.get()))?;
+            } else {
+                rustix::fs::ftruncate(&file, size.get())?;
+            }
+            step()?;
+            rustix::fs::fsync(&file)?;
+            rustix::fs::fsync(&self.store.volumes)
+        };
+        make().map_err(|error| {
+            let _ = rustix::fs::unlinkat(&self.store.volumes, name.as_str(), AtFlags::empty());
+            match error {
+                Errno::NOSPC | Errno::DQUOT => self.no_room(size),
+                Errno::FBIG => ProviderError::Invalid(format!(
+                    "the file system of {} has no files of {size}: ask for a smaller volume",
+                    self.store.path.display()
+                )),
+                Errno::OPNOTSUPP => ProviderError::Invalid(format!(
+                    "the file system of {} cannot preallocate: set preallocate = false for the volume's type",
+                    self.store.path.display()
+                )),
+                error => self.store.transient(&format!("make the volume {}", id.0), error),
+            }
+        })
+    }
+
+    /// Refuses early what cannot fit: filling a disk to the brim first would hurt its other users.
+    fn check_space(&self, size: Bytes) -> Result<(), ProviderError> {
+        let free = self.free_bytes()?;
+        if size.get().saturating_add(RESERVE_BYTES) > free { Err(self.no_room(size)) } else { Ok(()) }
+    }
+
+    fn free_bytes(&self) -> Result<u64, ProviderError> {
+        let status = rustix::fs::fstatvfs(&self.store.volumes)
+            .map_err(|error| self.store.transient("ask for the free space", error))?;
+        Ok(status.f_bavail.saturating_mul(status.f_frsize))
+    }
+
+    fn no_room(&self, size: Bytes) -> ProviderError {
+        let free = self
+            .free_bytes()
+            .map_or_else(|_| "too little".to_owned(), |free| format!("{:.1} GiB", Bytes::new(free).as_gib()));
+        ProviderError::Capacity(format!(
+            "no room for a volume of {size} in {}: {free} is free; free some space, move the directory or ask for less",
+            self.store.path.display()
+        ))
+    }
+
+    /// Whether the volume's image is there, as a regular file.
+    pub fn has_image(&self, id: &VolumeId) -> Result<bool, ProviderError> {
+        match rustix::fs::statat(&self.store.volumes, image_name(id), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(status) => Ok(FileType::from_raw_mode(status.st_mode) == FileType::RegularFile),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(self.store.transient(&format!("look for the volume {}", id.0), error)),
+        }
+    }
+
+    /// Removes a volume's image, durably; its space is free once nobody has it open. Fine if it is gone.
+    pub fn remove_image(&self, id: &VolumeId) -> Result<(), ProviderError> {
+        self.remove(&self.store.volumes, &image_name(id))
+    }
+
+    /// Removes a record, durably. Fine if it is gone.
+    pub fn remove_record(&self, id: &VolumeId) -> Result<(), ProviderError> {
+        self.remove(&self.store.state, &record_name(id))
+    }
+
+    fn remove(&self, directory: &OwnedFd, name: &str) -> Result<(), ProviderError> {
+        let remove = || -> Result<(), Errno> {
+            step()?;
+            match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+                Err(Errno::NOENT) => return Ok(()),
+                other => other?,
+            }
+            step()?;
+            rustix::fs::fsync(directory)
+        };
+        remove().map_err(|error| self.store.transient(&format!("remove {name}"), error))
+    }
+}
+
+fn parse_record(id: &VolumeId, text: &[u8]) -> Result<Record, String> {
+    let record: Record = serde_json::from_slice(text).map_err(|error| format!("it is not a record: {error}"))?;
+    if record.format != FORMAT {
+        return Err(format!("its format is {}, this program knows {FORMAT}", record.format));
+    }
+    if record.id != *id {
+        return Err(format!("it speaks of another volume, {:?}", record.id.0));
+    }
+    Ok(record)
+}
+
+fn image_name(id: &VolumeId) -> String {
+    format!("{}.img", id.0)
+}
+
+fn record_name(id: &VolumeId) -> String {
+    format!("{}.json", id.0)
+}
+
+#[cfg(not(test))]
+#[inline]
+#[allow(clippy::unnecessary_wraps, reason = "the tests' version fails on demand")]
+fn step() -> Result<(), Errno> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(super) use trouble::step;
+
+/// Trouble before a chosen change of the directory, for this thread: the process dies, or the change fails.
+#[cfg(test)]
+pub(super) mod trouble {
+    use std::cell::Cell;
+
+    use rustix::io::Errno;
+
+    /// What happens at the chosen step.
+    #[derive(Clone, Copy)]
+    pub enum Trouble {
+        /// Unwinds, and nothing cleans up: what a SIGKILL leaves.
+        Death,
+        /// The change fails.
+        Error(Errno),
+    }
+
+    thread_local! {
+        static PLAN: Cell<Option<(u32, Trouble)>> = const { Cell::new(None) };
+    }
+
+    /// Lets `steps` changes pass before the trouble.
+    pub fn after(steps: u32, trouble: Trouble) {
+        PLAN.set(Some((steps, trouble)));
+    }
+
+    /// Takes the plan back; true if it did not happen.
+    pub fn disarm() -> bool {
+        PLAN.take().is_some()
+    }
+
+    pub fn step() -> Result<(), Errno> {
+        match PLAN.take() {
+            Some((0, Trouble::Death)) => std::panic::resume_unwind(Box::new("killed")),
+            Some((0, Trouble::Error(error))) => Err(error),
+            Some((steps, trouble)) => {
+                PLAN.set(Some((steps - 1, trouble)));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which rented volumes nobody knows of any more: the decision behind `gc` and the start-up sweep. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{VolumeDescription, VolumeId, VolumeState, tag};
+
+/// What is known of the volumes beside what the provider lists.
+///
+/// Read it *after* the listing: a volume that was rented in between is then expected rather than an orphan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Volumes that a device uses or that its persisted intent names.
+    pub expected: BTreeSet<VolumeId>,
+    /// Devices whose persisted intent is a `create` that is not answered yet: a volume tagged with one of them may be
+    /// its outcome, so it is left alone.
+    pub creating: BTreeSet<String>,
+    /// Volumes whose log was read again and says CLEAN, with the epoch it says so for (as in [`tag::DIRTY_EPOCH`]).
+    pub reread_clean: BTreeMap<VolumeId, String>,
+}
+
+/// What to do about an orphan. Actions are idempotent; the sweep after the next one does what follows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Detach it; once it is available the next sweep deletes it.
+    Detach(VolumeId),
+    /// Delete it.
+    Delete(VolumeId),
+    /// Its tag says that it holds the newest data of a device: never delete it. Adopt it, or read its log again and
+    /// say so in [`Known::reread_clean`].
+    Keep {
+        /// Which volume.
+        id: VolumeId,
+        /// The device it serves, if its tags say.
+        device: Option<String>,
+        /// The epoch in its tag.
+        dirty_epoch: String,
+    },
+}
+
+impl Action {
+    /// The volume it is about.
+    #[must_use]
+    pub const fn id(&self) -> &VolumeId {
+        match self {
+            Self::Detach(id) | Self::Delete(id) | Self::Keep { id, .. } => id,
+        }
+    }
+}
+
+/// Decides on every listed volume: sorted by id, at most one action for each.
+///
+/// Volumes of other owners, expected ones, and those on their way out of a machine or of existence need nothing. A
+/// volume that may hold data is kept, whatever else is true of it: the tag is set before the first dirty byte and
+/// removed after CLEAN is durable, so its absence proves that nothing would be lost.
+#[must_use]
+pub fn orphans(listed: &[VolumeDescription], owner_id: &str, known: &Known) -> Vec<Action> {
+    let mut actions = BTreeMap::new();
+    for volume in listed {
+        if let Some(action) = decide(volume, owner_id, known) {
+            // Should a provider list a volume twice, caution wins: keep, else detach, else delete.
+            let caution = |action: &Action| match action {
+                Action::Delete(_) => 0,
+                Action::Detach(_) => 1,
+                Action::Keep { .. } => 2,
+            };
+            let there = actions.entry(volume.id.clone()).or_insert_with(|| action.clone());
+            if caution(&action) > caution(there) {
+                *there = action;
+            }
+        }
+    }
+    actions.into_values().collect()
+}
+
+fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<Action> {
+    let ours = volume.tags.get(tag::OWNER).is_some_and(|owner| owner == owner_id);
+    let device = volume.tags.get(tag::DEVICE);
+    let in_flight = device.is_some_and(|device| known.creating.contains(device));
+    if !ours || in_flight || known.expected.contains(&volume.id) {
+        return None;
+    }
+    if let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH)
+        && known.reread_clean.get(&volume.id) != Some(epoch)
+    {
+        return Some(Action::Keep { id: volume.id.clone(), device: device.cloned(), dirty_epoch: epoch.clone() });
+    }
+    match volume.state {
+        VolumeState::Creating | VolumeState::Available => Some(Action::Delete(volume.id.clone())),
+        VolumeState::Attaching | VolumeState::Attached => Some(Action::Detach(volume.id.clone())),
+        VolumeState::Detaching | VolumeState::Deleting => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use surgetank_model::Bytes;
+
+    use super::*;
+
+    fn volume(id: &str, owner: &str, state: VolumeState, dirty: Option<&str>) -> VolumeDescription {
+        let mut tags =
+            BTreeMap::from([(tag::OWNER.to_owned(), owner.to_owned()), (tag::DEVICE.to_owned(), "data".to_owned())]);
+        tags.extend(dirty.map(|epoch| (tag::DIRTY_EPOCH.to_owned(), epoch.to_owned())));
+        let (volume_type, size) = ("fast".to_owned(), Bytes::from_gib(1));
+        VolumeDescription { id: VolumeId(id.to_owned()), state, volume_type, size, tags, device: None, serial: None }
+    }
+
+    fn ids(ids: &[&str]) -> BTreeSet<VolumeId> {
+        ids.iter().map(|&id| VolumeId(id.to_owned())).collect()
+    }
+
+    #[test]
+    fn an_orphan_is_detached_then_deleted() {
+        let known = Known::default();
+        let id = VolumeId("a".to_owned());
+        for (state, action) in [
+            (VolumeState::Attaching, Some(Action::Detach(id.clone()))),
+            (VolumeState::Attached, Some(Action::Detach(id.clone()))),
+            (VolumeState::Detaching, None),
+            (VolumeState::Available, Some(Action::Delete(id.clone()))),
+            (VolumeState::Creating, Some(Action::Delete(id.clone()))),
+            (VolumeState::Deleting, None),
+        ] {
+            let actions = orphans(&[volume("a", "us", state, None)], "us", &known);
+            assert_eq!(actions, action.into_iter().collect::<Vec<_>>(), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn dirty_volumes_go_only_after_the_same_epoch_was_reread_clean() {
+        let listed = [volume("a", "us", VolumeState::Available, Some("e1"))];
+        let keep = Action::Keep {
+            id: VolumeId("a".to_owned()),
+            device: Some("data".to_owned()),
+            dirty_epoch: "e1".to_owned(),
+        };
+        let mut known = Known::default();
+        assert_eq!(orphans(&listed, "us", &known), [keep.clone()]);
+        known.reread_clean.insert(VolumeId("a".to_owned()), "e0".to_owned());
+        assert_eq!(orphans(&listed, "us", &known), [keep]);
+        known.reread_clean.insert(VolumeId("a".to_owned()), "e1".to_owned());
+        assert_eq!(orphans(&listed, "us", &known), [Action::Delete(VolumeId("a".to_owned()))]);
+    }
+
+    #[test]
+    fn a_create_in_flight_is_no_orphan() {
+        let listed = [volume("a", "us", VolumeState::Available, None)];
+        let known = Known { creating: BTreeSet::from(["data".to_owned()]), ..Known::default() };
+        assert_eq!(orphans(&listed, "us", &known), []);
+        let known = Known { creating: BTreeSet::from(["other".to_owned()]), ..Known::default() };
+        assert_eq!(orphans(&listed, "us", &known).len(), 1);
+    }
+
+    fn any_state() -> impl Strategy<Value = VolumeState> {
+        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+        prop::sample::select(vec![Creating, Available, Attaching, Attached, Detaching, Deleting])
+    }
+
+    fn any_volume() -> impl Strategy<Value = VolumeDescription> {
+        let name = |names: &'static [&'static str]| prop::sample::select(names);
+        (name(&["a", "b", "c", "d", "e"]), name(&["us", "them"]), any_state(), prop::option::of(name(&["e1", "e2"])))
+            .prop_map(|(id, owner, state, dirty)| volume(id, owner, state, dirty))
+    }
+
+    proptest! {
+        #[test]
+        fn only_our_unexpected_clean_volumes_are_touched(
+            listed in prop::collection::vec(any_volume(), 0..12),
+            expected in prop::collection::btree_set(prop::sample::select(vec!["a", "b", "c"]), 0..3),
+            clean in prop::collection::btree_map(prop::sample::select(vec!["a", "b", "c", "d"]), prop::sample::select(vec!["e1", "e2"]), 0..3),
+        ) {
+            let known = Known {
+                expected: ids(&expected.into_iter().collect::<Vec<_>>()),
+                creating: BTreeSet::new(),
+                reread_clean: clean.into_iter().map(|(id, epoch)| (VolumeId(id.to_owned()), epoch.to_owned())).collect(),
+            };
+            let actions = orphans(&listed, "us", &known);
+            let mut sorted = actions.clone();
+            sorted.sort_by(|a, b| a.id().cmp(b.id()));
+            sorted.dedup_by(|a, b| a.id() == b.id());
+            prop_assert_eq!(&actions, &sorted);
+            for action in &actions {
+                prop_assert!(!known.expected.contains(action.id()));
+                let ours = listed.iter().filter(|volume| volume.id == *action.id() && volume.tags[tag::OWNER] == "us");
+                let dirty = ours.clone().filter_map(|volume| volume.tags.get(tag::DIRTY_EPOCH));
+                let all_clean = dirty.clone().all(|epoch| known.reread_clean.get(action.id()) == Some(epoch));
+                prop_assert!(ours.count() > 0);
+                prop_assert_eq!(all_clean, !matches!(action, Action::Keep { .. }));
+            }
+            // Completeness: what is ours, at rest, unexpected and known clean goes.
+            for volume in listed.iter().filter(|volume| volume.state == VolumeState::Available) {
+                let ours = volume.tags[tag::OWNER] == "us" && !known.expected.contains(&volume.id);
+                prop_assert!(!ours || actions.iter().any(|action| *action.id() == volume.id));
+            }
+        }
+
+        #[test]
+        fn the_order_of_the_listing_does_not_matter(listed in prop::collection::vec(any_volume(), 0..8)) {
+            let mut reversed = listed.clone();
+            reversed.reverse();
+            // A volume listed twice with different epochs keeps the first one's text; the decision is the same.
+            let verdicts = |listed: &[VolumeDescription]| -> Vec<_> {
+                let actions = orphans(listed, "us", &Known::default());
+                actions.iter().map(|action| (action.id().clone(), std::mem::discriminant(action))).collect()
+            };
+            prop_assert_eq!(verdicts(&listed), verdicts(&reversed));
+        }
+    }
+}
