@@ -1,6 +1,7 @@
 //! What make and CI call: style, layout and licence checks; benches.
 
 mod arrows;
+mod bench;
 mod finding;
 mod licences;
 mod metadata;
@@ -34,6 +35,8 @@ enum Task {
     Licences,
     /// Every promise of docs/SEMANTICS.md names a test that exists
     Semantics,
+    /// The bars of docs/BENCHMARKS.md against their peers
+    Bench(bench::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -48,7 +51,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let tree = Tree::load()?;
-    let checks: &[(&str, Check)] = match arguments.task {
+    let checks: &[(&str, Check)] = match &arguments.task {
         Task::Check => &[
             ("tidy", tidy::check),
             ("arrows", arrows::check),
@@ -59,6 +62,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Task::Arrows => &[("arrows", arrows::check)],
         Task::Licences => &[("licences", licences::check)],
         Task::Semantics => &[("semantics", semantics::check)],
+        Task::Bench(arguments) => return bench::run(&tree.root, arguments).map(status),
     };
     let mut total = 0;
     for (name, check) in checks {
@@ -69,7 +73,11 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         say(&format!("{name}: {}", if findings.is_empty() { "ok".to_owned() } else { count(findings.len()) }));
         total += findings.len();
     }
-    Ok(if total == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(status(total == 0))
+}
+
+fn status(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 type Check = fn(&Tree) -> anyhow::Result<Vec<Finding>>;
