@@ -1,1 +1,393 @@
+//! The local provider in trouble: death and errors before every change of the directory, foreign files, limits.
 
+use std::collections::BTreeMap;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use surgetank_model::Bandwidth;
+use tempfile::TempDir;
+
+use super::store::trouble::{self, Trouble};
+use super::*;
+use crate::ManualClock;
+
+/// More changes of the directory than any verb makes.
+const STEPS_MAX: u32 = 40;
+
+struct World {
+    directory: TempDir,
+    clock: Arc<ManualClock>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { directory: TempDir::new().unwrap(), clock: Arc::new(ManualClock::at_ms(1_000_000)) }
+    }
+
+    fn config(&self) -> LocalConfig {
+        LocalConfig::in_directory(self.directory.path())
+    }
+
+    fn open(&self) -> LocalProvider {
+        self.open_with(self.config())
+    }
+
+    fn open_with(&self, config: LocalConfig) -> LocalProvider {
+        LocalProvider::open(config, self.clock.clone()).unwrap()
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn names(&self, name: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(name)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// After opening, every image has a made record of its size, every record an image, and nothing else lies here.
+    fn assert_consistent(&self) -> Vec<VolumeDescription> {
+        let provider = self.open();
+        assert_eq!(provider.repair().unwrap(), Repair::default(), "opening has cleared up");
+        let listed = provider.list("k", "v").unwrap();
+        let ids: Vec<_> = listed.iter().map(|volume| volume.id.0.clone()).collect();
+        assert_eq!(self.names("volumes"), ids.iter().map(|id| format!("{id}.img")).collect::<Vec<_>>());
+        assert_eq!(self.names("state"), ids.iter().map(|id| format!("{id}.json")).collect::<Vec<_>>());
+        for volume in &listed {
+            let length = std::fs::metadata(self.path(&format!("volumes/{}.img", volume.id.0))).unwrap().len();
+            assert_eq!(length, volume.size.get(), "no volume is half made");
+        }
+        listed
+    }
+}
+
+fn request(token: &str) -> CreateVolume {
+    CreateVolume {
+        token: token.to_owned(),
+        volume_type: "fast".to_owned(),
+        size: Bytes::from_mib(1),
+        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
+    }
+}
+
+/// A verb, what comes before it, and what must be true once it was repeated.
+struct Scene {
+    name: &'static str,
+    prepare: fn(&LocalProvider) -> Option<VolumeId>,
+    act: fn(&LocalProvider, Option<&VolumeId>) -> Result<(), ProviderError>,
+    volumes_after: usize,
+}
+
+fn available(provider: &LocalProvider) -> Option<VolumeId> {
+    Some(provider.create(&request("t")).unwrap().0.id)
+}
+
+fn attached(provider: &LocalProvider) -> Option<VolumeId> {
+    let id = available(provider)?;
+    provider.attach(&id).unwrap();
+    Some(id)
+}
+
+const SCENES: &[Scene] = &[
+    Scene {
+        name: "create",
+        prepare: |_| None,
+        act: |provider, _| provider.create(&request("t")).map(drop),
+        volumes_after: 1,
+    },
+    Scene {
+        name: "attach",
+        prepare: available,
+        act: |provider, id| provider.attach(id.unwrap()).map(drop),
+        volumes_after: 1,
+    },
+    Scene {
+        name: "detach",
+        prepare: attached,
+        act: |provider, id| provider.detach(id.unwrap()).map(drop),
+        volumes_after: 1,
+    },
+    Scene {
+        name: "set_tag",
+        prepare: available,
+        act: |provider, id| provider.set_tag(id.unwrap(), "dirty", Some("e")).map(drop),
+        volumes_after: 1,
+    },
+    Scene {
+        name: "delete",
+        prepare: available,
+        act: |provider, id| provider.delete(id.unwrap()).map(drop),
+        volumes_after: 0,
+    },
+];
+
+/// Runs every scene with trouble before its first change of the directory, its second, and so on, until there is none
+/// left to trouble. Returns how many troubles there were.
+fn trouble_everywhere(kind: Trouble) -> u32 {
+    let mut count = 0;
+    for scene in SCENES {
+        for step in 0.. {
+            assert!(step < STEPS_MAX, "{} has no end", scene.name);
+            let world = World::new();
+            let provider = world.open();
+            let id = (scene.prepare)(&provider);
+            trouble::after(step, kind);
+            let outcome = catch_unwind(AssertUnwindSafe(|| (scene.act)(&provider, id.as_ref())));
+            if trouble::disarm() {
+                assert!(matches!(outcome, Ok(Ok(()))), "{} at its end: {outcome:?}", scene.name);
+                break;
+            }
+            count += 1;
+            let listed = world.assert_consistent();
+            assert!(listed.len() <= 1, "{} step {step} makes no second volume", scene.name);
+            if let (Some(id), "attach" | "detach" | "set_tag") = (&id, scene.name) {
+                assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [id], "no volume is lost");
+            }
+            (scene.act)(&world.open(), id.as_ref()).unwrap();
+            assert_eq!(world.assert_consistent().len(), scene.volumes_after, "{} step {step}, repeated", scene.name);
+        }
+    }
+    count
+}
+
+#[test]
+fn death_before_every_change_leaves_no_half_volumes() {
+    assert!(trouble_everywhere(Trouble::Death) >= 25);
+}
+
+#[test]
+fn a_full_disk_before_every_change_leaves_no_half_volumes() {
+    assert!(trouble_everywhere(Trouble::Error(Errno::NOSPC)) >= 25);
+}
+
+#[test]
+fn an_io_error_before_every_change_leaves_no_half_volumes() {
+    assert!(trouble_everywhere(Trouble::Error(Errno::IO)) >= 25);
+}
+
+#[test]
+fn a_full_disk_refuses_a_volume_in_one_sentence_and_leaves_nothing() {
+    let world = World::new();
+    let large = CreateVolume { size: Bytes::new(15 << 40), ..request("t") };
+    let Err(ProviderError::Capacity(text)) = world.open().create(&large) else { panic!("15 TiB fit") };
+    assert!(text.contains("no room") && !text.contains('\n'), "{text}");
+    assert_eq!(world.assert_consistent(), []);
+
+    // The same when the file system finds out only while it allocates.
+    for step in 0..12 {
+        let world = World::new();
+        let provider = world.open();
+        trouble::after(step, Trouble::Error(Errno::NOSPC));
+        let answer = provider.create(&request("t"));
+        if trouble::disarm() {
+            assert!(step > 8, "create has more steps than {step}");
+            break;
+        }
+        assert!(matches!(answer, Err(ProviderError::Capacity(_))), "{answer:?}");
+        assert_eq!((world.names("volumes"), world.names("state")), (vec![], vec![]), "step {step} leaves nothing");
+    }
+}
+
+#[test]
+fn deleting_works_on_a_full_disk() {
+    let world = World::new();
+    let provider = world.open();
+    let id = available(&provider).unwrap();
+    trouble::after(0, Trouble::Error(Errno::NOSPC));
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    assert!(!trouble::disarm());
+    assert_eq!(world.assert_consistent(), []);
+}
+
+#[test]
+fn volumes_are_private_and_preallocated_unless_their_type_says_not() {
+    let world = World::new();
+    let mut config = world.config();
+    let sparse = LocalType { preallocate: false, ..LocalType::with_bandwidth(Bandwidth::from_mib_s(1)) };
+    config.types.insert("sparse".to_owned(), sparse);
+    let provider = world.open_with(config);
+    let image = |id: &VolumeId| world.path(&format!("volumes/{}.img", id.0)).metadata().unwrap();
+    let full = provider.create(&request("full")).unwrap().0;
+    let size = Bytes::from_gib(100);
+    let sparse =
+        provider.create(&CreateVolume { volume_type: "sparse".to_owned(), size, ..request("sparse") }).unwrap().0;
+    assert!(image(&full.id).blocks() * 512 >= full.size.get());
+    assert_eq!((image(&sparse.id).len(), image(&sparse.id).blocks()), (size.get(), 0));
+    let mode = |path: &str| world.path(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("volumes"), mode("state")), (0o700, 0o700));
+    assert_eq!(mode(&format!("volumes/{}.img", full.id.0)), 0o600);
+    assert_eq!(mode(&format!("state/{}.json", full.id.0)), 0o600);
+}
+
+#[test]
+fn changes_take_their_time_and_a_clock_may_step_back() {
+    let world = World::new();
+    let span = |seconds| Span(Duration::from_secs(seconds));
+    let config = LocalConfig {
+        create_latency: span(1),
+        attach_latency: span(2),
+        detach_latency: span(3),
+        delete_latency: span(4),
+        ..world.config()
+    };
+    let provider = world.open_with(config);
+    let id = provider.create(&request("t")).unwrap().0.id;
+    let state = || provider.describe(&id).map(|volume| volume.state);
+    let wait = |seconds| world.clock.advance(Duration::from_secs(seconds));
+    assert_eq!(state(), Ok(VolumeState::Creating));
+    assert!(matches!(provider.attach(&id), Err(ProviderError::Conflict { .. })));
+    wait(1);
+    assert_eq!(state(), Ok(VolumeState::Available));
+    provider.attach(&id).unwrap();
+    wait(1);
+    assert_eq!(state(), Ok(VolumeState::Attaching));
+    wait(1);
+    let path = provider.describe(&id).unwrap().device.unwrap();
+    assert_eq!(path.canonicalize().unwrap(), path);
+    assert!(path.is_file());
+    // What was seen to be done stays done, however the clock jumps.
+    world.clock.set_ms(999_000);
+    assert_eq!(state(), Ok(VolumeState::Attached));
+    provider.detach(&id).unwrap();
+    assert_eq!(state(), Ok(VolumeState::Detaching));
+    world.clock.set_ms(1_000);
+    assert_eq!(state(), Ok(VolumeState::Available));
+    provider.delete(&id).unwrap();
+    assert_eq!(state(), Ok(VolumeState::Deleting));
+    assert!(matches!(provider.create(&request("t")), Err(ProviderError::Conflict { .. })));
+    assert_eq!(world.names("volumes"), Vec::<String>::new(), "the space is free at once");
+    wait(4);
+    assert_eq!(state(), Err(ProviderError::NotFound(id.clone())));
+    assert_ne!(provider.create(&request("t")).unwrap().0.id, id, "the token is free again, for another volume");
+}
+
+#[test]
+fn quotas_and_attachment_limits() {
+    let world = World::new();
+    let config = LocalConfig {
+        quota_volumes: Some(3),
+        quota_bytes: Some(Bytes::from_mib(3)),
+        attach_limit: Some(1),
+        ..world.config()
+    };
+    let provider = world.open_with(config);
+    let a = provider.create(&request("a")).unwrap().0.id;
+    let b = provider.create(&request("b")).unwrap().0.id;
+    let large = CreateVolume { size: Bytes::from_mib(2), ..request("large") };
+    assert!(matches!(provider.create(&large), Err(ProviderError::Quota(_))));
+    provider.create(&request("c")).unwrap();
+    assert!(matches!(provider.create(&request("d")), Err(ProviderError::Quota(_))));
+    assert_eq!(provider.create(&request("a")).unwrap().1, Change::Identity, "a quota does not break a token");
+    provider.attach(&a).unwrap();
+    assert!(matches!(provider.attach(&b), Err(ProviderError::AttachLimit(_))));
+    assert_eq!(provider.attach(&a), Ok(Change::Identity));
+    provider.detach(&a).unwrap();
+    assert_eq!(provider.attach(&b), Ok(Change::Changed));
+    provider.delete(&a).unwrap();
+    provider.create(&request("d")).unwrap();
+}
+
+#[test]
+fn foreign_and_corrupt_files_are_left_alone() {
+    let world = World::new();
+    let good = available(&world.open()).unwrap();
+    let broken = world.open().create(&request("broken")).unwrap().0.id;
+    let secret = world.path("secret");
+    std::fs::write(&secret, "secret").unwrap();
+    let (broken_state, broken_image) = (format!("state/{}.json", broken.0), format!("volumes/{}.img", broken.0));
+    std::fs::write(world.path(&broken_state), "{ half").unwrap();
+    std::fs::write(world.path("state/readme.txt"), "mine").unwrap();
+    std::fs::write(world.path("volumes/vol-00000000000000aa.img"), "mine").unwrap();
+    symlink(&secret, world.path("state/vol-00000000000000bb.json")).unwrap();
+    std::fs::create_dir(world.path("state/vol-00000000000000cc.json")).unwrap();
+    let copy = std::fs::read_to_string(world.path(&format!("state/{}.json", good.0))).unwrap();
+    std::fs::write(world.path("state/vol-00000000000000dd.json"), copy).unwrap();
+
+    let provider = world.open();
+    let listed = provider.list("k", "v").unwrap();
+    assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [&good]);
+    let mut foreign = vec![
+        broken_state.clone(),
+        "state/readme.txt".to_owned(),
+        "state/vol-00000000000000bb.json".to_owned(),
+        "state/vol-00000000000000cc.json".to_owned(),
+        "state/vol-00000000000000dd.json".to_owned(),
+        "volumes/vol-00000000000000aa.img".to_owned(),
+    ];
+    let mut found = provider.repair().unwrap().foreign;
+    (foreign.sort(), found.sort());
+    assert_eq!(found, foreign);
+    for id in ["vol-00000000000000aa", "vol-00000000000000bb", "vol-00000000000000cc", "vol-00000000000000dd"] {
+        assert_eq!(provider.delete(&VolumeId(id.to_owned())), Ok(Change::Identity));
+    }
+    assert_eq!(provider.delete(&broken), Ok(Change::Identity));
+    for name in foreign.iter().chain([&broken_image]) {
+        assert!(world.path(name).symlink_metadata().is_ok(), "{name} is still there");
+    }
+    assert_eq!(std::fs::read_to_string(secret).unwrap(), "secret");
+}
+
+#[test]
+fn an_image_that_is_gone_or_a_link_is_a_vanished_volume() {
+    let world = World::new();
+    let provider = world.open();
+    let id = attached(&provider).unwrap();
+    let image = world.path(&format!("volumes/{}.img", id.0));
+    let target = world.path("target");
+    std::fs::rename(&image, &target).unwrap();
+    for linked in [false, true] {
+        if linked {
+            symlink(&target, &image).unwrap();
+        }
+        assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())));
+        assert_eq!(provider.list("k", "v"), Ok(vec![]));
+        assert_eq!(provider.repair().unwrap().vanished, [id.clone()]);
+    }
+    assert_eq!(provider.delete(&id), Ok(Change::Changed));
+    assert_eq!(provider.delete(&id), Ok(Change::Identity));
+    assert!(target.is_file());
+}
+
+#[test]
+fn directories_that_cannot_be_used_are_refused_in_one_sentence() {
+    let world = World::new();
+    std::fs::write(world.path("file"), "").unwrap();
+    std::fs::create_dir(world.path("linked")).unwrap();
+    symlink(world.path("elsewhere"), world.path("linked/volumes")).unwrap();
+    std::fs::create_dir(world.path("elsewhere")).unwrap();
+    for path in [world.path("file"), world.path("file/below"), world.path("linked"), Path::new("").to_owned()] {
+        let Err(ProviderError::Invalid(text)) =
+            LocalProvider::open(LocalConfig::in_directory(&path), world.clock.clone())
+        else {
+            panic!("{} opens", path.display());
+        };
+        assert!(!text.contains('\n'), "{text}");
+    }
+    assert_eq!(world.names("elsewhere"), Vec::<String>::new());
+}
+
+#[test]
+fn requests_out_of_limits_are_refused() {
+    let provider = World::new();
+    let provider = provider.open();
+    let key = "k".repeat(TAG_KEY_BYTES_MAX + 1);
+    let tags = |key: &str, value: &str| Tags::from([(key.to_owned(), value.to_owned())]);
+    let many: BTreeMap<_, _> = (0..=TAGS_MAX).map(|i| (i.to_string(), String::new())).collect();
+    for bad in [
+        CreateVolume { token: "t".repeat(TOKEN_BYTES_MAX + 1), ..request("") },
+        CreateVolume { size: Bytes::new((1 << 20) + 512), ..request("t") },
+        CreateVolume { size: Bytes::new(4096), ..request("t") },
+        CreateVolume { tags: tags(&key, ""), ..request("t") },
+        CreateVolume { tags: tags("", ""), ..request("t") },
+        CreateVolume { tags: many, ..request("t") },
+    ] {
+        let answer = provider.create(&bad);
+        assert!(matches!(answer, Err(ProviderError::Invalid(_))), "{answer:?}");
+    }
+    assert!(provider.create(&request("../../t\0\n")).is_ok(), "a token is data, never a name");
+}

@@ -1,0 +1,237 @@
+//! Each fault does what the fault model says, and by chance the same seed gives the same faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+use surgetank_provider::{
+    Change, CreateVolume, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
+    Tags, Verb, VolumeId, VolumeState,
+};
+use tempfile::TempDir;
+
+struct World {
+    /// Kept for its removal at the end.
+    _directory: TempDir,
+    clock: Arc<ManualClock>,
+    provider: Faulty<LocalProvider>,
+}
+
+fn world() -> World {
+    let directory = TempDir::new().unwrap();
+    let clock = Arc::new(ManualClock::at_ms(1_000));
+    let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
+    World { _directory: directory, clock: clock.clone(), provider: Faulty::new(local, clock) }
+}
+
+fn request(token: &str) -> CreateVolume {
+    CreateVolume {
+        token: token.to_owned(),
+        volume_type: "fast".to_owned(),
+        size: Bytes::from_mib(1),
+        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
+    }
+}
+
+fn lost() -> ProviderError {
+    ProviderError::Transient("lost".to_owned())
+}
+
+impl World {
+    fn state(&self, id: &VolumeId) -> Result<VolumeState, ProviderError> {
+        self.provider.describe(id).map(|volume| volume.state)
+    }
+
+    fn listed(&self) -> usize {
+        self.provider.list("k", "v").unwrap().len()
+    }
+}
+
+#[test]
+fn before_does_nothing_and_after_does_all() {
+    let world = world();
+    let quota = ProviderError::Quota("none".to_owned());
+    world.provider.script(Verb::Create, Fault::Before(quota.clone()));
+    world.provider.script(Verb::Create, Fault::After(lost()));
+    assert_eq!(world.provider.create(&request("t")), Err(quota));
+    assert_eq!(world.listed(), 0);
+    assert_eq!(world.provider.create(&request("t")), Err(lost()));
+    assert_eq!(world.listed(), 1);
+    let (volume, change) = world.provider.create(&request("t")).unwrap();
+    assert_eq!(change, Change::Identity);
+    for (verb, state) in [(Verb::Attach, VolumeState::Attached), (Verb::Detach, VolumeState::Available)] {
+        world.provider.script(verb, Fault::Before(lost()));
+        world.provider.script(verb, Fault::After(lost()));
+        let call =
+            || if verb == Verb::Attach { world.provider.attach(&volume.id) } else { world.provider.detach(&volume.id) };
+        assert_eq!(call(), Err(lost()));
+        assert_ne!(world.state(&volume.id), Ok(state));
+        assert_eq!(call(), Err(lost()));
+        assert_eq!(world.state(&volume.id), Ok(state));
+        assert_eq!(call(), Ok(Change::Identity));
+    }
+    world.provider.script(Verb::Describe, Fault::Before(lost()));
+    assert_eq!(world.state(&volume.id), Err(lost()));
+    world.provider.script(Verb::SetTag, Fault::After(lost()));
+    assert_eq!(world.provider.set_tag(&volume.id, "x", Some("y")), Err(lost()));
+    assert_eq!(world.provider.set_tag(&volume.id, "x", Some("y")), Ok(Change::Identity));
+    world.provider.script(Verb::Delete, Fault::After(lost()));
+    assert_eq!(world.provider.delete(&volume.id), Err(lost()));
+    assert_eq!(world.provider.delete(&volume.id), Ok(Change::Identity));
+    assert_eq!(world.provider.faults(), 9);
+}
+
+#[test]
+fn slow_changes_show_late() {
+    let world = world();
+    let slow = || Fault::Slow(Duration::from_secs(5));
+    let wait = || world.clock.advance(Duration::from_secs(5));
+    for verb in [Verb::Create, Verb::Attach, Verb::Detach, Verb::Delete] {
+        world.provider.script(verb, slow());
+    }
+    let volume = world.provider.create(&request("t")).unwrap().0;
+    let id = volume.id;
+    assert_eq!((volume.state, world.state(&id)), (VolumeState::Creating, Ok(VolumeState::Creating)));
+    assert_eq!(world.provider.create(&request("t")).unwrap().0.state, VolumeState::Creating);
+    assert!(matches!(world.provider.attach(&id), Err(ProviderError::Conflict { .. })));
+    wait();
+    assert_eq!(world.state(&id), Ok(VolumeState::Available));
+    // The refused attach took the scripted fault with it.
+    world.provider.script(Verb::Attach, slow());
+    assert_eq!(world.provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(world.provider.attach(&id), Ok(Change::Identity));
+    let shown = world.provider.list("k", "v").unwrap();
+    assert_eq!((shown[0].state, &shown[0].device), (VolumeState::Attaching, &None));
+    assert!(matches!(world.provider.delete(&id), Err(ProviderError::Conflict { .. })));
+    wait();
+    assert!(world.provider.describe(&id).unwrap().device.is_some());
+    assert_eq!(world.provider.detach(&id), Ok(Change::Changed));
+    assert_eq!(world.provider.detach(&id), Ok(Change::Identity));
+    assert_eq!(world.state(&id), Ok(VolumeState::Detaching));
+    wait();
+    world.provider.script(Verb::Delete, slow());
+    assert_eq!(world.provider.delete(&id), Ok(Change::Changed));
+    assert_eq!((world.state(&id), world.listed()), (Ok(VolumeState::Deleting), 1));
+    assert_eq!(world.provider.delete(&id), Ok(Change::Identity));
+    wait();
+    assert_eq!((world.state(&id), world.listed()), (Err(ProviderError::NotFound(id)), 0));
+}
+
+#[test]
+fn a_volume_that_hangs_can_be_rolled_back() {
+    let world = world();
+    world.provider.script(Verb::Create, Fault::Slow(Duration::MAX));
+    let id = world.provider.create(&request("t")).unwrap().0.id;
+    world.clock.advance(Duration::from_secs(1 << 30));
+    assert_eq!(world.state(&id), Ok(VolumeState::Creating));
+    assert_eq!(world.provider.delete(&id), Ok(Change::Changed));
+    assert_eq!(world.listed(), 0);
+    let id = world.provider.create(&request("u")).unwrap().0.id;
+    world.provider.script(Verb::Attach, Fault::Slow(Duration::MAX));
+    world.provider.attach(&id).unwrap();
+    assert_eq!(world.state(&id), Ok(VolumeState::Attaching));
+    assert_eq!(world.provider.detach(&id), Ok(Change::Changed));
+    assert_eq!(world.state(&id), Ok(VolumeState::Available));
+    world.provider.script(Verb::Attach, Fault::Slow(Duration::MAX));
+    world.provider.attach(&id).unwrap();
+    world.provider.release();
+    assert_eq!(world.state(&id), Ok(VolumeState::Attached));
+}
+
+#[test]
+fn twice_leaves_an_orphan_that_list_finds() {
+    let world = world();
+    world.provider.script(Verb::Create, Fault::Twice);
+    world.provider.script(Verb::Attach, Fault::Twice);
+    let id = world.provider.create(&request("t")).unwrap().0.id;
+    assert_eq!(world.listed(), 2);
+    assert_eq!(world.provider.attach(&id), Ok(Change::Changed));
+    assert_eq!(world.state(&id), Ok(VolumeState::Attached));
+}
+
+#[test]
+fn vanished_volumes_are_known_to_no_verb() {
+    let world = world();
+    let id = world.provider.create(&request("t")).unwrap().0.id;
+    world.provider.script(Verb::Attach, Fault::Vanish);
+    assert_eq!(world.provider.attach(&id), Ok(Change::Changed));
+    let absent = || ProviderError::NotFound(id.clone());
+    assert_eq!((world.state(&id), world.listed()), (Err(absent()), 0));
+    assert_eq!(world.provider.attach(&id), Err(absent()));
+    assert_eq!(world.provider.detach(&id), Err(absent()));
+    assert_eq!(world.provider.set_tag(&id, "x", None), Err(absent()));
+    assert_eq!(world.provider.delete(&id), Ok(Change::Identity));
+}
+
+/// A life cycle that repeats each call until it succeeds; the answers on the way.
+fn stubborn_run(rates: FaultRates) -> (Vec<String>, u32, usize) {
+    let world = world();
+    let clock = world.clock.clone();
+    let World { _directory, provider, .. } = world;
+    let provider = provider.with_rates(rates);
+    let mut answers = Vec::new();
+    for token in 0..20 {
+        let mut id = None;
+        for _ in 0..200 {
+            clock.advance(Duration::from_millis(100));
+            let answer = provider.create(&request(&token.to_string()));
+            answers.push(format!("{:?}", answer.as_ref().map(|(volume, change)| (volume.state, *change))));
+            if let Ok((volume, _)) = answer {
+                id = Some(volume.id);
+                break;
+            }
+        }
+        let id = id.expect("create succeeds at last");
+        for verb in [LocalCall::Attach, LocalCall::Detach, LocalCall::Delete] {
+            let done = (0..200).any(|_| {
+                clock.advance(Duration::from_millis(100));
+                let answer = verb.call(&provider, &id);
+                answers.push(format!("{:?}", answer.as_ref().map_err(|error| error.to_string().replace(&id.0, "ID"))));
+                answer.is_ok()
+            });
+            assert!(done, "each verb succeeds at last");
+        }
+    }
+    (answers, provider.faults(), provider.inner().list("k", "v").unwrap().len())
+}
+
+#[derive(Clone, Copy)]
+enum LocalCall {
+    Attach,
+    Detach,
+    Delete,
+}
+
+impl LocalCall {
+    fn call(self, provider: &impl Provider, id: &VolumeId) -> Result<Change, ProviderError> {
+        match self {
+            Self::Attach => provider.attach(id),
+            Self::Detach => provider.detach(id),
+            Self::Delete => provider.delete(id),
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_faults_and_retries_leave_nothing() {
+    let rates = |seed| FaultRates {
+        seed,
+        fail_before: 0.1,
+        fail_after: 0.1,
+        slow: 0.1,
+        slow_for: Span(Duration::from_millis(500)),
+        quota: 0.1,
+        capacity: 0.1,
+        attach_limit: 0.1,
+        ..FaultRates::default()
+    };
+    let first = stubborn_run(rates(1));
+    assert_eq!(first, stubborn_run(rates(1)));
+    assert_ne!(first.0, stubborn_run(rates(2)).0);
+    assert!(first.1 > 10, "{} faults", first.1);
+    assert_eq!(first.2, 0, "no volume is left behind");
+    let few = stubborn_run(FaultRates { at_most: Some(3), ..rates(1) });
+    assert_eq!(few.1, 3);
+    assert_eq!(stubborn_run(FaultRates::default()).1, 0);
+}
