@@ -11,8 +11,6 @@ use super::surgetank::{Setting, Surgetank};
 use crate::say;
 
 const DISK_MIB: u64 = 1024;
-/// Nominal, for the configuration: nothing is throttled.
-const MIB_S: u64 = 10_000;
 
 /// The loads, and whether they have a bar.
 const LOADS: [(&str, &str, &str, u32, bool); 4] = [
@@ -30,14 +28,14 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let memory = format!("memory:{DISK_MIB} MiB");
     let nbdkit = Nbdkit::start(&bench.interrupt, &bench.directory, DISK_MIB << 20)?;
     {
-        let setting = Setting::passing("fuse", memory.clone(), "fuse", MIB_S);
+        let setting = Setting::passing("fuse", memory.clone(), "fuse");
         let surgetank = Surgetank::serve(&bench.interrupt, &bench.directory, None, &setting)?;
         let nbdfuse = NbdFuse::start(&bench.interrupt, &bench.directory, &nbdkit)?;
         let ours = Target::Device(PathBuf::from(surgetank.export()));
         let theirs = Target::Device(nbdfuse.device().to_owned());
         compare(bench, report, "fuse export", &ours, &theirs, "nbdkit memory + nbdfuse + loop")?;
     }
-    let setting = Setting::passing("nbd", memory, "nbd", MIB_S);
+    let setting = Setting::passing("nbd", memory, "nbd");
     let surgetank = Surgetank::serve(&bench.interrupt, &bench.directory, None, &setting)?;
     let (ours, theirs) = (Target::Nbd(surgetank.export().to_owned()), Target::Nbd(nbdkit.address()));
     compare(bench, report, "nbd export", &ours, &theirs, "nbdkit memory")

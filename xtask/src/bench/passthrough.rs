@@ -64,7 +64,7 @@ fn compare(bench: &Bench, disk: &Loop, throttle: &Throttle, name: &str, shapes: 
     let mut sides: [Vec<Measured>; 2] = Default::default();
     for _ in 0..bench.rounds() {
         sides[0].push(raw.run(&bench.interrupt, Some(throttle), &Target::Device(disk.path.clone()))?);
-        let setting = Setting::passing("passthrough", disk.path.display().to_string(), "fuse", MIB_S);
+        let setting = Setting::passing("passthrough", disk.path.display().to_string(), "fuse");
         let surgetank = Surgetank::serve(&bench.interrupt, &bench.directory, Some(throttle), &setting)?;
         sides[1].push(ours.run(&bench.interrupt, Some(throttle), &Target::Device(surgetank.export().into()))?);
     }

@@ -71,8 +71,10 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// A device that passes through: its caching volume is never asked for.
-    pub fn passing(name: &'static str, backing: String, export: &'static str, mib_s: u64) -> Self {
+    /// A device that passes through, over a backing volume that the daemon does not throttle: its nominal bandwidth
+    /// is so high that no load is a burst.
+    pub fn passing(name: &'static str, backing: String, export: &'static str) -> Self {
+        let mib_s = 100_000;
         Self {
             name,
             backing,
@@ -91,8 +93,8 @@ impl Setting {
         let (backing_mib_s, backing_iops) = self.backing_limits;
         let (caching_mib_s, caching_iops) = self.caching_limits;
         let Self { backing, export, throttle, cache_mib, split, .. } = self;
-        // Only the bench's own `boost` and `drain` may move the device: no threshold that a burst can reach, and
-        // no inactivity that ends a boost.
+        // Only the bench's own `boost` and `drain` may move the device: a threshold that nothing reaches in
+        // pass-through, and no inactivity that ends a boost.
         format!(
             "state_directory = \"{folder}/state\"\n\
              run_directory = \"{folder}/run\"\n\
@@ -117,7 +119,7 @@ impl Setting {
              name = \"adaptive\"\n\
              split = {split}\n\
              size_grain = \"1 MiB\"\n\
-             utilization_threshold = 1000.0\n\
+             utilization_threshold = 1.0\n\
              inactivity_delay = \"60 min\"\n\
              boost_interval = \"0 s\"\n",
             backing_iops = iops(backing_iops),
