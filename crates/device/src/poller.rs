@@ -57,13 +57,22 @@ impl Poller {
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
-        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok((events, _)) => keys.extend(events.iter().map(|event| event.data.u64())),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+        let mut result =
+            epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(events, _)| keys_of(events, keys));
+        if result == Err(rustix::io::Errno::INTR) {
+            // io_uring interrupts the wait to complete an I/O, after which its descriptor is readable.
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            result = epoll::wait(&self.epoll, &mut events, Some(&now)).map(|(events, _)| keys_of(events, keys));
         }
-        Ok(())
+        match result {
+            Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
+}
+
+fn keys_of(events: &[epoll::Event], keys: &mut Vec<u64>) {
+    keys.extend(events.iter().map(|event| event.data.u64()));
 }
 
 impl AsFd for Poller {

@@ -11,7 +11,7 @@ use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::volume::throttle::Throttle;
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
-use volume_common::{Driver, LoopDevice, memory, slices};
+use volume_common::{Driver, LoopDevice, memory, skipped, slices};
 
 const SIZE: u64 = 1 << 20;
 
@@ -137,7 +137,7 @@ fn file_volume() {
     for block in [512, 4096] {
         match FileVolume::open(image(&directory), options(block)) {
             Ok(mut volume) => contract(&mut volume, block),
-            Err(OpenError::LogicalBlock { least, .. }) => println!("skipped: blocks here have {least} bytes"),
+            Err(OpenError::LogicalBlock { least, .. }) => skipped(&format!("blocks here have {least} bytes")),
             Err(error) => panic!("{error}"),
         }
     }
@@ -146,7 +146,7 @@ fn file_volume() {
 #[test]
 fn file_volume_without_direct_io() {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
-        println!("skipped: no /dev/shm");
+        skipped("no /dev/shm");
         return;
     };
     let mut volume = FileVolume::open(image(&directory), options(512)).unwrap();

@@ -1,0 +1,127 @@
+//! A volume that somebody uses is refused, saying who uses it and how to mend it.
+
+mod volume_common;
+
+use std::path::Path;
+use std::process::Command;
+
+use surgetank_device::{FileVolume, OpenError, Options};
+use volume_common::{LoopDevice, skipped};
+
+fn image(directory: &tempfile::TempDir, size: u64) -> std::path::PathBuf {
+    let path = directory.path().join("image");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+fn refusal(path: &Path) -> String {
+    match FileVolume::open(path, Options::default()) {
+        Ok(_) => panic!("{} was opened though it is in use", path.display()),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Unmounts when dropped.
+struct Mount<'a>(&'a Path);
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_file_is_held_by_one_volume_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = image(&directory, 1 << 20);
+    let first = FileVolume::open(&path, Options::default()).unwrap();
+    let refused = refusal(&path);
+    assert!(refused.contains("is in use by") && refused.contains(&std::process::id().to_string()), "{refused}");
+    let shared = Options { exclusive: false, read_only: true, ..Options::default() };
+    drop(FileVolume::open(&path, shared).unwrap());
+    drop(first);
+    drop(FileVolume::open(&path, Options::default()).unwrap());
+}
+
+#[test]
+fn a_file_behind_a_loop_device_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = image(&directory, 1 << 20);
+    let link = directory.path().join("other name");
+    std::fs::hard_link(&path, &link).unwrap();
+    let Some(device) = LoopDevice::attach(&path, 512) else { return };
+    for path in [&path, &link] {
+        let refused = refusal(path);
+        let mend = format!("losetup -d {}", device.path().display());
+        assert!(refused.contains("is attached to") && refused.contains(&mend), "{refused}");
+    }
+}
+
+#[test]
+fn a_block_device_is_held_by_one_volume_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(device) = LoopDevice::attach(&image(&directory, 1 << 20), 512) else { return };
+    let first = FileVolume::open(device.path(), Options::default()).unwrap();
+    let refused = refusal(device.path());
+    assert!(refused.contains("is in use by"), "{refused}");
+    drop(first);
+    drop(FileVolume::open(device.path(), Options::default()).unwrap());
+}
+
+#[test]
+fn a_mounted_device_and_the_file_behind_it_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = image(&directory, 16 << 20);
+    let Some(device) = LoopDevice::attach(&path, 512) else { return };
+    let place = directory.path().join("a place");
+    std::fs::create_dir(&place).unwrap();
+    let mounted = succeeds(Command::new("mkfs.ext4").arg("-q").arg(device.path()))
+        && succeeds(Command::new("mount").arg(device.path()).arg(&place));
+    if !mounted {
+        skipped("mkfs.ext4 or mount is not possible");
+        return;
+    }
+    let mount = Mount(&place);
+    let name = place.display().to_string();
+    for path in [device.path(), &path] {
+        let refused = refusal(path);
+        assert!(refused.contains(&format!("is mounted on {name}")) && refused.contains("umount"), "{refused}");
+    }
+    drop(mount);
+    drop(FileVolume::open(device.path(), Options::default()).unwrap());
+}
+
+#[test]
+fn what_is_no_volume_is_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = |path: &Path, options| FileVolume::open(path, options).map(|_| ()).unwrap_err();
+    let missing = open(&directory.path().join("nothing"), Options::default());
+    assert!(matches!(missing, OpenError::Missing { .. }), "{missing}");
+    let not_a_volume = open(directory.path(), Options::default());
+    assert!(matches!(not_a_volume, OpenError::NotAVolume { .. }), "{not_a_volume}");
+    let small = open(&image(&directory, 100), Options::default());
+    assert!(matches!(small, OpenError::TooSmall { size: 100, .. }), "{small}");
+    let blocks = Options { logical_block: Some(1000), ..Options::default() };
+    let blocks = open(&image(&directory, 1 << 20), blocks);
+    assert!(matches!(blocks, OpenError::LogicalBlock { asked: 1000, .. }), "{blocks}");
+    assert_eq!([missing, not_a_volume, small, blocks].map(|error| error.to_string().lines().count()), [1; 4]);
+}
+
+#[test]
+fn growth_is_noticed_and_a_read_only_volume_refuses_changes() {
+    use surgetank_device::{Failure, Operation, Volume};
+    let directory = tempfile::tempdir().unwrap();
+    let path = image(&directory, (1 << 20) + 100);
+    let mut volume = FileVolume::open(&path, Options { read_only: true, ..Options::default() }).unwrap();
+    assert_eq!(volume.size(), 1 << 20);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    assert_eq!(volume.resize_check(), Ok(2 << 20));
+    assert_eq!(volume.size(), 2 << 20);
+    let mut driver = volume_common::Driver::new(&mut volume);
+    assert_eq!(driver.one(Operation::Discard, 0, 4096, Vec::new()), Err(Failure::Unsupported));
+    assert_eq!(driver.read(1 << 20, 4096, 1), vec![0; 4096]);
+}
