@@ -136,7 +136,7 @@ mod tests {
             dirty_epoch: "e1".to_owned(),
         };
         let mut known = Known::default();
-        assert_eq!(orphans(&listed, "us", &known), [keep.clone()]);
+        assert_eq!(orphans(&listed, "us", &known), std::slice::from_ref(&keep));
         known.reread_clean.insert(VolumeId("a".to_owned()), "e0".to_owned());
         assert_eq!(orphans(&listed, "us", &known), [keep]);
         known.reread_clean.insert(VolumeId("a".to_owned()), "e1".to_owned());

@@ -144,7 +144,7 @@ impl LocalConfig {
                 "a volume of type {name:?} cannot be {size}: its size is from {min} to {max}"
             )));
         }
-        if size.get() % SIZE_GRAIN.get() != 0 || size == Bytes::ZERO {
+        if !size.get().is_multiple_of(SIZE_GRAIN.get()) || size == Bytes::ZERO {
             return Err(ProviderError::Invalid(format!(
                 "a volume cannot be {size}: its size is a multiple of {SIZE_GRAIN} above zero"
             )));

@@ -320,7 +320,8 @@ fn foreign_and_corrupt_files_are_left_alone() {
         "volumes/vol-00000000000000aa.img".to_owned(),
     ];
     let mut found = provider.repair().unwrap().foreign;
-    (foreign.sort(), found.sort());
+    foreign.sort();
+    found.sort();
     assert_eq!(found, foreign);
     for id in ["vol-00000000000000aa", "vol-00000000000000bb", "vol-00000000000000cc", "vol-00000000000000dd"] {
         assert_eq!(provider.delete(&VolumeId(id.to_owned())), Ok(Change::Identity));
@@ -346,7 +347,7 @@ fn an_image_that_is_gone_or_a_link_is_a_vanished_volume() {
         }
         assert_eq!(provider.describe(&id), Err(ProviderError::NotFound(id.clone())));
         assert_eq!(provider.list("k", "v"), Ok(vec![]));
-        assert_eq!(provider.repair().unwrap().vanished, [id.clone()]);
+        assert_eq!(provider.repair().unwrap().vanished, std::slice::from_ref(&id));
     }
     assert_eq!(provider.delete(&id), Ok(Change::Changed));
     assert_eq!(provider.delete(&id), Ok(Change::Identity));
