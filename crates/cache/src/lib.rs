@@ -6,6 +6,9 @@
 pub mod effect;
 pub mod engine;
 pub mod format;
+mod index;
+mod ranges;
+mod space;
 
 pub use effect::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
 pub use engine::{Attach, Config, Engine, Event, Mode, ReadFill, Rejected, Stage, Status};

@@ -1,0 +1,189 @@
+//! Group commit: what waits for the log goes into records, many parts to one.
+
+use smallvec::SmallVec;
+use surgetank_model::RequestId;
+
+use super::{Engine, Pending, Stage};
+use crate::effect::{Effect, Outcome, ScratchId, Slice};
+use crate::format::{BLOCK, Content, Entry, Summary};
+use crate::index::{Extent, Kind, State};
+use crate::space::Use;
+
+/// Data blocks of one record, at most: 1 MiB.
+const RECORD_BLOCKS: u32 = 256;
+/// Records in flight. Full ones keep the volume busy whatever its latency.
+const RECORDS_MAX: u32 = 8;
+/// Records in flight that are not full: a new one waits for the rest of its company until one of these has ended. Two
+/// keep the volume busy; more would make small records of what one could carry, and pay for each in IOPS.
+const SMALL_RECORDS_MAX: u32 = 2;
+
+/// A part of a change on its way into the log.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub request: RequestId,
+    pub block: u64,
+    pub blocks: u32,
+    pub content: Content,
+    /// The data, if the content has any.
+    pub source: Option<Slice>,
+    /// A scratch buffer to free when the part has ended.
+    pub scratch: Option<ScratchId>,
+    pub fua: bool,
+    /// Blocks of the log promised to it.
+    pub reserved: u64,
+}
+
+/// A record in flight.
+#[derive(Debug)]
+pub(super) struct Batch {
+    segment: u32,
+    bytes: u64,
+    parts: Vec<Part>,
+}
+
+impl Part {
+    fn data_blocks(&self) -> u32 {
+        if self.content.has_data() { self.blocks } else { 0 }
+    }
+
+    /// Cuts off the first `blocks`.
+    fn split_off_front(&mut self, blocks: u32) -> Self {
+        let mut front = self.clone();
+        front.blocks = blocks;
+        front.reserved = 0;
+        self.block += u64::from(blocks);
+        self.blocks -= blocks;
+        if let (Some(front), Some(rest)) = (front.source.as_mut(), self.source.as_mut()) {
+            front.length = blocks * BLOCK;
+            rest.offset += front.length;
+            rest.length -= front.length;
+        }
+        front
+    }
+}
+
+impl Engine {
+    pub(super) fn enqueue(&mut self, part: Part) {
+        self.stirred = true;
+        let Some(boost) = self.boost.as_mut() else { return };
+        boost.queued_blocks += u64::from(part.data_blocks());
+        boost.queue.push_back(part);
+    }
+
+    /// Emits records as long as there is something to commit and the volume wants more.
+    pub(super) fn pump_append(&mut self) {
+        while let Some(boost) = self.boost.as_ref().filter(|boost| !boost.queue.is_empty()) {
+            if self.stage == Stage::Failing {
+                self.strand_queue();
+                return;
+            }
+            let full = boost.queued_blocks >= u64::from(RECORD_BLOCKS);
+            if boost.batches_in_flight >= if full { RECORDS_MAX } else { SMALL_RECORDS_MAX } || !self.open_segment() {
+                return;
+            }
+            self.emit_record();
+        }
+    }
+
+    /// Makes sure that the open segment has room for a record.
+    fn open_segment(&mut self) -> bool {
+        let Some(boost) = self.boost.as_mut() else { return false };
+        let segment_blocks = boost.space.geometry.segment_blocks();
+        if let Some(open) = boost.space.open {
+            if boost.space.segments[open as usize].position + 2 <= segment_blocks {
+                return true;
+            }
+            boost.space.seal();
+        }
+        let Some(segment) = boost.space.reusable() else {
+            boost.space_wanted = true;
+            return false;
+        };
+        boost.purge(segment);
+        let sequence = boost.next_sequence;
+        boost.space.start(segment, Use::Open, sequence);
+        true
+    }
+
+    fn emit_record(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(segment) = boost.space.open else { return };
+        let room = boost.space.geometry.segment_blocks() - boost.space.segments[segment as usize].position - 1;
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut data: SmallVec<[Slice; 4]> = SmallVec::new();
+        let mut parts: Vec<Part> = Vec::new();
+        let mut data_blocks = 0;
+        let mut split = None;
+        while let Some(part) = boost.queue.front_mut() {
+            let joins = entries
+                .last()
+                .is_some_and(|last| last.content == part.content && last.block + u64::from(last.blocks) == part.block);
+            let wanted = part.data_blocks();
+            let take = wanted.min(room.min(RECORD_BLOCKS) - data_blocks);
+            let fits = Summary::fits(entries.len() + usize::from(!joins), (data_blocks + take) as usize);
+            if !fits || (wanted > 0 && take == 0) {
+                break;
+            }
+            let taken = if take < wanted {
+                split = Some(part.request);
+                part.split_off_front(take)
+            } else {
+                boost.space.reserved -= part.reserved;
+                match boost.queue.pop_front() {
+                    Some(part) => part,
+                    None => break,
+                }
+            };
+            match entries.last_mut().filter(|_| joins) {
+                Some(last) => last.blocks += taken.blocks,
+                None => entries.push(Entry { block: taken.block, blocks: taken.blocks, content: taken.content }),
+            }
+            data.extend(taken.source);
+            data_blocks += take;
+            parts.push(taken);
+        }
+        boost.queued_blocks -= u64::from(data_blocks);
+        boost.batches_in_flight += 1;
+        let fua = parts.iter().any(|part| part.fua);
+        let (offset, summary) = boost.append_to(segment, entries, data_blocks);
+        let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
+        if let Some(request) = split {
+            self.add_part(request);
+        }
+        self.cache.started(self.now, bytes);
+        let id = self.pending.insert(Pending::Append(Batch { segment, bytes, parts }));
+        self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
+    }
+
+    /// A record is on the volume, or not.
+    pub(super) fn append_done(&mut self, batch: Batch, outcome: Outcome) {
+        self.cache.ended(self.now, batch.bytes);
+        self.cache.wrote();
+        let Some(boost) = self.boost.as_mut() else { return };
+        boost.batches_in_flight -= 1;
+        boost.space.segments[batch.segment as usize].appends -= 1;
+        let Outcome::Appended(summary) = outcome else {
+            // The record may be there all the same and would be replayed: its parts wait until that is ruled out.
+            boost.stranded.extend(batch.parts);
+            self.cache_failing();
+            return;
+        };
+        boost.keep_checksums(&summary);
+        let summary_location = boost.space.location(batch.segment, summary.position);
+        let mut data_location = summary_location + 1;
+        for part in &batch.parts {
+            let (kind, location) = match part.content {
+                Content::Data | Content::Copied => (Kind::Data, data_location),
+                Content::Zeroes => (Kind::Zeroes, summary_location),
+                Content::Discarded => (Kind::Discarded, summary_location),
+            };
+            data_location += part.data_blocks();
+            boost.insert(Extent { block: part.block, blocks: part.blocks, location, kind, state: State::Dirty });
+        }
+        boost.reclaim.worth_a_look = true;
+        for part in batch.parts {
+            self.release_scratch(part.scratch);
+            self.finish_part(part.request, Ok(()));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The drain: dirty extents in order of the device, gathered into long writes of the backing volume.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use surgetank_model::Instant;
+
+use super::{Boost, Engine, Pending, Stage};
+use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
+use crate::format::BLOCK;
+use crate::index::{Extent, Kind, State};
+
+const BLOCK64: u64 = BLOCK as u64;
+
+/// Blocks of one write of the drain, at most: 1 MiB.
+const JOB_BLOCKS: u64 = 256;
+/// Writes of the drain in flight: enough to keep the backing volume busy, few enough that a request does not wait long.
+const JOBS: usize = 4;
+/// While absorbing, the drain may use the volumes when the application has left them alone for this long.
+const IDLE: Duration = Duration::from_millis(10);
+/// Under pressure the oldest segments are drained first, so many at a time: they are the first that can be freed.
+const PRESSURE_SEGMENTS: usize = 4;
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// One write of the drain.
+#[derive(Debug)]
+struct Job {
+    blocks: Range<u64>,
+    /// What the index held when the job was made; the mapping counts as drained only where it still holds that.
+    extents: Vec<Extent>,
+    failed: Vec<bool>,
+    reads_left: u32,
+    scratch: Option<ScratchId>,
+    makes_room: bool,
+}
+
+/// The state of the drain.
+#[derive(Debug)]
+pub(super) struct Drain {
+    /// Block of the device at which the next job is looked for.
+    cursor: u64,
+    jobs: Vec<Option<Job>>,
+    /// A whole search found nothing; nothing became dirty since.
+    settled: bool,
+    blocked_until: Option<Instant>,
+    backoff: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Self {
+        Self { cursor: 0, jobs: Vec::new(), settled: false, blocked_until: None, backoff: BACKOFF_MIN }
+    }
+}
+
+impl Drain {
+    /// Whether the backing volume refused a write lately.
+    pub(super) fn is_blocked(&self, now: Instant) -> bool {
+        self.blocked_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether nothing is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.iter().all(Option::is_none)
+    }
+
+    /// Something may have become dirty.
+    pub(super) fn stir(&mut self) {
+        self.settled = false;
+    }
+
+    fn overlaps(&self, blocks: &Range<u64>) -> bool {
+        self.jobs.iter().flatten().any(|job| job.blocks.start < blocks.end && blocks.start < job.blocks.end)
+    }
+}
+
+impl Engine {
+    /// Writes of the drain that may be in flight now.
+    fn drain_depth(&self) -> usize {
+        let Some(boost) = &self.boost else { return 0 };
+        if boost.drain.is_blocked(self.now) || boost.space.dirty == boost.space.bad {
+            return 0;
+        }
+        match self.stage {
+            Stage::Drain | Stage::Failing => JOBS,
+            Stage::Absorb if boost.space_wanted || self.is_quiet() => JOBS,
+            Stage::Absorb | Stage::PassThrough | Stage::Adopting | Stage::Recovering => 0,
+            Stage::Releasing | Stage::Lost => 0,
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.requests.is_empty() && self.now >= self.last_activity + IDLE
+    }
+
+    pub(super) fn drain_deadline(&self) -> Option<Instant> {
+        let boost = self.boost.as_ref().filter(|boost| boost.space.dirty > boost.space.bad)?;
+        if let Some(until) = boost.drain.blocked_until.filter(|until| *until > self.now) {
+            return Some(until);
+        }
+        let waits = self.stage == Stage::Absorb && self.requests.is_empty() && !boost.drain.settled;
+        let quiet_at = self.last_activity + IDLE;
+        (waits && boost.drain.is_idle() && quiet_at > self.now).then_some(quiet_at)
+    }
+
+    pub(super) fn pump_drain(&mut self) {
+        let depth = self.drain_depth();
+        while self.boost.as_ref().is_some_and(|boost| boost.drain.jobs.iter().flatten().count() < depth) {
+            if !self.start_job() {
+                return;
+            }
+        }
+    }
+
+    fn start_job(&mut self) -> bool {
+        let Some(boost) = self.boost.as_mut() else { return false };
+        let makes_room = self.stage == Stage::Absorb && boost.space_wanted;
+        let Some(extents) = boost.next_dirty_run(makes_room) else { return false };
+        let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return false };
+        let blocks = first.block..last.end();
+        boost.drain.cursor = blocks.end;
+        let kind = first.kind;
+        let failed = vec![false; extents.len()];
+        let slot = boost.drain.jobs.iter().position(Option::is_none).unwrap_or_else(|| {
+            boost.drain.jobs.push(None);
+            boost.drain.jobs.len() - 1
+        });
+        let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
+        let job = Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room };
+        boost.drain.jobs[slot] = Some(job);
+        match kind {
+            Kind::Data => self.read_job(slot as u32),
+            Kind::Zeroes | Kind::Discarded => self.zero_job(slot as u32, &blocks, kind),
+        }
+        true
+    }
+
+    fn read_job(&mut self, slot: u32) {
+        let Some(job) = self.boost.as_ref().and_then(|boost| boost.drain.jobs[slot as usize].as_ref()) else { return };
+        let (extents, start) = (job.extents.clone(), job.blocks.start);
+        let scratch = self.allocate((job.blocks.end - start) as u32 * BLOCK);
+        for (number, extent) in extents.iter().enumerate() {
+            let Some(boost) = self.boost.as_mut() else { return };
+            if let Some(job) = boost.drain.jobs[slot as usize].as_mut() {
+                job.scratch = Some(scratch);
+            }
+            boost.space.pin(extent.location);
+            let offset = boost.space.offset(extent.location);
+            let checksums = boost.space.checksums(extent.location, extent.blocks);
+            let into = Slice {
+                buffer: BufferId::Scratch(scratch),
+                offset: (extent.block - start) as u32 * BLOCK,
+                length: extent.blocks * BLOCK,
+            };
+            let id = self.pending.insert(Pending::DrainRead { job: slot, extent: number as u32 });
+            self.cache.started(self.now, u64::from(into.length));
+            self.effects.push_back(Effect::Read { id, target: Target::Cache, offset, into, checksums });
+        }
+    }
+
+    fn zero_job(&mut self, slot: u32, blocks: &Range<u64>, kind: Kind) {
+        let id = self.pending.insert(Pending::DrainWrite { job: slot });
+        self.backing.started(self.now, 0);
+        let (offset, length) = (blocks.start * BLOCK64, (blocks.end - blocks.start) * BLOCK64);
+        self.effects.push_back(match kind {
+            Kind::Discarded => Effect::Discard { id, offset, length },
+            Kind::Zeroes | Kind::Data => Effect::WriteZeroes { id, offset, length, fua: false },
+        });
+    }
+
+    /// A part of a job has been read and verified, or not.
+    pub(super) fn drain_read(&mut self, slot: u32, number: u32, result: Result<(), IoFailure>) {
+        let job = self.boost.as_mut().and_then(|boost| boost.drain.jobs[slot as usize].as_mut());
+        let Some(job) = job else { return };
+        let extent = job.extents[number as usize];
+        job.failed[number as usize] = result.is_err();
+        job.reads_left -= 1;
+        let all_read = job.reads_left == 0;
+        self.log_read_ended(extent.location, u64::from(extent.blocks) * BLOCK64);
+        if result.is_err() {
+            self.cache_failing();
+        }
+        if all_read {
+            self.write_job(slot);
+        }
+    }
+
+    fn write_job(&mut self, slot: u32) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(job) = boost.drain.jobs[slot as usize].as_ref() else { return };
+        if job.failed.contains(&true) {
+            // What could be read is found again by the next search.
+            let failed: Vec<Extent> =
+                job.extents.iter().zip(&job.failed).filter(|(_, failed)| **failed).map(|(extent, _)| *extent).collect();
+            failed.iter().for_each(|extent| boost.mark_bad(extent));
+            boost.drain.stir();
+            self.end_job(slot);
+            return;
+        }
+        let length = (job.blocks.end - job.blocks.start) * BLOCK64;
+        let offset = job.blocks.start * BLOCK64;
+        let Some(scratch) = job.scratch else { return };
+        let from = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length: length as u32 };
+        let id = self.pending.insert(Pending::DrainWrite { job: slot });
+        self.backing.started(self.now, length);
+        let from = smallvec::smallvec![from];
+        self.effects.push_back(Effect::Write { id, target: Target::Backing, offset, from, fua: false });
+    }
+
+    /// A job's write has ended.
+    pub(super) fn drain_written(&mut self, slot: u32, result: Result<(), IoFailure>) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(job) = boost.drain.jobs[slot as usize].as_ref() else { return };
+        let bytes = (job.blocks.end - job.blocks.start) * BLOCK64;
+        let transferred = if job.scratch.is_some() { bytes } else { 0 };
+        let (extents, makes_room) = (job.extents.clone(), job.makes_room);
+        match result {
+            Ok(()) => {
+                boost.drain.backoff = BACKOFF_MIN;
+                boost.drain.blocked_until = None;
+                boost.drained_bytes += bytes;
+                if makes_room {
+                    boost.evicted_bytes += bytes;
+                }
+                extents.iter().for_each(|extent| boost.mark_clean(extent));
+                boost.reclaim.worth_a_look = true;
+            }
+            Err(_) => {
+                boost.drain.blocked_until = Some(self.now + boost.drain.backoff);
+                boost.drain.backoff = (boost.drain.backoff * 2).min(BACKOFF_MAX);
+                self.retry_waiting = true;
+            }
+        }
+        boost.drain.stir();
+        self.backing.ended(self.now, transferred);
+        self.backing.wrote();
+        self.end_job(slot);
+    }
+
+    fn end_job(&mut self, slot: u32) {
+        let job = self.boost.as_mut().and_then(|boost| boost.drain.jobs[slot as usize].take());
+        self.release_scratch(job.and_then(|job| job.scratch));
+    }
+}
+
+impl Boost {
+    /// The next dirty extents that follow each other on the device, as many as one write takes.
+    fn next_dirty_run(&mut self, makes_room: bool) -> Option<Vec<Extent>> {
+        if self.drain.settled {
+            return None;
+        }
+        let youngest = if makes_room { self.space.oldest_orders(PRESSURE_SEGMENTS) } else { u64::MAX };
+        let Self { index, space, drain, .. } = self;
+        let wanted = |extent: &Extent| {
+            extent.state == State::Dirty
+                && space.segments[space.segment_of(extent.location) as usize].order <= youngest
+                && !drain.overlaps(&(extent.block..extent.end()))
+        };
+        let from_start = || index.find(0, wanted);
+        let Some(first) = index.find(drain.cursor, wanted).or_else(from_start) else {
+            drain.settled = !makes_room;
+            return None;
+        };
+        let longest = if first.kind == Kind::Data { JOB_BLOCKS } else { u64::MAX / BLOCK64 };
+        let end = first.block.saturating_add(longest);
+        let mut run: Vec<Extent> = Vec::new();
+        for extent in index.overlapping(first.block..end) {
+            let follows = run.last().is_none_or(|last| last.end() == extent.block && last.kind == extent.kind);
+            if !follows || !wanted(&extent) {
+                break;
+            }
+            run.push(extent);
+        }
+        Some(run)
+    }
+
+    /// The parts of the index that still map to what a job copied.
+    fn still_mapped(&self, copied: &Extent) -> Vec<Extent> {
+        let same = |extent: &Extent| {
+            extent.kind == copied.kind
+                && extent.state == State::Dirty
+                && extent.location == copied.clip(&(extent.block..extent.end())).location
+        };
+        self.index.overlapping(copied.block..copied.end()).filter(same).collect()
+    }
+
+    fn mark_clean(&mut self, copied: &Extent) {
+        for extent in self.still_mapped(copied) {
+            self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Clean, ..extent }), |_| ());
+            self.space.drained(&extent);
+        }
+    }
+
+    pub(super) fn mark_bad(&mut self, unreadable: &Extent) {
+        for extent in self.still_mapped(unreadable) {
+            self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Bad, ..extent }), |_| ());
+            self.space.bad += u64::from(extent.blocks);
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! Attach and detach as the engine sees them: adopting a caching volume, and releasing it.
+
+use std::time::Duration;
+
+use surgetank_model::Instant;
+
+use super::drain::Drain;
+use super::port::Port;
+use super::reclaim::Reclaim;
+use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Rejected, Stage, Waiter};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
+use crate::format::{Geometry, LogState, SEGMENTS_PER_PAGE, SegmentTable, Superblock};
+use crate::index::Index;
+use crate::space::Space;
+
+/// How long to wait before the owner record is written again after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What the life cycle waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    None,
+    /// Superblocks and table are being written; so many have not ended.
+    AdoptFormat {
+        left: u32,
+        failed: bool,
+    },
+    AdoptFlush,
+    AdoptOwner,
+    /// Adopting failed after the owner record may have been written.
+    AdoptUndo,
+    ReleaseFlush,
+    /// CLEAN is being written: no way back from here.
+    ReleaseMark,
+    ReleaseMarkFlush,
+    ReleaseOwner,
+    /// Reads of the caching volume are still in flight.
+    ReleaseReads,
+    RecoverSuperblock,
+    RecoverFlush {
+        left: u8,
+    },
+    RecoverTable,
+    RecoverScan,
+    /// The failed cache is let go: what was rescued is made durable.
+    DropFlush,
+    DropOwner,
+    DropReads,
+    AcceptLoss,
+    /// The effect of this step failed; it is tried again at this time.
+    Retry {
+        at: Instant,
+        step: Box<Step>,
+    },
+}
+
+impl Engine {
+    /// Formats a caching volume and absorbs with it; ends in `Event::Adopted` or `AdoptFailed`.
+    ///
+    /// # Errors
+    /// If a cache is already in use, or the volume is too small.
+    pub fn adopt(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
+        self.now = self.now.max(now);
+        if self.stage != Stage::PassThrough || self.step != Step::None {
+            return Err(Rejected(format!(
+                "a caching volume cannot be adopted in stage {:?}: release the present one first",
+                self.stage
+            )));
+        }
+        let geometry = Geometry::of_volume(attach.cache_size).ok_or_else(|| {
+            Rejected(format!("a caching volume of {} bytes is too small: 1 MiB is the least", attach.cache_size))
+        })?;
+        let superblock = Superblock {
+            sequence: 1,
+            epoch: attach.epoch,
+            state: LogState::Active,
+            device_size: self.config.size,
+            segment_size: geometry.segment_size,
+            segments: geometry.segments,
+        };
+        self.cache = Port::new(self.now, attach.cache_limits);
+        self.stage = Stage::Adopting;
+        self.stirred = true;
+        // Both slots: an older attachment's superblock in the other one might carry a higher sequence.
+        let newer = Superblock { sequence: 2, ..superblock.clone() };
+        let pages = (0..geometry.table_pages()).map(|page| {
+            let count = (geometry.segments - page * SEGMENTS_PER_PAGE).min(SEGMENTS_PER_PAGE);
+            SegmentTable { page, sequence: 1, epoch: attach.epoch, generations: vec![1; count as usize] }
+        });
+        self.step = Step::AdoptFormat { left: 2 + geometry.table_pages(), failed: false };
+        self.step_serial += 1;
+        for superblock in [superblock, newer.clone()] {
+            self.step_effect(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+        }
+        for page in pages {
+            self.step_effect(|id| Effect::WriteTable { id, offset: page.offset(), page: Box::new(page) });
+        }
+        let tables = vec![1; geometry.table_pages() as usize];
+        self.boost = Some(Boost::new(self.now, attach, newer, tables, Space::new(geometry, |_| 1)));
+        Ok(())
+    }
+
+    /// Says what is wanted of the adopted cache. `Absorb` cancels a release that has not written CLEAN yet.
+    pub fn set_mode(&mut self, now: Instant, mode: Mode) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        match (mode, self.stage) {
+            (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
+            (Mode::Absorb, Stage::Releasing) if self.step.can_be_cancelled() => {
+                self.stage = Stage::Absorb;
+                self.give_up_step();
+            }
+            (Mode::Drain, Stage::Absorb) => {
+                self.stage = Stage::Drain;
+                self.retry_waiting = true;
+                return;
+            }
+            _ => return,
+        }
+        self.retry_waiting = true;
+        let wanted = self.boost.as_mut().is_some_and(|boost| std::mem::take(&mut boost.release_wanted));
+        if wanted {
+            self.events.push_back(Event::ReleaseCancelled);
+        }
+    }
+
+    /// Drains what is left, makes CLEAN durable, clears the owner; ends in `Released` or `ReleaseCancelled`, or, if the
+    /// cache fails, in `CacheDropped` or `CacheLost`.
+    ///
+    /// # Errors
+    /// If there is no cache to release.
+    pub fn release(&mut self, now: Instant) -> Result<(), Rejected> {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        match (self.stage, self.boost.as_mut()) {
+            (Stage::Absorb | Stage::Drain | Stage::Releasing | Stage::Failing, Some(boost)) => {
+                boost.release_wanted = true;
+                if self.stage == Stage::Absorb {
+                    self.stage = Stage::Drain;
+                    self.retry_waiting = true;
+                }
+                Ok(())
+            }
+            _ => Err(Rejected(format!("there is no caching volume to release in stage {:?}", self.stage))),
+        }
+    }
+
+    pub(super) fn lifecycle_deadline(&self) -> Option<Instant> {
+        match self.step {
+            Step::Retry { at, .. } => Some(at),
+            _ => self.failing_deadline(),
+        }
+    }
+
+    pub(super) fn pump_lifecycle(&mut self) {
+        match &self.step {
+            Step::None if self.stage == Stage::Drain => self.begin_release(),
+            Step::None if self.stage == Stage::Failing => self.pump_failing(),
+            Step::ReleaseReads if self.cache_is_quiet() => {
+                self.end_boost();
+                self.events.push_back(Event::Released);
+            }
+            Step::DropReads if self.cache_is_quiet() => self.drop_cache(),
+            Step::Retry { at, step } if self.now >= *at => {
+                self.step = (**step).clone();
+                self.enter_step();
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_release(&mut self) {
+        let wanted = self.boost.as_ref().is_some_and(|boost| boost.release_wanted && boost.reclaim.is_idle());
+        if wanted && self.is_drained() {
+            self.stage = Stage::Releasing;
+            self.retry_waiting = true;
+            self.step = Step::ReleaseFlush;
+            self.enter_step();
+        }
+    }
+
+    /// Nothing of ours is in flight on the caching volume.
+    fn cache_is_quiet(&self) -> bool {
+        self.cache.effects_in_flight == 0 && !self.cache.is_flushing()
+    }
+
+    /// Forgets the caching volume.
+    pub(super) fn end_boost(&mut self) {
+        self.boost = None;
+        self.stage = Stage::PassThrough;
+        self.step = Step::None;
+        self.retry_waiting = true;
+        self.stirred = true;
+    }
+
+    /// Stops waiting for the present step.
+    pub(super) fn give_up_step(&mut self) {
+        self.step = Step::None;
+        self.step_serial += 1;
+    }
+
+    pub(super) fn step_effect(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
+        let id = self.pending.insert(Pending::Step(self.step_serial));
+        self.effects.push_back(effect(id));
+    }
+
+    /// A flush that a step waited for has ended.
+    pub(super) fn step_flushed(&mut self, serial: u64, result: Result<(), IoFailure>) {
+        if serial != self.step_serial {
+            return;
+        }
+        match self.step {
+            Step::RecoverFlush { .. } => self.recovery_flushed(result),
+            _ => self.step_ended(result.is_ok()),
+        }
+    }
+
+    /// Emits what the present step needs.
+    pub(super) fn enter_step(&mut self) {
+        self.step_serial += 1;
+        match &self.step {
+            Step::AdoptFlush | Step::ReleaseMarkFlush => self.step_flush(Target::Cache),
+            Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
+            Step::AdoptOwner => {
+                let epoch = self.boost.as_ref().map_or_else(Default::default, |boost| boost.attach.epoch);
+                self.step_effect(|id| Effect::PersistOwner { id, owner: Owner::Cache { epoch } });
+            }
+            Step::AdoptUndo | Step::ReleaseOwner | Step::AcceptLoss => {
+                self.step_effect(|id| Effect::PersistOwner { id, owner: Owner::Backing });
+            }
+            Step::DropOwner => {
+                let owner = self.owner_after_drop();
+                self.step_effect(|id| Effect::PersistOwner { id, owner });
+            }
+            Step::ReleaseMark => {
+                let Some(boost) = self.boost.as_mut() else { return };
+                boost.superblock.sequence += 1;
+                boost.superblock.state = LogState::Clean;
+                let superblock = boost.superblock.clone();
+                self.step_effect(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+            }
+            _ => {}
+        }
+    }
+
+    fn step_flush(&mut self, target: Target) {
+        if self.flush_target(target, Waiter::Lifecycle(self.step_serial)) == FlushRequest::Ready {
+            self.step_ended(true);
+        }
+    }
+
+    /// An effect of a step has ended. Answers to a step that was given up come late and count no more.
+    pub(super) fn step_done(&mut self, serial: u64, outcome: Outcome) {
+        if serial != self.step_serial {
+            return;
+        }
+        if matches!(self.step, Step::AdoptFormat { .. } | Step::ReleaseMark) {
+            self.cache.wrote();
+        }
+        let success = !matches!(outcome, Outcome::Failed(_));
+        match &mut self.step {
+            Step::RecoverSuperblock | Step::RecoverTable => self.recovery_read(outcome),
+            Step::AdoptFormat { left, failed } => {
+                *left -= 1;
+                *failed |= !success;
+                if *left == 0 {
+                    let success = !*failed;
+                    self.step_ended(success);
+                }
+            }
+            _ => self.step_ended(success),
+        }
+    }
+
+    /// The present step has ended: what comes next.
+    pub(super) fn step_ended(&mut self, success: bool) {
+        let now = self.now;
+        let retry = |step| Step::Retry { at: now + RETRY, step: Box::new(step) };
+        self.step = match (&self.step, success) {
+            (Step::AdoptFormat { .. }, true) => Step::AdoptFlush,
+            (Step::AdoptFlush, true) => Step::AdoptOwner,
+            (Step::AdoptOwner, true) => {
+                self.stage = Stage::Absorb;
+                self.events.push_back(Event::Adopted);
+                self.retry_waiting = true;
+                Step::None
+            }
+            (Step::AdoptFormat { .. } | Step::AdoptFlush, false) => return self.adopt_failed(),
+            (Step::AdoptUndo, true) => return self.adopt_failed(),
+            (Step::AdoptOwner, false) => Step::AdoptUndo,
+            (Step::AdoptUndo, false) => retry(Step::AdoptUndo),
+            (Step::ReleaseFlush, true) => Step::ReleaseMark,
+            // The backing volume does not flush: nothing is given up before it does.
+            (Step::ReleaseFlush, false) => retry(Step::ReleaseFlush),
+            (Step::ReleaseMark, true) => Step::ReleaseMarkFlush,
+            (Step::ReleaseMark | Step::ReleaseMarkFlush, false) => return self.cache_failing(),
+            (Step::ReleaseMarkFlush, true) => Step::ReleaseOwner,
+            (Step::ReleaseOwner, true) => Step::ReleaseReads,
+            (Step::ReleaseOwner, false) => retry(Step::ReleaseOwner),
+            (Step::DropFlush, true) => Step::DropOwner,
+            (Step::DropFlush, false) => retry(Step::DropFlush),
+            (Step::DropOwner, true) => Step::DropReads,
+            (Step::DropOwner, false) => retry(Step::DropOwner),
+            (Step::AcceptLoss, true) => return self.loss_accepted(),
+            (Step::AcceptLoss, false) => retry(Step::AcceptLoss),
+            (step, _) => step.clone(),
+        };
+        self.stirred = true;
+        self.enter_step();
+    }
+
+    fn adopt_failed(&mut self) {
+        self.end_boost();
+        self.events.push_back(Event::AdoptFailed);
+    }
+}
+
+impl Step {
+    fn can_be_cancelled(&self) -> bool {
+        match self {
+            Self::ReleaseFlush => true,
+            Self::Retry { step, .. } => step.can_be_cancelled(),
+            _ => false,
+        }
+    }
+}
+
+impl Boost {
+    pub(super) fn new(
+        now: Instant,
+        attach: Attach,
+        superblock: Superblock,
+        table_sequences: Vec<u64>,
+        space: Space,
+    ) -> Self {
+        Self {
+            attach,
+            superblock,
+            table_sequences,
+            index: Index::default(),
+            space,
+            next_sequence: 1,
+            queue: std::collections::VecDeque::new(),
+            queued_blocks: 0,
+            batches_in_flight: 0,
+            merges_in_flight: 0,
+            fills: std::collections::BTreeMap::new(),
+            next_fill: 0,
+            missed: Vec::new(),
+            drain: Drain::default(),
+            reclaim: Reclaim::new(now),
+            space_wanted: false,
+            release_wanted: false,
+            stranded: Vec::new(),
+            stalled_flushes: Vec::new(),
+            gone: false,
+            retries: 0,
+            retry_at: None,
+            evicted_bytes: 0,
+            drained_bytes: 0,
+            split_bytes: 0,
+            hit_bytes: 0,
+        }
+    }
+}

@@ -1,0 +1,530 @@
+//! The engine: requests and completions in, effects out.
+
+mod append;
+mod change;
+mod drain;
+mod failure;
+mod lifecycle;
+mod port;
+mod read;
+mod reclaim;
+mod recovery;
+mod requests;
+mod slab;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use surgetank_model::{Instant, Limits, Observation, Request, RequestId};
+
+use self::append::{Batch, Part};
+use self::change::Merge;
+use self::drain::Drain;
+use self::failure::Loss;
+use self::lifecycle::Step;
+use self::port::{FlushRequest, Port, Waiter};
+use self::read::Fill;
+use self::reclaim::Reclaim;
+use self::recovery::Recovery;
+use self::requests::{Active, Counters};
+use self::slab::Slab;
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
+use crate::format::{BLOCK, Epoch, Superblock};
+use crate::index::Index;
+use crate::ranges::RangeSet;
+use crate::space::Space;
+
+/// What the engine must know of the elastic device.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of the device and its backing volume; a multiple of `logical_block`.
+    pub size: u64,
+    /// Logical block size, 512 or 4096 bytes.
+    pub logical_block: u32,
+    /// Nominal limits of the backing volume; split and drain start from them and measure.
+    pub backing_limits: Limits,
+}
+
+/// A caching volume to adopt or to recover.
+#[derive(Clone, Debug)]
+pub struct Attach {
+    /// Fresh and random for `adopt`; the persisted owner's for `recover`.
+    pub epoch: Epoch,
+    /// Bytes of the caching volume.
+    pub cache_size: u64,
+    /// Nominal limits of the caching volume.
+    pub cache_limits: Limits,
+    /// Send the share of burst writes that finishes sooner there straight to the backing volume.
+    pub split: bool,
+    /// Whether reads install data in the cache.
+    pub read_fill: ReadFill,
+}
+
+/// When a read miss installs its data in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFill {
+    /// Never.
+    #[default]
+    Never,
+    /// When the same range missed before, lately.
+    SecondHit,
+    /// Always (the papers).
+    Always,
+}
+
+/// What the controller wants of an adopted cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Application first; the drain takes spare backing bandwidth.
+    Absorb,
+    /// The drain has priority; new writes go to the backing volume except over dirty ranges.
+    Drain,
+}
+
+/// Where the engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// No caching volume.
+    PassThrough,
+    /// A caching volume is being formatted; requests pass through.
+    Adopting,
+    /// A caching volume is being read after a crash; requests wait.
+    Recovering,
+    /// Absorbing.
+    Absorb,
+    /// Draining.
+    Drain,
+    /// Being released: CLEAN is being made durable.
+    Releasing,
+    /// The caching volume fails: no new appends, what can be read is drained.
+    Failing,
+    /// The caching volume is lost; `Status::lost_bytes` of the device answer EIO until overwritten (may be 0 while
+    /// the loss record is being cleared).
+    Lost,
+}
+
+/// Something the controller's driver wants to know at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `adopt` is done: formatted, owner durable, absorbing.
+    Adopted,
+    /// `adopt` failed; the volume is not in use and the engine passes through.
+    AdoptFailed,
+    /// `recover` is done; everything found counts as dirty.
+    Recovered {
+        /// Dirty bytes found.
+        dirty_bytes: u64,
+    },
+    /// `recover` failed: this volume does not hold the epoch, or cannot be read. Requests still wait.
+    RecoverFailed {
+        /// For people.
+        reason: &'static str,
+    },
+    /// `release` is done: the engine holds nothing on the volume, CLEAN is durable, the owner is `Backing`.
+    Released,
+    /// A release was overtaken by `set_mode(Absorb)`.
+    ReleaseCancelled,
+    /// The caching volume fails; the engine drains what it can. Ends in `Released`-like `CacheDropped` or `CacheLost`.
+    CacheFailing,
+    /// The failed caching volume was let go with nothing lost; the owner is `Backing`.
+    CacheDropped,
+    /// The caching volume is let go with data on it; the owner is `Lost` durably.
+    CacheLost {
+        /// Bytes that answer EIO until overwritten.
+        lost_bytes: u64,
+    },
+}
+
+/// A snapshot for people and tests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Where the engine is.
+    pub stage: Stage,
+    /// Bytes not yet on the backing volume.
+    pub dirty_bytes: u64,
+    /// Usable bytes of the cache.
+    pub cache_bytes: u64,
+    /// Bytes of the cache in use by segments that cannot be reused yet.
+    pub used_bytes: u64,
+    /// Largest `used_bytes` since adoption.
+    pub high_water_bytes: u64,
+    /// See [`Observation::evicted_bytes`].
+    pub evicted_bytes: u64,
+    /// Bytes drained since adoption (counter).
+    pub drained_bytes: u64,
+    /// Bytes that burst writes sent straight to the backing volume by split since adoption (counter).
+    pub split_bytes: u64,
+    /// Bytes of reads answered by the cache since adoption (counter).
+    pub hit_bytes: u64,
+    /// Bytes that answer EIO.
+    pub lost_bytes: u64,
+    /// Requests in flight or waiting.
+    pub requests_in_flight: usize,
+}
+
+/// Why a call does not fit the engine's stage or the volume. One sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Rejected(pub String);
+
+/// An adopted caching volume and what is on it.
+#[derive(Debug)]
+struct Boost {
+    attach: Attach,
+    superblock: Superblock,
+    /// Sequence of the newest version of each page of the segment table.
+    table_sequences: Vec<u64>,
+    index: Index,
+    space: Space,
+    next_sequence: u64,
+    /// Parts of requests that wait for a record.
+    queue: VecDeque<Part>,
+    queued_blocks: u64,
+    batches_in_flight: u32,
+    merges_in_flight: u32,
+    fills: BTreeMap<u64, Fill>,
+    next_fill: u64,
+    /// Ranges that missed lately, hashed: for [`ReadFill::SecondHit`].
+    missed: Vec<u64>,
+    drain: Drain,
+    reclaim: Reclaim,
+    /// A write waits until something is reclaimed.
+    space_wanted: bool,
+    release_wanted: bool,
+    /// Parts that must reach the backing volume once it is known what the failed cache took with it.
+    stranded: Vec<Part>,
+    /// Flushes that the failing cache did not do: answered when it is known what it took with it.
+    stalled_flushes: Vec<RequestId>,
+    /// The volume vanished: nothing more can be read of it.
+    gone: bool,
+    /// Times that unreadable extents were tried again.
+    retries: u32,
+    retry_at: Option<Instant>,
+    evicted_bytes: u64,
+    drained_bytes: u64,
+    split_bytes: u64,
+    hit_bytes: u64,
+}
+
+/// What an effect in flight is for.
+#[derive(Debug)]
+enum Pending {
+    /// A transfer between a request's buffer and the backing volume, or a discard or write-zeroes there.
+    Direct {
+        request: RequestId,
+        offset: u64,
+        length: u64,
+        change: bool,
+        fill: Option<u64>,
+    },
+    /// A part of a request that goes to the backing volume after the cache failed.
+    Rescue {
+        part: Part,
+    },
+    /// A read of the log into a request's buffer.
+    Hit {
+        request: RequestId,
+        location: u32,
+        blocks: u32,
+        block: u64,
+        into: Slice,
+    },
+    /// A read of one block of the log of which the request wants a part.
+    Bounce {
+        request: RequestId,
+        location: u32,
+        block: u64,
+        scratch: ScratchId,
+        skip: u32,
+        into: Slice,
+    },
+    /// The old content of a block of which a request changes a part.
+    Merge(Merge),
+    Append(Batch),
+    /// Copies of a read, being installed.
+    Install {
+        fill: u64,
+        segment: u32,
+        scratch: ScratchId,
+        blocks: u32,
+    },
+    DrainRead {
+        job: u32,
+        extent: u32,
+    },
+    DrainWrite {
+        job: u32,
+    },
+    Flush(Target),
+    /// The step of the life cycle with this serial.
+    Step(u64),
+    Scan {
+        segment: u32,
+    },
+    ReclaimTable,
+    PersistLoss,
+}
+
+/// The elastic block cache of one device. See the crate and `docs/ARCHITECTURE.md`.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    now: Instant,
+    stage: Stage,
+    step: Step,
+    /// Grows with every step, so that late answers are known as such.
+    step_serial: u64,
+    requests: BTreeMap<RequestId, Active>,
+    /// Block ranges of changes in flight, start → end: disjoint.
+    locks: BTreeMap<u64, u64>,
+    waiting: VecDeque<Request>,
+    retry_waiting: bool,
+    pending: Slab<Pending>,
+    next_scratch: u32,
+    effects: VecDeque<Effect>,
+    events: VecDeque<Event>,
+    backing: Port,
+    cache: Port,
+    boost: Option<Boost>,
+    recovery: Option<Recovery>,
+    loss: Option<Loss>,
+    counters: Counters,
+    last_activity: Instant,
+    /// Something happened since the last pump.
+    stirred: bool,
+}
+
+impl Engine {
+    /// A device without a caching volume; its owner record is `Backing`.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let now = Instant::ZERO;
+        Self {
+            now,
+            stage: Stage::PassThrough,
+            step: Step::None,
+            step_serial: 0,
+            requests: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            retry_waiting: false,
+            pending: Slab::default(),
+            next_scratch: 0,
+            effects: VecDeque::new(),
+            events: VecDeque::new(),
+            backing: Port::new(now, config.backing_limits),
+            cache: Port::new(now, Limits::NONE),
+            boost: None,
+            recovery: None,
+            loss: None,
+            counters: Counters::default(),
+            last_activity: now,
+            stirred: false,
+            config,
+        }
+    }
+
+    /// A device whose owner record is `Lost`: the ranges (offset, length in bytes) answer EIO until overwritten.
+    #[must_use]
+    pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self {
+        let ranges: RangeSet = ranges.iter().map(|&(offset, length)| offset..offset.saturating_add(length)).collect();
+        let mut engine = Self::new(config);
+        engine.stage = Stage::Lost;
+        engine.loss = Some(Loss::new(epoch, ranges));
+        engine
+    }
+
+    /// A device whose owner record is `Cache`: requests wait until `recover` succeeds.
+    #[must_use]
+    pub fn awaiting_recovery(config: Config) -> Self {
+        let mut engine = Self::new(config);
+        engine.stage = Stage::Recovering;
+        engine
+    }
+
+    /// Takes the outcome of an effect.
+    pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        let Some(pending) = self.pending.take(effect) else { return };
+        let result = match &outcome {
+            Outcome::Failed(failure) => Err(*failure),
+            _ => Ok(()),
+        };
+        match pending {
+            Pending::Direct { request, offset, length, change, fill } => {
+                self.direct_done(request, offset..offset + length, change, fill, result);
+            }
+            Pending::Rescue { part } => self.rescue_done(&part, result),
+            Pending::Hit { request, location, blocks, block, into } => {
+                self.hit_done(request, location, blocks, block, into, result);
+            }
+            Pending::Bounce { request, location, block, scratch, skip, into } => {
+                self.bounce_done(request, location, block, scratch, skip, into, result);
+            }
+            Pending::Merge(merge) => self.merge_read(merge, result),
+            Pending::Append(batch) => self.append_done(batch, outcome),
+            Pending::Install { fill, segment, scratch, blocks } => {
+                self.install_done(fill, segment, scratch, blocks, outcome);
+            }
+            Pending::DrainRead { job, extent } => self.drain_read(job, extent, result),
+            Pending::DrainWrite { job } => self.drain_written(job, result),
+            Pending::Flush(target) => self.flush_done(target, result),
+            Pending::Step(serial) => self.step_done(serial, outcome),
+            Pending::Scan { segment } => self.scan_done(segment, outcome),
+            Pending::ReclaimTable => self.reclaim_table_written(result),
+            Pending::PersistLoss => self.loss_persisted(result),
+        }
+    }
+
+    /// Lets time pass; call at `next_deadline`.
+    pub fn tick(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+    }
+
+    /// The next thing to do, in order.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        // Work is gathered while the driver hands in what arrived together, so that one record commits it all.
+        while self.effects.is_empty() && self.stirred {
+            self.stirred = false;
+            self.pump();
+        }
+        self.effects.pop_front()
+    }
+
+    /// The next thing to tell the controller's driver.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When `tick` must be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        [self.drain_deadline(), self.reclaim_deadline(), self.lifecycle_deadline()].into_iter().flatten().min()
+    }
+
+    fn pump(&mut self) {
+        self.retry_waiting();
+        self.pump_append();
+        self.pump_drain();
+        self.pump_reclaim();
+        self.pump_lifecycle();
+    }
+
+    /// Names a scratch buffer of `length` bytes and has it allocated.
+    fn allocate(&mut self, length: u32) -> ScratchId {
+        let scratch = ScratchId(self.next_scratch);
+        self.next_scratch = self.next_scratch.wrapping_add(1);
+        self.effects.push_back(Effect::Allocate { scratch, length });
+        scratch
+    }
+
+    fn release_scratch(&mut self, scratch: Option<ScratchId>) {
+        self.effects.extend(scratch.map(|scratch| Effect::Release { scratch }));
+    }
+
+    fn port(&mut self, target: Target) -> &mut Port {
+        match target {
+            Target::Backing => &mut self.backing,
+            Target::Cache => &mut self.cache,
+        }
+    }
+
+    /// Makes what is completed on a volume durable; `Ready` at once if it is.
+    fn flush_target(&mut self, target: Target, waiter: Waiter) -> FlushRequest {
+        let request = self.port(target).request_flush(waiter);
+        if request == FlushRequest::Issue {
+            self.emit_flush(target);
+        }
+        request
+    }
+
+    fn emit_flush(&mut self, target: Target) {
+        let id = self.pending.insert(Pending::Flush(target));
+        self.effects.push_back(Effect::Flush { id, target });
+    }
+
+    fn flush_done(&mut self, target: Target, result: Result<(), IoFailure>) {
+        let (waiters, again) = self.port(target).flushed(result.is_ok());
+        if again {
+            self.emit_flush(target);
+        }
+        if target == Target::Cache && result.is_err() {
+            self.cache_failing();
+        }
+        for waiter in waiters {
+            match waiter {
+                Waiter::Request(request) if target == Target::Cache => self.cache_flushed_for(request, result),
+                Waiter::Request(request) => self.finish_part(request, result),
+                Waiter::Reclaim => self.reclaim_flushed(target, result),
+                Waiter::Lifecycle(serial) => self.step_flushed(serial, result),
+            }
+        }
+    }
+
+    /// A snapshot for people and tests.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let observation = self.observation();
+        let boost = self.boost.as_ref();
+        Status {
+            stage: self.stage,
+            dirty_bytes: observation.dirty_bytes,
+            cache_bytes: observation.cache_bytes,
+            used_bytes: boost.map_or(0, |boost| boost.space.used_bytes()),
+            high_water_bytes: observation.high_water_bytes,
+            evicted_bytes: observation.evicted_bytes,
+            drained_bytes: boost.map_or(0, |boost| boost.drained_bytes),
+            split_bytes: boost.map_or(0, |boost| boost.split_bytes),
+            hit_bytes: boost.map_or(0, |boost| boost.hit_bytes),
+            lost_bytes: self.loss.as_ref().map_or(0, Loss::total),
+            requests_in_flight: self.requests.len() + self.waiting.len(),
+        }
+    }
+
+    /// What the controller is told each sampling interval.
+    #[must_use]
+    pub fn observation(&self) -> Observation {
+        let boost = self.boost.as_ref();
+        let bytes = |blocks: u64| blocks * u64::from(BLOCK);
+        let lost = self.loss.as_ref().map_or(0, Loss::total);
+        Observation {
+            read_bytes: self.counters.read_bytes,
+            written_bytes: self.counters.written_bytes,
+            requests: self.counters.requests,
+            dirty_bytes: boost.map_or(0, |boost| bytes(boost.space.dirty + boost.queued_blocks)) + lost,
+            high_water_bytes: boost
+                .map_or(0, |boost| u64::from(boost.space.high_water) * u64::from(boost.space.geometry.segment_size)),
+            evicted_bytes: boost.map_or(0, |boost| boost.evicted_bytes),
+            cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
+            cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
+        }
+    }
+
+    /// Lost ranges (offset, length in bytes), in order.
+    #[must_use]
+    pub fn lost_ranges(&self) -> Vec<(u64, u64)> {
+        self.loss.as_ref().map_or_else(Vec::new, Loss::pairs)
+    }
+
+    /// Bytes of memory that the index and the segment table take.
+    #[must_use]
+    pub fn index_memory_bytes(&self) -> usize {
+        self.boost.as_ref().map_or(0, |boost| boost.index.memory_bytes() + boost.space.memory_bytes())
+    }
+
+    /// The backing volume has grown to `size` bytes.
+    ///
+    /// # Errors
+    /// If `size` is smaller than before or misaligned.
+    pub fn grow(&mut self, size: u64) -> Result<(), Rejected> {
+        if size < self.config.size || !size.is_multiple_of(u64::from(self.config.logical_block)) {
+            return Err(Rejected(format!(
+                "the device cannot go from {} to {size} bytes: it only grows",
+                self.config.size
+            )));
+        }
+        self.config.size = size;
+        Ok(())
+    }
+}

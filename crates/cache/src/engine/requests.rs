@@ -1,0 +1,233 @@
+//! Requests from submission to reply: admission, range locks, waiting, parts.
+
+use std::ops::Range;
+
+use surgetank_model::{Instant, Operation, Request, RequestId};
+
+use super::{Engine, FlushRequest, Stage, Waiter};
+use crate::effect::{Effect, IoFailure, ReplyError, Target};
+use crate::format::BLOCK;
+use crate::ranges::RangeSet;
+
+/// A request that has been started.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub request: Request,
+    /// Parts that have not ended, one of them the start itself.
+    parts: u32,
+    error: Option<ReplyError>,
+    /// A change that overwrote lost ranges durably must have that recorded before the reply.
+    healed: bool,
+    /// Flush: which ranges were lost when it came, if that is not recorded yet.
+    pub loss: Option<(u64, RangeSet)>,
+}
+
+/// What the application did so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub requests: u64,
+}
+
+/// The blocks that a request touches.
+pub(super) fn covered(request: &Request) -> Range<u64> {
+    let block = u64::from(BLOCK);
+    request.offset / block..(request.offset + request.length).div_ceil(block)
+}
+
+fn is_change(operation: Operation) -> bool {
+    match operation {
+        Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => true,
+        Operation::Read | Operation::Flush => false,
+    }
+}
+
+impl Engine {
+    /// Takes a request; exactly one `Effect::Reply` answers it.
+    pub fn submit(&mut self, now: Instant, request: Request) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        if !self.is_valid(&request) {
+            let result = Err(ReplyError::Invalid);
+            self.effects.push_back(Effect::Reply { request: request.id, result });
+            return;
+        }
+        if request.operation != Operation::Flush {
+            self.last_activity = self.now;
+        }
+        let behind = is_change(request.operation) && Self::overlaps_waiting(self.waiting.iter(), &request);
+        if behind || !self.try_start(request) {
+            self.waiting.push_back(request);
+        }
+    }
+
+    fn is_valid(&self, request: &Request) -> bool {
+        if request.operation == Operation::Flush {
+            return true;
+        }
+        let block = u64::from(self.config.logical_block);
+        let transfers = matches!(request.operation, Operation::Read | Operation::Write { .. });
+        request.length > 0
+            && request.offset.is_multiple_of(block)
+            && request.length.is_multiple_of(block)
+            && request.offset.checked_add(request.length).is_some_and(|end| end <= self.config.size)
+            && !(transfers && request.length > Request::LENGTH_MAX)
+            && !self.requests.contains_key(&request.id)
+    }
+
+    fn overlaps_waiting<'a>(mut waiting: impl Iterator<Item = &'a Request>, request: &Request) -> bool {
+        let range = covered(request);
+        waiting.any(|other| {
+            let other_range = covered(other);
+            is_change(other.operation) && other_range.start < range.end && range.start < other_range.end
+        })
+    }
+
+    /// Starts a request, unless it must wait.
+    fn try_start(&mut self, request: Request) -> bool {
+        if self.stage == Stage::Recovering {
+            return false;
+        }
+        match request.operation {
+            // While it is not known what the failing cache takes with it, nothing can be promised.
+            Operation::Flush if self.stage == Stage::Failing => false,
+            Operation::Flush => {
+                self.begin(request);
+                self.start_flush(request.id);
+                self.finish_part(request.id, Ok(()));
+                true
+            }
+            Operation::Read => {
+                self.begin(request);
+                self.start_read(&request);
+                self.finish_part(request.id, Ok(()));
+                true
+            }
+            Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => {
+                !self.is_locked(&covered(&request)) && self.start_change(&request)
+            }
+        }
+    }
+
+    /// Starts those of the waiting requests that need not wait any more; overlapping changes keep their order.
+    pub(super) fn retry_waiting(&mut self) {
+        if !std::mem::take(&mut self.retry_waiting) || self.waiting.is_empty() {
+            return;
+        }
+        let mut still = std::collections::VecDeque::with_capacity(self.waiting.len());
+        while let Some(request) = self.waiting.pop_front() {
+            let behind = is_change(request.operation) && Self::overlaps_waiting(still.iter(), &request);
+            if behind || !self.try_start(request) {
+                still.push_back(request);
+            }
+        }
+        self.waiting = still;
+    }
+
+    pub(super) fn begin(&mut self, request: Request) {
+        self.requests.insert(request.id, Active { request, parts: 1, error: None, healed: false, loss: None });
+    }
+
+    pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
+        self.locks.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+    }
+
+    pub(super) fn lock(&mut self, range: Range<u64>) {
+        self.locks.insert(range.start, range.end);
+    }
+
+    pub(super) fn add_part(&mut self, request: RequestId) {
+        if let Some(active) = self.requests.get_mut(&request) {
+            active.parts += 1;
+        }
+    }
+
+    /// One part of a request has ended; the last one answers it.
+    pub(super) fn finish_part(&mut self, id: RequestId, result: Result<(), IoFailure>) {
+        let Some(active) = self.requests.get_mut(&id) else { return };
+        if let Err(failure) = result {
+            let error = match failure {
+                IoFailure::NoSpace => ReplyError::NoSpace,
+                IoFailure::Unsupported => ReplyError::Unsupported,
+                IoFailure::Io | IoFailure::Corrupt | IoFailure::Gone => ReplyError::Io,
+            };
+            active.error.get_or_insert(error);
+        }
+        active.parts -= 1;
+        if active.parts > 0 {
+            return;
+        }
+        if active.error.is_none() && std::mem::take(&mut active.healed) {
+            active.parts = 1;
+            self.start_flush(id);
+            self.finish_part(id, Ok(()));
+            return;
+        }
+        if active.error.is_none() && active.loss.is_some() {
+            self.persist_loss(id);
+            return;
+        }
+        self.reply(id);
+    }
+
+    pub(super) fn reply(&mut self, id: RequestId) {
+        let Some(active) = self.requests.remove(&id) else { return };
+        let Request { operation, length, .. } = active.request;
+        if is_change(operation) {
+            self.locks.remove(&covered(&active.request).start);
+            self.retry_waiting |= !self.waiting.is_empty();
+        }
+        let result = match active.error {
+            None => Ok(()),
+            Some(error) => Err(error),
+        };
+        if result.is_ok() {
+            self.counters.requests += 1;
+            match operation {
+                Operation::Read => self.counters.read_bytes += length,
+                Operation::Write { .. } => self.counters.written_bytes += length,
+                Operation::Flush | Operation::Discard | Operation::WriteZeroes { .. } => {}
+            }
+        }
+        if operation != Operation::Flush {
+            self.last_activity = self.now;
+        }
+        self.stirred = true;
+        self.effects.push_back(Effect::Reply { request: id, result });
+    }
+
+    pub(super) fn fail_request(&mut self, id: RequestId, error: ReplyError) {
+        if let Some(active) = self.requests.get_mut(&id) {
+            active.error.get_or_insert(error);
+        }
+    }
+
+    /// A durable change overwrote lost ranges: record that before the reply.
+    pub(super) fn mark_healed(&mut self, id: RequestId) {
+        if let Some(active) = self.requests.get_mut(&id) {
+            active.healed = match active.request.operation {
+                Operation::Write { fua } | Operation::WriteZeroes { fua } => fua,
+                Operation::Read | Operation::Flush | Operation::Discard => false,
+            };
+        }
+    }
+
+    /// Makes everything completed so far durable, as a part of this request.
+    fn start_flush(&mut self, id: RequestId) {
+        let loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
+        if let Some(active) = self.requests.get_mut(&id) {
+            active.loss = loss;
+        }
+        let cached = self.boost.is_some() && self.stage != Stage::Adopting;
+        for target in [Target::Backing, Target::Cache] {
+            if target == Target::Cache && !cached {
+                continue;
+            }
+            self.add_part(id);
+            if self.flush_target(target, Waiter::Request(id)) == FlushRequest::Ready {
+                self.finish_part(id, Ok(()));
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Which blocks of the device are in the log: extents sorted by device block, eight bytes each.
+//!
+//! The device is cut into chunks of 4096 blocks (16 MiB); a chunk holds its extents in a sorted vector, so an entry
+//! needs 12 bits for its start and 12 for its length. Random 4 KiB writes cost 8 bytes a block plus the vector's slack,
+//! a streaming burst a few bytes a MiB.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Blocks in a chunk.
+pub const CHUNK_BLOCKS: u64 = 4096;
+
+/// What the device reads there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Data in the log.
+    Data,
+    /// Zeroes.
+    Zeroes,
+    /// Zeroes, discarded.
+    Discarded,
+}
+
+/// How an extent relates to the backing volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Newer than the backing volume.
+    Dirty,
+    /// As dirty, but the log could not be read: lost unless overwritten.
+    Bad,
+    /// Drained, but its record would be replayed by a recovery: a write here must go to the log.
+    Clean,
+    /// A copy of what the backing volume holds; no record of it would be replayed.
+    Copy,
+}
+
+impl State {
+    /// Whether a recovery could replay a record for this extent.
+    #[must_use]
+    pub const fn replayable(self) -> bool {
+        match self {
+            Self::Dirty | Self::Bad | Self::Clean => true,
+            Self::Copy => false,
+        }
+    }
+
+    /// Whether the backing volume lacks it.
+    #[must_use]
+    pub const fn dirty(self) -> bool {
+        match self {
+            Self::Dirty | Self::Bad => true,
+            Self::Clean | Self::Copy => false,
+        }
+    }
+}
+
+/// An extent as callers see it: `blocks` of the device from `block`, at `location` in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// First block of the device.
+    pub block: u64,
+    /// Blocks.
+    pub blocks: u32,
+    /// Block of the log that holds the first one; for `Zeroes` and `Discarded`, of the record's summary.
+    pub location: u32,
+    /// What it holds.
+    pub kind: Kind,
+    /// How it relates to the backing volume.
+    pub state: State,
+}
+
+impl Extent {
+    /// First block after the extent.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.block + self.blocks as u64
+    }
+
+    /// The part of the extent inside `range`, which overlaps it.
+    #[must_use]
+    pub fn clip(&self, range: &Range<u64>) -> Self {
+        let start = self.block.max(range.start);
+        let end = self.end().min(range.end);
+        let location = match self.kind {
+            Kind::Data => self.location + (start - self.block) as u32,
+            Kind::Zeroes | Kind::Discarded => self.location,
+        };
+        Self { block: start, blocks: (end - start) as u32, location, ..*self }
+    }
+
+    /// Whether `next` continues this extent on the device and in the log.
+    fn continues_in(&self, next: &Self) -> bool {
+        let location = match self.kind {
+            Kind::Data => self.location + self.blocks,
+            Kind::Zeroes | Kind::Discarded => self.location,
+        };
+        self.end() == next.block && self.kind == next.kind && self.state == next.state && location == next.location
+    }
+}
+
+/// An extent within its chunk. Bits of `head`, low to high: start (12), blocks − 1 (12), kind (2), state (2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed {
+    head: u32,
+    location: u32,
+}
+
+const _: () = assert!(std::mem::size_of::<Packed>() == 8);
+
+impl Packed {
+    fn start(self) -> u64 {
+        u64::from(self.head & 0xfff)
+    }
+
+    fn end(self) -> u64 {
+        self.start() + u64::from(self.head >> 12 & 0xfff) + 1
+    }
+
+    fn pack(extent: &Extent) -> Self {
+        let start = (extent.block % CHUNK_BLOCKS) as u32;
+        let kind = match extent.kind {
+            Kind::Data => 0,
+            Kind::Zeroes => 1,
+            Kind::Discarded => 2,
+        };
+        let state = match extent.state {
+            State::Dirty => 0,
+            State::Bad => 1,
+            State::Clean => 2,
+            State::Copy => 3,
+        };
+        Self { head: start | (extent.blocks - 1) << 12 | kind << 24 | state << 26, location: extent.location }
+    }
+
+    fn unpack(self, chunk: u64) -> Extent {
+        Extent {
+            block: chunk * CHUNK_BLOCKS + self.start(),
+            blocks: (self.end() - self.start()) as u32,
+            location: self.location,
+            kind: match self.head >> 24 & 3 {
+                0 => Kind::Data,
+                1 => Kind::Zeroes,
+                _ => Kind::Discarded,
+            },
+            state: match self.head >> 26 & 3 {
+                0 => State::Dirty,
+                1 => State::Bad,
+                2 => State::Clean,
+                _ => State::Copy,
+            },
+        }
+    }
+}
+
+/// The extents of one device.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    chunks: BTreeMap<u64, Vec<Packed>>,
+}
+
+/// The parts of a range of blocks chunk by chunk.
+fn by_chunk(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let chunks = if range.is_empty() { 0..0 } else { range.start / CHUNK_BLOCKS..(range.end - 1) / CHUNK_BLOCKS + 1 };
+    chunks.map(move |chunk| {
+        let start = range.start.max(chunk * CHUNK_BLOCKS);
+        let end = range.end.min((chunk + 1) * CHUNK_BLOCKS);
+        (chunk, start..end)
+    })
+}
+
+impl Index {
+    /// The extents that overlap a range, clipped to it, in order.
+    pub fn overlapping(&self, range: Range<u64>) -> impl Iterator<Item = Extent> + '_ {
+        let first_chunk = range.start / CHUNK_BLOCKS;
+        let last_chunk = if range.is_empty() { first_chunk } else { (range.end - 1) / CHUNK_BLOCKS + 1 };
+        self.chunks.range(first_chunk..last_chunk).flat_map(move |(&chunk, entries)| {
+            let base = chunk * CHUNK_BLOCKS;
+            let range = range.clone();
+            let from = entries.partition_point(|entry| base + entry.end() <= range.start);
+            entries[from..]
+                .iter()
+                .take_while({
+                    let end = range.end;
+                    move |entry| base + entry.start() < end
+                })
+                .map(move |entry| entry.unpack(chunk).clip(&range))
+        })
+    }
+
+    /// Replaces what overlaps `range` by `new` (whose range it is), or by nothing. Calls `removed` with every part of an
+    /// extent that goes.
+    pub fn replace(&mut self, range: Range<u64>, new: Option<Extent>, mut removed: impl FnMut(Extent)) {
+        for (chunk, part) in by_chunk(range) {
+            let new = new.map(|extent| extent.clip(&part));
+            if new.is_some() || self.chunks.contains_key(&chunk) {
+                self.replace_in_chunk(chunk, &part, new, &mut removed);
+            }
+        }
+    }
+
+    fn replace_in_chunk(
+        &mut self,
+        chunk: u64,
+        range: &Range<u64>,
+        new: Option<Extent>,
+        removed: &mut impl FnMut(Extent),
+    ) {
+        let base = chunk * CHUNK_BLOCKS;
+        let entries = self.chunks.entry(chunk).or_default();
+        let mut from = entries.partition_point(|entry| base + entry.end() <= range.start);
+        let mut until = from;
+        let mut pieces: smallvec::SmallVec<[Packed; 3]> = smallvec::SmallVec::new();
+        let mut tail = None;
+        while let Some(extent) = entries.get(until).map(|entry| entry.unpack(chunk)) {
+            if extent.block >= range.end {
+                break;
+            }
+            if extent.block < range.start {
+                pieces.push(Packed::pack(&extent.clip(&(extent.block..range.start))));
+            }
+            if extent.end() > range.end {
+                tail = Some(extent.clip(&(range.end..extent.end())));
+            }
+            removed(extent.clip(range));
+            until += 1;
+        }
+        if let Some(mut extent) = new {
+            // A streaming burst appends to the extent before it: keep it one entry.
+            let before = pieces.last().copied().or_else(|| from.checked_sub(1).map(|at| entries[at]));
+            if let Some(before) = before.map(|entry| entry.unpack(chunk)).filter(|before| before.continues_in(&extent))
+            {
+                if pieces.pop().is_none() {
+                    from -= 1;
+                }
+                extent = Extent { blocks: before.blocks + extent.blocks, ..before };
+            }
+            pieces.push(Packed::pack(&extent));
+        }
+        pieces.extend(tail.as_ref().map(Packed::pack));
+        if entries.len() == entries.capacity() && until - from < pieces.len() {
+            // A quarter more at a time: doubling would waste half the index of a random workload.
+            entries.reserve_exact((entries.len() / 4).max(4));
+        }
+        entries.splice(from..until, pieces);
+        if entries.is_empty() {
+            self.chunks.remove(&chunk);
+        }
+    }
+
+    /// Takes the extents in `range` that `goes` accepts out, wholly or in part. Calls `removed` with every part.
+    pub fn remove_where(&mut self, range: Range<u64>, goes: impl Fn(&Extent) -> bool, mut removed: impl FnMut(Extent)) {
+        let gone: smallvec::SmallVec<[Extent; 4]> = self.overlapping(range).filter(|extent| goes(extent)).collect();
+        for extent in gone {
+            self.replace(extent.block..extent.end(), None, &mut removed);
+        }
+    }
+
+    /// The first extent at or after `from` that `wanted` accepts.
+    pub fn find(&self, from: u64, mut wanted: impl FnMut(&Extent) -> bool) -> Option<Extent> {
+        self.overlapping(from..u64::MAX).find(|extent| wanted(extent))
+    }
+
+    /// All extents, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.overlapping(0..u64::MAX)
+    }
+
+    /// Changes the state of every data extent of a chunk that `of` accepts, and removes the accepted ones without data.
+    /// Returns how many blocks of data changed.
+    pub fn turn_to_copies(&mut self, chunk: u64, mut of: impl FnMut(&Extent) -> bool) -> u32 {
+        let mut kept = 0;
+        self.retain_in_chunk(chunk, |extent| {
+            if !of(&extent) {
+                return Some(extent);
+            }
+            match extent.kind {
+                Kind::Data => {
+                    kept += extent.blocks;
+                    Some(Extent { state: State::Copy, ..extent })
+                }
+                Kind::Zeroes | Kind::Discarded => None,
+            }
+        });
+        kept
+    }
+
+    /// Maps every extent of a chunk to what it becomes, or to nothing.
+    pub fn retain_in_chunk(&mut self, chunk: u64, mut becomes: impl FnMut(Extent) -> Option<Extent>) {
+        let Some(entries) = self.chunks.get_mut(&chunk) else { return };
+        entries.retain_mut(|entry| match becomes(entry.unpack(chunk)) {
+            Some(extent) => {
+                *entry = Packed::pack(&extent);
+                true
+            }
+            None => false,
+        });
+        if entries.is_empty() {
+            self.chunks.remove(&chunk);
+        }
+    }
+
+    /// The chunk of a block.
+    #[must_use]
+    pub const fn chunk_of(block: u64) -> u64 {
+        block / CHUNK_BLOCKS
+    }
+
+    /// Bytes that the index takes, for the memory bound.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.chunks.values().map(|entries| entries.capacity() * std::mem::size_of::<Packed>() + 48).sum()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.chunks.clear();
+    }
+}

@@ -1,0 +1,354 @@
+//! The segments of the log: which are free, what each holds, and which may be reused.
+//!
+//! A segment may be reused only when no recovery needs its records. Two rules follow:
+//! - every block in it is drained or superseded (`dirty == 0`), made durable where it is now (the reclaim cycle flushes
+//!   both volumes first), and the segment's generation in the segment table has grown durably;
+//! - it supersedes nothing in an older segment whose records would still be replayed, or the older version would come
+//!   back. Each segment remembers the oldest segment it superseded (`oldest_superseded`); everything between must go
+//!   before it, or with it in the same (atomic) page of the table.
+
+use crate::format::{Geometry, SEGMENTS_PER_PAGE};
+use crate::index::{Extent, Kind};
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nothing.
+    Free,
+    /// Records are appended.
+    Open,
+    /// Full, or closed early; its records would be replayed.
+    Sealed,
+    /// Holds only copies of what the backing volume has; may be reused at once.
+    Copies,
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// What it is used for.
+    pub usage: Use,
+    /// The generation that its records carry.
+    pub generation: u32,
+    /// Sequence of its first record: segments are replayed in this order.
+    pub order: u64,
+    /// Least `order` of a segment that has a record superseded by one of this segment's.
+    pub oldest_superseded: u64,
+    /// Blocks in the index that are here and not on the backing volume.
+    pub dirty: u32,
+    /// Blocks of data in the index that are here.
+    pub held: u32,
+    /// Reads of it in flight: it must not be overwritten.
+    pub pins: u32,
+    /// Appends to it in flight.
+    pub appends: u32,
+    /// Next block to append at.
+    pub position: u32,
+    /// When it was last read, for eviction of copies.
+    pub used_at: u64,
+    /// Chunks of the index that may refer to it.
+    pub chunks: Vec<u32>,
+    /// crc32c of each data block, by position.
+    pub checksums: Vec<u32>,
+}
+
+/// All segments of one log.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// How the volume is divided.
+    pub geometry: Geometry,
+    /// The segments.
+    pub segments: Vec<Segment>,
+    /// The open segment for records.
+    pub open: Option<u32>,
+    /// The open segment for copies made by reads.
+    pub open_copies: Option<u32>,
+    /// Blocks that queued writes may still need.
+    pub reserved: u64,
+    /// Blocks not on the backing volume.
+    pub dirty: u64,
+    /// Of those, blocks that could not be read.
+    pub bad: u64,
+    /// Largest `used_segments` so far.
+    pub high_water: u32,
+    in_use: u32,
+    clock: u64,
+}
+
+/// Segments kept for overwrites and tombstones when the cache is full.
+pub const RESERVE_SEGMENTS: u64 = 2;
+
+impl Space {
+    /// All segments free, with these generations.
+    #[must_use]
+    pub fn new(geometry: Geometry, generation: impl Fn(u32) -> u32) -> Self {
+        let segment = |number| Segment {
+            usage: Use::Free,
+            generation: generation(number),
+            order: 0,
+            oldest_superseded: u64::MAX,
+            dirty: 0,
+            held: 0,
+            pins: 0,
+            appends: 0,
+            position: 0,
+            used_at: 0,
+            chunks: Vec::new(),
+            checksums: Vec::new(),
+        };
+        Self {
+            geometry,
+            segments: (0..geometry.segments).map(segment).collect(),
+            open: None,
+            open_copies: None,
+            reserved: 0,
+            dirty: 0,
+            bad: 0,
+            high_water: 0,
+            in_use: 0,
+            clock: 0,
+        }
+    }
+
+    /// The segment of a block of the log.
+    #[must_use]
+    pub const fn segment_of(&self, location: u32) -> u32 {
+        location / self.geometry.segment_blocks()
+    }
+
+    /// The block of the log at a position of a segment.
+    #[must_use]
+    pub const fn location(&self, segment: u32, position: u32) -> u32 {
+        segment * self.geometry.segment_blocks() + position
+    }
+
+    /// First byte of a block of the log on the volume.
+    #[must_use]
+    pub const fn offset(&self, location: u32) -> u64 {
+        let position = location % self.geometry.segment_blocks();
+        self.geometry.segment_offset(self.segment_of(location)) + position as u64 * crate::format::BLOCK as u64
+    }
+
+    /// The checksums of data blocks from `location` on.
+    #[must_use]
+    pub fn checksums(&self, location: u32, blocks: u32) -> Option<Box<[u32]>> {
+        let first = (location % self.geometry.segment_blocks()) as usize;
+        self.segments[self.segment_of(location) as usize].checksums.get(first..first + blocks as usize).map(Into::into)
+    }
+
+    /// A read of a segment begins.
+    pub fn pin(&mut self, location: u32) {
+        self.clock += 1;
+        let clock = self.clock;
+        let segment = self.segment_of(location) as usize;
+        self.segments[segment].pins += 1;
+        self.segments[segment].used_at = clock;
+    }
+
+    /// A read of a segment has ended.
+    pub fn unpin(&mut self, location: u32) {
+        let segment = self.segment_of(location) as usize;
+        self.segments[segment].pins -= 1;
+    }
+
+    /// An extent is in the index now.
+    pub fn added(&mut self, extent: &Extent) {
+        let number = self.segment_of(extent.location) as usize;
+        let segment = &mut self.segments[number];
+        if extent.state.dirty() {
+            segment.dirty += extent.blocks;
+            self.dirty += u64::from(extent.blocks);
+        }
+        if extent.kind == Kind::Data {
+            segment.held += extent.blocks;
+        }
+        for chunk in extent.block / crate::index::CHUNK_BLOCKS..=(extent.end() - 1) / crate::index::CHUNK_BLOCKS {
+            if segment.chunks.last() != Some(&(chunk as u32)) {
+                segment.chunks.push(chunk as u32);
+            }
+        }
+    }
+
+    /// An extent, or a part, is no longer in the index; a record in segment `by` supersedes it.
+    pub fn removed(&mut self, extent: &Extent, by: Option<u32>) {
+        let number = self.segment_of(extent.location);
+        let segment = &mut self.segments[number as usize];
+        if extent.state.dirty() {
+            segment.dirty -= extent.blocks;
+            self.dirty -= u64::from(extent.blocks);
+        }
+        if extent.state == crate::index::State::Bad {
+            self.bad -= u64::from(extent.blocks);
+        }
+        if extent.kind == Kind::Data {
+            segment.held -= extent.blocks;
+        }
+        let order = segment.order;
+        if let Some(by) = by.filter(|&by| by != number && extent.state.replayable()) {
+            let newer = &mut self.segments[by as usize];
+            newer.oldest_superseded = newer.oldest_superseded.min(order);
+        }
+    }
+
+    /// An extent of the index, or a part, is on the backing volume now.
+    pub fn drained(&mut self, extent: &Extent) {
+        let number = self.segment_of(extent.location) as usize;
+        self.segments[number].dirty -= extent.blocks;
+        self.dirty -= u64::from(extent.blocks);
+    }
+
+    /// Bytes of segments whose records would be replayed.
+    #[must_use]
+    pub const fn used_bytes(&self) -> u64 {
+        self.in_use as u64 * self.geometry.segment_size as u64
+    }
+
+    /// Whether any record would be replayed.
+    #[must_use]
+    pub const fn is_unused(&self) -> bool {
+        self.in_use == 0
+    }
+
+    /// Usable bytes of the cache: all segments but the reserve.
+    #[must_use]
+    pub const fn usable_bytes(&self) -> u64 {
+        (self.geometry.segments as u64 - RESERVE_SEGMENTS) * self.geometry.segment_size as u64
+    }
+
+    /// Blocks that one queued part of `blocks` may need in the log, summaries and segment ends included.
+    #[must_use]
+    pub const fn need(blocks: u32) -> u64 {
+        blocks as u64 + 2 + blocks as u64 / 128
+    }
+
+    /// Whether `need` blocks can be promised, leaving `keep` segments free.
+    #[must_use]
+    pub fn has_room(&self, need: u64, keep: u64) -> bool {
+        let per_segment = u64::from(self.geometry.segment_blocks()) - 2;
+        let reusable = u64::from(self.geometry.segments - self.in_use) - u64::from(self.open_copies.is_some());
+        let open = self.open.map_or(0, |open| {
+            u64::from(self.geometry.segment_blocks() - self.segments[open as usize].position).saturating_sub(2)
+        });
+        reusable.saturating_sub(keep) * per_segment + open >= self.reserved + need
+    }
+
+    /// A segment that can be overwritten: free, else the copies that were read least lately.
+    #[must_use]
+    pub fn reusable(&self) -> Option<u32> {
+        self.segments
+            .iter()
+            .enumerate()
+            .filter(|(number, segment)| {
+                let busy = segment.pins > 0 || segment.appends > 0 || self.open_copies == Some(*number as u32);
+                !busy && matches!(segment.usage, Use::Free | Use::Copies)
+            })
+            .min_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number))
+            .map(|(number, _)| number as u32)
+    }
+
+    /// Starts to fill a reusable segment, whose extents have been taken out of the index.
+    pub fn start(&mut self, number: u32, usage: Use, order: u64) {
+        self.clock += 1;
+        let clock = self.clock;
+        let segment = &mut self.segments[number as usize];
+        debug_assert!(segment.pins == 0 && segment.dirty == 0 && segment.held == 0);
+        *segment = Segment {
+            usage,
+            generation: segment.generation,
+            order,
+            oldest_superseded: u64::MAX,
+            dirty: 0,
+            held: 0,
+            pins: 0,
+            appends: 0,
+            position: 0,
+            used_at: clock,
+            chunks: Vec::new(),
+            checksums: Vec::new(),
+        };
+        if usage == Use::Open {
+            self.in_use += 1;
+            self.high_water = self.high_water.max(self.in_use);
+            self.open = Some(number);
+        } else {
+            self.open_copies = Some(number);
+        }
+    }
+
+    /// Recovery: a segment that holds records.
+    pub fn restore(&mut self, number: u32, order: u64) {
+        self.start(number, Use::Open, order);
+        self.open = None;
+        let blocks = self.geometry.segment_blocks();
+        let segment = &mut self.segments[number as usize];
+        segment.usage = Use::Sealed;
+        segment.position = blocks;
+        segment.checksums = vec![0; blocks as usize];
+    }
+
+    /// Closes the open segment.
+    pub fn seal(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.segments[open as usize].usage = Use::Sealed;
+            self.segments[open as usize].chunks.shrink_to_fit();
+        }
+    }
+
+    /// Segments that may be freed together by one write of one page of the segment table: the page and its segments.
+    #[must_use]
+    pub fn reclaimable(&self) -> Option<(u32, Vec<u32>)> {
+        let mut used: Vec<u32> = (0..self.geometry.segments)
+            .filter(|&number| matches!(self.segments[number as usize].usage, Use::Open | Use::Sealed))
+            .collect();
+        used.sort_unstable_by_key(|&number| self.segments[number as usize].order);
+        let mut page = None;
+        let mut youngest_kept = None;
+        let mut freed = Vec::new();
+        for number in used {
+            let segment = &self.segments[number as usize];
+            let own_page = number / SEGMENTS_PER_PAGE;
+            let idle = segment.usage == Use::Sealed && segment.dirty == 0 && segment.appends == 0;
+            let free_of_older = youngest_kept.is_none_or(|order| segment.oldest_superseded > order);
+            if idle && free_of_older && page.is_none_or(|page| page == own_page) {
+                page = Some(own_page);
+                freed.push(number);
+            } else {
+                youngest_kept = Some(segment.order);
+            }
+        }
+        page.map(|page| (page, freed))
+    }
+
+    /// The orders up to which segments should be drained first when room is wanted: the oldest few.
+    #[must_use]
+    pub fn oldest_orders(&self, count: usize) -> u64 {
+        let mut orders: Vec<u64> = self
+            .segments
+            .iter()
+            .filter(|segment| matches!(segment.usage, Use::Open | Use::Sealed))
+            .map(|segment| segment.order)
+            .collect();
+        orders.sort_unstable();
+        orders.get(count.saturating_sub(1)).or(orders.last()).copied().unwrap_or(u64::MAX)
+    }
+
+    /// A segment's records are durably outdated; what the index still holds of it are copies.
+    pub fn free(&mut self, number: u32) {
+        let segment = &mut self.segments[number as usize];
+        segment.generation += 1;
+        segment.usage = if segment.held > 0 { Use::Copies } else { Use::Free };
+        segment.oldest_superseded = u64::MAX;
+        if segment.held == 0 {
+            segment.chunks = Vec::new();
+            segment.checksums = Vec::new();
+        }
+        self.in_use -= 1;
+    }
+
+    /// Bytes that the table takes, for the memory bound.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let of = |segment: &Segment| 4 * (segment.chunks.capacity() + segment.checksums.capacity());
+        self.segments.iter().map(|segment| std::mem::size_of::<Segment>() + of(segment)).sum()
+    }
+}
