@@ -42,16 +42,17 @@ pub struct TokenBucket {
 const NANO: i128 = 1_000_000_000;
 
 impl TokenBucket {
-    /// A bucket that is full at `now`. `rate_per_s` is at least 1.
+    /// A bucket that is full at `now`. `rate_per_s` and `capacity` are at least 1: without capacity no token would
+    /// ever be there.
     #[must_use]
     pub fn full(now: Instant, rate_per_s: u64, capacity: u64) -> Self {
-        let capacity_nanotokens = i128::from(capacity) * NANO;
+        let capacity_nanotokens = i128::from(capacity.max(1)) * NANO;
         Self { rate_per_s: rate_per_s.max(1), level_nanotokens: capacity_nanotokens, capacity_nanotokens, updated: now }
     }
 
     fn refill(&mut self, now: Instant) {
         let elapsed = i128::from(now.as_nanoseconds().saturating_sub(self.updated.as_nanoseconds()));
-        let refilled = self.level_nanotokens + elapsed * i128::from(self.rate_per_s);
+        let refilled = self.level_nanotokens.saturating_add(elapsed.saturating_mul(i128::from(self.rate_per_s)));
         self.level_nanotokens = refilled.min(self.capacity_nanotokens);
         self.updated = self.updated.max(now);
     }

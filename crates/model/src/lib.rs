@@ -3,6 +3,7 @@
 //! This crate is pure: no I/O, no clock, no randomness of its own.
 
 pub mod bucket;
+pub mod catalog;
 pub mod cost;
 pub mod observation;
 pub mod random;
@@ -12,9 +13,11 @@ pub mod units;
 pub mod volume_type;
 
 pub use bucket::{Limits, TokenBucket};
+pub use catalog::Catalog;
 pub use observation::Observation;
 pub use request::{BufferRange, Operation, Request, RequestId};
 pub use time::Instant;
 pub use units::{Bandwidth, Bytes, Iops};
+pub use volume_type::VolumeType;
 
 pub use std::time::Duration;

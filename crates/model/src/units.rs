@@ -78,10 +78,14 @@ impl Bytes {
         self.0 as f64 / GIB as f64
     }
 
-    /// Rounded up to a multiple of `grain`.
+    /// Rounded up to a multiple of `grain`; unchanged if `grain` is zero, the largest number of bytes if it overflows.
     #[must_use]
     pub const fn round_up(self, grain: Self) -> Self {
-        Self(self.0.div_ceil(grain.0) * grain.0)
+        match self.0.checked_next_multiple_of(grain.0) {
+            Some(rounded) => Self(rounded),
+            None if grain.0 == 0 => self,
+            None => Self(u64::MAX),
+        }
     }
 }
 
@@ -155,29 +159,33 @@ fn split(text: &str, what: &str, example: &str) -> Result<(Decimal, String), Par
     let (number, unit) = text.split_at(end);
     let unit = unit.trim();
     if text.starts_with('-') {
-        return Err(ParseUnitError(format!("\"{text}\" is negative: a {what} is at least zero, such as \"{example}\"")));
+        return Err(ParseUnitError(format!(
+            "\"{text}\" is negative: a {what} is at least zero, such as \"{example}\""
+        )));
     }
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = format!("{whole}{fraction}");
     if whole.is_empty() || digits.len() > 24 || fraction.contains('.') {
-        return Err(ParseUnitError(format!("\"{text}\" is not a {what}: write a number and a unit, such as \"{example}\"")));
+        return Err(ParseUnitError(format!(
+            "\"{text}\" is not a {what}: write a number and a unit, such as \"{example}\""
+        )));
     }
     if unit.is_empty() {
         return Err(ParseUnitError(format!("\"{text}\" has no unit: write a {what} such as \"{example}\"")));
     }
-    let digits = digits.parse().map_err(|_| ParseUnitError(format!("\"{text}\" is not a {what}, such as \"{example}\"")))?;
+    let digits =
+        digits.parse().map_err(|_| ParseUnitError(format!("\"{text}\" is not a {what}, such as \"{example}\"")))?;
     Ok((Decimal { digits, decimals: fraction.len() as u32 }, unit.to_owned()))
 }
 
 /// number × factor, which must be a whole number that fits.
 fn scale(text: &str, number: &Decimal, factor: u128, smallest: &str) -> Result<u64, ParseUnitError> {
     let divisor = 10u128.pow(number.decimals);
-    let scaled = number
-        .digits
-        .checked_mul(factor)
-        .ok_or_else(|| ParseUnitError(format!("\"{text}\" is too large")))?;
+    let scaled = number.digits.checked_mul(factor).ok_or_else(|| ParseUnitError(format!("\"{text}\" is too large")))?;
     if scaled % divisor != 0 {
-        return Err(ParseUnitError(format!("\"{text}\" is not a whole number of {smallest}: write it in a smaller unit")));
+        return Err(ParseUnitError(format!(
+            "\"{text}\" is not a whole number of {smallest}: write it in a smaller unit"
+        )));
     }
     u64::try_from(scaled / divisor).map_err(|_| ParseUnitError(format!("\"{text}\" is too large")))
 }
@@ -203,7 +211,9 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         let (number, unit) = split(text, "size", "50 GiB")?;
         let factor = byte_factor(&unit).ok_or_else(|| {
-            ParseUnitError(format!("\"{text}\" has the unknown unit \"{unit}\": sizes are in B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"))
+            ParseUnitError(format!(
+                "\"{text}\" has the unknown unit \"{unit}\": sizes are in B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+            ))
         })?;
         // A fraction of a byte in "0.3 GiB" is rounded down: people mean the size, not the byte.
         let divisor = 10u128.pow(number.decimals);
@@ -221,7 +231,9 @@ impl FromStr for Bandwidth {
     fn from_str(text: &str) -> Result<Self, ParseUnitError> {
         let (number, unit) = split(text, "rate", "33 MiB/s")?;
         let factor = unit.strip_suffix("/s").and_then(|unit| byte_factor(unit.trim())).ok_or_else(|| {
-            ParseUnitError(format!("\"{text}\" has the unknown unit \"{unit}\": rates are in KiB/s, MiB/s, GiB/s, kB/s, MB/s or GB/s"))
+            ParseUnitError(format!(
+                "\"{text}\" has the unknown unit \"{unit}\": rates are in KiB/s, MiB/s, GiB/s, kB/s, MB/s or GB/s"
+            ))
         })?;
         let divisor = 10u128.pow(number.decimals);
         let scaled = number.digits.checked_mul(factor).map(|scaled| scaled / divisor);
@@ -275,7 +287,8 @@ impl FromStr for Span {
 
 /// Writes `value` with the largest unit that keeps it a whole number, so that parsing gives it back.
 fn write_exact(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fmt::Result {
-    let (factor, unit) = units.iter().rev().find(|(factor, _)| value % factor == 0 && value >= *factor).unwrap_or(&units[0]);
+    let (factor, unit) =
+        units.iter().rev().find(|(factor, _)| value.is_multiple_of(*factor) && value >= *factor).unwrap_or(&units[0]);
     f.pad(&format!("{} {unit}", value / factor))
 }
 
@@ -303,7 +316,14 @@ impl fmt::Display for Span {
         write_exact(
             f,
             ns,
-            &[(1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"), (60_000_000_000, "min"), (3_600_000_000_000, "h")],
+            &[
+                (1, "ns"),
+                (1_000, "us"),
+                (1_000_000, "ms"),
+                (1_000_000_000, "s"),
+                (60_000_000_000, "min"),
+                (3_600_000_000_000, "h"),
+            ],
         )
     }
 }
