@@ -1,0 +1,432 @@
+//! The NBD front over real sockets: a small client of our own for the corners, real clients for the rest.
+
+#![allow(clippy::print_stdout, reason = "tests say what they skip")]
+
+#[allow(dead_code, reason = "each test file uses a part")]
+mod front_support;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use front_support::{Driver, has, run, try_run};
+use surgetank_device::front::nbd::wire::{self, RequestHeader, command, command_flag, error, option, option_reply};
+use surgetank_device::front::nbd::{Extent, Limits, NbdConfig, NbdFront};
+use surgetank_device::front::{Export, Front};
+
+const MIB: usize = 1 << 20;
+
+fn config(socket: &Path, size: usize, logical_block: u32) -> NbdConfig {
+    NbdConfig {
+        export: Export { name: "data".into(), size: size as u64, logical_block },
+        unix: Some(socket.to_owned()),
+        tcp: None,
+        limits: Limits::default(),
+    }
+}
+
+struct Server {
+    driver: Driver,
+    socket: PathBuf,
+    uri: String,
+    _directory: tempfile::TempDir,
+}
+
+fn server(size: usize, logical_block: u32) -> Server {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("data.sock");
+    let front = NbdFront::open(config(&socket, size, logical_block)).unwrap();
+    let uri = front.address();
+    Server { driver: Driver::start(front, size), socket, uri, _directory: directory }
+}
+
+/// A client that speaks bytes.
+struct Client(UnixStream);
+
+impl Client {
+    fn connect(socket: &Path) -> Self {
+        let mut client = Self(UnixStream::connect(socket).unwrap());
+        let greeting = client.take(18);
+        assert_eq!(greeting[..8], wire::MAGIC.to_be_bytes());
+        client.put(&3u32.to_be_bytes());
+        client
+    }
+
+    /// Connected, with structured replies and `base:allocation` if so.
+    fn open(socket: &Path, structured: bool) -> Self {
+        let mut client = Self::connect(socket);
+        if structured {
+            client.option(option::STRUCTURED_REPLY, &[]);
+            assert_eq!(client.option_reply().0, option_reply::ACK);
+            let mut data = vec![0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15];
+            data.extend(b"base:allocation");
+            client.option(option::SET_META_CONTEXT, &data);
+            assert_eq!(client.option_reply().0, option_reply::META_CONTEXT);
+            assert_eq!(client.option_reply().0, option_reply::ACK);
+        }
+        client.option(option::GO, &[0, 0, 0, 0, 0, 0]);
+        while client.option_reply().0 != option_reply::ACK {}
+        client
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+    }
+
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn option(&mut self, option: u32, data: &[u8]) {
+        self.put(&wire::OPTION_MAGIC.to_be_bytes());
+        self.put(&option.to_be_bytes());
+        self.put(&(data.len() as u32).to_be_bytes());
+        self.put(data);
+    }
+
+    fn option_reply(&mut self) -> (u32, Vec<u8>) {
+        let head = self.take(20);
+        assert_eq!(head[..8], wire::OPTION_REPLY_MAGIC.to_be_bytes());
+        let kind = u32::from_be_bytes(head[12..16].try_into().unwrap());
+        let length = u32::from_be_bytes(head[16..20].try_into().unwrap());
+        (kind, self.take(length as usize))
+    }
+
+    fn request(&mut self, command: u16, flags: u16, offset: u64, length: u32) {
+        let header = RequestHeader { flags, command, cookie: 0x77, offset, length };
+        self.put(&header.encode());
+    }
+
+    /// The error of a simple reply.
+    fn simple(&mut self) -> u32 {
+        let head = self.take(16);
+        assert_eq!(head[..4], wire::SIMPLE_REPLY_MAGIC.to_be_bytes());
+        assert_eq!(head[8..], 0x77u64.to_be_bytes());
+        u32::from_be_bytes(head[4..8].try_into().unwrap())
+    }
+
+    fn ask(&mut self, command: u16, flags: u16, offset: u64, length: u32) -> u32 {
+        self.request(command, flags, offset, length);
+        self.simple()
+    }
+
+    /// The type and the payload of a chunk.
+    fn chunk(&mut self) -> (u16, Vec<u8>) {
+        let head = self.take(20);
+        assert_eq!(head[..6], [0x66, 0x8e, 0x33, 0xef, 0, 1], "one chunk, done");
+        let length = u32::from_be_bytes(head[16..20].try_into().unwrap());
+        (u16::from_be_bytes([head[6], head[7]]), self.take(length as usize))
+    }
+
+    fn is_closed(&mut self) -> bool {
+        // What the server had not read makes the end a reset.
+        let mut rest = Vec::new();
+        let end = self.0.read_to_end(&mut rest);
+        rest.is_empty() && end.map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |_| true)
+    }
+}
+
+#[test]
+fn options_are_answered_as_the_specification_says() {
+    let server = server(MIB, 512);
+    let mut client = Client::connect(&server.socket);
+    client.option(option::LIST, &[]);
+    assert_eq!(client.option_reply(), (option_reply::SERVER, b"\0\0\0\x04data".to_vec()));
+    assert_eq!(client.option_reply().0, option_reply::ACK);
+    client.option(5, &[]);
+    assert_eq!(client.option_reply().0, option_reply::ERROR_UNSUPPORTED, "no TLS");
+    client.option(option::GO, b"\0\0\0\x05other\0\0");
+    assert_eq!(client.option_reply().0, option_reply::ERROR_UNKNOWN);
+    client.option(option::GO, b"\0\0\0\x63x");
+    assert_eq!(client.option_reply().0, option_reply::ERROR_INVALID);
+    client.option(option::SET_META_CONTEXT, &[0; 8]);
+    assert_eq!(client.option_reply().0, option_reply::ERROR_INVALID, "structured replies come first");
+    client.option(option::INFO, &vec![0; 1 << 20]);
+    assert_eq!(client.option_reply().0, option_reply::ERROR_TOO_BIG);
+    client.option(option::INFO, b"\0\0\0\x04data\0\x01\0\x03");
+    let (kind, export) = client.option_reply();
+    assert_eq!((kind, &export[..10]), (option_reply::INFO, &[0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0][..]));
+    let flags = u16::from_be_bytes([export[10], export[11]]);
+    assert_eq!(flags, 0b1_0110_1101, "flags, flush, fua, trim, write zeroes, multi-conn");
+    assert_eq!(client.option_reply().1, [0, 3, 0, 0, 2, 0, 0, 0, 16, 0, 2, 0, 0, 0], "512, 4096, 32 MiB");
+    assert_eq!(client.option_reply().0, option_reply::ACK);
+    client.option(option::EXPORT_NAME, b"data");
+    assert_eq!(client.take(10)[..8], (MIB as u64).to_be_bytes());
+    assert_eq!(client.ask(command::FLUSH, 0, 0, 0), 0);
+    let mut client = Client::connect(&server.socket);
+    client.option(option::ABORT, &[]);
+    assert_eq!(client.option_reply().0, option_reply::ACK);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn bad_requests_are_refused_and_the_connection_lives_on() {
+    let server = server(MIB, 4096);
+    let mut client = Client::open(&server.socket, false);
+    let end = MIB as u64;
+    assert_eq!(client.ask(command::READ, 0, 512, 4096), error::EINVAL, "not aligned");
+    assert_eq!(client.ask(command::READ, 0, 0, 512), error::EINVAL, "shorter than a block");
+    assert_eq!(client.ask(command::READ, 0, 0, 0), error::EINVAL, "nothing");
+    assert_eq!(client.ask(command::READ, 0, end, 4096), error::EINVAL, "beyond the end");
+    assert_eq!(client.ask(command::READ, 0, u64::MAX - 4095, 4096), error::EINVAL, "overflow");
+    assert_eq!(client.ask(command::READ, 0, 0, 64 << 20), error::EINVAL, "too long");
+    assert_eq!(client.ask(command::READ, command_flag::DONT_FRAGMENT, 0, 4096), error::EINVAL, "not agreed on");
+    assert_eq!(client.ask(command::TRIM, 0, end - 4096, 8192), error::EINVAL);
+    assert_eq!(client.ask(command::WRITE_ZEROES, 0, end, 4096), error::ENOSPC);
+    assert_eq!(client.ask(command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, 4096), error::ENOTSUP);
+    assert_eq!(client.ask(command::BLOCK_STATUS, 0, 0, 4096), error::EINVAL, "not agreed on");
+    assert_eq!(client.ask(99, 0, 0, 4096), error::EINVAL);
+    assert_eq!(client.ask(command::FLUSH, 0x8000, 0, 0), error::EINVAL);
+    // The data of refused writes are skipped.
+    for (offset, length, expected) in [(end, 4096, error::ENOSPC), (7, 100_000, error::EINVAL)] {
+        client.request(command::WRITE, 0, offset, length);
+        client.put(&vec![9; length as usize]);
+        assert_eq!(client.simple(), expected);
+    }
+    client.request(command::WRITE, command_flag::FUA, 4096, 4096);
+    client.put(&[5; 4096]);
+    assert_eq!(client.simple(), 0);
+    client.request(command::READ, 0, 0, 8192);
+    assert_eq!(client.simple(), 0);
+    let data = client.take(8192);
+    assert!(data[..4096].iter().all(|&byte| byte == 0) && data[4096..].iter().all(|&byte| byte == 5));
+    client.request(command::DISCONNECT, 0, 0, 0);
+    assert!(client.is_closed());
+    let mut client = Client::open(&server.socket, false);
+    client.put(&[0; 28]);
+    assert!(client.is_closed(), "no magic");
+}
+
+#[test]
+fn structured_replies_and_block_status() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let front = NbdFront::open(config(&socket, MIB, 512)).unwrap().with_extents(Box::new(|offset, length, found| {
+        assert!(offset + length <= MIB as u64);
+        found.push(Extent { length: 4096, hole: true, zero: true });
+        found.push(Extent { length: u64::MAX, hole: false, zero: false });
+    }));
+    let driver = Driver::start(front, MIB);
+    driver.disk.lock().unwrap()[512] = 7;
+    let mut client = Client::open(&socket, true);
+    client.request(command::READ, command_flag::DONT_FRAGMENT, 512, 512);
+    let (kind, payload) = client.chunk();
+    assert_eq!((kind, payload.len(), payload[8]), (wire::chunk::OFFSET_DATA, 520, 7));
+    assert_eq!(payload[..8], 512u64.to_be_bytes());
+    client.request(command::READ, 0, MIB as u64, 512);
+    let (kind, payload) = client.chunk();
+    assert_eq!((kind, &payload[..4]), (wire::chunk::ERROR, &error::EINVAL.to_be_bytes()[..]));
+    client.request(command::BLOCK_STATUS, 0, 0, 8192);
+    let (kind, payload) = client.chunk();
+    assert_eq!(kind, wire::chunk::BLOCK_STATUS);
+    assert_eq!(payload, [0, 0, 0, 1, 0, 0, 16, 0, 0, 0, 0, 3, 0, 0, 16, 0, 0, 0, 0, 0]);
+    client.request(command::BLOCK_STATUS, command_flag::ONE_EXTENT, 0, 8192);
+    assert_eq!(client.chunk().1.len(), 12);
+    assert_eq!(client.ask(command::TRIM, command_flag::FUA, 0, 4096), 0);
+    assert_eq!(driver.seen.flushes.load(Ordering::SeqCst), 1, "a durable trim flushes");
+}
+
+#[test]
+fn a_client_that_does_not_read_blocks_nobody_and_holds_little() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let front = NbdFront::open(config(&socket, 64 * MIB, 512)).unwrap();
+    let held_max = Arc::new(AtomicUsize::new(0));
+    let watched = Arc::clone(&held_max);
+    let driver = Driver::start_watching(front, 64 * MIB, move |front| {
+        watched.fetch_max(front.held_bytes(), Ordering::SeqCst);
+    });
+    let mut greedy = Client::open(&socket, false);
+    greedy.0.set_nonblocking(true).unwrap();
+    let header = RequestHeader { flags: 0, command: command::READ, cookie: 1, offset: 0, length: MIB as u32 }.encode();
+    let mut asked = 0;
+    while asked < 2000 && greedy.0.write_all(&header).is_ok() {
+        asked += 1;
+    }
+    assert!(asked > 64, "the socket takes many requests");
+    let mut polite = Client::open(&socket, false);
+    for _ in 0..20 {
+        polite.request(command::READ, 0, 0, 4096);
+        assert_eq!(polite.simple(), 0);
+        polite.take(4096);
+    }
+    let held = held_max.load(Ordering::SeqCst);
+    assert!(held <= Limits::default().bytes + MIB + 4096, "{held} bytes held");
+    // When it reads after all, everything comes.
+    greedy.0.set_nonblocking(false).unwrap();
+    let mut reply = vec![0; 16 + MIB];
+    for _ in 0..asked.min(100) {
+        greedy.0.read_exact(&mut reply).unwrap();
+    }
+    drop(greedy);
+    drop(driver);
+}
+
+#[test]
+fn a_lost_connection_leaves_its_requests_to_complete() {
+    let server = server(MIB, 512);
+    let seen = &server.driver.seen;
+    seen.hold.store(true, Ordering::SeqCst);
+    let mut client = Client::open(&server.socket, false);
+    for block in 0..8 {
+        client.request(command::WRITE, 0, block * 512, 512);
+        client.put(&[block as u8 + 1; 512]);
+        client.request(command::READ, 0, block * 512, 512);
+    }
+    // Half a write, never finished.
+    client.request(command::WRITE, 0, 0, 65536);
+    client.put(&[1; 100]);
+    // Another connection sees that the first one's bytes were read before it goes.
+    let mut second = Client::open(&server.socket, false);
+    second.request(command::FLUSH, 0, 0, 0);
+    client.0.shutdown(Shutdown::Both).unwrap();
+    drop(client);
+    seen.hold.store(false, Ordering::SeqCst);
+    assert_eq!(second.simple(), 0);
+    for block in 0..8 {
+        second.request(command::READ, 0, block * 512, 512);
+        assert_eq!(second.simple(), 0);
+        assert_eq!(second.take(512), [block as u8 + 1; 512]);
+    }
+    assert_eq!(seen.writes.load(Ordering::SeqCst), 8);
+}
+
+#[test]
+fn idle_handshakes_give_way_at_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let driver = Driver::start(NbdFront::open(NbdConfig { limits, ..config(&socket, MIB, 512) }).unwrap(), MIB);
+    let mut busy = Client::open(&socket, false);
+    let mut idle = Client::connect(&socket);
+    let mut next = Client::open(&socket, false);
+    assert!(idle.is_closed());
+    assert_eq!((busy.ask(command::FLUSH, 0, 0, 0), next.ask(command::FLUSH, 0, 0, 0)), (0, 0));
+    let mut refused = UnixStream::connect(&socket).unwrap();
+    assert_eq!(refused.read(&mut [0; 18]).unwrap(), 0);
+    drop(driver);
+}
+
+#[test]
+fn places_to_listen() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("data.sock");
+    let front = NbdFront::open(config(&socket, MIB, 512)).unwrap();
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let error = NbdFront::open(config(&socket, MIB, 512)).err().unwrap().to_string();
+    assert!(error.contains("another process listens"), "{error}");
+    drop(front);
+    assert!(!socket.exists(), "the socket goes with its server");
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    drop(NbdFront::open(config(&socket, MIB, 512)).unwrap());
+    std::fs::write(&socket, "precious").unwrap();
+    assert!(NbdFront::open(config(&socket, MIB, 512)).is_err(), "a file is not a stale socket");
+    let tcp =
+        |address: &str| NbdConfig { unix: None, tcp: Some(address.parse().unwrap()), ..config(&socket, MIB, 512) };
+    let error = NbdFront::open(tcp("0.0.0.0:0")).err().unwrap().to_string();
+    assert!(error.contains("neither encrypted nor authenticated"), "{error}");
+    let front = NbdFront::open(tcp("127.0.0.1:0")).unwrap();
+    let address = front.tcp_address().unwrap();
+    assert_eq!(front.address(), format!("nbd://{address}"));
+    let driver = Driver::start(front, MIB);
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    drop(driver);
+}
+
+#[test]
+fn libnbd_tools() {
+    if !has("nbdinfo") || !has("nbdcopy") {
+        return;
+    }
+    let server = server(16 * MIB, 512);
+    let info = run("nbdinfo", &["--json", &server.uri]);
+    for expected in
+        ["\"can_multi_conn\": true", "\"can_fua\": true", "\"can_trim\": true", "\"block_size_minimum\": 512"]
+    {
+        assert!(info.contains(expected), "{expected} in {info}");
+    }
+    assert!(run("nbdinfo", &["--list", &server.uri]).contains("data"));
+    assert!(run("nbdinfo", &["--map", &server.uri]).contains("data"));
+    let directory = tempfile::tempdir().unwrap();
+    let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
+    let bytes: Vec<u8> =
+        (0..16 * MIB as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
+    std::fs::write(&source, &bytes).unwrap();
+    run("nbdcopy", &["--flush", source.to_str().unwrap(), &server.uri]);
+    run("nbdcopy", &[&server.uri, copy.to_str().unwrap()]);
+    assert!(std::fs::read(&copy).unwrap() == bytes);
+    assert!(*server.driver.disk.lock().unwrap() == bytes);
+    assert!(server.driver.seen.flushes.load(Ordering::SeqCst) > 0);
+}
+
+#[test]
+fn qemu_tools() {
+    if !has("qemu-io") || !has("qemu-img") {
+        return;
+    }
+    let server = server(16 * MIB, 512);
+    let commands = [
+        "write -P 7 0 1M",
+        "write -f -P 8 1M 64k",
+        "read -P 7 0 1M",
+        "write -z 0 4k",
+        "read -P 0 0 4k",
+        "discard 4k 4k",
+        "read -P 0 4k 4k",
+        "flush",
+        "read -P 8 1M 64k",
+    ];
+    let mut arguments = vec!["-f", "raw"];
+    arguments.extend(commands.iter().flat_map(|command| ["-c", *command]));
+    arguments.push(&server.uri);
+    let output = run("qemu-io", &arguments);
+    assert!(!output.contains("failed") && !output.contains("error"), "{output}");
+    let seen = &server.driver.seen;
+    assert!(seen.zeroed.load(Ordering::SeqCst) >= 4096 && seen.discarded.load(Ordering::SeqCst) >= 4096);
+    run("qemu-img", &["bench", "-f", "raw", "-w", "-c", "500", "-d", "16", "-s", "4096", &server.uri]);
+    assert!(run("qemu-img", &["map", "--output=json", "-f", "raw", &server.uri]).contains("\"data\": true"));
+}
+
+#[test]
+fn fio_verifies() {
+    if !has("fio") {
+        return;
+    }
+    if !String::from_utf8_lossy(&try_run("fio", &["--enghelp"]).stdout).contains("nbd") {
+        println!("skipped: fio has no nbd engine");
+        return;
+    }
+    let server = server(32 * MIB, 4096);
+    let uri = format!("--uri={}", server.uri);
+    for (name, mode, size, depth) in
+        [("large", "write", "1M", "8"), ("small", "randrw", "4k", "32"), ("mixed", "randwrite", "4k-256k", "16")]
+    {
+        let (mode, size, depth) = (format!("--rw={mode}"), format!("--bsrange={size}"), format!("--iodepth={depth}"));
+        let size = if size.contains("k-") { size } else { size.replace("range", "") };
+        let name = format!("--name={name}");
+        run(
+            "fio",
+            &[
+                &name,
+                "--ioengine=nbd",
+                &uri,
+                &mode,
+                &size,
+                &depth,
+                "--size=32M",
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--randseed=7",
+                "--group_reporting",
+            ],
+        );
+    }
+}
