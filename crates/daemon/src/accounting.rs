@@ -1,0 +1,219 @@
+//! What boosts cost, and what moved when: for `status`, and for the reports that plot it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::cost::{Account, Cost, Rental};
+use surgetank_model::volume_type::Billing;
+use surgetank_model::{Bandwidth, Bytes, Instant};
+use surgetank_policy as policy;
+
+use crate::shard::Sample;
+
+/// Samples that are kept: four hours at one a second.
+const ACTIVITY_MAX: usize = 4 * 3600;
+/// Finished boosts that are kept in memory.
+const BOOSTS_MAX: usize = 1024;
+/// Hours in a month, as providers' price lists count it.
+const HOURS_PER_MONTH: f64 = 730.0;
+
+/// What a device has cost over all runs of the daemon. Part of the journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Adjusted GB-seconds of everything rented.
+    pub agbs: f64,
+    /// USD; `None`: a price is unknown.
+    pub usd: Option<f64>,
+}
+
+/// What is known of a volume's price.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Price {
+    /// Reserved bandwidth.
+    pub bandwidth: Bandwidth,
+    /// USD per GiB and month; `None`: unknown.
+    pub usd_per_gib_month: Option<f64>,
+}
+
+impl Price {
+    /// USD an hour for a volume of this size.
+    #[must_use]
+    pub fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
+        self.usd_per_gib_month.map(|usd| usd * size.as_gib() / HOURS_PER_MONTH)
+    }
+
+    fn rental(&self, volume: &str, size: Bytes, from: Instant) -> Rental {
+        Rental {
+            volume: volume.to_owned(),
+            size,
+            bandwidth: self.bandwidth,
+            usd_per_hour: self.usd_per_hour(size),
+            billing: Billing::default(),
+            from,
+            until: None,
+        }
+    }
+}
+
+/// A finished boost. Times that were not reached are `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BoostReport {
+    /// Seconds since the daemon's start at which the volume was asked for.
+    pub started_s: f64,
+    /// From asking for the volume to the first absorbed write.
+    pub attach_s: Option<f64>,
+    /// From the first absorbed write to the last drain.
+    pub absorb_s: Option<f64>,
+    /// From the last drain until the engine let go.
+    pub drain_s: Option<f64>,
+    /// From asking for the volume until it was deleted.
+    pub rented_s: f64,
+    /// Size of the caching volume.
+    pub cache_gib: f64,
+    /// Most of it in use.
+    pub high_water_gib: f64,
+    /// What a larger one would have taken.
+    pub evicted_gib: f64,
+}
+
+impl BoostReport {
+    fn new(record: &policy::BoostRecord) -> Self {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        Self {
+            started_s: record.started.as_seconds(),
+            attach_s: seconds(record.attach_time()),
+            absorb_s: seconds(record.absorb_time()),
+            drain_s: seconds(record.drain_time()),
+            rented_s: record.ended.since(record.started).as_secs_f64(),
+            cache_gib: record.size.as_gib(),
+            high_water_gib: record.high_water.as_gib(),
+            evicted_gib: record.evicted.as_gib(),
+        }
+    }
+}
+
+/// What moved in one sampling interval, in bytes, and the levels at its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Activity {
+    /// End of the interval, in seconds since the daemon's start.
+    pub at_s: f64,
+    /// Its length.
+    pub interval_s: f64,
+    /// Read by the application.
+    pub app_read_bytes: u64,
+    /// Written by the application.
+    pub app_written_bytes: u64,
+    /// Read from the backing volume.
+    pub backing_read_bytes: u64,
+    /// Written to the backing volume, by the application or the drain.
+    pub backing_written_bytes: u64,
+    /// Read from the caching volume.
+    pub cache_read_bytes: u64,
+    /// Written to the caching volume.
+    pub cache_written_bytes: u64,
+    /// Of `backing_written_bytes`: by the drain.
+    pub drained_bytes: u64,
+    /// Not yet on the backing volume.
+    pub dirty_bytes: u64,
+    /// Size of the caching volume in use.
+    pub cache_bytes: u64,
+}
+
+/// The accounts and the activity of one device.
+#[derive(Debug)]
+pub struct Accounts {
+    account: Account,
+    /// Costs before this run of the daemon.
+    before: Totals,
+    caching: Option<Price>,
+    boosts: VecDeque<BoostReport>,
+    activity: VecDeque<Activity>,
+    last: Option<Sample>,
+}
+
+const BACKING: &str = "backing";
+const CACHING: &str = "caching";
+
+impl Accounts {
+    /// Opens the accounts: the backing volume is rented all the time.
+    #[must_use]
+    pub fn new(now: Instant, before: Totals, backing: Price, backing_size: Bytes, caching: Option<Price>) -> Self {
+        let mut account = Account::default();
+        account.add(backing.rental(BACKING, backing_size, now));
+        Self { account, before, caching, boosts: VecDeque::new(), activity: VecDeque::new(), last: None }
+    }
+
+    /// A caching volume is asked for: the bill starts.
+    pub fn rent(&mut self, now: Instant, size: Bytes) {
+        if let Some(price) = self.caching {
+            self.account.add(price.rental(CACHING, size, now));
+        }
+    }
+
+    /// The caching volume is gone: the bill stops.
+    pub fn give_back(&mut self, now: Instant) {
+        self.account.end(CACHING, now);
+    }
+
+    /// A boost has ended.
+    pub fn boosted(&mut self, record: &policy::BoostRecord) {
+        if self.boosts.len() == BOOSTS_MAX {
+            self.boosts.pop_front();
+        }
+        self.boosts.push_back(BoostReport::new(record));
+    }
+
+    /// What everything cost until now, earlier runs included.
+    #[must_use]
+    pub fn totals(&self, now: Instant) -> Totals {
+        let Cost { agbs, usd } = self.account.total(now);
+        let before = if self.before == Totals::default() { Some(0.0) } else { self.before.usd };
+        Totals { agbs: self.before.agbs + agbs, usd: before.zip(usd).map(|(before, usd)| before + usd) }
+    }
+
+    /// Takes a sample and remembers what moved since the last.
+    pub fn observe(&mut self, sample: &Sample) {
+        if let Some(last) = &self.last {
+            let activity = difference(last, sample);
+            if self.activity.len() == ACTIVITY_MAX {
+                self.activity.pop_front();
+            }
+            self.activity.push_back(activity);
+        }
+        self.last = Some(sample.clone());
+    }
+
+    /// The application's throughput over the last interval, in bytes per second.
+    #[must_use]
+    pub fn throughput(&self) -> f64 {
+        self.activity.back().map_or(0.0, |last| {
+            (last.app_read_bytes + last.app_written_bytes) as f64 / last.interval_s.max(1e-9)
+        })
+    }
+
+    /// For reports: finished boosts, activity, and what was rented when.
+    #[must_use]
+    pub fn report(&self) -> (Vec<BoostReport>, Vec<Activity>, Account) {
+        (self.boosts.iter().copied().collect(), self.activity.iter().copied().collect(), self.account.clone())
+    }
+}
+
+fn difference(last: &Sample, now: &Sample) -> Activity {
+    // A counter that counts from the adoption begins anew with the next caching volume.
+    let drained = now.status.drained_bytes.checked_sub(last.status.drained_bytes).unwrap_or(now.status.drained_bytes);
+    Activity {
+        at_s: now.now.as_seconds(),
+        interval_s: now.now.since(last.now).as_secs_f64(),
+        app_read_bytes: now.observation.read_bytes.saturating_sub(last.observation.read_bytes),
+        app_written_bytes: now.observation.written_bytes.saturating_sub(last.observation.written_bytes),
+        backing_read_bytes: now.backing.read_bytes - last.backing.read_bytes,
+        backing_written_bytes: now.backing.written_bytes - last.backing.written_bytes,
+        cache_read_bytes: now.cache.read_bytes - last.cache.read_bytes,
+        cache_written_bytes: now.cache.written_bytes - last.cache.written_bytes,
+        drained_bytes: drained,
+        dirty_bytes: now.status.dirty_bytes,
+        cache_bytes: now.status.cache_bytes,
+    }
+}

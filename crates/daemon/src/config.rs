@@ -1,0 +1,525 @@
+//! The daemon's configuration file: `surgetank serve --config FILE`.
+//!
+//! The shape of the file is a contract (`interface.md`); what leaves this module has been checked as far as that goes
+//! without touching a device.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_policy::Name;
+use surgetank_policy::budget::Budget;
+use surgetank_provider::local::LocalConfig;
+use toml::Spanned;
+
+pub use crate::toml_error::ConfigError;
+use crate::toml_error::{Source, nearest};
+
+/// Where the daemon keeps what must survive it.
+const STATE_DIRECTORY: &str = "/var/lib/surgetank";
+/// Where the daemon keeps its sockets.
+const RUN_DIRECTORY: &str = "/run/surgetank";
+/// The longest Unix socket path that Linux takes, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Owner records, journals, the lock.
+    pub state_directory: PathBuf,
+    /// Sockets.
+    pub run_directory: PathBuf,
+    /// The control socket.
+    pub control_socket: PathBuf,
+    /// The local provider, if the file has one or a device asks for it.
+    pub local: Option<LocalConfig>,
+    /// The elastic devices, by name.
+    pub devices: BTreeMap<String, DeviceConfig>,
+    /// How often volumes that nobody owns are looked for.
+    pub sweep_interval: Duration,
+}
+
+/// One elastic device.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The backing volume.
+    pub backing: Backing,
+    /// How it is exported.
+    pub export: Export,
+    /// The NBD server's Unix socket.
+    pub socket: PathBuf,
+    /// Nominal limits of the backing volume. The bandwidth is what utilization is relative to.
+    pub backing_limits: Limits,
+    /// Whether the daemon holds the backing volume to these limits (files that stand for slow volumes).
+    pub backing_throttle: bool,
+    /// What the backing volume costs, if known.
+    pub backing_usd_per_gib_month: Option<f64>,
+    /// What to rent; `None`: never anything, the device passes through.
+    pub caching: Option<CachingConfig>,
+    /// When to rent it.
+    pub policy: PolicyConfig,
+    /// What happens to dirty data when the daemon stops.
+    pub on_stop: OnStop,
+}
+
+/// Where the bytes of a backing volume are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A block device or a file.
+    Path(PathBuf),
+    /// Memory, lost when the daemon ends: for benchmarks.
+    Memory(Bytes),
+}
+
+/// How a device is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Export {
+    /// A loop device if the machine and the rights allow one, else NBD.
+    Auto,
+    /// A file served by FUSE with a loop device over it.
+    Fuse,
+    /// An NBD server on a Unix socket.
+    Nbd,
+}
+
+/// What happens to dirty data when the daemon stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnStop {
+    /// They stay on the caching volume, which stays attached (and billed) until the daemon is back.
+    #[default]
+    Keep,
+    /// They are drained and the caching volume is given back before the daemon ends.
+    Drain,
+}
+
+/// The caching volumes of a device.
+#[derive(Clone, Debug)]
+pub struct CachingConfig {
+    /// The provider's name of the type.
+    pub volume_type: String,
+    /// Nominal limits. The bandwidth is what costs are computed from.
+    pub limits: Limits,
+    /// Size of the first one.
+    pub initial_size: Bytes,
+    /// Smallest and largest one.
+    pub size: (Bytes, Bytes),
+    /// Whether the daemon holds caching volumes to their limits.
+    pub throttle: bool,
+    /// What it costs, if known.
+    pub usd_per_gib_month: Option<f64>,
+}
+
+/// When to boost.
+#[derive(Clone, Debug)]
+pub struct PolicyConfig {
+    /// Which controller.
+    pub name: Name,
+    /// Share of the backing bandwidth above which a boost starts.
+    pub utilization_threshold: f64,
+    /// How long utilization stays below it before the drain has priority.
+    pub inactivity_delay: Duration,
+    /// How often the controller looks.
+    pub sampling: Duration,
+    /// Sizes are multiples of this.
+    pub grain: Bytes,
+    /// Send burst writes to both volumes; absent: as the controller's name says.
+    pub split: Option<bool>,
+    /// Least time from boost to boost; absent: as the controller's name says.
+    pub boost_interval: Option<Duration>,
+    /// The most that caching volumes may cost.
+    pub budget: Budget,
+    /// First and longest wait after a refusal.
+    pub retry: (Duration, Duration),
+    /// How long the provider may take to create, attach and detach.
+    pub timeouts: Timeouts,
+}
+
+/// How long the provider may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To create a volume.
+    pub create: Duration,
+    /// To attach and adopt it.
+    pub attach: Duration,
+    /// To detach and delete it.
+    pub detach: Duration,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::check(&Source::read(file)?)
+    }
+
+    /// Checks a text; `file` is for messages.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn from_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::check(&Source { file: file.to_owned(), text: text.to_owned() })
+    }
+
+    fn check(source: &Source) -> Result<Self, ConfigError> {
+        let raw: RawConfig = source.parse()?;
+        if raw.device.is_empty() {
+            let mend = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
+            return Err(source.at(None, mend));
+        }
+        let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
+        let rents = raw.device.values().any(|device| device.caching.is_some());
+        let local = raw.provider.local.or_else(|| rents.then(LocalConfig::default));
+        let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
+        for (name, device) in raw.device {
+            check_name(source, &name)?;
+            let span = Some(device.backing.span());
+            let device = device.check(source, name.get_ref(), &run_directory, local.as_ref())?;
+            let same = |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
+            if let Some((other, _)) = devices.iter().find(|(_, other)| same(other)) {
+                let message = format!("the device {other} has this backing volume already: give each device its own");
+                return Err(source.at(span, message));
+            }
+            devices.insert(name.into_inner(), device);
+        }
+        Ok(Self {
+            state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
+            control_socket: raw.control_socket.unwrap_or_else(|| run_directory.join("control.sock")),
+            run_directory,
+            local,
+            devices,
+            sweep_interval: raw.sweep_interval.map_or(Duration::from_secs(300), |span| span.0),
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    state_directory: Option<PathBuf>,
+    run_directory: Option<PathBuf>,
+    control_socket: Option<PathBuf>,
+    sweep_interval: Option<Span>,
+    #[serde(default)]
+    provider: RawProviders,
+    #[serde(default)]
+    device: BTreeMap<Spanned<String>, RawDevice>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProviders {
+    local: Option<LocalConfig>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDevice {
+    backing: Spanned<String>,
+    export: Option<Spanned<String>>,
+    socket: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    throttle: bool,
+    backing_limits: RawLimits,
+    backing_usd_per_gib_month: Option<f64>,
+    caching: Option<RawCaching>,
+    #[serde(default)]
+    policy: RawPolicy,
+    #[serde(default)]
+    on_stop: OnStop,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLimits {
+    bandwidth: Bandwidth,
+    iops: Option<Iops>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCaching {
+    provider: Option<Spanned<String>>,
+    volume_type: Option<Spanned<String>>,
+    bandwidth: Option<Bandwidth>,
+    iops: Option<Iops>,
+    initial_size: Option<Spanned<Bytes>>,
+    min_size: Option<Bytes>,
+    max_size: Option<Bytes>,
+    #[serde(default = "yes")]
+    throttle: bool,
+    usd_per_gib_month: Option<f64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawPolicy {
+    name: Option<Name>,
+    utilization_threshold: Option<Spanned<f64>>,
+    inactivity_delay: Option<Span>,
+    sampling: Option<Spanned<Span>>,
+    size_grain: Option<Spanned<Bytes>>,
+    split: Option<bool>,
+    boost_interval: Option<Span>,
+    retry_first: Option<Span>,
+    retry_longest: Option<Span>,
+    create_timeout: Option<Span>,
+    attach_timeout: Option<Span>,
+    detach_timeout: Option<Span>,
+    budget: RawBudget,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawBudget {
+    agbs_per_hour: Option<f64>,
+    agbs_per_day: Option<f64>,
+    usd_per_hour: Option<f64>,
+    usd_per_day: Option<f64>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl RawDevice {
+    fn check(
+        self,
+        source: &Source,
+        name: &str,
+        run_directory: &Path,
+        local: Option<&LocalConfig>,
+    ) -> Result<DeviceConfig, ConfigError> {
+        let socket = match self.socket {
+            Some(socket) => check_socket(source, Some(socket.span()), socket.into_inner())?,
+            None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
+        };
+        let caching = match (self.caching, local) {
+            (Some(caching), Some(local)) => Some(caching.check(source, local)?),
+            _ => None,
+        };
+        Ok(DeviceConfig {
+            backing: check_backing(source, &self.backing)?,
+            export: self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?,
+            socket,
+            backing_limits: Limits { bandwidth: Some(self.backing_limits.bandwidth), iops: self.backing_limits.iops },
+            backing_throttle: self.throttle,
+            backing_usd_per_gib_month: self.backing_usd_per_gib_month,
+            caching,
+            policy: self.policy.check(source)?,
+            on_stop: self.on_stop,
+        })
+    }
+}
+
+impl RawCaching {
+    fn check(self, source: &Source, local: &LocalConfig) -> Result<CachingConfig, ConfigError> {
+        if let Some(provider) = &self.provider
+            && provider.get_ref() != "local"
+        {
+            let message = format!(
+                "the provider \"{}\" is not supported in this version: write provider = \"local\"",
+                provider.get_ref()
+            );
+            return Err(source.at(Some(provider.span()), message));
+        }
+        let span = self.volume_type.as_ref().map(Spanned::span);
+        let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
+        let of_type = local.volume_type(&volume_type).map_err(|error| source.at(span, error.to_string()))?;
+        let min = self.min_size.unwrap_or(of_type.min_size).max(of_type.min_size);
+        let max = self.max_size.unwrap_or(of_type.max_size).min(of_type.max_size);
+        let span = self.initial_size.as_ref().map(Spanned::span);
+        let initial_size = self.initial_size.map_or(Bytes::from_gib(10).clamp(min, max.max(min)), Spanned::into_inner);
+        if initial_size < min || initial_size > max {
+            let message = format!(
+                "initial_size is {initial_size}, but a caching volume of type \"{volume_type}\" is from {min} to {max} here"
+            );
+            return Err(source.at(span, message));
+        }
+        Ok(CachingConfig {
+            limits: Limits {
+                bandwidth: Some(self.bandwidth.unwrap_or(of_type.bandwidth)),
+                iops: self.iops.or(of_type.iops),
+            },
+            volume_type,
+            initial_size,
+            size: (min, max),
+            throttle: self.throttle,
+            usd_per_gib_month: self.usd_per_gib_month,
+        })
+    }
+}
+
+impl RawPolicy {
+    fn check(self, source: &Source) -> Result<PolicyConfig, ConfigError> {
+        let threshold = self.utilization_threshold.as_ref().map_or(0.30, |threshold| *threshold.get_ref());
+        if !(threshold > 0.0 && threshold <= 1.0) {
+            let message = format!(
+                "utilization_threshold is {threshold}: it is a share of the backing bandwidth above 0 and at most 1, such as 0.30"
+            );
+            return Err(source.at(self.utilization_threshold.map(|threshold| threshold.span()), message));
+        }
+        let sampling = self.sampling.as_ref().map_or(Duration::from_secs(1), |sampling| sampling.get_ref().0);
+        if sampling < Duration::from_millis(10) {
+            let message = "sampling is below 10 ms: write how often the controller looks, such as \"1 s\"";
+            return Err(source.at(self.sampling.map(|sampling| sampling.span()), message));
+        }
+        let grain = self.size_grain.as_ref().map_or(Bytes::from_gib(1), |grain| *grain.get_ref());
+        if grain == Bytes::ZERO || grain.get() % 4096 != 0 {
+            let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
+            return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
+        }
+        let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
+        Ok(PolicyConfig {
+            name: self.name.unwrap_or_default(),
+            utilization_threshold: threshold,
+            inactivity_delay: or(self.inactivity_delay, 30),
+            sampling,
+            grain,
+            split: self.split,
+            boost_interval: self.boost_interval.map(|span| span.0),
+            budget: Budget {
+                agbs_per_hour: self.budget.agbs_per_hour,
+                agbs_per_day: self.budget.agbs_per_day,
+                usd_per_hour: self.budget.usd_per_hour,
+                usd_per_day: self.budget.usd_per_day,
+            },
+            retry: (or(self.retry_first, 2), or(self.retry_longest, 300)),
+            timeouts: Timeouts {
+                create: or(self.create_timeout, 60),
+                attach: or(self.attach_timeout, 90),
+                detach: or(self.detach_timeout, 90),
+            },
+        })
+    }
+}
+
+/// Device names become file names, socket names and thread names.
+fn check_name(source: &Source, name: &Spanned<String>) -> Result<(), ConfigError> {
+    let text = name.get_ref();
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 32 || text.starts_with('.') || !text.chars().all(allowed) {
+        let message = format!(
+            "the device name \"{text}\" does not do: take 1 to 32 letters, digits, '-', '_' and '.', not beginning with a dot"
+        );
+        return Err(source.at(Some(name.span()), message));
+    }
+    Ok(())
+}
+
+fn check_backing(source: &Source, backing: &Spanned<String>) -> Result<Backing, ConfigError> {
+    let text = backing.get_ref();
+    if let Some(size) = text.strip_prefix("memory:") {
+        let size = size.parse::<Bytes>().map_err(|error| source.at(Some(backing.span()), error.to_string()))?;
+        if size == Bytes::ZERO || size.get() % 4096 != 0 {
+            let message = format!("a backing volume in memory cannot have {size}: write a multiple of 4 KiB");
+            return Err(source.at(Some(backing.span()), message));
+        }
+        return Ok(Backing::Memory(size));
+    }
+    if text.is_empty() {
+        let message = "backing is empty: write the path of a block device or file, such as \"/dev/vdb\"";
+        return Err(source.at(Some(backing.span()), message));
+    }
+    Ok(Backing::Path(PathBuf::from(text)))
+}
+
+fn check_export(source: &Source, export: &Spanned<String>) -> Result<Export, ConfigError> {
+    let message = match export.get_ref().as_str() {
+        "auto" => return Ok(Export::Auto),
+        "fuse" => return Ok(Export::Fuse),
+        "nbd" => return Ok(Export::Nbd),
+        "ublk" => "the export \"ublk\" is not supported in this version: write \"fuse\", \"nbd\" or \"auto\"".to_owned(),
+        other => match nearest(other, ["auto", "fuse", "nbd"].into_iter()) {
+            Some(nearest) => format!("unknown export \"{other}\": did you mean \"{nearest}\"?"),
+            None => format!("unknown export \"{other}\": write \"auto\", \"fuse\" or \"nbd\""),
+        },
+    };
+    Err(source.at(Some(export.span()), message))
+}
+
+fn check_socket(
+    source: &Source,
+    span: Option<std::ops::Range<usize>>,
+    socket: PathBuf,
+) -> Result<PathBuf, ConfigError> {
+    let length = socket.as_os_str().len();
+    if length > SOCKET_PATH_MAX {
+        let message = format!(
+            "the socket path {} has {length} bytes, and Linux takes {SOCKET_PATH_MAX}: choose a shorter one",
+            socket.display()
+        );
+        return Err(source.at(span, message));
+    }
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = r#"
+[provider.local]
+directory = "/tmp/volumes"
+
+[device.data]
+backing = "/dev/vdb"           # or a file
+export = "auto"
+[device.data.backing_limits]
+bandwidth = "33 MiB/s"
+[device.data.caching]
+provider = "local"
+volume_type = "fast"
+bandwidth = "128 MiB/s"
+initial_size = "10 GiB"
+[device.data.policy]
+name = "paper"
+utilization_threshold = 0.30
+inactivity_delay = "30 s"
+"#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        Config::from_text(Path::new("s.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_file_is_read() {
+        let config = load(MINIMAL).unwrap();
+        let device = &config.devices["data"];
+        assert_eq!(device.backing, Backing::Path("/dev/vdb".into()));
+        assert_eq!(device.socket, Path::new("/run/surgetank/data.sock"));
+        let caching = device.caching.as_ref().unwrap();
+        assert_eq!(caching.initial_size, Bytes::from_gib(10));
+        assert_eq!(device.policy.inactivity_delay, Duration::from_secs(30));
+        assert_eq!(config.control_socket, Path::new("/run/surgetank/control.sock"));
+    }
+
+    #[test]
+    fn every_mistake_is_placed_and_mended() {
+        for (from, to, expected) in [
+            ("\"33 MiB/s\"", "33", "s.toml:9:13: 33 has no unit"),
+            ("export = \"auto\"", "export = \"ublk\"", "s.toml:7:10: the export \"ublk\" is not supported"),
+            ("export = \"auto\"", "export = \"fsue\"", "s.toml:7:10: unknown export \"fsue\": did you mean \"fuse\"?"),
+            ("= 0.30", "= 3.0", "s.toml:17:25: utilization_threshold is 3"),
+            ("[device.data]", "[device.\"a/b\"]", "s.toml:5:9: the device name \"a/b\""),
+            ("\"fast\"", "\"fats\"", "s.toml:12:15: the local provider has no volume type \"fats\": did you mean \"fast\""),
+            ("\"local\"", "\"aws\"", "s.toml:11:12: the provider \"aws\" is not supported"),
+            ("backing = ", "bakcing = ", "did you mean \"backing\""),
+            ("name = \"paper\"", "name = \"papr\"", "did you mean \"paper\""),
+            ("\"/dev/vdb\"", "\"memory:5\"", "s.toml:6:11: \"5\" has no unit"),
+            ("\"10 GiB\"", "\"10 KiB\"", "s.toml:14:16: initial_size is 10 KiB"),
+        ] {
+            assert!(MINIMAL.contains(from), "{from}");
+            let message = load(&MINIMAL.replacen(from, to, 1)).unwrap_err();
+            assert!(message.contains(expected), "{message}\n expected {expected}");
+        }
+        assert!(load("").unwrap_err().contains("has no device"));
+        let twice = format!("{MINIMAL}\n[device.b]\nbacking = \"/dev/vdb\"\nbacking_limits.bandwidth = \"1 MiB/s\"");
+        assert!(load(&twice).unwrap_err().contains("has this backing volume already"));
+    }
+}

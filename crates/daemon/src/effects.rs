@@ -1,0 +1,386 @@
+//! Carries out the engine's effects on volumes: what is in flight, and what its completion means to the engine.
+
+use surgetank_cache::effect::Slices;
+use surgetank_cache::format::{BLOCK, Summary};
+use surgetank_cache::{Effect, EffectId, Epoch, IoFailure, Outcome, Slice, Target, format};
+use surgetank_device::volume::Operation;
+use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Volume, VolumeIo};
+use surgetank_model::Instant;
+
+use crate::buffers::Buffers;
+
+const BLOCK_BYTES: usize = BLOCK as usize;
+
+/// Bytes that have moved on one volume since the shard started (counters).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written, zeroed ranges included.
+    pub written_bytes: u64,
+}
+
+/// What a completion means to the engine.
+#[derive(Debug)]
+enum Purpose {
+    /// Done, or failed.
+    Plain,
+    /// A read whose blocks must match their checksums.
+    Verify { into: BufferSlice, checksums: Box<[u32]> },
+    /// A record; the engine wants its summary back.
+    Append { summary: Box<Summary> },
+    /// Both superblocks.
+    Superblocks { area: BufferSlice },
+    /// The segment table.
+    Table { area: BufferSlice, epoch: Epoch, segments: u32 },
+    /// A segment of the log.
+    Scan { area: BufferSlice, epoch: Epoch, segment: u32, generation: u32 },
+}
+
+#[derive(Debug)]
+struct InFlight {
+    effect: EffectId,
+    target: Target,
+    operation: Operation,
+    length: u64,
+    purpose: Purpose,
+}
+
+/// An I/O to start.
+struct Start {
+    effect: EffectId,
+    target: Target,
+    operation: Operation,
+    offset: u64,
+    length: u64,
+    memory: Vec<BufferSlice>,
+    purpose: Purpose,
+}
+
+/// A volume in use, with what is in flight on it.
+struct Attached {
+    volume: Box<dyn Volume>,
+    in_flight: usize,
+    moved: Moved,
+}
+
+/// The volumes of one device and everything in flight on them.
+pub struct Volumes {
+    backing: Attached,
+    cache: Option<Attached>,
+    /// Indexed by I/O token, so tokens are unique on both volumes.
+    table: Vec<Option<InFlight>>,
+    free: Vec<u32>,
+    /// Outcomes that are known without any I/O.
+    ready: Vec<(EffectId, Outcome)>,
+    completions: Vec<Completion>,
+    /// What the caching volumes of the past have moved.
+    cache_moved_before: Moved,
+}
+
+impl Volumes {
+    /// A device on its backing volume alone.
+    pub fn new(backing: Box<dyn Volume>) -> Self {
+        Self {
+            backing: Attached { volume: backing, in_flight: 0, moved: Moved::default() },
+            cache: None,
+            table: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            completions: Vec::new(),
+            cache_moved_before: Moved::default(),
+        }
+    }
+
+    /// The backing volume.
+    pub fn backing(&mut self) -> &mut dyn Volume {
+        &mut *self.backing.volume
+    }
+
+    /// The caching volume, if one is in use.
+    pub fn cache(&self) -> Option<&dyn Volume> {
+        self.cache.as_ref().map(|attached| &*attached.volume)
+    }
+
+    /// Takes a caching volume into use. The last one has been let go.
+    pub fn attach(&mut self, volume: Box<dyn Volume>) {
+        self.detach();
+        self.cache = Some(Attached { volume, in_flight: 0, moved: Moved::default() });
+    }
+
+    /// Lets the caching volume go: closed when this returns. What was still in flight on it fails as `Gone`.
+    pub fn detach(&mut self) {
+        let Some(attached) = self.cache.take() else { return };
+        self.cache_moved_before.read_bytes += attached.moved.read_bytes;
+        self.cache_moved_before.written_bytes += attached.moved.written_bytes;
+        for token in 0..self.table.len() {
+            if self.table[token].as_ref().is_some_and(|io| io.target == Target::Cache) {
+                let gone = Completion { token: token as u64, result: Err(Failure::Gone) };
+                self.completions.push(gone);
+            }
+        }
+        for completion in std::mem::take(&mut self.completions) {
+            self.finish(&completion);
+        }
+    }
+
+    /// I/Os in flight on the caching volume.
+    #[must_use]
+    pub fn cache_in_flight(&self) -> usize {
+        self.cache.as_ref().map_or(0, |attached| attached.in_flight)
+    }
+
+    /// I/Os in flight on both volumes.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.backing.in_flight + self.cache_in_flight()
+    }
+
+    /// Bytes moved on the backing volume and on all caching volumes so far.
+    #[must_use]
+    pub fn moved(&self) -> (Moved, Moved) {
+        let now = self.cache.as_ref().map_or(Moved::default(), |attached| attached.moved);
+        let before = self.cache_moved_before;
+        let cache = Moved {
+            read_bytes: before.read_bytes + now.read_bytes,
+            written_bytes: before.written_bytes + now.written_bytes,
+        };
+        (self.backing.moved, cache)
+    }
+
+    /// When a volume wants to be polled even if its descriptor stays silent.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let cache = self.cache.as_ref().and_then(|attached| attached.volume.next_deadline());
+        [self.backing.volume.next_deadline(), cache].into_iter().flatten().min()
+    }
+
+    /// Starts what waits on the volumes and appends what has ended to `outcomes`.
+    pub fn poll(&mut self, now: Instant, outcomes: &mut Vec<(EffectId, Outcome)>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.backing.volume.poll(now, &mut completions);
+        if let Some(cache) = &mut self.cache {
+            cache.volume.poll(now, &mut completions);
+        }
+        for completion in completions.drain(..) {
+            self.finish(&completion);
+        }
+        self.completions = completions;
+        outcomes.append(&mut self.ready);
+    }
+
+    /// Turns a completion into an outcome.
+    fn finish(&mut self, completion: &Completion) {
+        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.get_mut(token)?.take());
+        let Some(io) = taken else {
+            tracing::error!(token = completion.token, "a volume completed an I/O that is not in flight");
+            return;
+        };
+        self.free.push(completion.token as u32);
+        let attached = match io.target {
+            Target::Backing => Some(&mut self.backing),
+            Target::Cache => self.cache.as_mut(),
+        };
+        if let Some(attached) = attached {
+            attached.in_flight -= 1;
+            match io.operation {
+                Operation::Read => attached.moved.read_bytes += io.length,
+                Operation::Write { .. } | Operation::WriteZeroes { .. } => attached.moved.written_bytes += io.length,
+                Operation::Flush | Operation::Discard => {}
+            }
+        }
+        let outcome = match completion.result {
+            Ok(()) => succeeded(io.purpose),
+            Err(failure) => {
+                let (target, operation) = (io.target, io.operation);
+                tracing::debug!(?target, ?operation, %failure, "an I/O failed");
+                Outcome::Failed(io_failure(failure))
+            }
+        };
+        self.ready.push((io.effect, outcome));
+    }
+
+    fn start(&mut self, now: Instant, start: Start) {
+        let Start { effect, target, operation, offset, length, memory, purpose } = start;
+        let attached = match target {
+            Target::Backing => &mut self.backing,
+            Target::Cache => match &mut self.cache {
+                Some(attached) => attached,
+                None => return self.ready.push((effect, Outcome::Failed(IoFailure::Gone))),
+            },
+        };
+        let entry = Some(InFlight { effect, target, operation, length, purpose });
+        let token = if let Some(token) = self.free.pop() {
+            self.table[token as usize] = entry;
+            u64::from(token)
+        } else {
+            self.table.push(entry);
+            self.table.len() as u64 - 1
+        };
+        attached.in_flight += 1;
+        attached.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
+    }
+
+    /// Carries out an effect that moves bytes between memory and a volume. Others are the shard's: they come back.
+    pub fn execute(&mut self, now: Instant, effect: Effect, buffers: &Buffers) -> Option<Effect> {
+        let plain = |effect, target, operation, offset, length| Start {
+            effect,
+            target,
+            operation,
+            offset,
+            length,
+            memory: Vec::new(),
+            purpose: Purpose::Plain,
+        };
+        let start = match effect {
+            Effect::Read { id, target, offset, into, checksums } => {
+                let Some(slice) = self.memory(id, buffers, into) else { return None };
+                let purpose = match checksums {
+                    Some(checksums) => Purpose::Verify { into: slice.clone(), checksums },
+                    None => Purpose::Plain,
+                };
+                let length = u64::from(into.length);
+                Start { memory: vec![slice], purpose, ..plain(id, target, Operation::Read, offset, length) }
+            }
+            Effect::Write { id, target, offset, from, fua } => {
+                let memory = self.gather(id, buffers, &from, 0)?;
+                let length = from.iter().map(|slice| u64::from(slice.length)).sum();
+                Start { memory, ..plain(id, target, Operation::Write { fua }, offset, length) }
+            }
+            Effect::Append { id, offset, summary, data, fua } => {
+                self.append(id, offset, summary, &data, fua, buffers)?
+            }
+            Effect::WriteSuperblock { id, offset, superblock } => metadata(id, offset, &superblock.encode()[..]),
+            Effect::WriteTable { id, offset, page } => metadata(id, offset, &page.encode()[..]),
+            Effect::Flush { id, target } => plain(id, target, Operation::Flush, 0, 0),
+            Effect::Discard { id, offset, length } => plain(id, Target::Backing, Operation::Discard, offset, length),
+            Effect::WriteZeroes { id, offset, length, fua } => {
+                plain(id, Target::Backing, Operation::WriteZeroes { fua }, offset, length)
+            }
+            Effect::ReadSuperblocks { id } => fetch(id, 0, 2 * u64::from(BLOCK), |area| Purpose::Superblocks { area }),
+            Effect::ReadTable { id, offset, length, epoch, segments } => {
+                fetch(id, offset, length, |area| Purpose::Table { area, epoch, segments })
+            }
+            Effect::Scan { id, offset, length, epoch, segment, generation } => {
+                fetch(id, offset, u64::from(length), |area| Purpose::Scan { area, epoch, segment, generation })
+            }
+            other => return Some(other),
+        };
+        self.start(now, start);
+        None
+    }
+
+    /// A handle on memory that the engine names. If there is none, the effect fails instead of touching anything.
+    fn memory(&mut self, id: EffectId, buffers: &Buffers, slice: Slice) -> Option<BufferSlice> {
+        let found = buffers.slice(slice);
+        if found.is_none() {
+            tracing::error!(?id, ?slice, "the engine named memory that does not exist");
+            self.ready.push((id, Outcome::Failed(IoFailure::Io)));
+        }
+        found
+    }
+
+    /// Handles on a gather list, with room for `before` handles in front.
+    fn gather(&mut self, id: EffectId, buffers: &Buffers, from: &Slices, before: usize) -> Option<Vec<BufferSlice>> {
+        let mut memory = Vec::with_capacity(from.len() + before);
+        for slice in from {
+            memory.push(self.memory(id, buffers, *slice)?);
+        }
+        Some(memory)
+    }
+
+    fn append(
+        &mut self,
+        id: EffectId,
+        offset: u64,
+        mut summary: Box<Summary>,
+        data: &Slices,
+        fua: bool,
+        buffers: &Buffers,
+    ) -> Option<Start> {
+        let mut memory = self.gather(id, buffers, data, 1)?;
+        summary.checksums.clear();
+        for slice in &memory {
+            // SAFETY: the engine appends only what nothing writes to until the append has been answered.
+            let bytes = unsafe { slice.bytes() };
+            summary.checksums.extend(bytes.chunks(BLOCK_BYTES).map(format::checksum));
+        }
+        memory.insert(0, block_of(&summary.encode()[..]));
+        let length = memory.iter().map(|slice| slice.len() as u64).sum();
+        let operation = Operation::Write { fua };
+        let purpose = Purpose::Append { summary };
+        Some(Start { effect: id, target: Target::Cache, operation, offset, length, memory, purpose })
+    }
+}
+
+/// Memory that holds these bytes.
+fn block_of(bytes: &[u8]) -> BufferSlice {
+    let mut buffer = Buffer::zeroed(bytes.len());
+    buffer.unique().expect("a new buffer has one handle").copy_from_slice(bytes);
+    let length = buffer.len();
+    buffer.slice(0, length)
+}
+
+/// Writes a block of metadata to the caching volume.
+fn metadata(id: EffectId, offset: u64, block: &[u8]) -> Start {
+    Start {
+        effect: id,
+        target: Target::Cache,
+        operation: Operation::Write { fua: false },
+        offset,
+        length: block.len() as u64,
+        memory: vec![block_of(block)],
+        purpose: Purpose::Plain,
+    }
+}
+
+/// Reads an area of the caching volume into memory of its own.
+fn fetch(id: EffectId, offset: u64, length: u64, purpose: impl FnOnce(BufferSlice) -> Purpose) -> Start {
+    let bytes = length as usize;
+    let area = Buffer::zeroed(bytes).slice(0, bytes);
+    Start {
+        effect: id,
+        target: Target::Cache,
+        operation: Operation::Read,
+        offset,
+        length,
+        memory: vec![area.clone()],
+        purpose: purpose(area),
+    }
+}
+
+fn succeeded(purpose: Purpose) -> Outcome {
+    match purpose {
+        Purpose::Plain => Outcome::Done,
+        Purpose::Verify { into, checksums } => {
+            // SAFETY: the read into this memory has ended and the engine has not been told yet.
+            let bytes = unsafe { into.bytes() };
+            let mut blocks = bytes.chunks(BLOCK_BYTES).map(format::checksum);
+            if checksums.len() * BLOCK_BYTES == bytes.len() && checksums.iter().all(|sum| blocks.next() == Some(*sum)) {
+                return Outcome::Done;
+            }
+            tracing::warn!("data on the caching volume does not match its checksum");
+            Outcome::Failed(IoFailure::Corrupt)
+        }
+        Purpose::Append { summary } => Outcome::Appended(summary),
+        // SAFETY: the reads into these areas have ended; nobody else has a handle on them.
+        Purpose::Superblocks { area } => Outcome::Superblock(format::choose_superblock(unsafe { area.bytes() })),
+        Purpose::Table { area, epoch, segments } => {
+            // SAFETY: as above.
+            Outcome::Table(format::read_table(unsafe { area.bytes() }, epoch, segments))
+        }
+        Purpose::Scan { area, epoch, segment, generation } => {
+            // SAFETY: as above.
+            Outcome::Scanned(format::scan_segment(unsafe { area.bytes() }, epoch, segment, generation))
+        }
+    }
+}
+
+const fn io_failure(failure: Failure) -> IoFailure {
+    match failure {
+        Failure::Io => IoFailure::Io,
+        Failure::NoSpace => IoFailure::NoSpace,
+        Failure::Unsupported => IoFailure::Unsupported,
+        Failure::Gone => IoFailure::Gone,
+    }
+}

@@ -1,0 +1,72 @@
+//! Small state files that survive a crash at any point: written whole, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, RenameFlags};
+
+/// Replaces `path` with `bytes`, durably: a temporary file beside it (mode 0600) is written and synced, renamed over
+/// it, and the directory is synced. After an error the file holds the old bytes or the new ones, never a mixture.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or_else(|| io::Error::other("a state file lies in a directory"))?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rustix::fs::renameat_with(CWD, Path::new(&temporary), CWD, path, RenameFlags::empty())?;
+    File::open(directory)?.sync_all()
+}
+
+/// The bytes of a state file; `None` if it does not exist.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// Makes a directory (and its parents) that only its owner may enter, durably.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn make_directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    if path.is_dir() {
+        return Ok(());
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a/b");
+        make_directory(path.parent().unwrap()).unwrap();
+        assert_eq!(read(&path).unwrap(), None);
+        write_atomically(&path, b"one").unwrap();
+        write_atomically(&path, b"two").unwrap();
+        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]));
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+}

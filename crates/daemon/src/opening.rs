@@ -1,0 +1,149 @@
+//! Opens volumes: backing volumes as configured, caching volumes as the provider attached them, and reads what is on
+//! them.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_cache::format::{self, BLOCK, Superblock};
+use surgetank_device::volume::{OpenError, Operation, Options};
+use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
+use surgetank_model::{Bytes, Limits};
+use surgetank_provider::VolumeDescription;
+
+use crate::clock::Clock;
+use crate::config::{Backing, DeviceConfig};
+
+/// Decorates volumes as they are opened: fault injection in tests.
+pub type Decorator = Arc<dyn Fn(Purpose, Box<dyn Volume>) -> Box<dyn Volume> + Send + Sync>;
+
+/// What a volume is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is a backing volume.
+    Backing,
+    /// It is a caching volume.
+    Caching,
+}
+
+/// How long the lock of a volume may outlive the process that held it: until its I/O in flight has ended.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long reading two blocks may take.
+const READ_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Opens the backing volume of a device.
+///
+/// # Errors
+/// One sentence with the mend.
+pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, String> {
+    let volume: Box<dyn Volume> = match &config.backing {
+        Backing::Memory(size) => {
+            let volume = MemoryVolume::new(size.get(), 512);
+            Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
+        }
+        Backing::Path(path) => {
+            let volume = open_patiently(path)?;
+            for note in volume.notes() {
+                tracing::info!("{note}");
+            }
+            Box::new(volume)
+        }
+    };
+    Ok(if config.backing_throttle { throttled(volume, config.backing_limits, clock) } else { volume })
+}
+
+/// Opens a volume that a killed process may still hold for a moment.
+fn open_patiently(path: &Path) -> Result<FileVolume, String> {
+    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+    loop {
+        match FileVolume::open(path, Options::default()) {
+            Ok(volume) => return Ok(volume),
+            // A living holder is named; a dead one's lock goes away by itself.
+            Err(OpenError::InUse { use_, .. })
+                if use_.contains("another program") && std::time::Instant::now() < give_up =>
+            {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Holds a volume to limits.
+#[must_use]
+pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<dyn Volume> {
+    if limits == Limits::NONE { volume } else { Box::new(Throttle::new(volume, limits, clock.now())) }
+}
+
+/// Opens an attached caching volume for the engine alone, after checking that it is the one that was asked for.
+///
+/// # Errors
+/// One sentence: which check failed.
+pub fn caching(description: &VolumeDescription, size: Bytes) -> Result<Box<dyn Volume>, String> {
+    let path = device_of(description)?;
+    check_serial(path, description)?;
+    let volume = FileVolume::open(path, Options::default()).map_err(|error| error.to_string())?;
+    if volume.size() < size.get() {
+        return Err(format!("{} has {} bytes instead of the {size} that were rented", path.display(), volume.size()));
+    }
+    Ok(Box::new(volume))
+}
+
+/// Where a volume is attached.
+fn device_of(description: &VolumeDescription) -> Result<&Path, String> {
+    let missing = || format!("the volume {} is attached, but the provider does not say where", description.id.0);
+    description.device.as_deref().ok_or_else(missing)
+}
+
+/// A disk of another serial at the same path is not ours. Files have no serial.
+fn check_serial(path: &Path, description: &VolumeDescription) -> Result<(), String> {
+    let Some(wanted) = &description.serial else { return Ok(()) };
+    let real = std::fs::canonicalize(path).map_err(|error| format!("{} cannot be found: {error}", path.display()))?;
+    let Some(name) = real.strip_prefix("/dev").ok().and_then(|name| name.to_str()) else { return Ok(()) };
+    let sysfs = format!("/sys/class/block/{}/serial", name.replace('/', "!"));
+    match std::fs::read_to_string(&sysfs) {
+        Ok(found) if found.trim() != wanted => {
+            Err(format!("the disk {} has the serial {:?} instead of {wanted:?}", path.display(), found.trim()))
+        }
+        // A platform without serials in sysfs is checked by size alone.
+        _ => Ok(()),
+    }
+}
+
+/// Reads the superblock of an attached caching volume that nobody uses, from the medium.
+///
+/// # Errors
+/// One sentence: it cannot be opened or read.
+pub fn superblock(description: &VolumeDescription, clock: Clock) -> Result<Option<Superblock>, String> {
+    let path = device_of(description)?;
+    check_serial(path, description)?;
+    let options = Options { read_only: true, ..Options::default() };
+    let mut volume = FileVolume::open(path, options).map_err(|error| error.to_string())?;
+    let length = 2 * BLOCK as usize;
+    let buffer = Buffer::zeroed(length);
+    let memory = vec![buffer.slice(0, length)];
+    let io = VolumeIo { token: 0, operation: Operation::Read, offset: 0, length: length as u64, memory };
+    transfer(&mut volume, io, clock).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    // SAFETY: the only I/O on this buffer has ended.
+    Ok(format::choose_superblock(unsafe { buffer.bytes() }))
+}
+
+/// Carries out one I/O and waits for it.
+fn transfer(volume: &mut dyn Volume, io: VolumeIo, clock: Clock) -> io::Result<()> {
+    let poller = Poller::new()?;
+    let watched = volume.descriptor().map(|descriptor| poller.add(descriptor, 0)).transpose()?.is_some();
+    let give_up = clock.now() + READ_PATIENCE;
+    volume.submit(clock.now(), io);
+    let (mut completions, mut keys) = (Vec::new(), Vec::new());
+    while clock.now() < give_up {
+        volume.poll(clock.now(), &mut completions);
+        if let Some(completion) = completions.pop() {
+            return completion.result.map_err(io::Error::other);
+        }
+        let deadline = volume.next_deadline().map_or(give_up, |deadline| deadline.min(give_up));
+        let wait = if watched { clock.until(Some(deadline)) } else { Some(Duration::from_millis(1)) };
+        poller.wait(wait, &mut keys)?;
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"))
+}

@@ -1,0 +1,220 @@
+//! Where a device goes on after the daemon ended, however it ended. Pure: records in, decision out.
+
+use surgetank_cache::{Epoch, Owner};
+use surgetank_model::Bytes;
+use surgetank_policy::ResumeAt;
+use surgetank_provider::{VolumeDescription, VolumeId};
+
+use crate::journal::{Rental, Stage};
+use crate::owner::OwnerRecord;
+
+/// What the provider says of the volume that the records name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The records name none.
+    Unnamed,
+    /// It is there.
+    Found(VolumeDescription),
+    /// There is no such volume.
+    Missing,
+    /// The provider did not answer; the text is for people.
+    Unknown(String),
+}
+
+/// How to start a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Nothing is rented.
+    Idle,
+    /// The newest data is on the backing volume; the caching volume is given back.
+    GiveBack {
+        /// Where the controller starts.
+        at: ResumeAt,
+    },
+    /// The newest data is partly on this volume: read it back before anything is served.
+    Recover {
+        /// Which volume.
+        volume: VolumeId,
+        /// Which attachment.
+        epoch: Epoch,
+        /// What is known of the rental.
+        rental: Rental,
+    },
+    /// Data is lost and stays so until the user accepts it or overwrites it.
+    Lost {
+        /// Which attachment.
+        epoch: Epoch,
+        /// Offset and length in bytes.
+        ranges: Vec<(u64, u64)>,
+    },
+    /// Serving the device would serve stale data.
+    Refuse {
+        /// One sentence with the mend.
+        reason: String,
+    },
+}
+
+/// Decides. The owner record has the last word on where the data is, the journal on what is rented.
+#[must_use]
+pub fn decide(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, lookup: &Lookup) -> Resume {
+    match &owner.owner {
+        Owner::Backing => match rental {
+            None => Resume::Idle,
+            Some(rental) => Resume::GiveBack { at: give_back(rental) },
+        },
+        Owner::Lost { epoch, ranges } => Resume::Lost { epoch: *epoch, ranges: ranges.clone() },
+        Owner::Cache { epoch } => recover(device, rental, owner, *epoch, lookup),
+    }
+}
+
+fn give_back(rental: &Rental) -> ResumeAt {
+    let size = rental.size;
+    match rental.stage {
+        Stage::Creating | Stage::Created | Stage::Deleting => ResumeAt::Created { size },
+        Stage::Attaching
+        | Stage::Attached
+        | Stage::Adopting
+        | Stage::Adopted
+        | Stage::Released
+        | Stage::Detaching => ResumeAt::Attached { size },
+    }
+}
+
+fn recover(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, epoch: Epoch, lookup: &Lookup) -> Resume {
+    let mend = format!(
+        "look for it at the provider and attach it again, or give its data up with `surgetank detach {device} --accept-loss`"
+    );
+    let Some(volume) = &owner.volume else {
+        let reason = format!("device {device} has its newest data on a caching volume that its owner record does not name: {mend}");
+        return Resume::Refuse { reason };
+    };
+    match lookup {
+        Lookup::Missing | Lookup::Unnamed => {
+            let VolumeId(id) = volume;
+            let reason = format!("device {device} has its newest data on the caching volume {id}, which is missing: {mend}");
+            Resume::Refuse { reason }
+        }
+        Lookup::Found(_) | Lookup::Unknown(_) => {
+            let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
+            let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
+            let rental = Rental { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental };
+            Resume::Recover { volume: volume.clone(), epoch, rental }
+        }
+    }
+}
+
+/// What can be said of a rental of which the journal knows nothing.
+fn adopted(lookup: &Lookup, volume: &VolumeId) -> Rental {
+    let (size, volume_type) = match lookup {
+        Lookup::Found(description) => (description.size, description.volume_type.clone()),
+        _ => (Bytes::ZERO, String::new()),
+    };
+    Rental {
+        token: String::new(),
+        volume_type,
+        size,
+        started_unix_s: 0,
+        stage: Stage::Adopted,
+        volume: Some(volume.clone()),
+        epoch: None,
+        disposable: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use surgetank_provider::{Tags, VolumeState};
+
+    use super::*;
+
+    fn any_stage() -> impl Strategy<Value = Stage> {
+        prop::sample::select(vec![
+            Stage::Creating,
+            Stage::Created,
+            Stage::Attaching,
+            Stage::Attached,
+            Stage::Adopting,
+            Stage::Adopted,
+            Stage::Released,
+            Stage::Detaching,
+            Stage::Deleting,
+        ])
+    }
+
+    fn any_rental() -> impl Strategy<Value = Rental> {
+        (any_stage(), prop::option::of(prop::sample::select(vec!["a", "b"])), any::<bool>()).prop_map(
+            |(stage, volume, disposable)| Rental {
+                token: "t".to_owned(),
+                volume_type: "fast".to_owned(),
+                size: Bytes::from_gib(1),
+                started_unix_s: 0,
+                stage,
+                volume: volume.map(|id| VolumeId(id.to_owned())),
+                epoch: None,
+                disposable,
+            },
+        )
+    }
+
+    fn any_owner() -> impl Strategy<Value = OwnerRecord> {
+        let owner = prop_oneof![
+            Just(Owner::Backing),
+            Just(Owner::Cache { epoch: Epoch([7; 16]) }),
+            Just(Owner::Lost { epoch: Epoch([7; 16]), ranges: vec![(0, 4096)] }),
+        ];
+        let volume = prop::option::of(prop::sample::select(vec!["a", "b"]));
+        (owner, volume).prop_map(|(owner, volume)| OwnerRecord { owner, volume: volume.map(|id| VolumeId(id.to_owned())) })
+    }
+
+    fn found(id: &str) -> Lookup {
+        Lookup::Found(VolumeDescription {
+            id: VolumeId(id.to_owned()),
+            state: VolumeState::Attached,
+            volume_type: "fast".to_owned(),
+            size: Bytes::from_gib(1),
+            tags: Tags::new(),
+            device: None,
+            serial: None,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn data_on_a_cache_is_recovered_or_the_device_refused(
+            rental in prop::option::of(any_rental()),
+            owner in any_owner(),
+            lookup in prop::sample::select(vec![0, 1, 2, 3]),
+        ) {
+            let lookup = match lookup {
+                0 => Lookup::Unnamed,
+                1 => Lookup::Missing,
+                2 => Lookup::Unknown("down".to_owned()),
+                _ => found("a"),
+            };
+            let resume = decide("data", rental.as_ref(), &owner, &lookup);
+            match owner.owner {
+                Owner::Cache { epoch: there } => match resume {
+                    Resume::Recover { volume, epoch, rental } => {
+                        prop_assert_eq!(Some(&volume), owner.volume.as_ref());
+                        prop_assert_eq!(epoch, there);
+                        prop_assert_eq!(rental.volume, Some(volume));
+                        prop_assert!(!rental.disposable, "a volume with data is never disposable");
+                    }
+                    Resume::Refuse { reason } => prop_assert!(reason.contains("--accept-loss")),
+                    other => prop_assert!(false, "{:?}", other),
+                },
+                Owner::Lost { .. } => prop_assert!(matches!(resume, Resume::Lost { .. }), "{:?}", resume),
+                Owner::Backing => match resume {
+                    Resume::Idle => prop_assert!(rental.is_none()),
+                    Resume::GiveBack { at } => {
+                        prop_assert!(rental.is_some(), "what is rented is given back");
+                        // What the engine may still hold is not even considered: the owner says it holds nothing.
+                        prop_assert!(!matches!(at, ResumeAt::Adopted { .. }));
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! The thread that owns one device: requests and completions in, the engine's effects out, no locks.
+//!
+//! Everything that may block (the state directory, the provider) happens on other threads and comes back as a
+//! [`Command`].
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use surgetank_cache::{
+    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
+};
+use surgetank_device::{Front, Poller, Submission, Volume, Waker};
+use surgetank_model::{Instant, Observation, Operation, Request};
+
+use crate::buffers::{Buffers, Origin};
+use crate::clock::Clock;
+use crate::effects::{Moved, Volumes};
+
+/// Requests taken from the front at a time.
+const RECEIVE_BUDGET: usize = 128;
+/// Rounds of effects before the front and the commands are looked at again: a drain between two memory volumes would
+/// otherwise run to its end in one go.
+const ROUNDS_MAX: usize = 32;
+/// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+const KEY_WAKER: u64 = 0;
+const KEY_FRONT: u64 = 1;
+const KEY_BACKING: u64 = 2;
+const KEY_CACHE: u64 = 3;
+
+/// What other threads ask of a shard. Answers are sent once; a receiver that is gone is ignored.
+pub enum Command {
+    /// Take a caching volume into use. The outcome comes as an event, unless it is rejected at once.
+    Adopt {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Read a caching volume back after a crash. The outcome comes as an event, unless it is rejected at once.
+    Recover {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Absorb or drain.
+    SetMode(Mode),
+    /// Let the caching volume go. The outcome comes as an event, unless it is rejected at once.
+    Release {
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Close the caching volume that the engine has let go.
+    CloseCache {
+        /// It is closed.
+        answer: Sender<()>,
+    },
+    /// The caching volume vanished.
+    CacheGone,
+    /// The user accepts the loss.
+    AcceptLoss {
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// The backing volume may have grown: look, and follow. Answers the size in bytes.
+    Grow {
+        /// The size now, or why not.
+        answer: Sender<Result<u64, String>>,
+    },
+    /// A snapshot.
+    Sample {
+        /// The snapshot.
+        answer: Sender<Sample>,
+    },
+    /// The owner record is persisted, or is not.
+    Persisted {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Whether it is durable.
+        durable: bool,
+    },
+    /// Answer what is in flight, flush, and end the thread.
+    Stop,
+}
+
+/// A snapshot of a shard.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// When it was taken.
+    pub now: Instant,
+    /// For the controller.
+    pub observation: Observation,
+    /// For people.
+    pub status: Status,
+    /// What the backing volume has moved.
+    pub backing: Moved,
+    /// What all caching volumes have moved.
+    pub cache: Moved,
+    /// The device's size in bytes.
+    pub size_bytes: u64,
+}
+
+/// Sends commands to a shard. Clones talk to the same one.
+#[derive(Clone)]
+pub struct ShardHandle {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+/// The shard's thread is gone (it failed or has been stopped).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device's thread has ended")]
+pub struct ShardGone;
+
+impl ShardHandle {
+    /// Sends a command.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub fn send(&self, command: Command) -> Result<(), ShardGone> {
+        self.commands.send(command).map_err(|_| ShardGone)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Sends a command and waits for its answer.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, ShardGone> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        self.send(command(answer))?;
+        answered.recv().map_err(|_| ShardGone)
+    }
+}
+
+/// What a shard is made of.
+pub struct Parts {
+    /// The device's name, for threads and logs.
+    pub name: String,
+    /// The engine, in the state that the owner record asks for.
+    pub engine: Engine,
+    /// The export.
+    pub front: Box<dyn Front>,
+    /// The backing volume.
+    pub backing: Box<dyn Volume>,
+    /// The clock that all of the device's threads share.
+    pub clock: Clock,
+    /// Takes the engine's events.
+    pub events: Box<dyn Fn(Event) + Send>,
+    /// Takes owner records to persist; each is answered by [`Command::Persisted`].
+    pub persist: Box<dyn Fn(EffectId, Owner) + Send>,
+}
+
+/// A running shard.
+pub struct Shard {
+    handle: ShardHandle,
+    thread: JoinHandle<()>,
+}
+
+impl Shard {
+    /// A channel to a shard that is about to start, so that its parts may refer to it.
+    ///
+    /// # Errors
+    /// If the system has no descriptors left.
+    pub fn channel() -> io::Result<(ShardHandle, Receiver<Command>)> {
+        let (commands, receiver) = unbounded();
+        Ok((ShardHandle { commands, waker: Waker::new()? }, receiver))
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system has no threads or descriptors left.
+    pub fn start(handle: ShardHandle, commands: Receiver<Command>, parts: Parts) -> io::Result<Self> {
+        let name = format!("shard-{}", parts.name);
+        let mut running = Running::new(handle.clone(), commands, parts)?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || running.run())?;
+        Ok(Self { handle, thread })
+    }
+
+    /// Where to send commands.
+    #[must_use]
+    pub fn handle(&self) -> &ShardHandle {
+        &self.handle
+    }
+
+    /// Answers what is in flight, flushes both volumes and ends the thread. What is dirty stays on the caching volume
+    /// under its owner record.
+    pub fn stop(self) {
+        // A thread that has ended already is as stopped as it can be.
+        let _ = self.handle.send(Command::Stop);
+        if self.thread.join().is_err() {
+            tracing::error!("a device's thread panicked");
+        }
+    }
+}
+
+/// How far stopping has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    No,
+    /// Requests in flight are being answered.
+    Answering {
+        give_up: Instant,
+    },
+    /// The last flush is in flight.
+    Flushing {
+        give_up: Instant,
+    },
+}
+
+struct Running {
+    name: String,
+    engine: Engine,
+    front: Box<dyn Front>,
+    volumes: Volumes,
+    buffers: Buffers,
+    clock: Clock,
+    events: Box<dyn Fn(Event) + Send>,
+    persist: Box<dyn Fn(EffectId, Owner) + Send>,
+    commands: Receiver<Command>,
+    waker: Waker,
+    poller: Poller,
+    cache_descriptor: Option<RawFd>,
+    stopping: Stopping,
+    ended: bool,
+    submissions: Vec<Submission>,
+    outcomes: Vec<(EffectId, Outcome)>,
+    closing: Vec<Sender<()>>,
+}
+
+impl Running {
+    fn new(handle: ShardHandle, commands: Receiver<Command>, parts: Parts) -> io::Result<Self> {
+        let poller = Poller::new()?;
+        poller.add(handle.waker.as_fd(), KEY_WAKER)?;
+        poller.add(parts.front.descriptor(), KEY_FRONT)?;
+        if let Some(descriptor) = parts.backing.descriptor() {
+            poller.add(descriptor, KEY_BACKING)?;
+        }
+        Ok(Self {
+            name: parts.name,
+            engine: parts.engine,
+            front: parts.front,
+            volumes: Volumes::new(parts.backing),
+            buffers: Buffers::default(),
+            clock: parts.clock,
+            events: parts.events,
+            persist: parts.persist,
+            commands,
+            waker: handle.waker,
+            poller,
+            cache_descriptor: None,
+            stopping: Stopping::No,
+            ended: false,
+            submissions: Vec::with_capacity(RECEIVE_BUDGET),
+            outcomes: Vec::new(),
+            closing: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) {
+        let mut keys = vec![KEY_FRONT];
+        while !self.ended {
+            let now = self.clock.now();
+            if keys.contains(&KEY_FRONT) && self.stopping == Stopping::No {
+                self.receive(now);
+            }
+            self.take_commands(now);
+            if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.engine.tick(now);
+            }
+            let quiet = self.work();
+            self.front.flush();
+            self.tell_events();
+            self.close_when_idle();
+            self.stop_when_idle();
+            if self.ended {
+                break;
+            }
+            if let Err(error) = self.wait(quiet, &mut keys) {
+                tracing::error!(device = self.name, %error, "cannot wait for input/output: the device stops");
+                break;
+            }
+        }
+        self.finish();
+    }
+
+    fn receive(&mut self, now: Instant) {
+        let mut submissions = std::mem::take(&mut self.submissions);
+        self.front.receive(RECEIVE_BUDGET, &mut submissions);
+        for Submission { token, operation, offset, length, buffer } in submissions.drain(..) {
+            let id = self.buffers.insert(Origin::Front(token), buffer);
+            self.engine.submit(now, Request { id, operation, offset, length });
+        }
+        self.submissions = submissions;
+    }
+
+    /// Carries out effects and takes completions until nothing happens at once any more. False: there is more.
+    fn work(&mut self) -> bool {
+        for _ in 0..ROUNDS_MAX {
+            let now = self.clock.now();
+            while let Some(effect) = self.engine.next_effect() {
+                self.execute(now, effect);
+            }
+            self.volumes.poll(now, &mut self.outcomes);
+            if self.outcomes.is_empty() {
+                return true;
+            }
+            let mut outcomes = std::mem::take(&mut self.outcomes);
+            for (effect, outcome) in outcomes.drain(..) {
+                self.engine.complete(now, effect, outcome);
+            }
+            self.outcomes = outcomes;
+        }
+        false
+    }
+
+    fn execute(&mut self, now: Instant, effect: Effect) {
+        match effect {
+            Effect::Reply { request, result } => self.reply(request, result),
+            Effect::Allocate { scratch, length } => self.buffers.allocate(scratch, length),
+            Effect::Release { scratch } => self.buffers.release(scratch),
+            Effect::Copy { from, to } => match (self.buffers.slice(from), self.buffers.slice(to)) {
+                (Some(from), Some(to)) => to.copy_from(&from),
+                _ => tracing::error!(?from, ?to, "the engine copied between memory that does not exist"),
+            },
+            Effect::Zero { to } => match self.buffers.slice(to) {
+                Some(to) => to.zero(),
+                None => tracing::error!(?to, "the engine zeroed memory that does not exist"),
+            },
+            Effect::PersistOwner { id, owner } => (self.persist)(id, owner),
+            transfer => {
+                let left = self.volumes.execute(now, transfer, &self.buffers);
+                debug_assert!(left.is_none(), "every other effect is a transfer");
+            }
+        }
+    }
+
+    fn reply(&mut self, request: surgetank_model::RequestId, result: Result<(), ReplyError>) {
+        match self.buffers.remove(request) {
+            Some((Origin::Front(token), buffer)) => self.front.reply(token, result.map_err(errno), buffer),
+            Some((Origin::Shutdown, _)) => {
+                if let Err(error) = result {
+                    tracing::warn!(device = self.name, ?error, "the last flush failed");
+                }
+                self.ended = true;
+            }
+            None => tracing::error!(?request, "the engine answered a request that is not in flight"),
+        }
+    }
+
+    fn take_commands(&mut self, now: Instant) {
+        while let Ok(command) = self.commands.try_recv() {
+            self.command(now, command);
+        }
+    }
+
+    fn command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Adopt { volume, attach, answer } => {
+                self.attach(volume);
+                let result = self.engine.adopt(now, attach);
+                self.begun(&result);
+                let _ = answer.send(result);
+            }
+            Command::Recover { volume, attach, answer } => {
+                self.attach(volume);
+                let result = self.engine.recover(now, attach);
+                self.begun(&result);
+                let _ = answer.send(result);
+            }
+            Command::SetMode(mode) => self.engine.set_mode(now, mode),
+            Command::Release { answer } => {
+                let _ = answer.send(self.engine.release(now));
+            }
+            Command::CloseCache { answer } => self.closing.push(answer),
+            Command::CacheGone => self.engine.cache_gone(now),
+            Command::AcceptLoss { answer } => {
+                let _ = answer.send(self.engine.accept_loss(now));
+            }
+            Command::Grow { answer } => {
+                let _ = answer.send(self.grow());
+            }
+            Command::Sample { answer } => {
+                let _ = answer.send(self.sample(now));
+            }
+            Command::Persisted { effect, durable } => {
+                let outcome = if durable { Outcome::Done } else { Outcome::Failed(IoFailure::Io) };
+                self.engine.complete(now, effect, outcome);
+            }
+            Command::Stop => {
+                if self.stopping == Stopping::No {
+                    self.stopping = Stopping::Answering { give_up: now + STOP_PATIENCE };
+                }
+            }
+        }
+    }
+
+    /// Takes a volume into use and watches its descriptor.
+    fn attach(&mut self, volume: Box<dyn Volume>) {
+        self.detach();
+        self.cache_descriptor = None;
+        if let Some(descriptor) = volume.descriptor() {
+            match self.poller.add(descriptor, KEY_CACHE) {
+                Ok(()) => self.cache_descriptor = Some(descriptor.as_raw_fd()),
+                Err(error) => tracing::error!(device = self.name, %error, "cannot watch the caching volume"),
+            }
+        }
+        self.volumes.attach(volume);
+    }
+
+    /// A volume that the engine did not take is closed again.
+    fn begun(&mut self, result: &Result<(), Rejected>) {
+        if result.is_err() {
+            self.detach();
+        }
+    }
+
+    fn detach(&mut self) {
+        if self.cache_descriptor.take().is_some()
+            && let Some(descriptor) = self.volumes.cache().and_then(Volume::descriptor)
+            && let Err(error) = self.poller.remove(descriptor)
+        {
+            tracing::warn!(device = self.name, %error, "cannot stop watching the caching volume");
+        }
+        self.volumes.detach();
+    }
+
+    fn grow(&mut self) -> Result<u64, String> {
+        let size = self.volumes.backing().resize_check().map_err(|failure| failure.to_string())?;
+        self.engine.grow(size).map_err(|rejected| rejected.to_string())?;
+        Ok(size)
+    }
+
+    fn sample(&mut self, now: Instant) -> Sample {
+        let (backing, cache) = self.volumes.moved();
+        let size_bytes = self.volumes.backing().size();
+        let (observation, status) = (self.engine.observation(), self.engine.status());
+        Sample { now, observation, status, backing, cache, size_bytes }
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(event) = self.engine.next_event() {
+            tracing::debug!(device = self.name, ?event, "engine");
+            (self.events)(event);
+        }
+    }
+
+    /// Closes a caching volume that was let go, once nothing is in flight on it.
+    fn close_when_idle(&mut self) {
+        if self.closing.is_empty() || self.volumes.cache_in_flight() > 0 {
+            return;
+        }
+        self.detach();
+        for answer in self.closing.drain(..) {
+            let _ = answer.send(());
+        }
+    }
+
+    /// Stops in three steps: answer what is in flight, flush once more, end.
+    fn stop_when_idle(&mut self) {
+        let now = self.clock.now();
+        match self.stopping {
+            Stopping::No => {}
+            Stopping::Answering { give_up } => {
+                if self.buffers.requests() == 0 || now >= give_up {
+                    self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
+                    let id = self.buffers.insert(Origin::Shutdown, None);
+                    self.engine.submit(now, Request { id, operation: Operation::Flush, offset: 0, length: 0 });
+                    self.work();
+                }
+            }
+            Stopping::Flushing { give_up } => self.ended |= now >= give_up,
+        }
+    }
+
+    fn wait(&mut self, quiet: bool, keys: &mut Vec<u64>) -> io::Result<()> {
+        let stopping = match self.stopping {
+            Stopping::No => None,
+            Stopping::Answering { give_up } | Stopping::Flushing { give_up } => Some(give_up),
+        };
+        let deadlines = [self.engine.next_deadline(), self.volumes.next_deadline(), stopping];
+        self.waker.sleep();
+        let timeout = if quiet && self.commands.is_empty() {
+            self.clock.until(deadlines.into_iter().flatten().min())
+        } else {
+            Some(Duration::ZERO)
+        };
+        let result = self.poller.wait(timeout, keys);
+        self.waker.awake();
+        result
+    }
+
+    /// Ends: I/O in flight is waited for (it may not be torn off its memory), new effects are not started, and what
+    /// was not answered is answered with `ESHUTDOWN`.
+    fn finish(&mut self) {
+        let give_up = self.clock.now() + STOP_PATIENCE;
+        let mut keys = Vec::new();
+        while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
+            self.outcomes.clear();
+            self.volumes.poll(self.clock.now(), &mut self.outcomes);
+            if self.volumes.in_flight() == 0 {
+                break;
+            }
+            let deadline = [self.volumes.next_deadline(), Some(give_up)].into_iter().flatten().min();
+            if self.poller.wait(self.clock.until(deadline), &mut keys).is_err() {
+                break;
+            }
+        }
+        for request in self.buffers.request_ids() {
+            if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
+                self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);
+            }
+        }
+        self.front.flush();
+        self.detach();
+        for answer in self.closing.drain(..) {
+            let _ = answer.send(());
+        }
+    }
+}
+
+/// The errno that the front reports.
+const fn errno(error: ReplyError) -> i32 {
+    match error {
+        ReplyError::Io => libc::EIO,
+        ReplyError::NoSpace => libc::ENOSPC,
+        ReplyError::Invalid => libc::EINVAL,
+        ReplyError::Unsupported => libc::EOPNOTSUPP,
+        ReplyError::Stopping => libc::ESHUTDOWN,
+    }
+}

@@ -1,0 +1,41 @@
+//! What the threads of a device let each other know.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use surgetank_provider::VolumeId;
+
+/// What is rented for one device, as the sweep must know it.
+#[derive(Debug, Default)]
+pub struct Shared {
+    rental: Mutex<RentalView>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RentalView {
+    volume: Option<VolumeId>,
+    rented: bool,
+}
+
+impl Shared {
+    fn rental(&self) -> MutexGuard<'_, RentalView> {
+        self.rental.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The journal says that a volume is rented; its name may not be known yet.
+    pub fn set_rental(&self, volume: Option<VolumeId>, rented: bool) {
+        *self.rental() = RentalView { volume, rented };
+    }
+
+    /// The volume that is rented, if its name is known.
+    #[must_use]
+    pub fn volume(&self) -> Option<VolumeId> {
+        self.rental().volume.clone()
+    }
+
+    /// Whether a volume may be there whose name is not known.
+    #[must_use]
+    pub fn creating(&self) -> bool {
+        let view = self.rental();
+        view.rented && view.volume.is_none()
+    }
+}
