@@ -316,3 +316,131 @@ impl Index {
         self.chunks.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The naive index: one entry a block.
+    type Model = BTreeMap<u64, (u32, Kind, State)>;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Put { block: u64, blocks: u32, location: u32, kind: Kind, state: State },
+        Take { block: u64, blocks: u32 },
+        TakeCopies { block: u64, blocks: u32 },
+        TurnToCopies { chunk: u64, location: u32 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Near a border of two chunks, so that extents cross it.
+        let range = (4000u64..4200, 1u32..60);
+        let kind = prop_oneof![4 => Just(Kind::Data), 1 => Just(Kind::Zeroes), 1 => Just(Kind::Discarded)];
+        let state = prop_oneof![Just(State::Dirty), Just(State::Clean), Just(State::Copy), Just(State::Bad)];
+        prop_oneof![
+            6 => (range.clone(), 0u32..2000, kind, state).prop_map(|((block, blocks), location, kind, state)| {
+                Step::Put { block, blocks, location, kind, state }
+            }),
+            2 => range.clone().prop_map(|(block, blocks)| Step::Take { block, blocks }),
+            1 => range.prop_map(|(block, blocks)| Step::TakeCopies { block, blocks }),
+            1 => (0u64..2, 0u32..2000).prop_map(|(chunk, location)| Step::TurnToCopies { chunk, location }),
+        ]
+    }
+
+    fn expanded(extent: &Extent) -> impl Iterator<Item = (u64, (u32, Kind, State))> + use<> {
+        let extent = *extent;
+        (extent.block..extent.end()).map(move |block| {
+            let one = extent.clip(&(block..block + 1));
+            (block, (one.location, one.kind, one.state))
+        })
+    }
+
+    fn apply(index: &mut Index, model: &mut Model, step: Step) {
+        let mut removed = Model::new();
+        let mut expected = Model::new();
+        match step {
+            Step::Put { block, blocks, location, kind, state } => {
+                let extent = Extent { block, blocks, location, kind, state };
+                index.replace(block..extent.end(), Some(extent), |old| removed.extend(expanded(&old)));
+                for (block, value) in expanded(&extent) {
+                    expected.extend(model.insert(block, value).map(|old| (block, old)));
+                }
+            }
+            Step::Take { block, blocks } => {
+                let range = block..block + u64::from(blocks);
+                index.replace(range.clone(), None, |old| removed.extend(expanded(&old)));
+                range.for_each(|block| expected.extend(model.remove(&block).map(|old| (block, old))));
+            }
+            Step::TakeCopies { block, blocks } => {
+                let range = block..block + u64::from(blocks);
+                let is_copy = |extent: &Extent| extent.state == State::Copy;
+                index.remove_where(range.clone(), is_copy, |old| removed.extend(expanded(&old)));
+                for block in
+                    range.filter(|block| matches!(model.get(block), Some((_, _, State::Copy)))).collect::<Vec<_>>()
+                {
+                    expected.extend(model.remove(&block).map(|old| (block, old)));
+                }
+            }
+            Step::TurnToCopies { chunk, location } => {
+                // As in the engine, a segment's extents are told by where they begin.
+                let whole: Vec<Extent> = index.iter().filter(|extent| Index::chunk_of(extent.block) == chunk).collect();
+                index.turn_to_copies(chunk, |extent| extent.location >= location);
+                for (block, (at, kind, _)) in
+                    whole.iter().filter(|extent| extent.location >= location).flat_map(expanded)
+                {
+                    match kind {
+                        Kind::Data => model.insert(block, (at, kind, State::Copy)),
+                        Kind::Zeroes | Kind::Discarded => model.remove(&block),
+                    };
+                }
+            }
+        }
+        assert_eq!(removed, expected, "what replace says it removed");
+    }
+
+    proptest! {
+        #[test]
+        fn index_answers_as_a_map_of_blocks(steps in prop::collection::vec(step(), 1..60), from in 4000u64..4200) {
+            let (mut index, mut model) = (Index::default(), Model::new());
+            for step in steps {
+                apply(&mut index, &mut model, step);
+                let flat: Model = index.iter().flat_map(|extent| expanded(&extent)).collect();
+                prop_assert_eq!(&flat, &model);
+            }
+            let part: Model = index.overlapping(from..from + 40).flat_map(|extent| expanded(&extent)).collect();
+            let wanted: Model = model.range(from..from + 40).map(|(block, value)| (*block, *value)).collect();
+            prop_assert_eq!(part, wanted);
+            let found = index.find(from, |extent| extent.state == State::Dirty).map(|extent| extent.block);
+            let first = model.range(from..).find(|(_, (_, _, state))| *state == State::Dirty).map(|(block, _)| *block);
+            prop_assert_eq!(found, first);
+        }
+    }
+
+    #[test]
+    fn a_streaming_burst_stays_few_extents() {
+        let mut index = Index::default();
+        for block in 0..4096u64 {
+            let extent = Extent { block, blocks: 1, location: block as u32 + 7, kind: Kind::Data, state: State::Dirty };
+            index.replace(block..block + 1, Some(extent), |_| ());
+        }
+        assert_eq!(index.iter().count(), 1);
+    }
+
+    #[test]
+    fn random_blocks_cost_at_most_twelve_bytes() {
+        let mut index = Index::default();
+        let mut random = surgetank_model::random::Random::from_seed(1);
+        let blocks = 100_000u64;
+        for at in 0..blocks {
+            let block = random.below(blocks * 4);
+            let location = (at * 2) as u32;
+            let extent = Extent { block, blocks: 1, location, kind: Kind::Data, state: State::Dirty };
+            index.replace(block..block + 1, Some(extent), |_| ());
+        }
+        let held = index.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>();
+        let bytes = index.memory_bytes() as u64;
+        assert!(bytes <= held * 12, "{bytes} bytes for {held} blocks");
+    }
+}

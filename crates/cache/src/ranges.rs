@@ -27,7 +27,7 @@ impl RangeSet {
     /// Whether any of it lies in `range`.
     #[must_use]
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
-        self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        !range.is_empty() && self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
     }
 
     /// The ranges, in order.
@@ -56,6 +56,9 @@ impl RangeSet {
     /// Takes a range out; says whether anything of it was in.
     pub fn remove(&mut self, range: &Range<u64>) -> bool {
         let mut changed = false;
+        if range.is_empty() {
+            return false;
+        }
         while let Some((&start, &end)) = self.ranges.range(..range.end).next_back() {
             if end <= range.start {
                 break;
@@ -81,5 +84,38 @@ impl FromIterator<Range<u64>> for RangeSet {
         let mut set = Self::default();
         ranges.into_iter().for_each(|range| set.insert(range));
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn range_set_answers_as_a_set_of_numbers(
+            steps in prop::collection::vec((any::<bool>(), 0u64..60, 0u64..12), 1..60),
+            probe in 0u64..60,
+        ) {
+            let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
+            for (insert, start, length) in steps {
+                let range = start..start + length;
+                if insert {
+                    set.insert(range.clone());
+                    model.extend(range);
+                } else {
+                    let changed = range.clone().any(|number| model.remove(&number));
+                    range.clone().for_each(|number| { model.remove(&number); });
+                    prop_assert_eq!(set.remove(&range), changed);
+                }
+                prop_assert_eq!(set.iter().flatten().collect::<BTreeSet<_>>(), model.clone());
+                prop_assert_eq!(set.total(), model.len() as u64);
+            }
+            prop_assert_eq!(set.overlaps(&(probe..probe + 5)), model.range(probe..probe + 5).next().is_some());
+        }
     }
 }

@@ -222,14 +222,16 @@ impl Engine {
         }
     }
 
-    /// The user accepts the loss: lost ranges read as the backing volume has them. Ends in `CacheDropped`.
+    /// The user accepts the loss: lost ranges, or all that an unrecovered cache holds, read as the backing volume has
+    /// them. Ends in `CacheDropped`.
     ///
     /// # Errors
     /// If nothing is lost.
     pub fn accept_loss(&mut self, now: Instant) -> Result<(), Rejected> {
         self.now = self.now.max(now);
         self.stirred = true;
-        if self.stage != Stage::Lost || self.step != Step::None {
+        let unrecovered = self.stage == Stage::Recovering && self.recovery.is_none();
+        if !(self.stage == Stage::Lost || unrecovered) || self.step != Step::None {
             return Err(Rejected("nothing is lost: there is no loss to accept".to_owned()));
         }
         self.step = Step::AcceptLoss;
