@@ -1,3 +1,33 @@
 //! The `surgetank` command.
 
-fn main() {}
+mod commands;
+mod demo;
+mod failure;
+mod output;
+mod signals;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = match commands::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version go to stdout with status 0, wrong use to stderr with status 2.
+            let _ = usage.print();
+            return if usage.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !matches!(failure, Failure::NoReader) {
+                output::note(&format!("surgetank: {failure}"));
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}

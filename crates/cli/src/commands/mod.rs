@@ -1,0 +1,87 @@
+//! The commands and their flags. Parser, help, man pages and completions all come from these types.
+
+mod inspect;
+mod shell;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand};
+
+use crate::demo;
+use crate::failure::Failure;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Rents fast volumes for the bursts of a slow one
+///
+/// Surgetank gives a cheap, slow volume the throughput of an expensive, fast one, only while that throughput is
+/// needed: it rents a small fast volume when a burst starts, absorbs the burst on both, drains it back and gives the
+/// volume back.
+#[derive(Debug, Parser)]
+#[command(name = "surgetank", version, styles = STYLES, max_term_width = 100, subcommand_required = true)]
+#[command(
+    arg_required_else_help = false,
+    after_help = "See \"surgetank COMMAND --help\" for examples.
+Exit status: 0 done; 1 failed while running; 2 invalid use or input; 3 no feasible answer."
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show what is on a caching volume, and verify it
+    Inspect(inspect::Arguments),
+    #[command(hide = true)]
+    /// Run the main job on this machine: static-slow, static-fast and elastic on real I/O
+    Demo(demo::Arguments),
+    /// Write a completion script for a shell
+    Completions(shell::Completions),
+    /// Write the man pages into a directory (for packages)
+    #[command(hide = true)]
+    Man(shell::Man),
+    /// Write one file of the demo (started by the demo itself)
+    #[command(hide = true)]
+    DemoWriter(demo::WriterArguments),
+}
+
+impl Cli {
+    /// Does what the command line asks for.
+    ///
+    /// # Errors
+    /// How the command failed.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Inspect(arguments) => arguments.run(),
+            Command::Demo(arguments) => demo::run(&arguments),
+            Command::Completions(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(),
+            Command::DemoWriter(arguments) => demo::run_writer(&arguments),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_listed_command_has_help_with_an_example() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains(&format!("surgetank {}", command.get_name())), "{}", command.get_name());
+        }
+    }
+}

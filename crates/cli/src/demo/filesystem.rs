@@ -1,0 +1,264 @@
+//! ext4 on a device: make, mount, check, unmount. Uses e2fsprogs and util-linux, which Debian installs everywhere.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::failure::{Doing, Failure};
+
+/// Where system administration commands live when they are not on the user's PATH.
+const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
+/// How often a busy mount is tried again, a tenth of a second apart, before it is detached lazily.
+const UNMOUNT_TRIES: u32 = 50;
+
+/// The file systems of the demo need these commands; the Debian package of each.
+const COMMANDS: [(&str, &str); 4] =
+    [("mkfs.ext4", "e2fsprogs"), ("e2fsck", "e2fsprogs"), ("mount", "mount"), ("losetup", "mount")];
+
+fn search_path() -> String {
+    match std::env::var("PATH") {
+        Ok(path) if !path.is_empty() => format!("{path}:{ADMIN_PATH}"),
+        _ => format!("/usr/local/bin:/usr/bin:/bin:{ADMIN_PATH}"),
+    }
+}
+
+/// A command that does not hear the terminal's Ctrl-C: the demo decides what is ended when.
+fn command(name: &str) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(name);
+    command.env("PATH", search_path()).env("LC_ALL", "C").stdin(Stdio::null()).process_group(0);
+    command
+}
+
+fn run(mut command: Command) -> Result<Output, Failure> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().doing(|| format!("cannot run {name}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it gave no reason").trim();
+    Err(Failure::Failed(format!("{name} failed ({}): {said}", output.status)))
+}
+
+/// Checks that the commands which the demo's file systems need are installed.
+///
+/// # Errors
+/// Which are missing, and how to install them.
+pub fn check_commands() -> Result<(), Failure> {
+    let path = search_path();
+    let is_installed = |name: &str| std::env::split_paths(&path).any(|directory| directory.join(name).is_file());
+    let missing: Vec<_> = COMMANDS.iter().filter(|(name, _)| !is_installed(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
+    let mut packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    Err(Failure::Failed(format!(
+        "the demo needs {}, which is not installed: install it with \"apt-get install {}\"",
+        names.join(", "),
+        packages.join(" ")
+    )))
+}
+
+/// Makes an ext4 file system with nothing left to do in the background, and as little metadata as the demo's few
+/// large files need: what the device sees afterwards is the application.
+///
+/// # Errors
+/// What mkfs.ext4 said.
+pub fn make_ext4(device: &Path) -> Result<(), Failure> {
+    let mut mkfs = command("mkfs.ext4");
+    mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-i", "1048576", "-J", "size=16"]);
+    mkfs.args(["-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]).arg(device);
+    run(mkfs).map(drop)
+}
+
+/// Checks an unmounted ext4 file system without changing it.
+///
+/// # Errors
+/// What e2fsck found.
+pub fn check_ext4(volume: &Path) -> Result<(), Failure> {
+    let mut fsck = command("e2fsck");
+    fsck.args(["-f", "-n"]).arg(volume);
+    let output = fsck.output().doing(|| "cannot run e2fsck".to_owned())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let first = said.lines().find(|line| !line.trim().is_empty() && !line.starts_with("Pass 1")).unwrap_or("no reason");
+    Err(Failure::Failed(format!("e2fsck found the file system on {} damaged: {first}", volume.display())))
+}
+
+/// A mounted file system; unmounted when dropped.
+#[derive(Debug)]
+pub struct Mount {
+    point: PathBuf,
+    mounted: bool,
+}
+
+impl Mount {
+    /// Mounts the ext4 file system on a block device.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn ext4(device: &Path, point: &Path) -> Result<Self, Failure> {
+        std::fs::create_dir_all(point).doing(|| format!("cannot create {}", point.display()))?;
+        rustix::mount::mount(device, point, "ext4", MountFlags::NOATIME, None::<&std::ffi::CStr>)
+            .doing(|| format!("cannot mount {} on {}", device.display(), point.display()))?;
+        Ok(Self { point: point.to_owned(), mounted: true })
+    }
+
+    /// Mounts the ext4 file system in a file, read-only and without replaying its journal, through a loop device
+    /// that goes away with the mount.
+    ///
+    /// # Errors
+    /// What mount said.
+    pub fn read_only_file(volume: &Path, point: &Path) -> Result<Self, Failure> {
+        std::fs::create_dir_all(point).doing(|| format!("cannot create {}", point.display()))?;
+        let mut mount = command("mount");
+        mount.args(["-t", "ext4", "-o", "loop,ro,noload"]).arg(volume).arg(point);
+        run(mount)?;
+        Ok(Self { point: point.to_owned(), mounted: true })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+
+    /// Writes back what is cached and unmounts.
+    ///
+    /// # Errors
+    /// If it stays busy; it is then detached and ends when its last user does.
+    pub fn unmount(mut self) -> Result<(), Failure> {
+        self.mounted = false;
+        unmount(&self.point).doing(|| format!("cannot unmount {}", self.point.display()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.mounted {
+            let _ = unmount(&self.point);
+        }
+    }
+}
+
+/// Unmounts whatever is mounted there, waiting a little while it is busy, then lazily.
+///
+/// # Errors
+/// The kernel's reason; that nothing is mounted there is no error.
+pub fn unmount(point: &Path) -> io::Result<()> {
+    for _ in 0..UNMOUNT_TRIES {
+        match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(Duration::from_millis(100)),
+            Err(_) => break,
+        }
+    }
+    match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Mount points at or below `directory`, the deepest and latest first, so that they can be unmounted in order.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn mounts_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(mount_points(&std::fs::read_to_string("/proc/self/mountinfo")?)
+        .into_iter()
+        .rev()
+        .filter(|point| point.starts_with(directory))
+        .collect())
+}
+
+/// The mount points of a mountinfo file, in order of mounting.
+fn mount_points(mountinfo: &str) -> Vec<PathBuf> {
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+}
+
+/// The kernel writes space, tab, newline and backslash in paths as three octal digits.
+fn unescape(field: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) if *first == b'\\' => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+/// Loop devices whose backing file lies below `directory`.
+///
+/// # Errors
+/// If /sys cannot be read.
+pub fn loops_below(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/sys/block")? {
+        let entry = entry?;
+        let Ok(file) = std::fs::read_to_string(entry.path().join("loop/backing_file")) else { continue };
+        let file = file.trim_end_matches('\n').trim_end_matches(" (deleted)");
+        if Path::new(file).starts_with(directory) {
+            found.push(Path::new("/dev").join(entry.file_name()));
+        }
+    }
+    Ok(found)
+}
+
+/// Releases a loop device.
+///
+/// # Errors
+/// What losetup said.
+pub fn release_loop(device: &Path) -> Result<(), Failure> {
+    let mut losetup = command("losetup");
+    losetup.arg("--detach").arg(device);
+    run(losetup).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_with_their_escapes() {
+        let text = "22 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                    40 22 7:0 / /tmp/a\\040b\\134c rw,noatime - ext4 /dev/loop0 rw\n";
+        assert_eq!(mount_points(text), [PathBuf::from("/"), PathBuf::from("/tmp/a b\\c")]);
+        assert_eq!(unescape("\\04"), PathBuf::from("\\04"));
+        assert_eq!(unescape("ends\\"), PathBuf::from("ends\\"));
+    }
+
+    #[test]
+    fn this_machine_has_a_root_mount() {
+        let points = mounts_below(Path::new("/")).unwrap();
+        assert!(points.iter().any(|point| point == Path::new("/")));
+    }
+
+    #[test]
+    fn a_failed_command_is_one_sentence() {
+        let directory = tempfile::tempdir().unwrap();
+        if check_commands().is_err() {
+            return;
+        }
+        let failure = make_ext4(&directory.path().join("missing")).unwrap_err().to_string();
+        assert!(failure.starts_with("mkfs.ext4 failed"), "{failure}");
+        assert!(!failure.contains('\n'), "{failure}");
+    }
+}

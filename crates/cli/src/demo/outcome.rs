@@ -1,0 +1,232 @@
+//! What a run of the demo found out: the numbers of the table, the JSON document and the report.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::plan::Mode;
+
+/// Throughput of one sampling interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Activity {
+    /// End of the interval, seconds since the mode began.
+    pub at_s: f64,
+    /// What the application wrote to the device.
+    pub application_mib_s: f64,
+    /// What was written to the caching volume.
+    pub cache_mib_s: f64,
+    /// What was written to the backing volume, drain included.
+    pub backing_mib_s: f64,
+    /// What was drained from the caching to the backing volume.
+    pub drain_mib_s: f64,
+}
+
+/// Accumulated cost at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CostPoint {
+    /// Seconds since the mode began.
+    pub at_s: f64,
+    /// GB × MB/s × seconds.
+    pub agbs: f64,
+}
+
+/// What the application did in a stretch of time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PhaseSpan {
+    /// "initial dump", "compute", "checkpoint 2".
+    pub name: String,
+    /// Seconds since the mode began.
+    pub start_s: f64,
+    /// Seconds since the mode began.
+    pub end_s: f64,
+}
+
+/// One boost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Boost {
+    /// Seconds since the mode began.
+    pub start_s: f64,
+    /// From the decision until the caching volume absorbed.
+    pub attach_s: f64,
+    /// From the first absorbed write until the drain had priority.
+    pub absorb_s: f64,
+    /// From then until the caching volume was released.
+    pub drain_s: f64,
+    /// Size of the caching volume.
+    pub cache_gib: f64,
+}
+
+/// One mode's run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ModeOutcome {
+    /// After the initial dump, until the last checkpoint was durable.
+    pub completion_s: f64,
+    /// `completion_s` relative to static-fast's.
+    pub overhead_ratio: f64,
+    /// Everything: from making the file system to the end of the last drain.
+    pub wall_s: f64,
+    /// The initial dump.
+    pub initial_dump_s: f64,
+    /// Everything that was rented, over `wall_s`: GB × MB/s × seconds.
+    pub cost_agbs: f64,
+    /// `cost_agbs` relative to static-fast's.
+    pub cost_ratio: f64,
+    /// The same at catalog prices, had the run been as large as the papers'.
+    pub cost_usd: f64,
+    /// What the application saw while it wrote.
+    pub write_mib_s: f64,
+    /// Boosts, in order; none for the static modes.
+    pub boosts: Vec<Boost>,
+    /// I/O over time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub activity: Vec<Activity>,
+    /// Cost over time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cost: Vec<CostPoint>,
+    /// What the application did when.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseSpan>,
+}
+
+/// A run of the demo.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// By mode.
+    pub modes: BTreeMap<Mode, ModeOutcome>,
+    /// Every byte that was written was read back from the backing volume alone and matched.
+    pub verified: bool,
+    /// Bytes read back, all modes together.
+    pub verified_bytes: u64,
+    /// Name of the controller's policy.
+    pub policy: String,
+    /// How the devices were exported: "fuse" or "nbd".
+    pub export: String,
+    /// What was asked for and where it ran: name and value.
+    pub parameters: Vec<(String, String)>,
+    /// Of the run's end, UTC.
+    pub date: String,
+    /// Of the whole demo.
+    pub elapsed_s: f64,
+}
+
+impl Outcome {
+    /// Fills in what relates the modes to static-fast.
+    pub fn relate(&mut self) {
+        let Some(fast) = self.modes.get(&Mode::StaticFast) else { return };
+        let (completion, cost) = (fast.completion_s, fast.cost_agbs);
+        for mode in self.modes.values_mut() {
+            mode.overhead_ratio = ratio(mode.completion_s, completion);
+            mode.cost_ratio = ratio(mode.cost_agbs, cost);
+        }
+    }
+
+    /// The same without what changes over time, for stdout.
+    #[must_use]
+    pub fn without_series(&self) -> Self {
+        let mut summary = self.clone();
+        for mode in summary.modes.values_mut() {
+            mode.activity.clear();
+            mode.cost.clear();
+            mode.phases.clear();
+        }
+        summary
+    }
+}
+
+fn ratio(value: f64, of: f64) -> f64 {
+    if of > 0.0 { value / of } else { 0.0 }
+}
+
+#[cfg(test)]
+pub mod sample {
+    //! A made-up run, as the papers' numbers divided by sixteen.
+
+    use super::*;
+
+    /// A run with all series filled.
+    pub fn outcome() -> Outcome {
+        let mut outcome = Outcome {
+            verified: true,
+            verified_bytes: 3 << 30,
+            policy: "adaptive".into(),
+            export: "fuse".into(),
+            date: "2026-01-01 12:00:00 UTC".into(),
+            elapsed_s: 118.0,
+            ..Outcome::default()
+        };
+        outcome.parameters = vec![("backing volume".into(), "3.1 GiB, 33 MiB/s".into())];
+        for (mode, bandwidth, cost_rate) in
+            [(Mode::StaticSlow, 33.0, 103.0), (Mode::StaticFast, 128.0, 400.0), (Mode::Elastic, 150.0, 110.0)]
+        {
+            outcome.modes.insert(mode, one(mode, bandwidth, cost_rate));
+        }
+        outcome.relate();
+        outcome
+    }
+
+    fn one(mode: Mode, bandwidth: f64, cost_rate: f64) -> ModeOutcome {
+        let mut found = ModeOutcome { write_mib_s: bandwidth, ..ModeOutcome::default() };
+        let mut clock = 0.0;
+        for (number, (compute, size)) in [(0.0, 320.0), (23.0, 256.0), (23.0, 256.0), (23.0, 256.0)].iter().enumerate()
+        {
+            let begin = clock + compute;
+            let end = begin + size / bandwidth;
+            found.phases.push(PhaseSpan { name: "compute".into(), start_s: clock, end_s: begin });
+            let name = if number == 0 { "initial dump".into() } else { format!("checkpoint {number}") };
+            found.phases.push(PhaseSpan { name, start_s: begin, end_s: end });
+            if mode == Mode::Elastic {
+                found.boosts.push(Boost {
+                    start_s: begin,
+                    attach_s: 1.0,
+                    absorb_s: end - begin,
+                    drain_s: 6.0,
+                    cache_gib: [0.625, 0.25, 0.25, 0.25][number],
+                });
+            }
+            clock = end;
+        }
+        let dump = found.phases[1].end_s;
+        found.initial_dump_s = dump;
+        found.completion_s = clock - dump;
+        found.wall_s = clock + 7.0;
+        for step in 0..(found.wall_s * 4.0) as usize {
+            let at_s = step as f64 / 4.0;
+            let writes = found.phases.iter().any(|p| p.name != "compute" && p.start_s <= at_s && at_s < p.end_s);
+            let drains = mode == Mode::Elastic
+                && !writes
+                && found.phases.iter().any(|p| p.end_s <= at_s && at_s < p.end_s + 6.0);
+            let application_mib_s = if writes { bandwidth } else { 0.0 };
+            let cache_mib_s = if mode == Mode::Elastic && writes { 120.0 } else { 0.0 };
+            let drain_mib_s = if drains { 32.0 } else { 0.0 };
+            let backing_mib_s = application_mib_s - cache_mib_s + drain_mib_s;
+            found.activity.push(Activity { at_s, application_mib_s, cache_mib_s, backing_mib_s, drain_mib_s });
+            found.cost.push(CostPoint { at_s, agbs: at_s * cost_rate });
+        }
+        found.cost_agbs = found.wall_s * cost_rate;
+        found.cost_usd = found.cost_agbs * 1e-5;
+        found
+    }
+
+    #[test]
+    fn ratios_are_relative_to_static_fast() {
+        let outcome = outcome();
+        let fast = &outcome.modes[&Mode::StaticFast];
+        assert!((fast.overhead_ratio - 1.0).abs() < 1e-12 && (fast.cost_ratio - 1.0).abs() < 1e-12);
+        assert!(outcome.modes[&Mode::StaticSlow].overhead_ratio > 1.0);
+    }
+
+    #[test]
+    fn the_summary_has_the_fields_that_scripts_rely_on() {
+        let json = serde_json::to_value(outcome().without_series()).unwrap();
+        for mode in ["static_slow", "static_fast", "elastic"] {
+            for field in ["completion_s", "overhead_ratio", "cost_agbs", "write_mib_s", "wall_s"] {
+                assert!(json["modes"][mode][field].is_number(), "{mode} {field}");
+            }
+        }
+        for field in ["attach_s", "absorb_s", "drain_s", "cache_gib"] {
+            assert!(json["modes"]["elastic"]["boosts"][0][field].is_number(), "{field}");
+        }
+        assert_eq!(json["verified"], true);
+        assert!(json["modes"]["elastic"].get("activity").is_none());
+    }
+}

@@ -1,0 +1,261 @@
+//! What the demo runs: the papers' CM1 setting, scaled down in size and time by one factor, so that every ratio of
+//! the original holds: burst to rates, compute to burst, volumes to bursts, latencies and delays to bursts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use surgetank_model::{Bandwidth, Bytes};
+
+use super::content::FileContent;
+
+/// The unscaled setting (journal version, table II and section IV-A, for one of its 32 VMs).
+mod cm1 {
+    /// Size of the backing volume, MiB.
+    pub const BACKING_MIB: u64 = 50 << 10;
+    /// Initial dump, MiB.
+    pub const INITIAL_DUMP_MIB: u64 = 5 << 10;
+    /// One checkpoint, MiB.
+    pub const CHECKPOINT_MIB: u64 = 4 << 10;
+    /// Checkpoints.
+    pub const CHECKPOINTS: u32 = 3;
+    /// Compute time over all iterations, seconds.
+    pub const COMPUTE_S: f64 = 1100.0;
+    /// Caching volume of the first boost, MiB.
+    pub const INITIAL_CACHE_MIB: u64 = 10 << 10;
+    /// Sizes of caching volumes are multiples of this, MiB.
+    pub const GRAIN_MIB: u64 = 1 << 10;
+    /// Backing bandwidth, MiB/s.
+    pub const BACKING_MIB_S: u64 = 33;
+    /// Caching bandwidth, MiB/s.
+    pub const CACHING_MIB_S: u64 = 128;
+    /// Renting and attaching a volume took 12 to 17 s a burst.
+    pub const RENT_AND_ATTACH_S: f64 = 15.0;
+    /// Inactivity delay, seconds.
+    pub const INACTIVITY_S: f64 = 30.0;
+    /// Sampling interval, seconds.
+    pub const SAMPLING_S: f64 = 5.0;
+}
+
+/// What the elastic mode is compared with, and itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// A slow volume for the whole run.
+    StaticSlow,
+    /// A fast volume for the whole run.
+    StaticFast,
+    /// A slow volume, and a fast one while it is needed.
+    Elastic,
+}
+
+impl Mode {
+    /// In the order of every table.
+    pub const ALL: [Self; 3] = [Self::StaticSlow, Self::StaticFast, Self::Elastic];
+
+    /// As people read it, in tables and paths.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StaticSlow => "static-slow",
+            Self::StaticFast => "static-fast",
+            Self::Elastic => "elastic",
+        }
+    }
+
+    /// Number of the mode, in [`Mode::ALL`].
+    #[must_use]
+    pub fn index(self) -> u64 {
+        match self {
+            Self::StaticSlow => 0,
+            Self::StaticFast => 1,
+            Self::Elastic => 2,
+        }
+    }
+}
+
+/// A write phase: one file for each writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dump {
+    /// Before the clock of `completion_s` starts.
+    Initial,
+    /// The n-th checkpoint, from 1.
+    Checkpoint(u32),
+}
+
+/// Everything that a run does, in numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Sizes and times are those of the papers divided by this.
+    pub scale: u32,
+    /// Size of every backing volume.
+    pub backing_size: Bytes,
+    /// Of the slow volumes.
+    pub backing_bandwidth: Bandwidth,
+    /// Of the fast volumes.
+    pub caching_bandwidth: Bandwidth,
+    /// Bytes of the initial dump, all writers together.
+    pub initial_dump: Bytes,
+    /// Bytes of one checkpoint, all writers together.
+    pub checkpoint: Bytes,
+    /// Number of checkpoints.
+    pub checkpoints: u32,
+    /// Compute time before each checkpoint.
+    pub compute: Duration,
+    /// Writer processes.
+    pub writers: u32,
+    /// Caching volume of the first boost.
+    pub initial_cache: Bytes,
+    /// Sizes of caching volumes are multiples of this.
+    pub grain: Bytes,
+    /// Time that the provider takes to rent a volume; attaching takes as long again.
+    pub provider_latency: Duration,
+    /// Inactivity delay of the controller.
+    pub inactivity_delay: Duration,
+    /// Sampling interval of the controller.
+    pub sampling: Duration,
+    /// Share of the backing bandwidth above which a boost starts.
+    pub utilization_threshold: f64,
+    /// Of the files' content.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// The default run: a sixteenth of CM1, about two minutes.
+    #[must_use]
+    pub fn standard(seed: u64) -> Self {
+        Self::scaled(16, seed)
+    }
+
+    /// The quick run: a forty-eighth of CM1, about forty seconds.
+    #[must_use]
+    pub fn quick(seed: u64) -> Self {
+        Self::scaled(48, seed)
+    }
+
+    fn scaled(scale: u32, seed: u64) -> Self {
+        let writers = 4;
+        // Whole MiB for each writer, so that every write is one full request.
+        let size = |mib: u64| Bytes::from_mib((mib / u64::from(scale)).next_multiple_of(u64::from(writers)));
+        let time = |seconds: f64| Duration::from_secs_f64(seconds / f64::from(scale));
+        Self {
+            scale,
+            backing_size: size(cm1::BACKING_MIB),
+            backing_bandwidth: Bandwidth::from_mib_s(cm1::BACKING_MIB_S),
+            caching_bandwidth: Bandwidth::from_mib_s(cm1::CACHING_MIB_S),
+            initial_dump: size(cm1::INITIAL_DUMP_MIB),
+            checkpoint: size(cm1::CHECKPOINT_MIB),
+            checkpoints: cm1::CHECKPOINTS,
+            compute: time(cm1::COMPUTE_S / f64::from(cm1::CHECKPOINTS)),
+            writers,
+            initial_cache: size(cm1::INITIAL_CACHE_MIB),
+            grain: size(cm1::GRAIN_MIB),
+            provider_latency: time(cm1::RENT_AND_ATTACH_S / 2.0),
+            inactivity_delay: time(cm1::INACTIVITY_S),
+            sampling: time(cm1::SAMPLING_S),
+            utilization_threshold: 0.30,
+            seed,
+        }
+    }
+
+    /// The write phases in order.
+    pub fn dumps(&self) -> impl Iterator<Item = Dump> {
+        std::iter::once(Dump::Initial).chain((1..=self.checkpoints).map(Dump::Checkpoint))
+    }
+
+    /// Bytes of one writer's file in this phase.
+    #[must_use]
+    pub fn file_size(&self, dump: Dump) -> u64 {
+        let total = match dump {
+            Dump::Initial => self.initial_dump,
+            Dump::Checkpoint(_) => self.checkpoint,
+        };
+        total.get() / u64::from(self.writers)
+    }
+
+    /// Bytes that one mode writes.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.initial_dump.get() + u64::from(self.checkpoints) * self.checkpoint.get()
+    }
+
+    /// The files of a phase in one mode, with where they lie relative to the file system's root and, for runs
+    /// without a file system, their first byte on the device.
+    #[must_use]
+    pub fn files(&self, mode: Mode, dump: Dump) -> Vec<PlannedFile> {
+        let (number, directory) = match dump {
+            Dump::Initial => (0, "initial".to_owned()),
+            Dump::Checkpoint(number) => (number, format!("checkpoint-{number}")),
+        };
+        let size = self.file_size(dump);
+        let before = match dump {
+            Dump::Initial => 0,
+            Dump::Checkpoint(number) => self.initial_dump.get() + u64::from(number - 1) * self.checkpoint.get(),
+        };
+        (0..self.writers)
+            .map(|writer| PlannedFile {
+                path: PathBuf::from(&directory).join(format!("writer-{writer}.dat")),
+                device_offset: before + u64::from(writer) * size,
+                size,
+                content: FileContent {
+                    seed: self.seed,
+                    file: mode.index() << 32 | u64::from(number) << 16 | u64::from(writer),
+                },
+                // Half of the writers bypass the page cache, half write through it and fsync: applications do both.
+                direct: writer % 2 == 0,
+            })
+            .collect()
+    }
+
+    /// Disk space that a run needs at most: three backing volumes' data, file system metadata, and the cache.
+    #[must_use]
+    pub fn disk_space(&self) -> u64 {
+        let modes = Mode::ALL.len() as u64;
+        modes * (self.total_bytes() + self.total_bytes() / 8) + self.initial_cache.get()
+    }
+}
+
+/// A file that a writer process makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedFile {
+    /// Relative to the file system's root.
+    pub path: PathBuf,
+    /// First byte on the device, when there is no file system.
+    pub device_offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// What is in it.
+    pub content: FileContent,
+    /// O_DIRECT, or buffered with fsync.
+    pub direct: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_those_of_the_papers() {
+        for plan in [Plan::standard(1), Plan::quick(1)] {
+            let bursts = plan.checkpoint.get() as f64 / plan.backing_size.get() as f64;
+            assert!((bursts / 0.08 - 1.0).abs() < 0.05, "{bursts}");
+            let compute = plan.compute.as_secs_f64() * 3.0;
+            let absorb = 3.0 * plan.checkpoint.as_mib() / plan.caching_bandwidth.as_mib_s();
+            assert!((absorb / compute / (96.0 / 1100.0) - 1.0).abs() < 0.05, "{absorb} {compute}");
+            assert_eq!(plan.caching_bandwidth.get() * 33, plan.backing_bandwidth.get() * 128);
+        }
+    }
+
+    #[test]
+    fn files_do_not_overlap_and_fit() {
+        let plan = Plan::quick(1);
+        let files: Vec<_> = plan.dumps().flat_map(|dump| plan.files(Mode::Elastic, dump)).collect();
+        assert_eq!(files.iter().map(|file| file.size).sum::<u64>(), plan.total_bytes());
+        for pair in files.windows(2) {
+            assert_eq!(pair[0].device_offset + pair[0].size, pair[1].device_offset);
+        }
+        assert!(files.iter().all(|file| file.size % (1 << 20) == 0));
+        assert!(plan.total_bytes() < plan.backing_size.get() * 8 / 10);
+        let numbers: std::collections::HashSet<_> = files.iter().map(|file| file.content.file).collect();
+        assert_eq!(numbers.len(), files.len());
+    }
+}

@@ -1,0 +1,94 @@
+//! Live progress of a run: one line a mode on a terminal, a few plain lines otherwise; always on stderr.
+
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::plan::Mode;
+use crate::output::{colours_on_stderr, note};
+
+/// What a mode's line shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Live {
+    /// What the application writes now.
+    pub write_mib_s: f64,
+    /// Not yet on the backing volume.
+    pub dirty_mib: f64,
+    /// Size of the caching volume; `None` without one.
+    pub cache_mib: Option<f64>,
+}
+
+/// All lines.
+#[derive(Debug)]
+pub struct Board {
+    lines: Option<MultiProgress>,
+    began: Instant,
+}
+
+impl Board {
+    /// For stderr as it is.
+    #[must_use]
+    pub fn new(quiet: bool) -> Self {
+        let lines = (std::io::stderr().is_terminal() && !quiet).then(MultiProgress::new);
+        Self { lines, began: Instant::now() }
+    }
+
+    /// The line of a mode whose application writes `bytes`.
+    #[must_use]
+    pub fn line(&self, mode: Mode, bytes: u64) -> Line {
+        let bar = self.lines.as_ref().map(|lines| {
+            let colour = if colours_on_stderr() { ".cyan/dim" } else { "" };
+            let template = format!("{{prefix:11}} {{bar:24{colour}}} {{percent:>3}} %  {{msg}}");
+            let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            let bar = lines.add(ProgressBar::new(bytes).with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")));
+            bar.set_prefix(mode.name());
+            bar
+        });
+        Line { mode, bar, began: self.began, phase: String::new() }
+    }
+
+    /// Takes the lines off the screen.
+    pub fn clear(&self) {
+        if let Some(lines) = &self.lines {
+            let _ = lines.clear();
+        }
+    }
+}
+
+/// One mode's line.
+#[derive(Debug)]
+pub struct Line {
+    mode: Mode,
+    bar: Option<ProgressBar>,
+    began: Instant,
+    phase: String,
+}
+
+impl Line {
+    /// The mode does something else from now on.
+    pub fn phase(&mut self, phase: &str) {
+        phase.clone_into(&mut self.phase);
+        if let Some(bar) = &self.bar {
+            bar.set_message(phase.to_owned());
+        }
+    }
+
+    /// Something worth a line of its own is done.
+    pub fn done(&self, what: &str) {
+        if self.bar.is_none() {
+            note(&format!("{:7.1} s  {:11}  {what}", self.began.elapsed().as_secs_f64(), self.mode.name()));
+        }
+    }
+
+    /// Shows how it goes; `written` bytes of the application's are on the device.
+    pub fn show(&self, written: u64, live: &Live) {
+        let Some(bar) = &self.bar else { return };
+        bar.set_position(written.min(bar.length().unwrap_or(written)));
+        let cache = match live.cache_mib {
+            Some(size) => format!("  cache {size:.0} MiB, dirty {:.0} MiB", live.dirty_mib),
+            None => String::new(),
+        };
+        bar.set_message(format!("{:18} {:4.0} MiB/s{cache}", self.phase, live.write_mib_s));
+    }
+}

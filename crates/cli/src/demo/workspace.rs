@@ -1,0 +1,201 @@
+//! The demo's work directory, and the putting away of what an earlier run left when it was killed.
+//!
+//! Everything that a run makes lies below its work directory: volume files, state, mount points. The directory holds
+//! an owner file that the run keeps locked; the kernel drops the lock when the process dies, however it dies. So a
+//! directory without a locked owner file is a leftover, and everything that still points into it (mounts, loop
+//! devices) can be released.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+
+use super::filesystem;
+use crate::failure::{Doing, Failure};
+use crate::output::note;
+
+/// Every work directory's name begins so.
+const PREFIX: &str = "surgetank-demo-";
+/// The file that a running demo keeps locked in its work directory; it says what the directory is for.
+const OWNER: &str = "owner";
+
+/// A work directory; emptied of mounts and removed when dropped, unless kept.
+#[derive(Debug)]
+pub struct Workspace {
+    path: PathBuf,
+    keep: bool,
+    _owner: File,
+}
+
+impl Workspace {
+    /// Makes a work directory below `root`.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn create(root: &Path, keep: bool) -> Result<Self, Failure> {
+        let path = root.join(format!("{PREFIX}{}", std::process::id()));
+        let doing = || format!("cannot create the work directory {}", path.display());
+        fs::DirBuilder::new().mode(0o700).create(&path).doing(doing)?;
+        let path = path.canonicalize().doing(doing)?;
+        let owner = write_owner(&path).doing(doing)?;
+        Ok(Self { path, keep, _owner: owner })
+    }
+
+    /// Where it is, without symbolic links (as the kernel names it in its tables).
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        release(&self.path);
+        if !self.keep
+            && let Err(error) = fs::remove_dir_all(&self.path)
+        {
+            note(&format!("surgetank: cannot remove {}: {error}; remove it by hand", self.path.display()));
+        }
+    }
+}
+
+fn write_owner(directory: &Path) -> io::Result<File> {
+    let mut owner = OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.join(OWNER))?;
+    rustix::fs::flock(&owner, FlockOperation::NonBlockingLockExclusive)?;
+    writeln!(
+        owner,
+        "Work directory of \"surgetank demo\", process {}. While it runs this file is locked; else the directory is a \
+         leftover, which the next run puts away.",
+        std::process::id()
+    )?;
+    Ok(owner)
+}
+
+/// Unmounts what is mounted below `directory` and releases loop devices over files in it.
+fn release(directory: &Path) {
+    for point in filesystem::mounts_below(directory).unwrap_or_default() {
+        if let Err(error) = filesystem::unmount(&point) {
+            note(&format!("surgetank: cannot unmount {}: {error}", point.display()));
+        }
+    }
+    for device in filesystem::loops_below(directory).unwrap_or_default() {
+        if let Err(failure) = filesystem::release_loop(&device) {
+            note(&format!("surgetank: cannot release {}: {failure}", device.display()));
+        }
+    }
+    // A loop device can itself hold a FUSE mount busy, and the other way round: look once more.
+    for point in filesystem::mounts_below(directory).unwrap_or_default() {
+        let _ = filesystem::unmount(&point);
+    }
+}
+
+/// Puts away what killed runs left below these directories and wherever something of theirs is still mounted; says
+/// which directories that were.
+#[must_use]
+pub fn sweep(roots: &[PathBuf]) -> Vec<PathBuf> {
+    let mut candidates: Vec<PathBuf> = Vec::new();
+    for root in roots {
+        let entries = fs::read_dir(root).into_iter().flatten().flatten();
+        candidates.extend(entries.map(|entry| entry.path()).filter(|path| is_work_directory(path)));
+    }
+    for point in filesystem::mounts_below(Path::new("/")).unwrap_or_default() {
+        candidates.extend(point.ancestors().find(|path| is_work_directory(path)).map(Path::to_owned));
+    }
+    for path in &mut candidates {
+        if let Ok(canonical) = path.canonicalize() {
+            *path = canonical;
+        }
+    }
+    candidates.sort();
+    candidates.dedup();
+    candidates.retain(|path| put_away(path));
+    candidates
+}
+
+fn is_work_directory(path: &Path) -> bool {
+    let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
+    number.is_some_and(|number| number.parse::<u32>().is_ok()) && path.join(OWNER).is_file()
+}
+
+fn put_away(directory: &Path) -> bool {
+    let Ok(owner) = File::open(directory.join(OWNER)) else { return false };
+    if rustix::fs::flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
+    release(directory);
+    fs::remove_dir_all(directory).is_ok()
+}
+
+/// Directories that may hold the work directory, best first: TMPDIR alone if it is set, else `out`'s and the usual
+/// places by free space.
+#[must_use]
+pub fn roots(out: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(directory) = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()) {
+        return vec![PathBuf::from(directory)];
+    }
+    let here = std::env::current_dir().ok();
+    let places = [Path::new("/var/tmp"), Path::new("/tmp")].into_iter().chain(out).chain(here.as_deref());
+    let mut usable: Vec<(u64, PathBuf)> = Vec::new();
+    for place in places.filter(|place| is_writable(place)) {
+        let Ok(free) = free_space(place) else { continue };
+        if !usable.iter().any(|(_, known)| known == place) {
+            usable.push((free, place.to_owned()));
+        }
+    }
+    // A stable sort: among places on one disk the first stays first.
+    usable.sort_by_key(|(free, _)| std::cmp::Reverse(*free));
+    usable.into_iter().map(|(_, place)| place).collect()
+}
+
+fn is_writable(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+/// Bytes that this user can still write below `directory`; memory file systems count as full, because the demo's
+/// volumes would compete with the page cache.
+///
+/// # Errors
+/// If the directory does not exist.
+pub fn free_space(directory: &Path) -> io::Result<u64> {
+    const TMPFS_MAGIC: u32 = 0x0102_1994;
+    let of_type = rustix::fs::statfs(directory)?;
+    if of_type.f_type as u32 == TMPFS_MAGIC {
+        return Ok(0);
+    }
+    let space = rustix::fs::statvfs(directory)?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_demo_is_left_alone_and_a_dead_one_put_away() {
+        let root = tempfile::tempdir().unwrap();
+        let roots = [root.path().to_owned()];
+        let running = Workspace::create(root.path(), false).unwrap();
+        let dead = root.path().join(format!("{PREFIX}1"));
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join(OWNER), "").unwrap();
+        fs::write(dead.join("volume"), "data").unwrap();
+        let foreign = root.path().join(format!("{PREFIX}notes"));
+        fs::create_dir(&foreign).unwrap();
+        fs::write(foreign.join(OWNER), "").unwrap();
+        assert_eq!(sweep(&roots), [dead.canonicalize().unwrap_or(dead.clone())]);
+        assert!(!dead.exists() && running.path().exists() && foreign.exists());
+        let path = running.path().to_owned();
+        drop(running);
+        assert!(!path.exists());
+        assert!(sweep(&roots).is_empty());
+    }
+
+    #[test]
+    fn a_kept_directory_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let kept = Workspace::create(root.path(), true).unwrap().path().to_owned();
+        assert!(kept.join(OWNER).is_file());
+    }
+}

@@ -1,0 +1,56 @@
+//! What goes to people and scripts: answers to stdout, everything else to stderr.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Writes an answer to stdout. A reader that went away ends the command quietly.
+///
+/// # Errors
+/// `NoReader`, or the I/O error of stdout (a full disk behind a redirection).
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| if text.ends_with('\n') { Ok(()) } else { stdout.write_all(b"\n") });
+    written.and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Failure::NoReader,
+        _ => Failure::Failed(format!("cannot write the answer to stdout: {error}")),
+    })
+}
+
+/// Writes exactly one JSON document to stdout.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(document: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(document)
+        .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
+    print(&text)
+}
+
+/// Tells people something beside the answer. Nobody reading it is no reason to stop.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether to colour what goes to stderr: a terminal, and `NO_COLOR` unset or empty (no-color.org).
+#[must_use]
+pub fn colours_on_stderr() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A plain table with this header; columns from the second on are right-aligned.
+#[must_use]
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().copied());
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
