@@ -443,7 +443,10 @@ pub fn scan_segment(bytes: &[u8], epoch: Epoch, segment: u32, generation: u32) -
         if let Some(summary) = record {
             let data = &blocks[position..position + summary.checksums.len()];
             let intact = data.iter().zip(&summary.checksums).map(|(block, crc)| checksum(block) == *crc).collect();
-            position += summary.checksums.len();
+            // Copies may be left from before the segment was used for records, which may lie among them.
+            if summary.entries.iter().any(|entry| entry.content != Content::Copied) {
+                position += summary.checksums.len();
+            }
             records.push(Record { summary, intact });
         }
     }

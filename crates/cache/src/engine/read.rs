@@ -178,7 +178,8 @@ impl Engine {
     ) {
         self.log_read_ended(location, u64::from(into.length));
         if result.is_err() {
-            self.retry_on_backing(request, block..block + u64::from(blocks), location, block * BLOCK64, into);
+            let bytes = block * BLOCK64..(block + u64::from(blocks)) * BLOCK64;
+            self.reread(request, bytes, block, location);
         }
         self.finish_part(request, Ok(()));
     }
@@ -201,39 +202,38 @@ impl Engine {
                 self.effects.push_back(Effect::Copy { from, to: into });
             }
             Err(_) => {
-                let offset = block * BLOCK64 + u64::from(skip);
-                self.retry_on_backing(request, block..block + 1, location, offset, into);
+                let start = block * BLOCK64 + u64::from(skip);
+                self.reread(request, start..start + u64::from(into.length), block, location);
             }
         }
         self.release_scratch(Some(scratch));
         self.finish_part(request, Ok(()));
     }
 
-    /// A read of the log failed: if the backing volume holds the same, nobody need notice.
-    fn retry_on_backing(&mut self, request: RequestId, blocks: Range<u64>, location: u32, offset: u64, into: Slice) {
-        let clean = !self.maps_dirty_to(&blocks, location);
+    /// A read of the log failed. What the backing volume holds as well is read there, what was superseded meanwhile is
+    /// read where it is now, and the rest is an error.
+    fn reread(&mut self, id: RequestId, bytes: Range<u64>, block: u64, location: u32) {
         self.cache_failing();
-        if !clean {
-            self.fail_request(request, ReplyError::Io);
-            return;
+        let Some(request) = self.requests.get(&id).map(|active| active.request) else { return };
+        let blocks = bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64);
+        let extents: Vec<Extent> =
+            self.boost.iter().flat_map(|boost| boost.index.overlapping(blocks.clone())).collect();
+        let mut at = bytes.start;
+        for extent in extents {
+            let start = (extent.block * BLOCK64).max(at);
+            let end = (extent.end() * BLOCK64).min(bytes.end);
+            self.read_backing(&request, at..start, None);
+            let unreadable = u64::from(extent.location) == u64::from(location) + (extent.block - block);
+            if !extent.state.dirty() {
+                self.read_backing(&request, start..end, None);
+            } else if extent.kind == Kind::Data && unreadable {
+                self.fail_request(id, ReplyError::Io);
+            } else {
+                self.read_extent(&request, &extent, start..end);
+            }
+            at = end;
         }
-        self.add_part(request);
-        let length = u64::from(into.length);
-        let pending = Pending::Direct { request, offset, length, change: false, fill: None };
-        let id = self.pending.insert(pending);
-        self.backing.started(self.now, length);
-        self.effects.push_back(Effect::Read { id, target: Target::Backing, offset, into, checksums: None });
-    }
-
-    /// Whether the index still needs any of these blocks of the log, which hold `blocks` of the device.
-    fn maps_dirty_to(&self, blocks: &Range<u64>, location: u32) -> bool {
-        self.boost.as_ref().is_some_and(|boost| {
-            boost.index.overlapping(blocks.clone()).any(|extent| {
-                let same = extent.kind == Kind::Data
-                    && u64::from(extent.location) == u64::from(location) + (extent.block - blocks.start);
-                same && extent.state.dirty()
-            })
-        })
+        self.read_backing(&request, at..bytes.end, None);
     }
 
     /// Whether a miss of these bytes should be installed.
