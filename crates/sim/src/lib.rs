@@ -1,1 +1,21 @@
 //! Virtual-time world that drives the pure crates over simulated volumes.
+//!
+//! - [`disk`]: a volume with real bytes, a volatile write cache and faults; its fault model stands on the type.
+//! - [`driver`]: executes the engine's effects over two such volumes, as the daemon does over real ones.
+//! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
+//! - [`oracle`]: the naive model that judges every answer.
+//!
+//! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
+
+pub mod content;
+pub mod disk;
+pub mod driver;
+pub mod oracle;
+pub mod pages;
+pub mod scenario;
+pub mod trace;
+pub mod workload;
+pub mod world;
+
+pub use scenario::{Crash, CrashKind, Scenario, Trouble};
+pub use world::{Failure, Report, run};

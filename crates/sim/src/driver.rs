@@ -1,0 +1,370 @@
+//! Executes the engine's effects over two simulated volumes: what the daemon's shard does with real ones.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use smallvec::SmallVec;
+use surgetank_cache::effect::Slices;
+use surgetank_cache::format::{self, BLOCK, Epoch, Summary};
+use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
+use surgetank_model::{Instant, RequestId};
+
+use crate::disk::{Disk, Finished, Io, Ticket};
+
+/// The engine broke the contract of its effects. The text says how.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Broken(pub String);
+
+/// What became of an effect.
+#[derive(Debug)]
+pub enum Executed {
+    /// Done at once.
+    AtOnce,
+    /// An I/O is in flight on a volume; no ticket if it is stuck.
+    Started(Target, Option<Ticket>),
+    /// The world keeps the owner record.
+    PersistOwner {
+        /// To be answered.
+        id: EffectId,
+        /// What to persist.
+        owner: Owner,
+    },
+    /// The request is answered.
+    Reply {
+        /// Which.
+        request: RequestId,
+        /// How.
+        result: Result<(), ReplyError>,
+        /// Its buffer; empty if it had none.
+        buffer: Vec<u8>,
+    },
+}
+
+/// What to do with a finished I/O.
+#[derive(Debug)]
+enum Then {
+    Done,
+    Deliver { into: Slice, checksums: Option<Box<[u32]>> },
+    Appended(Box<Summary>),
+    Superblocks,
+    Table { epoch: Epoch, segments: u32 },
+    Scan { epoch: Epoch, segment: u32, generation: u32 },
+}
+
+#[derive(Debug)]
+struct Waiting {
+    effect: EffectId,
+    then: Then,
+    uses: SmallVec<[BufferId; 4]>,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    /// Effects in flight that use it.
+    users: u32,
+}
+
+/// Mixes the one integer of a key; the default hasher is seeded by chance and slow.
+#[derive(Default)]
+struct IntegerHasher(u64);
+
+impl Hasher for IntegerHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+type Table<K> = HashMap<K, Buffer, BuildHasherDefault<IntegerHasher>>;
+
+/// The volumes that effects go to.
+#[derive(Debug)]
+pub struct Disks {
+    /// The backing volume.
+    pub backing: Disk,
+    /// The caching volume, while one is attached.
+    pub cache: Option<Disk>,
+}
+
+impl Disks {
+    /// The volume that a target means.
+    ///
+    /// # Errors
+    /// If it is the caching volume and there is none.
+    pub fn get(&mut self, target: Target) -> Result<&mut Disk, Broken> {
+        match target {
+            Target::Backing => Ok(&mut self.backing),
+            Target::Cache => {
+                self.cache.as_mut().ok_or_else(|| Broken("an effect uses a cache that is not attached".into()))
+            }
+        }
+    }
+}
+
+/// Buffers and effects in flight of one engine. A crash drops it.
+#[derive(Debug, Default)]
+pub struct Driver {
+    requests: Table<RequestId>,
+    scratch: Table<ScratchId>,
+    waiting: Vec<Option<Waiting>>,
+    free: Vec<u32>,
+    pool: Vec<Vec<u8>>,
+}
+
+impl Driver {
+    /// An empty buffer, reused.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.pool.pop().unwrap_or_default()
+    }
+
+    /// Gives a buffer back.
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && self.pool.len() < 64 {
+            buffer.clear();
+            self.pool.push(buffer);
+        }
+    }
+
+    /// Keeps the buffer of a request that is about to be submitted.
+    pub fn add_request(&mut self, request: RequestId, bytes: Vec<u8>) {
+        self.requests.insert(request, Buffer { bytes, users: 0 });
+    }
+
+    /// Scratch buffers in existence: a quiet engine has none but what it caches.
+    #[must_use]
+    pub fn scratch_buffers(&self) -> usize {
+        self.scratch.len()
+    }
+
+    fn get(&mut self, id: BufferId) -> Result<&mut Buffer, Broken> {
+        let buffer = match id {
+            BufferId::Request(request) => self.requests.get_mut(&request),
+            BufferId::Scratch(scratch) => self.scratch.get_mut(&scratch),
+        };
+        buffer.ok_or_else(|| Broken(format!("an effect uses {id:?}, which does not exist")))
+    }
+
+    fn bytes(&mut self, slice: Slice) -> Result<&mut [u8], Broken> {
+        let buffer = self.get(slice.buffer)?;
+        let length = buffer.bytes.len();
+        let end = slice.offset as usize + slice.length as usize;
+        let range = buffer.bytes.get_mut(slice.offset as usize..end);
+        range.ok_or_else(|| Broken(format!("{slice:?} lies outside its buffer of {length} bytes")))
+    }
+
+    fn gather(&mut self, from: &Slices, out: &mut Vec<u8>) -> Result<(), Broken> {
+        for &slice in from {
+            out.extend_from_slice(self.bytes(slice)?);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: BufferId) -> Result<Vec<u8>, Broken> {
+        let buffer = match id {
+            BufferId::Request(request) => self.requests.remove(&request),
+            BufferId::Scratch(scratch) => self.scratch.remove(&scratch),
+        };
+        match buffer {
+            Some(Buffer { bytes, users: 0 }) => Ok(bytes),
+            Some(_) => Err(Broken(format!("{id:?} is let go while an effect in flight uses it"))),
+            None => Err(Broken(format!("{id:?} is let go but does not exist"))),
+        }
+    }
+
+    /// Executes the next effect.
+    ///
+    /// # Errors
+    /// If the effect breaks the contract.
+    pub fn execute(&mut self, now: Instant, effect: Effect, disks: &mut Disks) -> Result<Executed, Broken> {
+        match effect {
+            Effect::Allocate { scratch, length } => {
+                let mut bytes = self.buffer();
+                // Fresh memory is not zeroed for the engine.
+                bytes.resize(length as usize, 0xa5);
+                if self.scratch.insert(scratch, Buffer { bytes, users: 0 }).is_some() {
+                    return Err(Broken(format!("{scratch:?} is allocated twice")));
+                }
+                Ok(Executed::AtOnce)
+            }
+            Effect::Release { scratch } => {
+                let bytes = self.remove(BufferId::Scratch(scratch))?;
+                self.recycle(bytes);
+                Ok(Executed::AtOnce)
+            }
+            Effect::Copy { from, to } => self.copy(from, to),
+            Effect::Zero { to } => {
+                self.bytes(to)?.fill(0);
+                Ok(Executed::AtOnce)
+            }
+            Effect::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
+            Effect::Reply { request, result } => {
+                let buffer = self.remove(BufferId::Request(request))?;
+                Ok(Executed::Reply { request, result, buffer })
+            }
+            other => self.start(now, other, disks),
+        }
+    }
+
+    fn copy(&mut self, from: Slice, to: Slice) -> Result<Executed, Broken> {
+        if from.length != to.length {
+            return Err(Broken(format!("a copy from {from:?} to {to:?} has two lengths")));
+        }
+        let mut bytes = self.buffer();
+        bytes.extend_from_slice(self.bytes(from)?);
+        self.bytes(to)?.copy_from_slice(&bytes);
+        self.recycle(bytes);
+        Ok(Executed::AtOnce)
+    }
+
+    /// Effects that are I/O.
+    fn start(&mut self, now: Instant, effect: Effect, disks: &mut Disks) -> Result<Executed, Broken> {
+        let mut uses = SmallVec::new();
+        let (id, target, io, then) = match effect {
+            Effect::Read { id, target, offset, into, checksums } => {
+                self.bytes(into)?;
+                uses.push(into.buffer);
+                let io = Io::Read { offset, length: u64::from(into.length) };
+                (id, target, io, Then::Deliver { into, checksums })
+            }
+            Effect::Write { id, target, offset, from, fua } => {
+                let mut data = disks.get(target)?.buffer();
+                self.gather(&from, &mut data)?;
+                uses.extend(from.iter().map(|slice| slice.buffer));
+                (id, target, Io::Write { offset, data, fua }, Then::Done)
+            }
+            Effect::Append { id, offset, mut summary, data: from, fua } => {
+                let mut data = disks.get(Target::Cache)?.buffer();
+                data.resize(BLOCK as usize, 0);
+                self.gather(&from, &mut data)?;
+                uses.extend(from.iter().map(|slice| slice.buffer));
+                seal(&mut summary, &mut data)?;
+                (id, Target::Cache, Io::Write { offset, data, fua }, Then::Appended(summary))
+            }
+            Effect::WriteSuperblock { id, offset, superblock } => {
+                let data = superblock.encode().to_vec();
+                (id, Target::Cache, Io::Write { offset, data, fua: false }, Then::Done)
+            }
+            Effect::WriteTable { id, offset, page } => {
+                let data = page.encode().to_vec();
+                (id, Target::Cache, Io::Write { offset, data, fua: false }, Then::Done)
+            }
+            Effect::Flush { id, target } => (id, target, Io::Flush, Then::Done),
+            Effect::Discard { id, offset, length } => {
+                (id, Target::Backing, Io::Zero { offset, length, fua: false }, Then::Done)
+            }
+            Effect::WriteZeroes { id, offset, length, fua } => {
+                (id, Target::Backing, Io::Zero { offset, length, fua }, Then::Done)
+            }
+            Effect::ReadSuperblocks { id } => {
+                let io = Io::Read { offset: 0, length: u64::from(format::SUPERBLOCKS_LENGTH) };
+                (id, Target::Cache, io, Then::Superblocks)
+            }
+            Effect::ReadTable { id, offset, length, epoch, segments } => {
+                (id, Target::Cache, Io::Read { offset, length }, Then::Table { epoch, segments })
+            }
+            Effect::Scan { id, offset, length, epoch, segment, generation } => {
+                let io = Io::Read { offset, length: u64::from(length) };
+                (id, Target::Cache, io, Then::Scan { epoch, segment, generation })
+            }
+            Effect::Allocate { .. }
+            | Effect::Release { .. }
+            | Effect::Copy { .. }
+            | Effect::Zero { .. }
+            | Effect::PersistOwner { .. }
+            | Effect::Reply { .. } => unreachable!("executed at once"),
+        };
+        for &buffer in &uses {
+            self.get(buffer)?.users += 1;
+        }
+        let tag = self.wait(Waiting { effect: id, then, uses });
+        let ticket = disks.get(target)?.submit(now, tag, io).map_err(|misfit| Broken(misfit.0))?;
+        Ok(Executed::Started(target, ticket))
+    }
+
+    fn wait(&mut self, waiting: Waiting) -> u32 {
+        match self.free.pop() {
+            Some(tag) => {
+                self.waiting[tag as usize] = Some(waiting);
+                tag
+            }
+            None => {
+                self.waiting.push(Some(waiting));
+                self.waiting.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Interprets a finished I/O. The data goes to the buffer that waits for it, and then back to `disk`.
+    ///
+    /// # Errors
+    /// If a buffer vanished meanwhile.
+    pub fn finish(&mut self, finished: Finished, disk: &mut Disk) -> Result<(EffectId, Outcome), Broken> {
+        let Finished { tag, result, data } = finished;
+        let waiting = self.waiting[tag as usize].take();
+        let Waiting { effect, then, uses } = waiting.ok_or_else(|| Broken("an I/O finished twice".into()))?;
+        self.free.push(tag);
+        for buffer in uses {
+            self.get(buffer)?.users -= 1;
+        }
+        let outcome = match result {
+            Err(failure) => Outcome::Failed(failure),
+            Ok(()) => self.interpret(then, &data)?,
+        };
+        disk.recycle(data);
+        Ok((effect, outcome))
+    }
+
+    fn interpret(&mut self, then: Then, data: &[u8]) -> Result<Outcome, Broken> {
+        Ok(match then {
+            Then::Done => Outcome::Done,
+            Then::Deliver { into, checksums } => {
+                self.bytes(into)?.copy_from_slice(data);
+                match checksums {
+                    Some(expected) if !verifies(data, &expected)? => Outcome::Failed(IoFailure::Corrupt),
+                    _ => Outcome::Done,
+                }
+            }
+            Then::Appended(summary) => Outcome::Appended(summary),
+            Then::Superblocks => Outcome::Superblock(format::choose_superblock(data)),
+            Then::Table { epoch, segments } => Outcome::Table(format::read_table(data, epoch, segments)),
+            Then::Scan { epoch, segment, generation } => {
+                Outcome::Scanned(format::scan_segment(data, epoch, segment, generation))
+            }
+        })
+    }
+}
+
+/// Computes the checksums of the blocks that follow the summary, and puts the summary before them.
+fn seal(summary: &mut Summary, record: &mut [u8]) -> Result<(), Broken> {
+    let (head, data) = record.split_at_mut(BLOCK as usize);
+    if data.len() as u64 != u64::from(summary.data_blocks()) * u64::from(BLOCK) {
+        return Err(Broken(format!(
+            "a record announces {} blocks but has {} bytes",
+            summary.data_blocks(),
+            data.len()
+        )));
+    }
+    summary.checksums.clear();
+    summary.checksums.extend(data.chunks_exact(BLOCK as usize).map(format::checksum));
+    head.copy_from_slice(&summary.encode()[..]);
+    Ok(())
+}
+
+fn verifies(data: &[u8], expected: &[u32]) -> Result<bool, Broken> {
+    if data.len() != expected.len() * BLOCK as usize {
+        return Err(Broken(format!("a read of {} bytes has {} checksums", data.len(), expected.len())));
+    }
+    Ok(data.chunks_exact(BLOCK as usize).zip(expected).all(|(block, crc)| format::checksum(block) == *crc))
+}

@@ -1,0 +1,582 @@
+//! What a correct device may answer: a naive model per 512-byte sector.
+//!
+//! Every write, discard and write-zeroes is a *version* with a span of oracle time, submission to reply. For each
+//! sector the oracle keeps the versions that it may hold:
+//! - a version is *live* while no write that was submitted after its completion has completed: reads may return it;
+//!   writes in flight together stay live together until a read tells which won;
+//! - a version that is not live may still come back after a power cut, until a *durable* version supersedes it;
+//! - a read that returned a version fixes the sector: what lost may not come back (re-reads are stable), except by a
+//!   power cut when the winner was not durable.
+
+use crate::content::{self, Found, SECTOR};
+
+/// In flight: has not completed.
+const NEVER: u32 = u32::MAX;
+/// Content that the device held before the run: always version 0.
+const INITIAL: u32 = 0;
+
+/// Names one write, discard or write-zeroes.
+pub type Version = u32;
+
+/// A moment of the oracle; grows with every call.
+pub type Moment = u32;
+
+#[derive(Debug)]
+struct Op {
+    submitted: Moment,
+    completed: Moment,
+    first: u32,
+    count: u32,
+    zero: bool,
+    durable: bool,
+    /// It must be durable after the next flush: acknowledged, or seen after a crash.
+    acknowledged: bool,
+}
+
+/// A version that a sector may hold.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    version: Version,
+    /// 0 while live; else since when it is not.
+    superseded_at: Moment,
+    /// The version that a read showed in its place, if any (0: none).
+    superseded_by: Version,
+    /// When it was complete at the latest.
+    completed: Moment,
+}
+
+/// Why an answer is wrong. The text names device, sector, and what was allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Wrong(pub String);
+
+/// What happens to a sector that is lost with a failed cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    No,
+    /// Answers EIO until overwritten.
+    Lost,
+    /// The user accepted the loss: any older version may be there.
+    Accepted,
+}
+
+/// The model of one device. See the module.
+#[derive(Debug)]
+pub struct Oracle {
+    seed: u64,
+    now: Moment,
+    ops: Vec<Op>,
+    /// The version of sectors that have just one.
+    settled: Vec<Version>,
+    /// Index into `lists` plus one, for sectors with several versions; 0 for settled ones.
+    open: Vec<u32>,
+    lists: Vec<Vec<Entry>>,
+    free: Vec<u32>,
+    /// Acknowledged and not durable.
+    unflushed: Vec<Version>,
+    reads: Vec<Moment>,
+    loss: Vec<Loss>,
+    any_loss: bool,
+    lost_at: Moment,
+}
+
+impl Oracle {
+    /// A device of `sectors` sectors that holds version 0: zeroes, or the content that `content::fill` makes of
+    /// version 0 when `filled`.
+    #[must_use]
+    pub fn new(seed: u64, sectors: u32, filled: bool) -> Self {
+        let initial = Op {
+            submitted: 0,
+            completed: 0,
+            first: 0,
+            count: sectors,
+            zero: !filled,
+            durable: true,
+            acknowledged: true,
+        };
+        Self {
+            seed,
+            now: 1,
+            ops: vec![initial],
+            settled: vec![INITIAL; sectors as usize],
+            open: vec![0; sectors as usize],
+            lists: Vec::new(),
+            free: Vec::new(),
+            unflushed: Vec::new(),
+            reads: Vec::new(),
+            loss: Vec::new(),
+            any_loss: false,
+            lost_at: 0,
+        }
+    }
+
+    fn step(&mut self) -> Moment {
+        self.now += 1;
+        self.now
+    }
+
+    /// Sectors of the device.
+    #[must_use]
+    pub fn sectors(&self) -> u32 {
+        self.settled.len() as u32
+    }
+
+    /// The bytes of a version of these sectors, as the application writes them.
+    pub fn fill(&self, version: Version, first: u32, out: &mut [u8]) {
+        for (index, sector) in out.chunks_exact_mut(SECTOR).enumerate() {
+            content::fill(self.seed, u64::from(first) + index as u64, version, sector);
+        }
+    }
+
+    fn list(&mut self, sector: u32) -> &mut Vec<Entry> {
+        if self.open[sector as usize] == 0 {
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.lists.push(Vec::new());
+                self.lists.len() as u32 - 1
+            });
+            let version = self.settled[sector as usize];
+            let completed = self.ops[version as usize].completed;
+            self.lists[slot as usize].push(Entry { version, superseded_at: 0, superseded_by: 0, completed });
+            self.open[sector as usize] = slot + 1;
+        }
+        let slot = self.open[sector as usize] as usize - 1;
+        &mut self.lists[slot]
+    }
+
+    /// A write (or with `zero` a discard or write-zeroes) is submitted.
+    pub fn begin_write(&mut self, first: u32, count: u32, zero: bool) -> Version {
+        let submitted = self.step();
+        let version = self.ops.len() as u32;
+        let op = Op { submitted, completed: NEVER, first, count, zero, durable: false, acknowledged: false };
+        self.ops.push(op);
+        for sector in first..first + count {
+            let entry = Entry { version, superseded_at: 0, superseded_by: 0, completed: NEVER };
+            self.list(sector).push(entry);
+        }
+        version
+    }
+
+    /// The write was answered. A failed one may have happened or not, sector by sector.
+    pub fn end_write(&mut self, version: Version, ok: bool, fua: bool) {
+        let now = self.step();
+        let op = &mut self.ops[version as usize];
+        op.completed = now;
+        op.acknowledged = ok;
+        op.durable = ok && fua;
+        let (submitted, sectors) = (op.submitted, op.first..op.first + op.count);
+        if ok && !fua {
+            self.unflushed.push(version);
+        }
+        for sector in sectors {
+            let slot = self.open[sector as usize] as usize - 1;
+            for entry in &mut self.lists[slot] {
+                if entry.version == version {
+                    entry.completed = now;
+                } else if ok && entry.superseded_at == 0 && entry.completed < submitted {
+                    entry.superseded_at = now;
+                }
+            }
+            if ok && self.any_loss {
+                self.heal(sector);
+            }
+            self.prune(sector);
+        }
+    }
+
+    /// A read is submitted; give the moment to `end_read` or `drop_read`.
+    pub fn begin_read(&mut self) -> Moment {
+        let now = self.step();
+        self.reads.push(now);
+        now
+    }
+
+    /// The read was not answered with data.
+    pub fn drop_read(&mut self, read: Moment) {
+        self.reads.retain(|&other| other != read);
+    }
+
+    /// The read was answered with these bytes.
+    ///
+    /// # Errors
+    /// If a sector holds what it must not.
+    pub fn end_read(&mut self, read: Moment, first: u32, bytes: &[u8]) -> Result<(), Wrong> {
+        self.drop_read(read);
+        self.step();
+        for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR)) {
+            self.check(read, sector, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks bytes that nothing is writing to now, for example the backing volume's.
+    ///
+    /// # Errors
+    /// If a sector holds what it must not.
+    pub fn check_now(&mut self, first: u32, bytes: &[u8]) -> Result<(), Wrong> {
+        let read = self.begin_read();
+        self.end_read(read, first, bytes)
+    }
+
+    fn check(&mut self, read: Moment, sector: u32, bytes: &[u8]) -> Result<(), Wrong> {
+        let found = content::identify(self.seed, bytes);
+        if self.any_loss && self.loss[sector as usize] != Loss::No {
+            return self.check_lost(sector, found);
+        }
+        if self.open[sector as usize] == 0 {
+            let version = self.settled[sector as usize];
+            return if self.matches(version, sector, found) { Ok(()) } else { Err(self.wrong(read, sector, found)) };
+        }
+        let slot = self.open[sector as usize] as usize - 1;
+        let mut winner = None;
+        let mut winners = 0;
+        let mut complete_by = 0;
+        for entry in &self.lists[slot] {
+            let allowed = entry.superseded_at == 0 || entry.superseded_at > read;
+            if allowed && self.matches(entry.version, sector, found) {
+                winner = Some(entry.version);
+                winners += 1;
+                complete_by = complete_by.max(entry.completed);
+            }
+        }
+        let Some(winner) = winner else { return Err(self.wrong(read, sector, found)) };
+        let by = if winners == 1 { winner } else { 0 };
+        let mut list = std::mem::take(&mut self.lists[slot]);
+        for entry in &mut list {
+            if !self.matches(entry.version, sector, found) && entry.completed < read {
+                if entry.superseded_at == 0 {
+                    entry.superseded_at = self.now;
+                }
+                entry.superseded_by = by;
+                entry.completed = entry.completed.min(complete_by);
+            }
+        }
+        self.lists[slot] = list;
+        self.prune(sector);
+        Ok(())
+    }
+
+    fn check_lost(&mut self, sector: u32, found: Found) -> Result<(), Wrong> {
+        let own = match found {
+            Found::Zero => true,
+            Found::Written { sector: of, .. } => of == u64::from(sector),
+            Found::Foreign => false,
+        };
+        let healing = match self.open[sector as usize] {
+            0 => false,
+            slot => self.lists[slot as usize - 1].iter().any(|entry| {
+                let since = self.ops[entry.version as usize].submitted > self.lost_at;
+                since && self.matches(entry.version, sector, found)
+            }),
+        };
+        match (self.loss[sector as usize], own) {
+            (Loss::Lost, true) if healing => Ok(()),
+            (Loss::Accepted, true) => Ok(()),
+            (Loss::Accepted, false) => Err(Wrong(format!("sector {sector}: after a loss it holds {found:?}"))),
+            (_, _) => Err(Wrong(format!("sector {sector}: it is lost and was not overwritten, but read as {found:?}"))),
+        }
+    }
+
+    fn matches(&self, version: Version, sector: u32, found: Found) -> bool {
+        match found {
+            Found::Zero => self.ops[version as usize].zero,
+            Found::Written { sector: of, version: by } => {
+                of == u64::from(sector) && by == version && !self.ops[version as usize].zero
+            }
+            Found::Foreign => false,
+        }
+    }
+
+    fn wrong(&self, read: Moment, sector: u32, found: Found) -> Wrong {
+        let describe = |version: Version, live: bool| {
+            let op = &self.ops[version as usize];
+            let kind = if op.zero { "zeroes" } else { "data" };
+            let durable = if op.durable { " durable" } else { "" };
+            let live = if live { " live" } else { "" };
+            let (from, to) =
+                (op.submitted, if op.completed == NEVER { "in flight".into() } else { op.completed.to_string() });
+            format!("v{version} ({kind}{durable}{live}, [{from}, {to}], sectors {}+{})", op.first, op.count)
+        };
+        let allowed: Vec<String> = match self.open[sector as usize] {
+            0 => vec![describe(self.settled[sector as usize], true)],
+            slot => {
+                let list = &self.lists[slot as usize - 1];
+                list.iter().map(|e| describe(e.version, e.superseded_at == 0 || e.superseded_at > read)).collect()
+            }
+        };
+        let found = match found {
+            Found::Zero => "zeroes".to_owned(),
+            Found::Foreign => "bytes that nobody wrote (torn or foreign)".to_owned(),
+            Found::Written { sector: of, version } if of == u64::from(sector) => match self.ops.get(version as usize) {
+                Some(_) => describe(version, false),
+                None => format!("unknown v{version}"),
+            },
+            Found::Written { sector: of, version } => format!("v{version} of sector {of}"),
+        };
+        Wrong(format!(
+            "sector {sector}: read (since {read}, now {}) found {found}; it may hold the live ones of: {}",
+            self.now,
+            allowed.join(", ")
+        ))
+    }
+
+    /// A flush is submitted; give the moment to `end_flush`.
+    pub fn begin_flush(&mut self) -> Moment {
+        self.step()
+    }
+
+    /// The flush succeeded: everything acknowledged before its submission is durable.
+    pub fn end_flush(&mut self, flush: Moment) {
+        self.step();
+        let unflushed = std::mem::take(&mut self.unflushed);
+        let (durable, rest): (Vec<_>, Vec<_>) =
+            unflushed.into_iter().partition(|&version| self.ops[version as usize].completed < flush);
+        self.unflushed = rest;
+        for &version in &durable {
+            self.ops[version as usize].durable = true;
+        }
+        for version in durable {
+            let op = &self.ops[version as usize];
+            for sector in op.first..op.first + op.count {
+                self.prune(sector);
+            }
+        }
+    }
+
+    /// Drops what no longer matters: versions that are neither live (nor visible to a read in flight) nor can come
+    /// back, because a durable one supersedes them.
+    fn prune(&mut self, sector: u32) {
+        let Some(slot) = (self.open[sector as usize] as usize).checked_sub(1) else { return };
+        let oldest_read = self.reads.first().copied().unwrap_or(NEVER);
+        let ops = &self.ops;
+        let mut list = std::mem::take(&mut self.lists[slot]);
+        loop {
+            let durable = list.iter().map(|entry| &ops[entry.version as usize]).filter(|op| op.durable);
+            let barrier = durable.map(|op| op.submitted).max().unwrap_or(0);
+            let dead = list.iter().position(|entry| {
+                let beaten = entry.superseded_by != 0 && ops[entry.superseded_by as usize].durable;
+                let gone = entry.superseded_at != 0 && entry.superseded_at < oldest_read;
+                gone && (entry.completed < barrier || beaten)
+            });
+            let Some(dead) = dead else { break };
+            let entry = list.remove(dead);
+            for other in &mut list {
+                // What lost to the removed one has lost to its successor too; the removed one was complete by then.
+                if other.superseded_by == entry.version && entry.version != 0 {
+                    other.superseded_by = entry.superseded_by;
+                    other.completed = other.completed.min(entry.completed);
+                }
+            }
+        }
+        if let [only] = list[..]
+            && self.ops[only.version as usize].durable
+            && only.superseded_at == 0
+        {
+            self.settled[sector as usize] = only.version;
+            self.open[sector as usize] = 0;
+            self.free.push(slot as u32);
+            list.clear();
+        }
+        self.lists[slot] = list;
+    }
+
+    /// The daemon crashed: what was acknowledged stays; what was in flight may have happened or not.
+    pub fn daemon_crash(&mut self) {
+        self.reads.clear();
+        let now = self.step();
+        self.end_in_flight(now);
+    }
+
+    /// The power failed: what is durable stays; of the rest, anything may have survived.
+    pub fn power_cut(&mut self) {
+        self.reads.clear();
+        let now = self.step();
+        self.end_in_flight(now);
+        self.unflushed.clear();
+        for sector in 0..self.sectors() {
+            let Some(slot) = (self.open[sector as usize] as usize).checked_sub(1) else { continue };
+            for entry in &mut self.lists[slot] {
+                *entry = Entry { version: entry.version, superseded_at: 0, superseded_by: 0, completed: now };
+                // Whatever is there now is on the media.
+                self.ops[entry.version as usize].durable = true;
+            }
+            self.prune(sector);
+        }
+    }
+
+    fn end_in_flight(&mut self, now: Moment) {
+        for list in &mut self.lists {
+            for entry in list.iter_mut().filter(|entry| entry.completed == NEVER) {
+                entry.completed = now;
+                self.ops[entry.version as usize].completed = now;
+            }
+        }
+    }
+
+    /// These sectors are lost with a failed cache: they answer EIO until they are overwritten.
+    pub fn lose(&mut self, first: u32, count: u32) {
+        self.any_loss = true;
+        self.lost_at = self.step();
+        self.loss.resize(self.settled.len(), Loss::No);
+        self.loss[first as usize..(first + count) as usize].fill(Loss::Lost);
+    }
+
+    /// The user accepted the loss.
+    pub fn accept_loss(&mut self) {
+        for loss in &mut self.loss {
+            if *loss == Loss::Lost {
+                *loss = Loss::Accepted;
+            }
+        }
+    }
+
+    /// Whether a sector of this range may answer EIO for good.
+    #[must_use]
+    pub fn is_lost(&self, first: u32, count: u32) -> bool {
+        self.any_loss && self.loss[first as usize..(first + count) as usize].contains(&Loss::Lost)
+    }
+
+    fn heal(&mut self, sector: u32) {
+        self.loss[sector as usize] = Loss::No;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTORS: u32 = 16;
+
+    fn oracle() -> Oracle {
+        Oracle::new(1, SECTORS, false)
+    }
+
+    fn bytes(oracle: &Oracle, version: Version, sector: u32) -> Vec<u8> {
+        let mut bytes = vec![0; SECTOR];
+        oracle.fill(version, sector, &mut bytes);
+        bytes
+    }
+
+    fn write(oracle: &mut Oracle, sector: u32) -> Version {
+        let version = oracle.begin_write(sector, 1, false);
+        oracle.end_write(version, true, false);
+        version
+    }
+
+    fn holds(oracle: &mut Oracle, version: Version, sector: u32) -> bool {
+        let bytes = bytes(oracle, version, sector);
+        oracle.check_now(sector, &bytes).is_ok()
+    }
+
+    #[test]
+    fn the_newest_is_read_and_nothing_else() {
+        let mut oracle = oracle();
+        let (old, new) = (write(&mut oracle, 3), write(&mut oracle, 3));
+        assert!(!holds(&mut oracle, old, 3));
+        assert!(holds(&mut oracle, new, 3));
+        assert!(oracle.check_now(3, &[0; SECTOR]).is_err(), "stale zeroes");
+        let elsewhere = bytes(&oracle, new, 4);
+        assert!(oracle.check_now(3, &elsewhere).is_err(), "another sector's data");
+        let mut torn = bytes(&oracle, new, 3);
+        torn[256..].fill(0);
+        assert!(oracle.check_now(3, &torn).is_err(), "a torn sector");
+    }
+
+    #[test]
+    fn writes_in_flight_together_are_open_until_a_read_tells() {
+        let mut oracle = oracle();
+        let (one, two) = (oracle.begin_write(0, 2, false), oracle.begin_write(0, 2, false));
+        oracle.end_write(two, true, false);
+        oracle.end_write(one, true, false);
+        assert!(holds(&mut oracle, two, 0));
+        assert!(!holds(&mut oracle, one, 0), "re-reads are stable");
+        assert!(holds(&mut oracle, one, 1), "another sector may end otherwise");
+        let flush = oracle.begin_flush();
+        oracle.end_flush(flush);
+        oracle.power_cut();
+        assert!(!holds(&mut oracle, one, 0), "what lost does not come back after a flush");
+    }
+
+    #[test]
+    fn a_power_cut_keeps_what_was_flushed_or_anything_newer() {
+        let mut oracle = oracle();
+        let old = write(&mut oracle, 5);
+        let flushed = write(&mut oracle, 5);
+        let flush = oracle.begin_flush();
+        let newer = write(&mut oracle, 5);
+        oracle.end_flush(flush);
+        oracle.power_cut();
+        assert!(!holds(&mut oracle, old, 5), "older than the flushed one");
+        assert!(holds(&mut oracle, flushed, 5), "the flush does not cover a write acknowledged after its submission");
+        assert!(!holds(&mut oracle, newer, 5), "stable after the first read");
+        oracle.power_cut();
+        assert!(!holds(&mut oracle, newer, 5) && holds(&mut oracle, flushed, 5));
+    }
+
+    #[test]
+    fn unflushed_data_may_fall_back_after_a_power_cut_but_not_after_a_daemon_crash() {
+        let mut oracle = oracle();
+        let old = write(&mut oracle, 1);
+        let new = write(&mut oracle, 1);
+        oracle.daemon_crash();
+        assert!(!holds(&mut oracle, old, 1) && holds(&mut oracle, new, 1));
+        oracle.power_cut();
+        assert!(holds(&mut oracle, old, 1), "a read does not make it durable");
+    }
+
+    #[test]
+    fn an_unanswered_write_may_have_happened_or_not() {
+        for happened in [false, true] {
+            let mut oracle = oracle();
+            let old = write(&mut oracle, 7);
+            let new = oracle.begin_write(7, 1, false);
+            oracle.daemon_crash();
+            let (seen, other) = if happened { (new, old) } else { (old, new) };
+            assert!(holds(&mut oracle, seen, 7) && !holds(&mut oracle, other, 7));
+        }
+    }
+
+    #[test]
+    fn forced_unit_access_is_durable_and_alone() {
+        let mut oracle = oracle();
+        let plain = write(&mut oracle, 8);
+        let old = write(&mut oracle, 9);
+        let forced = oracle.begin_write(9, 1, false);
+        oracle.end_write(forced, true, true);
+        oracle.power_cut();
+        assert!(!holds(&mut oracle, old, 9) && holds(&mut oracle, forced, 9));
+        assert!(oracle.check_now(8, &[0; SECTOR]).is_ok() && !holds(&mut oracle, plain, 8));
+    }
+
+    #[test]
+    fn discards_read_as_zeroes() {
+        let mut oracle = oracle();
+        let data = write(&mut oracle, 2);
+        let discard = oracle.begin_write(0, 8, true);
+        oracle.end_write(discard, true, false);
+        assert!(oracle.check_now(2, &[0; SECTOR]).is_ok() && !holds(&mut oracle, data, 2));
+        oracle.power_cut();
+        assert!(holds(&mut oracle, data, 2), "an unflushed discard may be undone");
+    }
+
+    #[test]
+    fn a_read_in_flight_may_see_before_or_after() {
+        let mut oracle = oracle();
+        let old = write(&mut oracle, 4);
+        let read = oracle.begin_read();
+        let new = write(&mut oracle, 4);
+        let before = bytes(&oracle, old, 4);
+        assert!(oracle.end_read(read, 4, &before).is_ok());
+        assert!(holds(&mut oracle, new, 4) && !holds(&mut oracle, old, 4));
+    }
+
+    #[test]
+    fn lost_sectors_answer_only_after_they_are_overwritten() {
+        let mut oracle = oracle();
+        write(&mut oracle, 6);
+        oracle.lose(6, 1);
+        assert!(oracle.is_lost(0, 16) && !oracle.is_lost(0, 6));
+        assert!(oracle.check_now(6, &[0; SECTOR]).is_err(), "stale data of a lost sector");
+        let healed = write(&mut oracle, 6);
+        assert!(!oracle.is_lost(6, 1) && holds(&mut oracle, healed, 6));
+    }
+}

@@ -1,0 +1,110 @@
+//! What the application does: bursts, hot spots, small and large requests, all kinds of operations.
+
+use std::time::Duration;
+
+use surgetank_model::Operation;
+use surgetank_model::random::Random;
+
+/// A request before it has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// What to do.
+    pub operation: Operation,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Pattern {
+    /// From `cursor` on, requests of the same kind back to back.
+    Sequential { cursor: u64 },
+    /// Anywhere.
+    Uniform,
+    /// Over and over the same few blocks, in parts.
+    Hot { base: u64 },
+}
+
+/// A seeded generator of requests.
+#[derive(Debug)]
+pub struct Workload {
+    random: Random,
+    size: u64,
+    unit: u64,
+    pattern: Pattern,
+    left: u64,
+    write_share: u64,
+}
+
+impl Workload {
+    /// For a device of `size` bytes with logical blocks of `unit` bytes.
+    #[must_use]
+    pub fn new(seed: u64, size: u64, unit: u32) -> Self {
+        let random = Random::from_seed(seed ^ 0x3f0a_d10a);
+        Self { random, size, unit: u64::from(unit), pattern: Pattern::Uniform, left: 0, write_share: 60 }
+    }
+
+    fn switch(&mut self) {
+        self.left = 4 + self.random.below(24);
+        self.write_share = [30, 60, 60, 95][self.random.below(4) as usize];
+        self.pattern = match self.random.below(3) {
+            0 => Pattern::Sequential { cursor: self.random.below(self.size) / 4096 * 4096 },
+            1 => Pattern::Uniform,
+            _ => Pattern::Hot { base: self.random.below(self.size) / 4096 * 4096 },
+        };
+    }
+
+    /// How long the application waits before its next request.
+    pub fn think_time(&mut self) -> Duration {
+        match self.random.below(16) {
+            0 => Duration::from_micros(self.random.below(20_000)),
+            1..=4 => Duration::from_micros(self.random.below(300)),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The next request.
+    pub fn wish(&mut self) -> Wish {
+        if self.left == 0 {
+            self.switch();
+        }
+        self.left -= 1;
+        let choice = self.random.below(100);
+        if choice < 8 {
+            return Wish { operation: Operation::Flush, offset: 0, length: 0 };
+        }
+        let (offset, length) = self.range();
+        let operation = match choice {
+            8..=11 => Operation::Discard,
+            12..=15 => Operation::WriteZeroes { fua: self.random.below(4) == 0 },
+            _ if self.random.below(100) < self.write_share => Operation::Write { fua: self.random.below(12) == 0 },
+            _ => Operation::Read,
+        };
+        let whole_large = matches!(operation, Operation::Discard | Operation::WriteZeroes { .. });
+        if whole_large && self.random.below(6) == 0 {
+            let length = self.random.below(self.size - offset + 1) / self.unit * self.unit;
+            return Wish { operation, offset, length: length.max(self.unit) };
+        }
+        Wish { operation, offset, length }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let small = 1 + self.random.below(8192 / self.unit);
+        let (offset, length) = match self.pattern {
+            Pattern::Sequential { cursor } => {
+                let length = 4096 * (1 + self.random.below(16));
+                (cursor, length)
+            }
+            Pattern::Uniform if self.random.below(2) == 0 => (self.random.below(self.size) / 4096 * 4096, 4096),
+            Pattern::Uniform => (self.random.below(self.size), small * self.unit),
+            Pattern::Hot { base } => (base + self.random.below(16384), small * self.unit),
+        };
+        let offset = (offset % self.size) / self.unit * self.unit;
+        let length = (length / self.unit * self.unit).clamp(self.unit, self.size - offset);
+        if let Pattern::Sequential { cursor } = &mut self.pattern {
+            *cursor = (offset + length) % self.size;
+        }
+        (offset, length)
+    }
+}

@@ -1,0 +1,259 @@
+//! Boosts come and go: what the controller and its driver would do, at random.
+
+use std::time::Duration;
+
+use surgetank_cache::format::{self, LogState};
+use surgetank_cache::{Attach, Engine, Epoch, Event, Mode, Owner, Stage};
+use surgetank_model::{Bandwidth, Iops, Limits, Operation};
+
+use crate::content::SECTOR;
+use crate::disk::{Disk, Faults, Latency};
+use crate::workload::Wish;
+use crate::world::{Happening, Phase, SWEEP, Step, World, config};
+
+impl World<'_> {
+    /// A control action at random.
+    pub(super) fn control(&mut self) -> Step {
+        if self.phase != Phase::Work {
+            return Ok(());
+        }
+        let choice = self.random.below(10);
+        match self.engine.status().stage {
+            Stage::PassThrough if choice < 7 => self.adopt()?,
+            Stage::PassThrough | Stage::Adopting | Stage::Recovering | Stage::Failing => {}
+            _ if self.release_wanted => {
+                if choice < 4 {
+                    self.engine.set_mode(self.now, Mode::Absorb);
+                }
+            }
+            Stage::Absorb | Stage::Drain => match choice {
+                0..=2 => self.engine.set_mode(self.now, Mode::Drain),
+                3..=5 => self.release()?,
+                6..=7 => self.engine.set_mode(self.now, Mode::Absorb),
+                _ => {}
+            },
+            Stage::Releasing => {}
+            Stage::Lost => {
+                if choice == 0 {
+                    self.accept_loss()?;
+                }
+            }
+        }
+        self.schedule_control();
+        Ok(())
+    }
+
+    pub(super) fn attach(&self) -> Attach {
+        Attach {
+            epoch: self.epoch,
+            cache_size: self.scenario.cache_size,
+            cache_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(128)), iops: Some(Iops::new(10_000)) },
+            split: self.scenario.split,
+            read_fill: self.scenario.read_fill,
+        }
+    }
+
+    fn adopt(&mut self) -> Step {
+        if self.disks.cache.is_none() {
+            let reuse = self.random.below(2) == 0;
+            let disk = match self.spare.take() {
+                Some(spare) if reuse => spare,
+                _ => Disk::new(self.scenario.cache_size, Latency::default(), self.random.next_u64()),
+            };
+            self.disks.cache = Some(disk);
+            self.apply_trouble();
+        }
+        let (high, low) = (self.random.next_u64(), self.random.next_u64());
+        let mut epoch = Epoch::default();
+        epoch.0[..8].copy_from_slice(&high.to_le_bytes());
+        epoch.0[8..].copy_from_slice(&low.to_le_bytes());
+        self.epoch = epoch;
+        let attach = self.attach();
+        self.engine.adopt(self.now, attach).map_err(|rejected| format!("adopt was rejected: {rejected}"))
+    }
+
+    fn release(&mut self) -> Step {
+        self.release_wanted = true;
+        self.engine.release(self.now).map_err(|rejected| format!("release was rejected: {rejected}"))
+    }
+
+    fn accept_loss(&mut self) -> Step {
+        self.oracle.accept_loss();
+        self.engine.accept_loss(self.now).map_err(|rejected| format!("accept_loss was rejected: {rejected}"))
+    }
+
+    pub(super) fn recover(&mut self) -> Step {
+        let attach = self.attach();
+        self.engine.recover(self.now, attach).map_err(|rejected| format!("recover was rejected: {rejected}"))
+    }
+
+    /// What the engine tells the controller's driver.
+    pub(super) fn hear(&mut self, event: Event) -> Step {
+        match event {
+            Event::Adopted => {
+                self.report.adoptions += 1;
+                if self.owner != (Owner::Cache { epoch: self.epoch }) {
+                    return Err("the cache is adopted, but the owner is not persisted".into());
+                }
+            }
+            Event::AdoptFailed => {
+                if !self.faulty_lately() {
+                    return Err("adopt failed without a fault".into());
+                }
+                self.detach()?;
+            }
+            Event::Recovered { dirty_bytes: _ } => {
+                self.recovering = false;
+                self.report.recoveries += 1;
+                if self.random.below(2) == 0 {
+                    self.engine.set_mode(self.now, Mode::Absorb);
+                }
+            }
+            Event::RecoverFailed { reason } => {
+                if !self.faulty_lately() {
+                    return Err(format!("recover failed without a fault: {reason}"));
+                }
+                self.schedule(Duration::from_millis(1), Happening::Recover);
+            }
+            Event::Released => {
+                self.report.releases += 1;
+                self.release_wanted = false;
+                self.check_clean()?;
+                self.detach()?;
+            }
+            Event::ReleaseCancelled => {
+                self.report.cancels += 1;
+                self.release_wanted = false;
+            }
+            Event::CacheFailing => {
+                if !self.faulty_lately() {
+                    return Err("the cache fails without a fault".into());
+                }
+            }
+            Event::CacheDropped => {
+                self.report.failures += 1;
+                self.release_wanted = false;
+                self.detach()?;
+            }
+            Event::CacheLost { lost_bytes: _ } => {
+                self.report.failures += 1;
+                self.release_wanted = false;
+                self.note_loss()?;
+                self.detach()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The oracle hears which ranges the owner record gives up.
+    pub(super) fn note_loss(&mut self) -> Step {
+        let Owner::Lost { ranges, .. } = &self.owner else {
+            return Err("the cache is lost, but the owner record does not say so".into());
+        };
+        for &(offset, length) in ranges {
+            self.oracle.lose((offset / SECTOR as u64) as u32, (length / SECTOR as u64) as u32);
+        }
+        Ok(())
+    }
+
+    /// A caching volume may be deleted only when it says CLEAN, durably.
+    fn check_clean(&self) -> Step {
+        if self.owner != Owner::Backing {
+            return Err("the cache is released, but the owner is not the backing volume".into());
+        }
+        let Some(disk) = &self.disks.cache else { return Err("a cache is released that is not attached".into()) };
+        let mut area = [0; format::SUPERBLOCKS_LENGTH as usize];
+        disk.peek_durable(0, &mut area);
+        match format::choose_superblock(&area) {
+            Some(superblock) if superblock.state == LogState::Clean && superblock.epoch == self.epoch => Ok(()),
+            other => Err(format!("the cache is released, but its superblock is {other:?}")),
+        }
+    }
+
+    fn detach(&mut self) -> Step {
+        let Some(disk) = self.disks.cache.take() else { return Err("a cache is let go that is not attached".into()) };
+        if disk.in_flight() > 0 {
+            return Err(format!("the cache is let go with {} I/Os in flight on it", disk.in_flight()));
+        }
+        self.spare = Some(disk);
+        Ok(())
+    }
+
+    /// Sets the faults that the scenario wants now.
+    pub(super) fn apply_trouble(&mut self) {
+        let trouble = self.scenario.trouble.filter(|_| self.faulty);
+        let faults = |error_probability| Faults { error_probability, ..Faults::default() };
+        self.disks.backing.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.backing_errors)));
+        if let Some(cache) = &mut self.disks.cache {
+            cache.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.cache_errors)));
+        }
+    }
+
+    /// The application has ended: flush, release, read everything back; one thing at a time. True if it did one.
+    pub(super) fn settle(&mut self) -> Step<bool> {
+        if !self.outstanding.is_empty() || self.recovering {
+            return Ok(false);
+        }
+        if !self.final_flush {
+            self.final_flush = true;
+            self.submit(Wish { operation: Operation::Flush, offset: 0, length: 0 });
+            return self.pump().map(|()| true);
+        }
+        match self.engine.status().stage {
+            Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
+            Stage::Lost => self.accept_loss()?,
+            Stage::PassThrough if !self.swept => {
+                self.swept = true;
+                let size = u64::from(self.oracle.sectors()) * SECTOR as u64;
+                for offset in (0..size).step_by(SWEEP as usize) {
+                    self.submit(Wish { operation: Operation::Read, offset, length: SWEEP.min(size - offset) });
+                }
+            }
+            Stage::PassThrough => self.phase = Phase::Done,
+            _ => return Ok(false),
+        }
+        self.pump().map(|()| true)
+    }
+
+    /// At the end the backing volume alone holds everything, and durably.
+    pub(super) fn check_volumes(&mut self) -> Step {
+        if self.owner != Owner::Backing || self.disks.cache.is_some() {
+            return Err(format!("the run ends with the owner {:?}", self.owner));
+        }
+        if self.driver.scratch_buffers() > 0 {
+            return Err(format!("an idle engine keeps {} scratch buffers", self.driver.scratch_buffers()));
+        }
+        let mut bytes = vec![0; self.oracle.sectors() as usize * SECTOR];
+        self.disks.backing.peek(0, &mut bytes);
+        self.oracle.check_now(0, &bytes).map_err(|wrong| format!("on the backing volume: {wrong}"))?;
+        self.disks.backing.peek_durable(0, &mut bytes);
+        self.oracle.check_now(0, &bytes).map_err(|wrong| format!("durably on the backing volume: {wrong}"))
+    }
+
+    /// A device as a starting daemon finds it.
+    pub(super) fn start_engine(&mut self) -> Step {
+        let config = config(self.scenario);
+        self.engine = match self.owner.clone() {
+            Owner::Backing => {
+                if let Some(cache) = self.disks.cache.take() {
+                    self.spare = Some(cache);
+                }
+                Engine::new(config)
+            }
+            Owner::Cache { epoch } => {
+                if self.disks.cache.is_none() || epoch != self.epoch {
+                    return Err("the owner record names a cache that was let go".into());
+                }
+                self.recovering = true;
+                let after = Duration::from_micros(self.random.below(2_000));
+                self.schedule(after, Happening::Recover);
+                Engine::awaiting_recovery(config)
+            }
+            Owner::Lost { epoch, ranges } => {
+                self.disks.cache = None;
+                Engine::with_lost(config, epoch, &ranges)
+            }
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,512 @@
+//! One run in virtual time: the engine, its driver and volumes, an application, a controller, crashes and restarts.
+
+mod control;
+mod restart;
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use surgetank_cache::{Config, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Target};
+use surgetank_model::random::Random;
+use surgetank_model::{Bandwidth, Instant, Iops, Limits, Operation, Request, RequestId};
+
+use crate::content::SECTOR;
+use crate::disk::{Disk, IoId, Latency, Ticket};
+use crate::driver::{Broken, Disks, Driver, Executed};
+use crate::oracle::{Moment, Oracle, Version, Wrong};
+use crate::scenario::{Crash, Scenario};
+use crate::trace::Trace;
+use crate::workload::{Wish, Workload};
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Events handled.
+    pub events: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Power cuts.
+    pub power_cuts: u32,
+    /// Daemon crashes.
+    pub daemon_crashes: u32,
+    /// Restarts that had to recover a caching volume and did.
+    pub recoveries: u32,
+    /// Crashes while a recovery was going on.
+    pub crashes_in_recovery: u32,
+    /// Caching volumes adopted.
+    pub adoptions: u32,
+    /// Caching volumes released.
+    pub releases: u32,
+    /// Releases cancelled.
+    pub cancels: u32,
+    /// Caching volumes lost or dropped by faults.
+    pub failures: u32,
+    /// Requests answered with an error, under faults.
+    pub errors: u64,
+    /// Fingerprint of the run.
+    pub trace: u64,
+}
+
+impl AddAssign<&Report> for Report {
+    /// Adds the counts; the fingerprint stays.
+    fn add_assign(&mut self, other: &Self) {
+        self.events += other.events;
+        self.requests += other.requests;
+        self.power_cuts += other.power_cuts;
+        self.daemon_crashes += other.daemon_crashes;
+        self.recoveries += other.recoveries;
+        self.crashes_in_recovery += other.crashes_in_recovery;
+        self.adoptions += other.adoptions;
+        self.releases += other.releases;
+        self.cancels += other.cancels;
+        self.failures += other.failures;
+        self.errors += other.errors;
+    }
+}
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("seed {seed}, event {event}, {at}: {what}\n  scenario: {scenario}\n  status: {status}")]
+pub struct Failure {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Event at which it showed.
+    pub event: u64,
+    /// Virtual time.
+    pub at: Instant,
+    /// What is wrong.
+    pub what: String,
+    /// The scenario's values, for reproducing it from code.
+    pub scenario: String,
+    /// The engine's own view.
+    pub status: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Happening {
+    Effect(Target, IoId),
+    Done(Target, IoId),
+    OwnerPersisted,
+    Submit,
+    Control,
+    Recover,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scheduled {
+    at: Instant,
+    order: u64,
+    happening: Happening,
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // The heap gives the greatest first: the earliest.
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Expect {
+    Read(Moment),
+    Write(Version),
+    Flush(Moment),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    request: Request,
+    expect: Expect,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The application works.
+    Work,
+    /// It has ended; the cache is released, everything is read back.
+    Settle,
+    /// All is read back.
+    Done,
+}
+
+/// Wrong answers and broken contracts, before they know where they happened.
+type Step<T = ()> = Result<T, String>;
+
+fn say(broken: Broken) -> String {
+    broken.0
+}
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    random: Random,
+    now: Instant,
+    queue: BinaryHeap<Scheduled>,
+    order: u64,
+    engine: Engine,
+    driver: Driver,
+    disks: Disks,
+    /// A caching volume that was detached: it may come back with its old content.
+    spare: Option<Disk>,
+    epoch: Epoch,
+    owner: Owner,
+    persisting: VecDeque<(EffectId, Owner)>,
+    oracle: Oracle,
+    workload: Workload,
+    outstanding: Vec<Outstanding>,
+    next_request: u64,
+    left: u32,
+    /// Read back these bytes (offset) before new work, to check everything after a restart.
+    sweep: Option<u64>,
+    waiting_for_reply: bool,
+    release_wanted: bool,
+    recovering: bool,
+    final_flush: bool,
+    swept: bool,
+    phase: Phase,
+    crashes: VecDeque<Crash>,
+    events_since_crash: u32,
+    idle_ticks: u32,
+    faulty: bool,
+    trace: Trace,
+    report: Report,
+}
+
+/// Runs a scenario to its end, with all its crashes, and checks every answer.
+///
+/// # Errors
+/// The first broken promise.
+pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
+    let mut world = World::new(scenario);
+    let result = world.run();
+    world.report.trace = world.trace.value();
+    match result {
+        Ok(()) => Ok(world.report),
+        Err(what) => Err(Box::new(Failure {
+            seed: scenario.seed,
+            event: world.report.events,
+            at: world.now,
+            what,
+            scenario: format!("{scenario:?}"),
+            status: format!("{:?}", world.engine.status()),
+        })),
+    }
+}
+
+/// A run that takes longer has stopped getting anywhere.
+const EVENTS_PER_REQUEST_MAX: u64 = 20_000;
+/// Ticks at one moment without anything else happening.
+const IDLE_TICKS_MAX: u32 = 1000;
+/// Bytes of the reads that check the whole device.
+const SWEEP: u64 = 64 << 10;
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario) -> Self {
+        let mut random = Random::from_seed(scenario.seed);
+        let size = u64::from(scenario.device_blocks) * 4096;
+        let sectors = (size / SECTOR as u64) as u32;
+        let oracle = Oracle::new(scenario.seed, sectors, scenario.filled);
+        let mut backing = Disk::new(size, Latency::default(), random.next_u64());
+        if scenario.filled {
+            let mut bytes = vec![0; size as usize];
+            oracle.fill(0, 0, &mut bytes);
+            backing.prefill(0, &bytes);
+        }
+        let mut world = Self {
+            scenario,
+            now: Instant::ZERO,
+            queue: BinaryHeap::new(),
+            order: 0,
+            engine: Engine::new(config(scenario)),
+            driver: Driver::default(),
+            disks: Disks { backing, cache: None },
+            spare: None,
+            epoch: Epoch::default(),
+            owner: Owner::Backing,
+            persisting: VecDeque::new(),
+            oracle,
+            workload: Workload::new(scenario.seed, size, scenario.logical_block),
+            outstanding: Vec::new(),
+            next_request: 1,
+            left: scenario.requests,
+            sweep: None,
+            waiting_for_reply: false,
+            release_wanted: false,
+            recovering: false,
+            final_flush: false,
+            swept: false,
+            phase: Phase::Work,
+            crashes: scenario.crashes.iter().copied().collect(),
+            events_since_crash: 0,
+            idle_ticks: 0,
+            faulty: scenario.trouble.is_some(),
+            trace: Trace::default(),
+            report: Report::default(),
+            random,
+        };
+        world.apply_trouble();
+        world.schedule(Duration::ZERO, Happening::Submit);
+        world.schedule_control();
+        world
+    }
+
+    fn run(&mut self) -> Step {
+        self.pump()?;
+        let most = u64::from(self.scenario.requests + 100) * EVENTS_PER_REQUEST_MAX;
+        while self.phase != Phase::Done {
+            if let Some(&crash) = self.crashes.front()
+                && self.events_since_crash >= crash.after_events
+            {
+                self.crashes.pop_front();
+                self.crash(crash.kind)?;
+                continue;
+            }
+            if self.phase == Phase::Settle && self.settle()? {
+                continue;
+            }
+            if !self.step()? {
+                return Err(format!("nothing is left to happen, but {:?} wait", self.outstanding));
+            }
+            if self.report.events > most {
+                return Err("the run does not come to an end".into());
+            }
+        }
+        self.check_volumes()
+    }
+
+    fn schedule(&mut self, after: Duration, happening: Happening) {
+        self.schedule_at(self.now + after, happening);
+    }
+
+    fn schedule_at(&mut self, at: Instant, happening: Happening) {
+        self.order += 1;
+        self.queue.push(Scheduled { at, order: self.order, happening });
+    }
+
+    fn schedule_control(&mut self) {
+        if self.scenario.boosts {
+            let after = Duration::from_micros(self.random.below(6_000));
+            self.schedule(after, Happening::Control);
+        }
+    }
+
+    /// Handles the next event. False if there is none.
+    fn step(&mut self) -> Step<bool> {
+        let next = self.queue.peek().map(|scheduled| scheduled.at);
+        if let Some(deadline) = self.engine.next_deadline()
+            && next.is_none_or(|next| deadline <= next)
+        {
+            self.idle_ticks = if deadline > self.now { 0 } else { self.idle_ticks + 1 };
+            if self.idle_ticks > IDLE_TICKS_MAX {
+                return Err("the engine asks to be called at once, over and over".into());
+            }
+            self.now = self.now.max(deadline);
+            self.engine.tick(self.now);
+            self.trace.add(self.now.as_nanoseconds());
+        } else {
+            let Some(scheduled) = self.queue.pop() else { return Ok(false) };
+            self.idle_ticks = 0;
+            self.now = self.now.max(scheduled.at);
+            self.trace.add(self.now.as_nanoseconds());
+            self.handle(scheduled.happening)?;
+        }
+        self.report.events += 1;
+        self.events_since_crash += 1;
+        if self.faulty
+            && self.scenario.trouble.is_some_and(|trouble| self.report.events > u64::from(trouble.until_event))
+        {
+            self.faulty = false;
+            self.apply_trouble();
+        }
+        self.pump()?;
+        self.check_status()?;
+        Ok(true)
+    }
+
+    fn handle(&mut self, happening: Happening) -> Step {
+        match happening {
+            Happening::Effect(target, io) => self.disks.get(target).map_err(say)?.take_effect(io),
+            Happening::Done(target, io) => {
+                let disk = self.disks.get(target).map_err(say)?;
+                let finished = disk.finish(io);
+                let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
+                self.engine.complete(self.now, effect, outcome);
+            }
+            Happening::OwnerPersisted => {
+                let (id, owner) = self.persisting.pop_front().ok_or("an owner was persisted twice")?;
+                self.owner = owner;
+                self.engine.complete(self.now, id, Outcome::Done);
+            }
+            Happening::Submit => self.submit_next()?,
+            Happening::Control => self.control()?,
+            Happening::Recover => self.recover()?,
+        }
+        Ok(())
+    }
+
+    /// Executes what the engine wants and hears what it says.
+    fn pump(&mut self) -> Step {
+        loop {
+            while let Some(effect) = self.engine.next_effect() {
+                self.trace.effect(&effect);
+                match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
+                    Executed::AtOnce => {}
+                    Executed::Started(target, ticket) => {
+                        if let Some(Ticket { io, effect_at, done_at }) = ticket {
+                            if effect_at < done_at {
+                                self.schedule_at(effect_at, Happening::Effect(target, io));
+                            }
+                            self.schedule_at(done_at, Happening::Done(target, io));
+                        }
+                    }
+                    Executed::PersistOwner { id, owner } => {
+                        if !self.persisting.is_empty() {
+                            return Err("the engine persists two owners at once".into());
+                        }
+                        self.persisting.push_back((id, owner));
+                        let after = Duration::from_micros(self.random.below(3_000));
+                        self.schedule(after, Happening::OwnerPersisted);
+                    }
+                    Executed::Reply { request, result, buffer } => self.reply(request, result, buffer)?,
+                }
+            }
+            let Some(event) = self.engine.next_event() else { return Ok(()) };
+            self.hear(event)?;
+        }
+    }
+
+    fn check_status(&mut self) -> Step {
+        if !self.report.events.is_multiple_of(16) {
+            return Ok(());
+        }
+        let status = self.engine.status();
+        if status.requests_in_flight != self.outstanding.len() {
+            return Err(format!("{} requests are outstanding, but the status disagrees", self.outstanding.len()));
+        }
+        if status.stage == Stage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
+            return Err("a device without a cache has dirty or lost bytes".into());
+        }
+        if status.used_bytes > status.cache_bytes || status.high_water_bytes < status.used_bytes {
+            return Err("used, high-water and usable bytes of the cache are out of order".into());
+        }
+        Ok(())
+    }
+
+    // --- the application ---
+
+    fn submit_next(&mut self) -> Step {
+        if self.outstanding.len() >= self.scenario.depth as usize {
+            self.waiting_for_reply = true;
+            return Ok(());
+        }
+        let wish = match self.sweep {
+            Some(offset) => {
+                let length = SWEEP.min(self.oracle.sectors() as u64 * SECTOR as u64 - offset);
+                let end = offset + length;
+                self.sweep = (end < u64::from(self.oracle.sectors()) * SECTOR as u64).then_some(end);
+                Wish { operation: Operation::Read, offset, length }
+            }
+            None if self.left == 0 => {
+                self.phase = Phase::Settle;
+                return Ok(());
+            }
+            None => {
+                self.left -= 1;
+                self.workload.wish()
+            }
+        };
+        self.submit(wish);
+        let think = self.workload.think_time();
+        self.schedule(think, Happening::Submit);
+        Ok(())
+    }
+
+    fn submit(&mut self, wish: Wish) {
+        let Wish { operation, offset, length } = wish;
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let (first, count) = ((offset / SECTOR as u64) as u32, (length / SECTOR as u64) as u32);
+        let mut buffer = self.driver.buffer();
+        let expect = match operation {
+            Operation::Read => {
+                buffer.resize(length as usize, 0x5a);
+                Expect::Read(self.oracle.begin_read())
+            }
+            Operation::Write { .. } => {
+                let version = self.oracle.begin_write(first, count, false);
+                buffer.resize(length as usize, 0);
+                self.oracle.fill(version, first, &mut buffer);
+                Expect::Write(version)
+            }
+            Operation::Discard | Operation::WriteZeroes { .. } => {
+                Expect::Write(self.oracle.begin_write(first, count, true))
+            }
+            Operation::Flush => Expect::Flush(self.oracle.begin_flush()),
+        };
+        let request = Request { id, operation, offset, length };
+        self.driver.add_request(id, buffer);
+        self.outstanding.push(Outstanding { request, expect });
+        self.engine.submit(self.now, request);
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<(), ReplyError>, buffer: Vec<u8>) -> Step {
+        let index = self.outstanding.iter().position(|outstanding| outstanding.request.id == id);
+        let index = index.ok_or_else(|| format!("{id:?} is answered but not outstanding"))?;
+        let Outstanding { request, expect } = self.outstanding.swap_remove(index);
+        self.report.requests += 1;
+        let (first, count) = ((request.offset / SECTOR as u64) as u32, (request.length / SECTOR as u64) as u32);
+        if let Err(error) = result {
+            self.report.errors += 1;
+            let lost_read = matches!(expect, Expect::Read(_)) && self.oracle.is_lost(first, count);
+            let lost_part = request.length % 4096 != 0 || request.offset % 4096 != 0;
+            let lost_write = lost_part && self.oracle.is_lost(first & !7, (count + 15) & !7);
+            if !self.faulty_lately() && !(error == ReplyError::Io && (lost_read || lost_write)) {
+                return Err(format!("{request:?} failed with {error:?}, but no volume has a fault"));
+            }
+        }
+        let checked = match expect {
+            Expect::Read(moment) if result.is_ok() => self.oracle.end_read(moment, first, &buffer),
+            Expect::Read(moment) => {
+                self.oracle.drop_read(moment);
+                Ok(())
+            }
+            Expect::Write(version) => {
+                let fua =
+                    matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
+                self.oracle.end_write(version, result.is_ok(), fua);
+                Ok(())
+            }
+            Expect::Flush(moment) => {
+                if result.is_ok() {
+                    self.oracle.end_flush(moment);
+                }
+                Ok(())
+            }
+        };
+        self.driver.recycle(buffer);
+        if self.waiting_for_reply {
+            self.waiting_for_reply = false;
+            self.schedule(Duration::ZERO, Happening::Submit);
+        }
+        checked.map_err(|Wrong(what)| format!("{request:?}: {what}"))
+    }
+
+    fn faulty_lately(&self) -> bool {
+        self.faulty
+    }
+}
+
+fn config(scenario: &Scenario) -> Config {
+    Config {
+        size: u64::from(scenario.device_blocks) * 4096,
+        logical_block: scenario.logical_block,
+        backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
+    }
+}

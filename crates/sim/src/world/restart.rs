@@ -1,0 +1,71 @@
+//! Crashes and restarts.
+
+use std::time::Duration;
+
+use surgetank_cache::Owner;
+
+use crate::driver::Driver;
+use crate::scenario::CrashKind;
+use crate::world::{Happening, Phase, Step, World};
+
+impl World<'_> {
+    /// The daemon is gone, or the whole machine; then it starts again.
+    pub(super) fn crash(&mut self, kind: CrashKind) -> Step {
+        if self.recovering {
+            self.report.crashes_in_recovery += 1;
+        }
+        match kind {
+            CrashKind::PowerCut => {
+                self.report.power_cuts += 1;
+                self.disks.backing.power_cut();
+                self.disks.cache.iter_mut().chain(&mut self.spare).for_each(|disk| disk.power_cut());
+                self.oracle.power_cut();
+            }
+            CrashKind::Daemon => {
+                self.report.daemon_crashes += 1;
+                self.disks.backing.submitter_crash();
+                self.disks.cache.iter_mut().chain(&mut self.spare).for_each(|disk| disk.submitter_crash());
+                self.oracle.daemon_crash();
+            }
+        }
+        // A record is replaced atomically: the old one or the new one.
+        for (_, owner) in std::mem::take(&mut self.persisting) {
+            if self.random.below(2) == 0 {
+                self.owner = owner;
+            }
+        }
+        self.trace.add(u64::from(self.events_since_crash) << 1 | u64::from(kind == CrashKind::Daemon));
+        self.forget();
+        self.start_engine()?;
+        if matches!(self.owner, Owner::Lost { .. }) {
+            self.note_loss()?;
+        }
+        self.resume();
+        self.pump()
+    }
+
+    /// What the daemon had in memory is gone.
+    fn forget(&mut self) {
+        self.queue.clear();
+        self.driver = Driver::default();
+        self.outstanding.clear();
+        self.waiting_for_reply = false;
+        self.release_wanted = false;
+        self.recovering = false;
+        self.final_flush = false;
+        self.swept = false;
+        self.events_since_crash = 0;
+        self.idle_ticks = 0;
+    }
+
+    /// The application goes on, often by reading everything back.
+    fn resume(&mut self) {
+        if self.random.below(3) > 0 || self.left == 0 {
+            self.sweep = Some(0);
+        }
+        self.phase = Phase::Work;
+        let after = Duration::from_micros(self.random.below(1_000));
+        self.schedule(after, Happening::Submit);
+        self.schedule_control();
+    }
+}

@@ -1,0 +1,54 @@
+//! No crash loses what was promised: crashes at random events and at every event, of both kinds, and repeated.
+
+mod support;
+
+use surgetank_sim::{Crash, CrashKind, Report, Scenario};
+
+use support::{check, seeds};
+
+#[allow(clippy::print_stdout, reason = "the counts are the result")]
+fn print(what: &str, runs: u64, total: &Report) {
+    println!("{what}: {runs} runs, {total:?}");
+}
+
+#[test]
+fn random_crashes_of_short_runs() {
+    let (mut runs, mut total) = (0, Report::default());
+    for seed in seeds(4000) {
+        let scenario = Scenario::short(seed).with_random_crashes(4, 400);
+        total += &check("random_crashes_of_short_runs", "crash", &scenario);
+        runs += 1;
+    }
+    print("short", runs, &total);
+}
+
+#[test]
+fn random_crashes_of_long_runs() {
+    let (mut runs, mut total) = (0, Report::default());
+    for seed in seeds(120) {
+        let scenario = Scenario::long(seed).with_random_crashes(6, 6000);
+        total += &check("random_crashes_of_long_runs", "crash", &scenario);
+        runs += 1;
+    }
+    print("long", runs, &total);
+}
+
+/// Every event of a few short runs is a crash point, for both kinds of crash, each followed by a second crash during
+/// the recovery.
+#[test]
+fn a_crash_at_every_event() {
+    let (mut runs, mut total) = (0, Report::default());
+    for seed in seeds(4) {
+        let mut scenario = Scenario { requests: 25, device_blocks: 40, ..Scenario::short(seed) };
+        let whole = check("a_crash_at_every_event", "crash", &scenario);
+        for after_events in 0..whole.events as u32 {
+            for kind in [CrashKind::PowerCut, CrashKind::Daemon] {
+                let again = Crash { after_events: after_events % 23, kind: CrashKind::PowerCut };
+                scenario.crashes = vec![Crash { after_events, kind }, again];
+                total += &check("a_crash_at_every_event", "crash", &scenario);
+                runs += 1;
+            }
+        }
+    }
+    print("every event", runs, &total);
+}
