@@ -7,10 +7,12 @@ use std::os::fd::BorrowedFd;
 
 use crate::buffer::Buffer;
 
+pub mod fuse;
 pub mod nbd;
 pub mod reclaim;
 mod wake;
 
+pub use fuse::{FuseConfig, FuseFront, FuseHandle};
 pub use nbd::{NbdConfig, NbdFront};
 
 /// Names a submission within its front, from `receive` to `reply`.

@@ -1,0 +1,104 @@
+//! What a killed daemon left behind: a mount without a server and a loop device on it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::filesystem::FILE;
+use super::loop_device::LoopDevice;
+use crate::front::FrontError;
+
+/// Mounts stacked on one directory that are taken away at most.
+const STACKED_MAX: usize = 16;
+/// How often a busy mount is tried, and the pause between.
+const UNMOUNT_ATTEMPTS: usize = 100;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Takes away a dead mount on `directory` and the loop devices on it.
+///
+/// # Errors
+/// If the mount's server is alive.
+pub(super) fn clear(directory: &Path) -> Result<(), FrontError> {
+    for _ in 0..STACKED_MAX {
+        if !is_mounted(directory) {
+            return Ok(());
+        }
+        // A dead connection answers at once; a living server answers itself.
+        match rustix::fs::statfs(directory) {
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => {}
+            _ => {
+                return Err(FrontError(format!(
+                    "another process serves {}; stop it first (`fuser -vm {0}` names it)",
+                    directory.display()
+                )));
+            }
+        }
+        tracing::warn!(directory = %directory.display(), "clearing what a killed daemon left");
+        // While the mount is there, the kernel still names the device's file by its path.
+        for device in LoopDevice::backed_by(&directory.join(FILE)) {
+            device.detach_lazily();
+        }
+        unmount(directory, UnmountFlags::DETACH).map_err(|error| {
+            let shown = directory.display();
+            FrontError::new(&format!("cannot unmount the dead {shown}"), error, &format!("try `umount -l {shown}`"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Whether something is mounted on `directory`.
+fn is_mounted(directory: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(4).is_some_and(|at| unescape(at) == directory.as_os_str().as_encoded_bytes()))
+}
+
+/// Undoes the kernel's octal escapes for spaces and the like.
+fn unescape(text: &str) -> Vec<u8> {
+    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
+    while let Some(&byte) = bytes.get(at) {
+        let octal = text.get(at + 1..at + 4).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (byte, octal) {
+            (b'\\', Some(value)) => {
+                out.push(value);
+                at += 4;
+            }
+            _ => {
+                out.push(byte);
+                at += 1;
+            }
+        }
+    }
+    out
+}
+
+/// Unmounts, at once if possible, otherwise as soon as nobody uses the mount. True if nothing is left of it.
+pub(super) fn unmount_any(directory: &Path) -> io::Result<bool> {
+    for _ in 0..UNMOUNT_ATTEMPTS {
+        match unmount(directory, UnmountFlags::empty()) {
+            // A detached loop device lets go of its file a moment later.
+            Err(Errno::BUSY) => sleep(UNMOUNT_PAUSE),
+            Err(Errno::INVAL) => return Ok(true),
+            other => return Ok(other.map(|()| true)?),
+        }
+    }
+    unmount(directory, UnmountFlags::DETACH)?;
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unescape;
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape(r"/a\040b\134c"), b"/a b\\c");
+        assert_eq!(unescape(r"/a\04"), br"/a\04");
+    }
+}
