@@ -77,7 +77,7 @@ fn bandwidth_and_iops_are_exact_in_the_long_run() {
             load(&mut volume, &mut now, Duration::from_secs(8), depth, operation, length);
             drain(&mut volume, &mut now);
             // Long enough for 400 I/Os, so that one more or less does not matter.
-            let time = Duration::from_secs((400.0 / rate).ceil() as u64);
+            let time = Duration::from_secs((400.0_f64 / rate).ceil() as u64);
             let ended = load(&mut volume, &mut now, time, depth, operation, length);
             assert_near(ended as f64 / time.as_secs_f64(), rate);
         }

@@ -11,7 +11,8 @@ use surgetank_model::Instant;
 use super::{Completion, Failure, Operation, Volume, VolumeIo};
 use crate::buffer::ALIGNMENT;
 
-/// A volume in anonymous memory. Memory is used only where it was written; a discard gives it back.
+/// A volume in anonymous memory. Pages are used only where something was written; a discard gives them back. (No huge
+/// pages: scattered writes to a sparse volume would use, and first zero, 512 times the memory.)
 ///
 /// I/Os are done in `submit` and handed over by the next `poll`.
 #[derive(Debug)]
@@ -39,9 +40,6 @@ impl MemoryVolume {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new private mapping at an address of the kernel's choice disturbs no other memory.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
-        // Fewer page faults where the kernel has huge pages; nothing is lost where it has none.
-        // SAFETY: the advice does not change what the mapping holds.
-        let _ = unsafe { madvise(start, mapped, Advice::LinuxHugepage) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, size, mapped, logical_block, completed: Vec::new() })
     }
