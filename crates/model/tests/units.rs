@@ -53,7 +53,7 @@ proptest! {
         let rounded = Bytes::new(size).round_up(Bytes::new(grain)).get();
         prop_assert!(rounded >= size);
         if grain > 0 && rounded != u64::MAX {
-            prop_assert!(rounded % grain == 0 && rounded - size < grain);
+            prop_assert!(rounded.is_multiple_of(grain) && rounded - size < grain);
         }
     }
 

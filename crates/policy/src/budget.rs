@@ -224,7 +224,7 @@ mod tests {
         ledger.open(at(100), Bytes::from_gib(10));
         ledger.close(at(200));
         assert_eq!(ledger.usage(at(200)).map(|used| used.spent_agbs), [100_000.0, 100_000.0]);
-        assert_eq!(ledger.usage(at(200))[0].spent_usd, Some(0.1));
+        assert!(ledger.usage(at(200))[0].spent_usd.is_some_and(|usd| (usd - 0.1).abs() < 1e-12));
         assert_eq!(ledger.usage(at(3750)).map(|used| used.spent_agbs), [50_000.0, 100_000.0]);
         assert_eq!(ledger.usage(at(3800)).map(|used| used.spent_agbs), [0.0, 100_000.0]);
         assert!(ledger.fits(at(3750), Bytes::from_gib(10), Duration::from_secs(50)).is_ok());

@@ -250,7 +250,8 @@ impl Controller {
             self.overtaken = true;
             self.overtaking = Some(self.push(Step::Absorb));
         } else if self.stage == Stage::Drain && matches!(self.work, Work::Outstanding(_)) {
-            // The drain is answered at once; the next observation sees to it.
+            // Asked for by a user; the drain is answered at once, then this is seen to.
+            self.hinted = true;
         } else {
             self.enter(Stage::Absorb);
         }
@@ -323,6 +324,10 @@ impl Controller {
             Stage::Adopt => self.adopted(),
             Stage::Absorb => self.boost(),
             // Dirty bytes are read from the next observation.
+            Stage::Drain if self.hinted => {
+                self.hinted = false;
+                self.enter(Stage::Absorb);
+            }
             Stage::Drain => self.work = Work::Settled,
             Stage::Release => {
                 self.learn();

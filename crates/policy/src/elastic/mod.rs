@@ -203,6 +203,7 @@ impl Controller {
                 self.hinted = true;
             }
             Stage::Boost | Stage::Absorb => self.abandoned = false,
+            Stage::Release if self.overtaken => self.abandoned = false,
             Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
                 self.affordable(self.observation.dirty_bytes).map_err(HintRefused)?;
                 self.abandoned = false;
