@@ -1,5 +1,7 @@
 //! What a run does: everything follows from these values.
 
+use std::time::Duration;
+
 use surgetank_cache::ReadFill;
 use surgetank_model::random::Random;
 
@@ -53,8 +55,8 @@ pub struct Scenario {
     pub depth: u32,
     /// The backing volume holds data before the run.
     pub filled: bool,
-    /// Whether boosts come and go during the workload.
-    pub boosts: bool,
+    /// Longest time between two control actions, that start, steer and end boosts. `None`: no boosts.
+    pub boosts: Option<Duration>,
     /// When the run is interrupted, in order.
     pub crashes: Vec<Crash>,
     /// I/O errors.
@@ -97,7 +99,7 @@ impl Scenario {
             requests: 0,
             depth: 1 + random.below(16) as u32,
             filled: random.below(3) == 0,
-            boosts: true,
+            boosts: Some(Duration::from_millis([2, 6, 6, 60][random.below(4) as usize])),
             crashes: Vec::new(),
             trouble: None,
         }

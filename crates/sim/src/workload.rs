@@ -93,7 +93,9 @@ impl Workload {
         let small = 1 + self.random.below(8192 / self.unit);
         let (offset, length) = match self.pattern {
             Pattern::Sequential { cursor } => {
-                let length = 4096 * (1 + self.random.below(16));
+                // Some are long enough to be split over both volumes.
+                let blocks = if self.random.below(4) == 0 { 96 } else { 16 };
+                let length = 4096 * (1 + self.random.below(blocks));
                 (cursor, length)
             }
             Pattern::Uniform if self.random.below(2) == 0 => (self.random.below(self.size) / 4096 * 4096, 4096),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use surgetank_cache::format::{self, LogState};
 use surgetank_cache::{Attach, Engine, Epoch, Event, Mode, Owner, Stage};
-use surgetank_model::{Bandwidth, Iops, Limits, Operation};
+use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 
 use crate::content::SECTOR;
 use crate::disk::{Disk, Faults, Latency};
@@ -163,7 +163,7 @@ impl World<'_> {
         }
         let Some(disk) = &self.disks.cache else { return Err("a cache is released that is not attached".into()) };
         let mut area = [0; format::SUPERBLOCKS_LENGTH as usize];
-        disk.peek_durable(0, &mut area);
+        disk.peek(0, &mut area);
         match format::choose_superblock(&area) {
             Some(superblock) if superblock.state == LogState::Clean && superblock.epoch == self.epoch => Ok(()),
             other => Err(format!("the cache is released, but its superblock is {other:?}")),
@@ -194,8 +194,8 @@ impl World<'_> {
         if !self.outstanding.is_empty() || self.recovering {
             return Ok(false);
         }
-        if !self.final_flush {
-            self.final_flush = true;
+        if !self.flushed {
+            self.final_flush = Some(RequestId(self.next_request));
             self.submit(Wish { operation: Operation::Flush, offset: 0, length: 0 });
             return self.pump().map(|()| true);
         }

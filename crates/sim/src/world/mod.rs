@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use surgetank_cache::{Config, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Target};
+use surgetank_cache::{Config, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Operation, Request, RequestId};
 
@@ -45,6 +45,14 @@ pub struct Report {
     pub failures: u32,
     /// Requests answered with an error, under faults.
     pub errors: u64,
+    /// Bytes drained, as sampled.
+    pub drained_bytes: u64,
+    /// Bytes that split sent to the backing volume, as sampled.
+    pub split_bytes: u64,
+    /// Bytes of reads answered by the cache, as sampled.
+    pub hit_bytes: u64,
+    /// Bytes that found the cache full, as sampled.
+    pub evicted_bytes: u64,
     /// Fingerprint of the run.
     pub trace: u64,
 }
@@ -63,6 +71,10 @@ impl AddAssign<&Report> for Report {
         self.cancels += other.cancels;
         self.failures += other.failures;
         self.errors += other.errors;
+        self.drained_bytes += other.drained_bytes;
+        self.split_bytes += other.split_bytes;
+        self.hit_bytes += other.hit_bytes;
+        self.evicted_bytes += other.evicted_bytes;
     }
 }
 
@@ -168,13 +180,16 @@ struct World<'a> {
     waiting_for_reply: bool,
     release_wanted: bool,
     recovering: bool,
-    final_flush: bool,
+    /// The flush after the last write, and whether it succeeded.
+    final_flush: Option<RequestId>,
+    flushed: bool,
     swept: bool,
     phase: Phase,
     crashes: VecDeque<Crash>,
     events_since_crash: u32,
     idle_ticks: u32,
     faulty: bool,
+    sampled: Option<Status>,
     trace: Trace,
     report: Report,
 }
@@ -240,13 +255,15 @@ impl<'a> World<'a> {
             waiting_for_reply: false,
             release_wanted: false,
             recovering: false,
-            final_flush: false,
+            final_flush: None,
+            flushed: false,
             swept: false,
             phase: Phase::Work,
             crashes: scenario.crashes.iter().copied().collect(),
             events_since_crash: 0,
             idle_ticks: 0,
             faulty: scenario.trouble.is_some(),
+            sampled: None,
             trace: Trace::default(),
             report: Report::default(),
             random,
@@ -291,8 +308,8 @@ impl<'a> World<'a> {
     }
 
     fn schedule_control(&mut self) {
-        if self.scenario.boosts {
-            let after = Duration::from_micros(self.random.below(6_000));
+        if let Some(longest) = self.scenario.boosts {
+            let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
             self.schedule(after, Happening::Control);
         }
     }
@@ -393,10 +410,24 @@ impl<'a> World<'a> {
         if status.stage == Stage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
             return Err("a device without a cache has dirty or lost bytes".into());
         }
-        if status.used_bytes > status.cache_bytes || status.high_water_bytes < status.used_bytes {
-            return Err("used, high-water and usable bytes of the cache are out of order".into());
+        self.sample(&status);
+        if status.high_water_bytes < status.used_bytes {
+            return Err("the high-water mark is below what is in use".into());
         }
         Ok(())
+    }
+
+    /// Adds what the engine's counters have gained; they restart with every boost.
+    fn sample(&mut self, status: &Status) {
+        let before = self.sampled.replace(status.clone());
+        let gained = |counter: fn(&Status) -> u64| {
+            let (now, before) = (counter(status), before.as_ref().map_or(0, counter));
+            if now < before { now } else { now - before }
+        };
+        self.report.drained_bytes += gained(|status| status.drained_bytes);
+        self.report.split_bytes += gained(|status| status.split_bytes);
+        self.report.hit_bytes += gained(|status| status.hit_bytes);
+        self.report.evicted_bytes += gained(|status| status.evicted_bytes);
     }
 
     // --- the application ---
@@ -486,6 +517,7 @@ impl<'a> World<'a> {
             Expect::Flush(moment) => {
                 if result.is_ok() {
                     self.oracle.end_flush(moment);
+                    self.flushed = self.final_flush == Some(id);
                 }
                 Ok(())
             }

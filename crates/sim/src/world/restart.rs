@@ -52,7 +52,8 @@ impl World<'_> {
         self.waiting_for_reply = false;
         self.release_wanted = false;
         self.recovering = false;
-        self.final_flush = false;
+        self.final_flush = None;
+        self.flushed = false;
         self.swept = false;
         self.events_since_crash = 0;
         self.idle_ticks = 0;
