@@ -1,17 +1,32 @@
-//! Live drivers of the pure crates: shard, reconciler, control socket.
+//! Live drivers of the pure crates: each elastic device has a thread that moves its bytes ([`shard`]), one that runs
+//! its controller ([`reconciler`], [`steps`]) and one that persists where its newest data is ([`owner`]).
+//!
+//! [`Daemon::start`] runs all devices of a [`Config`] in this process; [`Client`] talks to a daemon elsewhere.
 
-pub mod buffers;
-pub mod clock;
-pub mod config;
-pub mod effects;
-pub mod files;
-pub mod shard;
-pub mod toml_error;
 pub mod accounting;
-pub mod crash;
+mod buffers;
+mod clock;
+pub mod config;
+pub mod control;
+mod crash;
+mod daemon;
+mod device;
+mod effects;
+mod files;
+mod fronts;
 pub mod journal;
 pub mod opening;
 pub mod owner;
+mod reconciler;
 pub mod resume;
-pub mod shared;
-pub mod steps;
+mod shard;
+mod shared;
+pub mod status;
+mod steps;
+pub mod sweep;
+pub mod toml_error;
+
+pub use config::{Config, ConfigError};
+pub use control::{Client, ClientError, Request};
+pub use daemon::{Daemon, Overrides, StartError, accept_loss_offline};
+pub use status::{DeviceReport, DeviceStatus, Phase, StatusReport};

@@ -204,13 +204,17 @@ mod tests {
                     Resume::Refuse { reason } => prop_assert!(reason.contains("--accept-loss")),
                     other => prop_assert!(false, "{:?}", other),
                 },
-                Owner::Lost { .. } => prop_assert!(matches!(resume, Resume::Lost { .. }), "{:?}", resume),
+                Owner::Lost { .. } => {
+                    let lost = matches!(resume, Resume::Lost { .. });
+                    prop_assert!(lost, "{:?}", resume);
+                }
                 Owner::Backing => match resume {
                     Resume::Idle => prop_assert!(rental.is_none()),
                     Resume::GiveBack { at } => {
                         prop_assert!(rental.is_some(), "what is rented is given back");
                         // What the engine may still hold is not even considered: the owner says it holds nothing.
-                        prop_assert!(!matches!(at, ResumeAt::Adopted { .. }));
+                        let adopted = matches!(at, ResumeAt::Adopted { .. });
+                        prop_assert!(!adopted);
                     }
                     other => prop_assert!(false, "{:?}", other),
                 },

@@ -188,12 +188,6 @@ impl Shard {
         Ok(Self { handle, thread })
     }
 
-    /// Where to send commands.
-    #[must_use]
-    pub fn handle(&self) -> &ShardHandle {
-        &self.handle
-    }
-
     /// Answers what is in flight, flushes both volumes and ends the thread. What is dirty stays on the caching volume
     /// under its owner record.
     pub fn stop(self) {

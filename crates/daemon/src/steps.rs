@@ -151,12 +151,6 @@ impl Lifecycle {
         self.lost_bytes
     }
 
-    /// Whether anything is being carried out.
-    #[must_use]
-    pub fn busy(&self) -> bool {
-        self.running.is_some() || !self.ended.is_empty()
-    }
-
     /// When [`Lifecycle::poll`] should be called.
     #[must_use]
     pub fn next_poll(&self) -> Option<Instant> {
@@ -677,6 +671,22 @@ impl Lifecycle {
     fn recovered(&mut self) -> Result<Progress, Refusal> {
         crash_point("recover", "after");
         Ok(DONE)
+    }
+
+    /// Data is lost since the last run: the volume stays until the user has decided.
+    pub fn resume_lost(&mut self, lost_bytes: u64) {
+        self.lost_bytes = Some(lost_bytes);
+    }
+
+    /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
+    pub fn give_up(&mut self) -> Option<Bytes> {
+        self.running = None;
+        self.let_go = Some(LetGo::Dropped);
+        self.lost_bytes = None;
+        if let Err(refusal) = self.note(|rental| rental.disposable = true) {
+            tracing::warn!(device = self.tools.device, ?refusal, "the journal cannot be written");
+        }
+        self.rental().map(|rental| rental.size)
     }
 
     /// Puts a rental that the journal had lost back into it.

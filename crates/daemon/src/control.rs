@@ -1,0 +1,291 @@
+//! The control socket: newline-delimited JSON, one request and one answer a line.
+//!
+//! Only root and the user who runs the daemon may connect; the socket's mode says so and the peer's credentials are
+//! checked as well.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files;
+use crate::status::StatusReport;
+use crate::sweep::Swept;
+
+/// The longest request line, in bytes.
+const REQUEST_MAX: u64 = 64 << 10;
+/// Connections that are served at the same time.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a client may take to send its request.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What can be asked of a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// The status of all devices: answers a [`StatusReport`].
+    Status,
+    /// Boost a device now.
+    Boost {
+        /// Its name.
+        device: String,
+    },
+    /// End a device's boost.
+    Drain {
+        /// Its name.
+        device: String,
+    },
+    /// End a device's boost and give its caching volume back without waiting.
+    Detach {
+        /// Its name.
+        device: String,
+        /// Give up data that is lost.
+        #[serde(default)]
+        accept_loss: bool,
+    },
+    /// Follow a backing volume that has grown: answers `{"size_bytes"}`.
+    Resize {
+        /// The device's name.
+        device: String,
+    },
+    /// Give back volumes that nobody knows of: answers a [`Swept`].
+    Gc,
+    /// Stop the daemon, as SIGTERM does.
+    Stop,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Response {
+    Ok(Value),
+    Error(String),
+}
+
+/// Answers a request with a JSON value, or with one sentence on why not.
+pub type Handler = Arc<dyn Fn(Request) -> Result<Value, String> + Send + Sync>;
+
+/// The listening socket and its thread.
+pub struct Server {
+    path: PathBuf,
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// One sentence: the socket cannot be made, or another daemon listens on it.
+    pub fn start(path: &Path, handler: Handler) -> Result<Self, String> {
+        let failed = |error: io::Error| format!("the control socket {} cannot be made: {error}", path.display());
+        if let Some(directory) = path.parent() {
+            files::make_directory(directory).map_err(failed)?;
+        }
+        if UnixStream::connect(path).is_ok() {
+            return Err(format!(
+                "another surgetank daemon answers at {}: stop it first, or give this one another control_socket",
+                path.display()
+            ));
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let ending = Arc::new(AtomicBool::new(false));
+        let flag = ending.clone();
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || listen(&listener, &handler, &flag))
+            .map_err(failed)?;
+        Ok(Self { path: path.to_owned(), ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
+        // The thread sits in accept: a connection wakes it.
+        let _ = UnixStream::connect(&self.path);
+        let _ = fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
+    let served = Arc::new(AtomicUsize::new(0));
+    loop {
+        let accepted = listener.accept();
+        if ending.load(Ordering::Acquire) {
+            return;
+        }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the control socket cannot accept");
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if served.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+            let _ = answer(&stream, Err("too many control connections: try again".to_owned()));
+            continue;
+        }
+        served.fetch_add(1, Ordering::Relaxed);
+        let (handler, counter) = (handler.clone(), served.clone());
+        let serving = move || {
+            if let Err(error) = serve(&stream, &handler) {
+                tracing::debug!(%error, "a control connection ended");
+            }
+            counter.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("control-client".into()).spawn(serving).is_err() {
+            served.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+        return answer(stream, Err("only root and the daemon's own user may control it".to_owned()));
+    }
+    stream.set_read_timeout(Some(READ_PATIENCE))?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.by_ref().take(REQUEST_MAX).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let result = match serde_json::from_str::<Request>(&line) {
+            Ok(request) => handler(request),
+            Err(error) => Err(format!("not a request: {error}")),
+        };
+        answer(stream, result)?;
+        if !line.ends_with('\n') {
+            return Ok(());
+        }
+    }
+}
+
+fn answer(mut stream: &UnixStream, result: Result<Value, String>) -> io::Result<()> {
+    let response = match result {
+        Ok(value) => Response::Ok(value),
+        Err(error) => Response::Error(error),
+    };
+    let mut line = serde_json::to_vec(&response)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}
+
+/// Why a daemon did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// There is no daemon, or it may not be asked by this user.
+    #[error("{0}")]
+    Unreachable(String),
+    /// It said no; one sentence.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Talks to a daemon.
+#[derive(Clone, Debug)]
+pub struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// A client of the daemon with this control socket.
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Asks, and answers the daemon's JSON.
+    ///
+    /// # Errors
+    /// There is no daemon, or it refuses.
+    pub fn ask(&self, request: &Request) -> Result<Value, ClientError> {
+        let path = self.path.display();
+        let stream = UnixStream::connect(&self.path).map_err(|error| {
+            ClientError::Unreachable(match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    format!("the control socket {path} may not be opened by this user: run as root or as the daemon's user")
+                }
+                _ => format!("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket"),
+            })
+        })?;
+        let broken = |error: io::Error| ClientError::Unreachable(format!("the daemon at {path} went away: {error}"));
+        let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
+        line.push(b'\n');
+        (&stream).write_all(&line).map_err(broken)?;
+        let mut answer = String::new();
+        BufReader::new(&stream).read_line(&mut answer).map_err(broken)?;
+        match serde_json::from_str(&answer).map_err(|error| broken(error.into()))? {
+            Response::Ok(value) => Ok(value),
+            Response::Error(error) => Err(ClientError::Refused(error)),
+        }
+    }
+
+    /// The status of all devices.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn status(&self) -> Result<StatusReport, ClientError> {
+        self.typed(&Request::Status)
+    }
+
+    /// Gives back volumes that nobody knows of.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn gc(&self) -> Result<Swept, ClientError> {
+        self.typed(&Request::Gc)
+    }
+
+    fn typed<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
+        let value = self.ask(request)?;
+        serde_json::from_value(value)
+            .map_err(|error| ClientError::Unreachable(format!("the daemon speaks another version: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_answered_and_nonsense_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("run/control.sock");
+        let handler: Handler = Arc::new(|request| match request {
+            Request::Boost { device } => Ok(Value::String(device)),
+            _ => Err("no".to_owned()),
+        });
+        let server = Server::start(&path, handler.clone()).unwrap();
+        let client = Client::new(&path);
+        assert_eq!(client.ask(&Request::Boost { device: "data".into() }), Ok(Value::String("data".into())));
+        assert_eq!(client.ask(&Request::Stop), Err(ClientError::Refused("no".into())));
+        assert!(Server::start(&path, handler).is_err_and(|error| error.contains("another surgetank daemon")));
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"{\"command\":\"fly\"}\n{\"command\":\"stop\"}\n").unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        assert!(lines.next().unwrap().unwrap().contains("not a request"));
+        assert!(lines.next().unwrap().unwrap().contains("no"));
+        drop(server);
+        assert!(!path.exists());
+        assert!(matches!(client.status(), Err(ClientError::Unreachable(_))));
+    }
+}

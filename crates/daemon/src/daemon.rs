@@ -1,0 +1,455 @@
+//! The daemon: all devices of a configuration, the sweep and the control socket.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+use surgetank_cache::Owner;
+use surgetank_provider::Provider;
+
+use crate::clock::Clock;
+use crate::config::{Config, Export};
+use crate::control::{Request, Server};
+use crate::device::{Asker, Common, Device};
+use crate::files;
+use crate::journal::{Journal, Stage};
+use crate::opening::Decorator;
+use crate::owner::{OwnerRecord, OwnerStore};
+use crate::reconciler::{Answer, Ask};
+use crate::shared::Shared;
+use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
+use crate::steps::random_name;
+use crate::sweep::{Sweeper, Swept};
+
+/// Why a daemon did not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The configuration asks for what cannot be (exit status 2).
+    #[error("{0}")]
+    Invalid(String),
+    /// The machine is not in the state for it (exit status 1).
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What tests and the demo may put in place of the real thing.
+#[derive(Clone, Default)]
+pub struct Overrides {
+    /// Instead of the provider that the configuration describes.
+    pub provider: Option<Arc<dyn Provider>>,
+    /// Around every volume, below its throttle (caching volumes) or above it (backing volumes).
+    pub decorator: Option<Decorator>,
+}
+
+/// A running daemon. Dropping it stops it.
+pub struct Daemon {
+    inner: Arc<Inner>,
+    control: Option<Server>,
+    sweeping: Option<JoinHandle<()>>,
+    _lock: File,
+}
+
+enum Slot {
+    Running(Device),
+    /// It could not be started: one sentence.
+    Refused(String),
+}
+
+struct Inner {
+    config: Config,
+    common: Common,
+    devices: Mutex<BTreeMap<String, Slot>>,
+    sweeper: Option<Mutex<Sweeper>>,
+    warnings: Mutex<Vec<String>>,
+    /// Whether the daemon was asked to stop over the control socket, and whether it is stopping.
+    flags: Mutex<Flags>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Flags {
+    stop_requested: bool,
+    stopping: bool,
+}
+
+fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Daemon {
+    /// Starts all devices of a configuration. A device that cannot be started is listed as degraded with the reason;
+    /// if none can, that is an error.
+    ///
+    /// # Errors
+    /// One sentence with the mend.
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with(config, Overrides::default())
+    }
+
+    /// As [`Daemon::start`], with other parts.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_with(config: Config, overrides: Overrides) -> Result<Self, StartError> {
+        let lock = lock_state(&config.state_directory)?;
+        let owner_id = owner_id(&config.state_directory).map_err(|error| {
+            StartError::Failed(format!("{} cannot be used: {error}", config.state_directory.display()))
+        })?;
+        let provider = match (overrides.provider, &config.local) {
+            (Some(provider), _) => Some(provider),
+            (None, Some(local)) => {
+                let opened = surgetank_provider::local::open(local.clone());
+                Some(opened.map_err(|error| StartError::Failed(error.to_string()))?)
+            }
+            (None, None) => None,
+        };
+        let common =
+            Common { owner_id: owner_id.clone(), provider: provider.clone(), clock: Clock::start(), decorator: overrides.decorator };
+        let mut devices = BTreeMap::new();
+        let mut shared = BTreeMap::new();
+        for (name, device) in &config.devices {
+            let slot = match Device::start(name, device, &config.state_directory, &common) {
+                Ok(device) => Slot::Running(device),
+                Err(reason) => Slot::Refused(reason),
+            };
+            shared.insert(name.clone(), slot.shared());
+            devices.insert(name.clone(), slot);
+        }
+        refuse_if_none(&devices)?;
+        let sweeper =
+            provider.map(|provider| Mutex::new(Sweeper { owner_id, provider, clock: common.clock, devices: shared }));
+        let inner = Arc::new(Inner {
+            config,
+            common,
+            devices: Mutex::new(devices),
+            sweeper,
+            warnings: Mutex::default(),
+            flags: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        inner.sweep();
+        let handling = inner.clone();
+        let control = Server::start(&inner.config.control_socket, Arc::new(move |request| handling.handle(request)));
+        let mut daemon = Self { inner, control: None, sweeping: None, _lock: lock };
+        daemon.control = Some(control.map_err(StartError::Failed)?);
+        daemon.sweeping = Some(start_sweeping(&daemon.inner)?);
+        Ok(daemon)
+    }
+
+    /// The control socket.
+    #[must_use]
+    pub fn control_socket(&self) -> &Path {
+        &self.inner.config.control_socket
+    }
+
+    /// The status of all devices.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        self.inner.status()
+    }
+
+    /// Everything for a report on one device.
+    ///
+    /// # Errors
+    /// One sentence: there is no such device, or it does not answer.
+    pub fn report(&self, device: &str) -> Result<DeviceReport, String> {
+        match self.inner.asker(device)?.ask(Ask::Report)? {
+            Answer::Report(report) => Ok(*report),
+            _ => Err("the device answered something else".to_owned()),
+        }
+    }
+
+    /// Where a device is exported.
+    ///
+    /// # Errors
+    /// One sentence: there is no such device, or it is not served and why.
+    pub fn address(&self, device: &str) -> Result<String, String> {
+        self.inner.with_device(device, |running| running.address().to_owned())
+    }
+
+    /// Answers a request as the control socket does.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn handle(&self, request: Request) -> Result<Value, String> {
+        self.inner.handle(request)
+    }
+
+    /// Waits until the daemon is asked to stop over its control socket, at most `timeout`. True: it was.
+    #[must_use]
+    pub fn wait_stop(&self, timeout: Duration) -> bool {
+        let flags = guard(&self.inner.flags);
+        let waiting = |flags: &mut Flags| !flags.stop_requested;
+        let waited = self.inner.changed.wait_timeout_while(flags, timeout, waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.stop_requested
+    }
+
+    /// Stops: nothing new is received, what is in flight is answered, everything is flushed; dirty data stays on
+    /// caching volumes or is drained, as configured.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        guard(&self.inner.flags).stopping = true;
+        self.inner.changed.notify_all();
+        // Status is answered until the devices have stopped: a drain may take its time.
+        let devices = self.inner.running();
+        std::thread::scope(|scope| {
+            for asker in devices {
+                // All drain at the same time.
+                scope.spawn(move || asker.ask(Ask::Stop));
+            }
+        });
+        self.control = None;
+        if let Some(sweeping) = self.sweeping.take() {
+            let _ = sweeping.join();
+        }
+        for (_, slot) in std::mem::take(&mut *guard(&self.inner.devices)) {
+            if let Slot::Running(device) = slot {
+                device.stop();
+            }
+        }
+    }
+}
+
+impl Slot {
+    fn shared(&self) -> Arc<Shared> {
+        match self {
+            Self::Running(device) => device.shared().clone(),
+            Self::Refused(_) => {
+                // Whatever carries this device's name may be its own.
+                let shared = Shared::default();
+                shared.set_rental(None, true);
+                Arc::new(shared)
+            }
+        }
+    }
+}
+
+/// A daemon without a single device serves nobody.
+fn refuse_if_none(devices: &BTreeMap<String, Slot>) -> Result<(), StartError> {
+    let mut reasons = Vec::new();
+    for (name, slot) in devices {
+        match slot {
+            Slot::Running(_) => continue,
+            Slot::Refused(reason) => {
+                tracing::error!(device = name, "{reason}");
+                reasons.push(reason.as_str());
+            }
+        }
+    }
+    if reasons.len() < devices.len() { Ok(()) } else { Err(StartError::Failed(reasons.join("; "))) }
+}
+
+fn start_sweeping(inner: &Arc<Inner>) -> Result<JoinHandle<()>, StartError> {
+    let inner = inner.clone();
+    let interval = inner.config.sweep_interval;
+    let sweeping = move || {
+        loop {
+            let flags = guard(&inner.flags);
+            let waited = inner.changed.wait_timeout_while(flags, interval, |flags| !flags.stopping);
+            if waited.unwrap_or_else(PoisonError::into_inner).0.stopping {
+                return;
+            }
+            inner.sweep();
+        }
+    };
+    let spawned = std::thread::Builder::new().name("sweep".into()).spawn(sweeping);
+    spawned.map_err(|error| StartError::Failed(format!("a thread cannot be started: {error}")))
+}
+
+impl Inner {
+    fn sweep(&self) -> Option<Swept> {
+        let swept = guard(self.sweeper.as_ref()?).sweep();
+        guard(&self.warnings).clone_from(&swept.warnings);
+        Some(swept)
+    }
+
+    fn running(&self) -> Vec<Asker> {
+        let devices = guard(&self.devices);
+        let running = devices.values().filter_map(|slot| match slot {
+            Slot::Running(device) => Some(device.asker()),
+            Slot::Refused(_) => None,
+        });
+        running.collect()
+    }
+
+    fn with_device<T>(&self, name: &str, look: impl FnOnce(&Device) -> T) -> Result<T, String> {
+        let devices = guard(&self.devices);
+        match devices.get(name) {
+            Some(Slot::Running(device)) => Ok(look(device)),
+            Some(Slot::Refused(reason)) => Err(reason.clone()),
+            None => {
+                let known: Vec<&str> = devices.keys().map(String::as_str).collect();
+                Err(format!("there is no device \"{name}\": this daemon has {}", known.join(", ")))
+            }
+        }
+    }
+
+    fn asker(&self, name: &str) -> Result<Asker, String> {
+        self.with_device(name, Device::asker)
+    }
+
+    fn status(&self) -> StatusReport {
+        // Askers first: a device that is slow to answer must not hold the list.
+        let slots: Vec<(String, Result<Asker, String>)> = guard(&self.devices)
+            .iter()
+            .map(|(name, slot)| {
+                let asker = match slot {
+                    Slot::Running(device) => Ok(device.asker()),
+                    Slot::Refused(reason) => Err(reason.clone()),
+                };
+                (name.clone(), asker)
+            })
+            .collect();
+        let devices = slots.into_iter().map(|(name, asker)| {
+            let answer = asker.and_then(|asker| asker.ask(Ask::Status));
+            match answer {
+                Ok(Answer::Status(status)) => *status,
+                Ok(_) => self.not_served(&name, "the device answered something else".to_owned()),
+                Err(reason) => self.not_served(&name, reason),
+            }
+        });
+        StatusReport { devices: devices.collect(), warnings: guard(&self.warnings).clone() }
+    }
+
+    fn not_served(&self, name: &str, reason: String) -> DeviceStatus {
+        let export = match self.config.devices.get(name).map(|device| device.export) {
+            Some(Export::Fuse) => "fuse",
+            Some(Export::Nbd) => "nbd",
+            Some(Export::Auto) | None => "auto",
+        };
+        DeviceStatus {
+            name: name.to_owned(),
+            export: export.to_owned(),
+            address: String::new(),
+            size_gib: 0.0,
+            phase: Phase::Degraded,
+            reason: Some(reason),
+            retry_s: None,
+            throughput_mib_s: 0.0,
+            utilization: 0.0,
+            caching: None,
+            boosts: 0,
+            next_cache_gib: None,
+            cost_agbs: 0.0,
+            cost_usd: None,
+            lost_ranges: Vec::new(),
+            lost_bytes: 0,
+        }
+    }
+
+    fn handle(&self, request: Request) -> Result<Value, String> {
+        let of_device = |device: &str, ask| {
+            let answer = self.asker(device)?.ask(ask)?;
+            match answer {
+                Answer::Size(size) => Ok(json!({ "size_bytes": size })),
+                _ => Ok(json!({})),
+            }
+        };
+        let value = |value: serde_json::Result<Value>| value.map_err(|error| error.to_string());
+        match request {
+            Request::Status => value(serde_json::to_value(self.status())),
+            Request::Gc => value(serde_json::to_value(self.sweep().unwrap_or_default())),
+            Request::Boost { device } => of_device(&device, Ask::Boost),
+            Request::Drain { device } => of_device(&device, Ask::Drain),
+            Request::Resize { device } => of_device(&device, Ask::Resize),
+            Request::Detach { device, accept_loss } => {
+                if accept_loss && matches!(guard(&self.devices).get(&device), Some(Slot::Refused(_))) {
+                    return self.start_without_lost_data(&device);
+                }
+                of_device(&device, Ask::Detach { accept_loss })
+            }
+            Request::Stop => {
+                guard(&self.flags).stop_requested = true;
+                self.changed.notify_all();
+                Ok(json!({}))
+            }
+        }
+    }
+
+    /// A device was refused because its newest data is missing, and the user gives that up.
+    fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
+        let Some(config) = self.config.devices.get(name) else { return Err(format!("there is no device \"{name}\"")) };
+        let mut devices = guard(&self.devices);
+        give_up_data(&self.config.state_directory.join(name))?;
+        let device = Device::start(name, config, &self.config.state_directory, &self.common)?;
+        if let Some(sweeper) = &self.sweeper {
+            guard(sweeper).devices.insert(name.to_owned(), device.shared().clone());
+        }
+        devices.insert(name.to_owned(), Slot::Running(device));
+        Ok(json!({}))
+    }
+}
+
+/// Gives up what is on the missing caching volume of a device of a daemon that does not run.
+///
+/// # Errors
+/// One sentence: a daemon runs, or the state directory cannot be used.
+pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> {
+    if !config.devices.contains_key(device) {
+        return Err(format!("there is no device \"{device}\" in this configuration"));
+    }
+    let _lock = lock_state(&config.state_directory).map_err(|error| error.to_string())?;
+    give_up_data(&config.state_directory.join(device))
+}
+
+/// Says in a device's records that its newest data is on the backing volume after all.
+fn give_up_data(directory: &Path) -> Result<(), String> {
+    let io = |error: std::io::Error| error.to_string();
+    let mut store = OwnerStore::open(directory).map_err(io)?;
+    if store.record().owner == Owner::Backing {
+        return Err("nothing is lost: there is nothing to accept".to_owned());
+    }
+    let mut journal = Journal::open(directory).map_err(io)?;
+    store.persist(OwnerRecord::default()).map_err(io)?;
+    journal
+        .update(|state| {
+            if let Some(rental) = &mut state.rental {
+                rental.disposable = true;
+                rental.stage = Stage::Released;
+            }
+        })
+        .map_err(io)
+}
+
+/// One daemon for one state directory.
+fn lock_state(directory: &Path) -> Result<File, StartError> {
+    let failed = |error: std::io::Error| {
+        StartError::Failed(format!("the state directory {} cannot be used: {error}", directory.display()))
+    };
+    files::make_directory(directory).map_err(failed)?;
+    let path: PathBuf = directory.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::Failed(format!(
+            "another surgetank daemon uses the state directory {}: stop it first, or give this one its own state_directory",
+            directory.display()
+        ))),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// The state directory's random name, made once: volumes carry it.
+fn owner_id(directory: &Path) -> std::io::Result<String> {
+    let path = directory.join("owner-id");
+    if let Some(bytes) = files::read(&path)?
+        && let Ok(text) = String::from_utf8(bytes)
+        && text.trim().len() == 32
+    {
+        return Ok(text.trim().to_owned());
+    }
+    let name = random_name();
+    files::write_atomically(&path, format!("{name}\n").as_bytes())?;
+    Ok(name)
+}

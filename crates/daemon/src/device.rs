@@ -1,0 +1,371 @@
+//! One elastic device, put together: volumes, engine, export, and its three threads.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, unbounded};
+use surgetank_cache::{Engine, Epoch, ReadFill};
+use surgetank_device::Volume;
+use surgetank_model::{Bandwidth, Bytes, Instant};
+use surgetank_policy::backoff::Backoff;
+use surgetank_policy::{Controller, Learned, Name, ResumeAt};
+use surgetank_provider::{Provider, ProviderError};
+
+use crate::accounting::{Accounts, Price, Totals};
+use crate::clock::{Clock, unix_s};
+use crate::config::{CachingConfig, DeviceConfig};
+use crate::files;
+use crate::fronts;
+use crate::journal::{Journal, Rental};
+use crate::opening::{self, Decorator, Purpose};
+use crate::owner::{Keeper, OwnerRecord, OwnerStore};
+use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
+use crate::resume::{self, Lookup, Resume};
+use crate::shard::{self, Shard};
+use crate::shared::Shared;
+use crate::steps::{Lifecycle, Tools};
+
+/// How long the provider may take to say whether the volume with the newest data is there.
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What all devices of a daemon share.
+#[derive(Clone)]
+pub struct Common {
+    /// The state directory's random name.
+    pub owner_id: String,
+    /// Who rents volumes out, if anybody does.
+    pub provider: Option<Arc<dyn Provider>>,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<Decorator>,
+}
+
+/// A running device.
+pub struct Device {
+    name: String,
+    inbox: Sender<Message>,
+    shard: Shard,
+    keeper: Keeper,
+    reconciler: JoinHandle<()>,
+    shared: Arc<Shared>,
+    address: String,
+}
+
+/// Asks a device's reconciler. Clones ask the same one.
+#[derive(Clone)]
+pub struct Asker(Sender<Message>);
+
+impl Asker {
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// One sentence: why not.
+    pub fn ask(&self, ask: Ask) -> Result<Answer, String> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        let gone = || "the device has been stopped".to_owned();
+        self.0.send(Message::Ask(ask, answer)).map_err(|_| gone())?;
+        answered.recv().map_err(|_| gone())?
+    }
+}
+
+/// What starting a device goes through.
+struct Starting<'a> {
+    name: &'a str,
+    config: &'a DeviceConfig,
+    common: &'a Common,
+    shared: Arc<Shared>,
+}
+
+impl Device {
+    /// Starts a device: from its records, wherever the last run ended.
+    ///
+    /// # Errors
+    /// One sentence with the mend: why it cannot be served.
+    pub fn start(name: &str, config: &DeviceConfig, state: &Path, common: &Common) -> Result<Self, String> {
+        let directory = state.join(name);
+        let io = |error: std::io::Error| error.to_string();
+        files::make_directory(&directory)
+            .map_err(|error| format!("the state directory {} cannot be made: {error}", directory.display()))?;
+        let store = OwnerStore::open(&directory).map_err(io)?;
+        let journal = Journal::open(&directory).map_err(io)?;
+        let starting = Starting { name, config, common, shared: Arc::default() };
+        let resume = starting.resume(&journal, store.record())?;
+        starting.assemble(resume, store, journal)
+    }
+
+    /// Where it is exported.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// To ask it.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        Asker(self.inbox.clone())
+    }
+
+    /// What the sweep must know of it.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Stops it: drained first if so configured, else with its dirty data on the caching volume, as the owner record
+    /// says.
+    pub fn stop(self) {
+        let asker = self.asker();
+        if let Err(error) = asker.ask(Ask::Stop) {
+            tracing::warn!(device = self.name, error, "stopping without asking");
+        }
+        // The shard tells the keeper and the reconciler until it ends, so it ends first.
+        self.shard.stop();
+        self.keeper.stop();
+        drop(asker);
+        drop(self.inbox);
+        if self.reconciler.join().is_err() {
+            tracing::error!(device = self.name, "the reconciler panicked");
+        }
+        tracing::info!(device = self.name, "stopped");
+    }
+}
+
+impl Starting<'_> {
+    /// Decides from the records how to go on.
+    fn resume(&self, journal: &Journal, owner: &OwnerRecord) -> Result<Resume, String> {
+        let rental = journal.state().rental.as_ref();
+        let lookup = self.look_up(rental, owner);
+        match resume::decide(self.name, rental, owner, &lookup) {
+            Resume::Refuse { reason } => Err(reason),
+            resume if resume != Resume::Idle && (self.common.provider.is_none() || self.config.caching.is_none()) => {
+                Err(format!(
+                    "device {} still has a caching volume, but its caching section is gone from the configuration: put \
+                     it back until the volume is drained",
+                    self.name
+                ))
+            }
+            resume => Ok(resume),
+        }
+    }
+
+    fn look_up(&self, rental: Option<&Rental>, owner: &OwnerRecord) -> Lookup {
+        let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
+        let (Some(id), Some(provider)) = (id, &self.common.provider) else { return Lookup::Unnamed };
+        let give_up = self.common.clock.now() + LOOKUP_PATIENCE;
+        loop {
+            match provider.describe(id) {
+                Ok(description) => return Lookup::Found(description),
+                Err(ProviderError::NotFound(_)) => return Lookup::Missing,
+                Err(error) if self.common.clock.now() >= give_up => return Lookup::Unknown(error.to_string()),
+                Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn assemble(self, resume: Resume, store: OwnerStore, mut journal: Journal) -> Result<Device, String> {
+        let io = |error: std::io::Error| format!("device {} cannot start: {error}", self.name);
+        let clock = self.common.clock;
+        let mut backing = opening::backing(self.config, clock)?;
+        if let Some(decorate) = &self.common.decorator {
+            backing = decorate(Purpose::Backing, backing);
+        }
+        let size = Bytes::new(backing.size());
+        let engine = self.engine(&resume, &*backing);
+        let opened = fronts::open(self.name, self.config, backing.size(), backing.logical_block())?;
+        let (shard_handle, commands) = Shard::channel().map_err(io)?;
+        let (inbox, messages) = unbounded();
+        let keeper = Keeper::start(self.name, store, self.common.provider.clone(), shard_handle.clone()).map_err(io)?;
+        let totals = self.totals(&mut journal, size);
+        let parts = Parts {
+            name: self.name.to_owned(),
+            export: opened.kind,
+            address: opened.address.clone(),
+            sampling: self.config.policy.sampling,
+            on_stop: self.config.on_stop,
+            clock,
+            shard: shard_handle.clone(),
+            keeper: keeper.handle(),
+            accounts: self.accounts(clock.now(), totals, size),
+            boosting: None,
+            recover: epoch_to_recover(&resume),
+            inbox: messages,
+        };
+        let parts = self.boosting(parts, resume, journal, size)?;
+        let shard = Shard::start(shard_handle, commands, self.shard_parts(engine, opened.front, backing, &inbox, &keeper))
+            .map_err(io)?;
+        let reconciler = start_reconciler(parts).map_err(io)?;
+        let (name, address) = (self.name.to_owned(), opened.address);
+        tracing::info!(device = name, address, "serving");
+        Ok(Device { name, inbox, shard, keeper, reconciler, shared: self.shared, address })
+    }
+
+    fn engine(&self, resume: &Resume, backing: &dyn Volume) -> Engine {
+        let config = surgetank_cache::Config {
+            size: backing.size(),
+            logical_block: backing.logical_block(),
+            backing_limits: self.config.backing_limits,
+        };
+        match resume {
+            Resume::Recover { .. } => Engine::awaiting_recovery(config),
+            Resume::Lost { epoch, ranges } => Engine::with_lost(config, *epoch, ranges),
+            Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => Engine::new(config),
+        }
+    }
+
+    fn shard_parts(
+        &self,
+        engine: Engine,
+        front: Box<dyn surgetank_device::Front>,
+        backing: Box<dyn Volume>,
+        inbox: &Sender<Message>,
+        keeper: &Keeper,
+    ) -> shard::Parts {
+        let (events, keeping) = (inbox.clone(), keeper.handle());
+        shard::Parts {
+            name: self.name.to_owned(),
+            engine,
+            front,
+            backing,
+            clock: self.common.clock,
+            events: Box::new(move |event| {
+                // The reconciler outlives the shard.
+                let _ = events.send(Message::Event(event));
+            }),
+            persist: Box::new(move |effect, owner| keeping.persist(effect, owner)),
+        }
+    }
+
+    /// What everything has cost before this run; the backing volume was rented while the daemon was away, too.
+    fn totals(&self, journal: &mut Journal, size: Bytes) -> Totals {
+        let state = journal.state();
+        if state.saved_unix_s == 0 {
+            return Totals { agbs: 0.0, usd: Some(0.0) };
+        }
+        let away = Duration::from_secs(unix_s().saturating_sub(state.saved_unix_s));
+        let price = self.backing_price();
+        let usd = price.usd_per_hour(size).map(|usd| usd * away.as_secs_f64() / 3600.0);
+        Totals {
+            agbs: state.totals.agbs + surgetank_model::cost::agbs(size, price.bandwidth, away),
+            usd: state.totals.usd.zip(usd).map(|(before, usd)| before + usd),
+        }
+    }
+
+    fn backing_price(&self) -> Price {
+        Price {
+            bandwidth: self.config.backing_limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
+            usd_per_gib_month: self.config.backing_usd_per_gib_month,
+        }
+    }
+
+    fn accounts(&self, now: Instant, before: Totals, size: Bytes) -> Accounts {
+        let caching = self.config.caching.as_ref().map(|caching| Price {
+            bandwidth: caching.limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
+            usd_per_gib_month: caching.usd_per_gib_month,
+        });
+        Accounts::new(now, before, self.backing_price(), size, caching)
+    }
+
+    /// Adds the controller and the caching volume, where the last run left them.
+    fn boosting(&self, mut parts: Parts, resume: Resume, journal: Journal, size: Bytes) -> Result<Parts, String> {
+        let (Some(provider), Some(caching)) = (&self.common.provider, &self.config.caching) else { return Ok(parts) };
+        let now = self.common.clock.now();
+        let learned = learned(&journal);
+        let config = controller_config(self.config, caching, size);
+        config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
+        let tools = Tools {
+            device: self.name.to_owned(),
+            owner_id: self.common.owner_id.clone(),
+            provider: provider.clone(),
+            caching: caching.clone(),
+            split: config.split,
+            read_fill: match config.name {
+                Name::Paper => ReadFill::Always,
+                Name::Adaptive => ReadFill::SecondHit,
+            },
+            shard: parts.shard.clone(),
+            keeper: parts.keeper.clone(),
+            clock: self.common.clock,
+            decorator: self.common.decorator.clone(),
+            shared: self.shared.clone(),
+        };
+        let mut controller = Controller::new(now, config, learned);
+        let mut lifecycle = Lifecycle::new(tools, journal);
+        let rented = |lifecycle: &Lifecycle| lifecycle.rental().map(|rental| rental.size);
+        match resume {
+            Resume::Idle | Resume::Refuse { .. } => {}
+            Resume::GiveBack { at } => {
+                controller.resume(now, at);
+                parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
+            }
+            Resume::Recover { rental, .. } => lifecycle
+                .take_over(rental)
+                .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?,
+            Resume::Lost { ranges, .. } => {
+                if let Some(size) = rented(&lifecycle) {
+                    lifecycle.resume_lost(ranges.iter().map(|(_, length)| length).sum());
+                    controller.resume(now, ResumeAt::Adopted { size });
+                    parts.accounts.rent(now, size);
+                }
+            }
+        }
+        parts.boosting = Some((controller, lifecycle));
+        Ok(parts)
+    }
+}
+
+fn epoch_to_recover(resume: &Resume) -> Option<Epoch> {
+    match resume {
+        Resume::Recover { epoch, .. } => Some(*epoch),
+        _ => None,
+    }
+}
+
+fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {
+    let name = format!("control-{}", parts.name);
+    std::thread::Builder::new().name(name).spawn(move || Reconciler::new(parts).run())
+}
+
+/// What was learned, aged by the time that the daemon was away.
+fn learned(journal: &Journal) -> Learned {
+    let state = journal.state();
+    if state.saved_unix_s == 0 {
+        return state.learned.clone();
+    }
+    state.learned.clone().aged(Duration::from_secs(unix_s().saturating_sub(state.saved_unix_s)))
+}
+
+fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes) -> surgetank_policy::Config {
+    let policy = &device.policy;
+    let least = Bandwidth::from_mib_s(1);
+    let bandwidth = |limits: &surgetank_model::Limits| limits.bandwidth.unwrap_or(least);
+    let defaults = surgetank_policy::Config::new(
+        policy.name,
+        bandwidth(&device.backing_limits),
+        size,
+        bandwidth(&caching.limits),
+    );
+    surgetank_policy::Config {
+        caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
+        utilization_threshold: policy.utilization_threshold,
+        inactivity_delay: policy.inactivity_delay,
+        initial_size: caching.initial_size,
+        grain: policy.grain,
+        size_min: caching.size.0,
+        size_max: caching.size.1,
+        split: policy.split.unwrap_or(defaults.split),
+        boost_interval_min: policy.boost_interval.unwrap_or(match policy.name {
+            Name::Paper => Duration::ZERO,
+            Name::Adaptive => policy.inactivity_delay,
+        }),
+        backoff: Backoff { first: policy.retry.0, cap: policy.retry.1, ..Backoff::default() },
+        budget: policy.budget,
+        create_timeout: policy.timeouts.create,
+        attach_timeout: policy.timeouts.attach,
+        detach_timeout: policy.timeouts.detach,
+        seed: rand::random(),
+        ..defaults
+    }
+}

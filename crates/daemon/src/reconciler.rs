@@ -1,0 +1,480 @@
+//! The thread that runs a device's controller: it shows it the device each sampling interval, carries out its steps
+//! and answers what people ask.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use surgetank_cache::{Epoch, Event, Owner, Stage as EngineStage};
+use surgetank_model::Instant;
+use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
+
+use crate::accounting::Accounts;
+use crate::clock::Clock;
+use crate::config::OnStop;
+use crate::owner::KeeperHandle;
+use crate::shard::{Command, Sample, ShardHandle};
+use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LostRange, Phase};
+use crate::steps::{Ended, Lifecycle};
+
+/// How long a failed recovery waits for the next try.
+const RECOVERY_RETRY: Duration = Duration::from_secs(3);
+
+/// What a reconciler is told.
+pub enum Message {
+    /// By the engine.
+    Event(Event),
+    /// By people.
+    Ask(Ask, Sender<Result<Answer, String>>),
+}
+
+/// What people ask of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Its status.
+    Status,
+    /// Everything for a report.
+    Report,
+    /// Boost now.
+    Boost,
+    /// End the boost.
+    Drain,
+    /// End the boost and give the caching volume back without waiting.
+    Detach {
+        /// Give up data that is lost.
+        accept_loss: bool,
+    },
+    /// The backing volume has grown.
+    Resize,
+    /// Stop: answered when the device may be stopped (drained, if so configured).
+    Stop,
+}
+
+/// What they are answered.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It is done, or under way: `status` tells.
+    Done,
+    /// The device's size in bytes.
+    Size(u64),
+    /// The status.
+    Status(Box<DeviceStatus>),
+    /// The report.
+    Report(Box<DeviceReport>),
+}
+
+/// How far a recovery is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recovery {
+    None,
+    Running(Epoch),
+    Waiting(Epoch, Instant),
+}
+
+/// What a reconciler is made of.
+pub struct Parts {
+    /// The device's name.
+    pub name: String,
+    /// `fuse` or `nbd`.
+    pub export: &'static str,
+    /// What the user opens.
+    pub address: String,
+    /// How often the controller looks.
+    pub sampling: Duration,
+    /// What happens to dirty data when the daemon stops.
+    pub on_stop: OnStop,
+    /// The device's clock.
+    pub clock: Clock,
+    /// The device's shard.
+    pub shard: ShardHandle,
+    /// Who persists the owner.
+    pub keeper: KeeperHandle,
+    /// The accounts.
+    pub accounts: Accounts,
+    /// Controller and caching volume; `None`: the device only passes through.
+    pub boosting: Option<(Controller, Lifecycle)>,
+    /// An attachment to read back before anything else.
+    pub recover: Option<Epoch>,
+    /// What the reconciler is told.
+    pub inbox: Receiver<Message>,
+}
+
+/// The thread's state.
+pub struct Reconciler {
+    parts: Parts,
+    recovery: Recovery,
+    next_sample: Instant,
+    last: Option<Sample>,
+    /// Answers to `Stop` that wait for the drain.
+    stopping: Vec<Sender<Result<Answer, String>>>,
+    /// Lost data, as the engine last said.
+    lost: Vec<LostRange>,
+    reason: Option<String>,
+}
+
+impl Reconciler {
+    /// Ready to run.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let recovery = parts.recover.map_or(Recovery::None, |epoch| Recovery::Waiting(epoch, Instant::ZERO));
+        let next_sample = parts.clock.now();
+        Self { parts, recovery, next_sample, last: None, stopping: Vec::new(), lost: Vec::new(), reason: None }
+    }
+
+    /// Runs until everybody who could tell it something is gone.
+    pub fn run(mut self) {
+        self.look_for_losses();
+        loop {
+            let message = match self.parts.clock.until(Some(self.next_wake())) {
+                Some(wait) => self.parts.inbox.recv_timeout(wait),
+                None => self.parts.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match message {
+                Ok(message) => self.message(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.advance();
+        }
+        let now = self.parts.clock.now();
+        self.keep(now);
+    }
+
+    fn next_wake(&self) -> Instant {
+        let boosting = self.parts.boosting.as_ref();
+        let recovery = match self.recovery {
+            Recovery::Waiting(_, at) => Some(at),
+            _ => None,
+        };
+        let others = [
+            recovery,
+            boosting.and_then(|(_, lifecycle)| lifecycle.next_poll()),
+            boosting.filter(|_| self.recovery == Recovery::None).and_then(|(controller, _)| controller.next_deadline()),
+        ];
+        others.into_iter().flatten().fold(self.next_sample, Instant::min)
+    }
+
+    fn advance(&mut self) {
+        let now = self.parts.clock.now();
+        if self.next_sample <= now {
+            // Late samples are not made up for: the controller takes intervals as they are.
+            self.next_sample = (self.next_sample + self.parts.sampling).max(now);
+            self.sample();
+        }
+        self.start_recovery(now);
+        self.step(now);
+        self.answer_stop();
+    }
+
+    /// Looks at the device and shows it to the controller.
+    fn sample(&mut self) {
+        let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer }) else { return };
+        self.parts.accounts.observe(&sample);
+        if self.recovery == Recovery::None
+            && let Some((controller, _)) = &mut self.parts.boosting
+        {
+            controller.observe(sample.now, sample.observation);
+        }
+        self.last = Some(sample);
+    }
+
+    fn start_recovery(&mut self, now: Instant) {
+        if let Recovery::Waiting(epoch, at) = self.recovery
+            && at <= now
+            && let Some((_, lifecycle)) = &mut self.parts.boosting
+        {
+            lifecycle.begin_recovery(now, epoch);
+            self.recovery = Recovery::Running(epoch);
+        }
+    }
+
+    /// Carries out steps until nothing more happens at once.
+    fn step(&mut self, now: Instant) {
+        loop {
+            let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
+            if self.recovery == Recovery::None {
+                if controller.next_deadline().is_some_and(|deadline| deadline <= now) {
+                    controller.tick(now);
+                }
+                while let Some((id, step)) = controller.next_step() {
+                    if let surgetank_policy::Step::Create { size } = step {
+                        self.parts.accounts.rent(now, size);
+                    }
+                    let timeout = controller.config().timeout(&step);
+                    lifecycle.begin(now, id, step, timeout);
+                }
+            }
+            match lifecycle.poll(now) {
+                None => return,
+                Some(Ended::Step(id, outcome)) => {
+                    controller.complete(now, id, outcome);
+                    self.account(now);
+                }
+                Some(Ended::Recovery(outcome)) => self.recovery_ended(now, &outcome),
+            }
+        }
+    }
+
+    /// Books what has ended, and keeps what was learned with it.
+    fn account(&mut self, now: Instant) {
+        let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
+        let mut ended = false;
+        while let Some(record) = controller.next_record() {
+            tracing::info!(device = self.parts.name, size = %record.size, "boost ended");
+            self.parts.accounts.boosted(&record);
+            ended = true;
+        }
+        if lifecycle.rental().is_none() && ended {
+            self.parts.accounts.give_back(now);
+            self.keep(now);
+        }
+    }
+
+    /// Persists what was learned and what everything cost.
+    fn keep(&mut self, now: Instant) {
+        let totals = self.parts.accounts.totals(now);
+        if let Some((controller, lifecycle)) = &mut self.parts.boosting {
+            let learned = controller.learned();
+            let written = lifecycle.journal().update(|state| {
+                state.learned = learned;
+                state.totals = totals;
+            });
+            if let Err(error) = written {
+                tracing::warn!(device = self.parts.name, %error, "cannot keep what was learned");
+            }
+        }
+    }
+
+    fn recovery_ended(&mut self, now: Instant, outcome: &Outcome) {
+        let Recovery::Running(epoch) = self.recovery else { return };
+        let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
+        if *outcome == Outcome::Done {
+            let size = lifecycle.rental().map_or_else(Default::default, |rental| rental.size);
+            tracing::info!(device = self.parts.name, "the caching volume is read back after a crash");
+            controller.resume(now, ResumeAt::Adopted { size });
+            self.parts.accounts.rent(now, size);
+            self.recovery = Recovery::None;
+            self.reason = None;
+            return;
+        }
+        let why = match outcome {
+            Outcome::Refused(Refusal::Transient(text) | Refusal::Permanent(text)) => text.clone(),
+            other => format!("{other:?}"),
+        };
+        self.reason = Some(format!(
+            "its newest data is on a caching volume that cannot be read back ({why}); requests wait while it is tried \
+             again: repair the volume, or give its data up with `surgetank detach {} --accept-loss`",
+            self.parts.name
+        ));
+        self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
+    }
+
+    fn message(&mut self, message: Message) {
+        let now = self.parts.clock.now();
+        match message {
+            Message::Event(event) => self.event(now, &event),
+            Message::Ask(Ask::Stop, answer) => self.stop(now, answer),
+            Message::Ask(ask, answer) => {
+                let result = self.ask(now, ask);
+                // Whoever asked may have gone.
+                let _ = answer.send(result);
+            }
+        }
+    }
+
+    fn event(&mut self, now: Instant, event: &Event) {
+        tracing::info!(device = self.parts.name, ?event, "engine");
+        if let Some((_, lifecycle)) = &mut self.parts.boosting {
+            lifecycle.event(now, event);
+        }
+        if matches!(event, Event::CacheDropped | Event::CacheLost { .. }) {
+            self.look_for_losses();
+        }
+        if *event == Event::CacheDropped && self.recovery != Recovery::None {
+            self.recovery_given_up(now);
+        }
+    }
+
+    /// The user gave up the data on a volume that could not be read back: the volume itself is given back.
+    fn recovery_given_up(&mut self, now: Instant) {
+        self.recovery = Recovery::None;
+        self.reason = None;
+        let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
+        if let Some(size) = lifecycle.give_up() {
+            controller.resume(now, ResumeAt::Attached { size });
+        }
+    }
+
+    /// Reads which ranges are lost, for people.
+    fn look_for_losses(&mut self) {
+        self.lost = match self.parts.keeper.settle() {
+            Ok(record) => match record.owner {
+                Owner::Lost { ranges, .. } => ranges
+                    .into_iter()
+                    .map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes })
+                    .collect(),
+                Owner::Backing | Owner::Cache { .. } => Vec::new(),
+            },
+            Err(_) => Vec::new(),
+        };
+    }
+
+    fn ask(&mut self, now: Instant, ask: Ask) -> Result<Answer, String> {
+        match ask {
+            Ask::Status => Ok(Answer::Status(Box::new(self.status(now)))),
+            Ask::Report => Ok(Answer::Report(Box::new(self.report(now)))),
+            Ask::Resize => {
+                let answered = self.parts.shard.ask(|answer| Command::Grow { answer });
+                answered.map_err(|gone| gone.to_string())?.map(Answer::Size)
+            }
+            Ask::Boost => {
+                self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
+                Ok(Answer::Done)
+            }
+            Ask::Drain => {
+                self.boostable()?.hint_drain(now);
+                Ok(Answer::Done)
+            }
+            Ask::Detach { accept_loss: true } => self.accept_loss(now),
+            Ask::Detach { accept_loss: false } => {
+                let status = self.status(now);
+                if status.lost_bytes > 0 {
+                    let (name, lost) = (&self.parts.name, status.lost_bytes);
+                    return Err(format!(
+                        "{lost} bytes of {name} are lost with its caching volume: overwrite them, or give them up with \
+                         `surgetank detach {name} --accept-loss`"
+                    ));
+                }
+                self.boostable()?.hint_detach(now);
+                Ok(Answer::Done)
+            }
+            Ask::Stop => Ok(Answer::Done),
+        }
+    }
+
+    /// The controller, if there is one and it may act.
+    fn boostable(&mut self) -> Result<&mut Controller, String> {
+        if self.recovery != Recovery::None {
+            return Err(self.reason.clone().unwrap_or_else(|| {
+                "the caching volume is being read back after a crash: try again when that is done".to_owned()
+            }));
+        }
+        let name = &self.parts.name;
+        let missing = || format!("the device {name} has no caching section: add [device.{name}.caching] to boost it");
+        self.parts.boosting.as_mut().map(|(controller, _)| controller).ok_or_else(missing)
+    }
+
+    fn accept_loss(&mut self, now: Instant) -> Result<Answer, String> {
+        let lost = self.status(now).lost_bytes > 0;
+        if !lost && self.recovery == Recovery::None {
+            // Nothing to accept: an ordinary detach.
+            return self.ask(now, Ask::Detach { accept_loss: false });
+        }
+        let answered = self.parts.shard.ask(|answer| Command::AcceptLoss { answer });
+        answered.map_err(|gone| gone.to_string())?.map_err(|rejected| rejected.to_string())?;
+        Ok(Answer::Done)
+    }
+
+    fn stop(&mut self, now: Instant, answer: Sender<Result<Answer, String>>) {
+        if self.parts.on_stop == OnStop::Drain
+            && let Ok(controller) = self.boostable()
+        {
+            controller.hint_detach(now);
+        }
+        self.stopping.push(answer);
+    }
+
+    /// Answers `Stop`: at once if dirty data may stay, else when nothing is rented any more.
+    fn answer_stop(&mut self) {
+        if self.stopping.is_empty() {
+            return;
+        }
+        let draining = self.parts.on_stop == OnStop::Drain
+            && self.recovery == Recovery::None
+            && self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| {
+                lifecycle.rental().is_some() && lifecycle.lost_bytes().is_none()
+            });
+        if !draining {
+            for answer in self.stopping.drain(..) {
+                let _ = answer.send(Ok(Answer::Done));
+            }
+        }
+    }
+
+    fn status(&mut self, now: Instant) -> DeviceStatus {
+        if let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer }) {
+            self.last = Some(sample);
+        }
+        let totals = self.parts.accounts.totals(now);
+        let engine = self.last.as_ref().map(|sample| &sample.status);
+        let lost_bytes = engine.map_or(0, |status| status.lost_bytes);
+        let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
+        let (controller, lifecycle) = match &self.parts.boosting {
+            Some((controller, lifecycle)) => (Some(controller.status()), Some(lifecycle)),
+            None => (None, None),
+        };
+        let caching = lifecycle.and_then(Lifecycle::rental).map(|rental| CachingStatus {
+            volume: rental.volume.as_ref().map_or_else(String::new, |id| id.0.clone()),
+            size_gib: rental.size.as_gib(),
+            dirty_gib: engine.map_or(0.0, |status| gib(status.dirty_bytes)),
+            high_water_gib: engine.map_or(0.0, |status| gib(status.high_water_bytes)),
+        });
+        DeviceStatus {
+            name: self.parts.name.clone(),
+            export: self.parts.export.to_owned(),
+            address: self.parts.address.clone(),
+            size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
+            phase: self.phase(controller.as_ref().map(|status| status.phase)),
+            reason: self.reason(lost_bytes, controller.as_ref()),
+            retry_s: controller.as_ref().and_then(|status| status.retry_in).map(|span| span.0.as_secs_f64()),
+            throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
+            utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
+            caching,
+            boosts: controller.as_ref().map_or(0, |status| status.boosts),
+            next_cache_gib: controller.as_ref().map(|status| status.next_size.as_gib()),
+            cost_agbs: totals.agbs,
+            cost_usd: totals.usd,
+            lost_ranges: self.lost.clone(),
+            lost_bytes,
+        }
+    }
+
+    fn phase(&self, controller: Option<surgetank_policy::Phase>) -> Phase {
+        let stage = self.last.as_ref().map(|sample| sample.status.stage);
+        match stage {
+            Some(EngineStage::Lost | EngineStage::Failing) => Phase::Degraded,
+            _ if self.reason.is_some() => Phase::Degraded,
+            _ if self.recovery != Recovery::None => Phase::Attaching,
+            _ => controller.map_or(Phase::Idle, Phase::from),
+        }
+    }
+
+    fn reason(&self, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
+        if lost_bytes > 0 {
+            return Some(format!(
+                "{lost_bytes} bytes were lost with the caching volume and answer EIO until they are overwritten; \
+                 `surgetank detach {} --accept-loss` gives them up",
+                self.parts.name
+            ));
+        }
+        if let Some(reason) = &self.reason {
+            return Some(reason.clone());
+        }
+        if self.recovery != Recovery::None {
+            return Some("reading the caching volume back after a crash; requests wait".to_owned());
+        }
+        controller.and_then(|status| status.backing_off.clone())
+    }
+
+    fn report(&mut self, now: Instant) -> DeviceReport {
+        let (boosts, activity, account) = self.parts.accounts.report();
+        let cost = account.total(now);
+        DeviceReport {
+            boosts,
+            activity,
+            rentals: account.rentals().to_vec(),
+            cost_agbs: cost.agbs,
+            cost_usd: cost.usd,
+            now_s: now.as_seconds(),
+        }
+    }
+}

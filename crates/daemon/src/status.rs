@@ -1,0 +1,132 @@
+//! What the daemon says of itself: the answer to `status`. The names of the fields are a contract.
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::cost::Rental;
+
+use crate::accounting::{Activity, BoostReport};
+
+/// All devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The devices, by name.
+    pub devices: Vec<DeviceStatus>,
+    /// What the last sweep found that needs a person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Where a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the words of the vocabulary")]
+pub enum Phase {
+    Idle,
+    Attaching,
+    Boost,
+    Drain,
+    Detaching,
+    Degraded,
+}
+
+impl From<surgetank_policy::Phase> for Phase {
+    fn from(phase: surgetank_policy::Phase) -> Self {
+        match phase {
+            surgetank_policy::Phase::Idle => Self::Idle,
+            surgetank_policy::Phase::Attaching => Self::Attaching,
+            surgetank_policy::Phase::Boost => Self::Boost,
+            surgetank_policy::Phase::Drain => Self::Drain,
+            surgetank_policy::Phase::Detaching => Self::Detaching,
+            surgetank_policy::Phase::Degraded => Self::Degraded,
+        }
+    }
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Idle => "idle",
+            Self::Attaching => "attaching",
+            Self::Boost => "boost",
+            Self::Drain => "drain",
+            Self::Detaching => "detaching",
+            Self::Degraded => "degraded",
+        })
+    }
+}
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its name.
+    pub name: String,
+    /// How it is exported: `fuse` or `nbd`.
+    pub export: String,
+    /// What the user opens; empty while it is not served.
+    pub address: String,
+    /// Its size.
+    pub size_gib: f64,
+    /// Where it is.
+    pub phase: Phase,
+    /// Why it is degraded, does not boost, or what it is trying again.
+    pub reason: Option<String>,
+    /// When it tries again.
+    pub retry_s: Option<f64>,
+    /// The application's throughput over the last sampling interval.
+    pub throughput_mib_s: f64,
+    /// That throughput as a share of the backing volume's bandwidth.
+    pub utilization: f64,
+    /// The caching volume, while one is rented.
+    pub caching: Option<CachingStatus>,
+    /// Boosts so far, over all runs of the daemon.
+    pub boosts: u64,
+    /// Size of the next caching volume.
+    pub next_cache_gib: Option<f64>,
+    /// What everything rented has cost so far, over all runs of the daemon.
+    pub cost_agbs: f64,
+    /// The same in money; null if a price is not known.
+    pub cost_usd: Option<f64>,
+    /// Ranges of the device that answer EIO until they are overwritten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_ranges: Vec<LostRange>,
+    /// Bytes of them.
+    pub lost_bytes: u64,
+}
+
+/// A caching volume.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CachingStatus {
+    /// The provider's name of it; empty while that is not known.
+    pub volume: String,
+    /// Its size.
+    pub size_gib: f64,
+    /// Not yet on the backing volume.
+    pub dirty_gib: f64,
+    /// Most of it in use.
+    pub high_water_gib: f64,
+}
+
+/// A range of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Bytes.
+    pub length_bytes: u64,
+}
+
+/// Everything that a report on a device plots. In process only.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceReport {
+    /// Finished boosts of this run, oldest first.
+    pub boosts: Vec<BoostReport>,
+    /// What moved, per sampling interval, oldest first. Seconds count from the daemon's start.
+    pub activity: Vec<Activity>,
+    /// What was rented when; the backing volume is called `backing`, caching volumes `caching`.
+    pub rentals: Vec<Rental>,
+    /// What all that cost until now, as the status says it but for this run alone.
+    pub cost_agbs: f64,
+    /// The same in money.
+    pub cost_usd: Option<f64>,
+    /// Now, in seconds since the daemon's start.
+    pub now_s: f64,
+}

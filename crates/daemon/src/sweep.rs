@@ -1,0 +1,109 @@
+//! Gives back volumes that carry our name and that no device knows of any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use surgetank_cache::format::LogState;
+use surgetank_provider::sweep::{Action, Known, orphans};
+use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
+
+use crate::clock::Clock;
+use crate::opening;
+use crate::shared::Shared;
+
+/// What a sweep did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Swept {
+    /// Volumes deleted.
+    pub deleted: Vec<String>,
+    /// Volumes detached: the next sweep deletes them.
+    pub detached: Vec<String>,
+    /// What needs a person, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Sweeps for one daemon.
+pub struct Sweeper {
+    /// The state directory's random name.
+    pub owner_id: String,
+    /// Who rents volumes out.
+    pub provider: Arc<dyn Provider>,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// The devices by name, running or not. One that could not be started may still own its volume.
+    pub devices: BTreeMap<String, Arc<Shared>>,
+}
+
+impl Sweeper {
+    /// Looks once.
+    #[must_use]
+    pub fn sweep(&self) -> Swept {
+        let mut swept = Swept::default();
+        let listed = match self.provider.list(tag::OWNER, &self.owner_id) {
+            Ok(listed) => listed,
+            Err(error) => {
+                swept.warnings.push(format!("the provider does not list its volumes: {error}"));
+                return swept;
+            }
+        };
+        // After the listing: what was rented in between is known, not an orphan.
+        let mut known = self.known();
+        known.reread_clean = self.reread(&listed, &known.expected);
+        for action in orphans(&listed, &self.owner_id, &known) {
+            self.act(action, &mut swept);
+        }
+        for warning in &swept.warnings {
+            tracing::warn!("{warning}");
+        }
+        swept
+    }
+
+    fn known(&self) -> Known {
+        let mut known = Known::default();
+        for (name, shared) in &self.devices {
+            known.expected.extend(shared.volume());
+            if shared.creating() {
+                known.creating.insert(name.clone());
+            }
+        }
+        known
+    }
+
+    /// Which of the attached orphans with a dirty tag read as clean.
+    fn reread(&self, listed: &[VolumeDescription], expected: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, String> {
+        let suspects = listed.iter().filter(|volume| volume.device.is_some() && !expected.contains(&volume.id));
+        let clean = suspects.filter_map(|volume| {
+            let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
+            let superblock = opening::superblock(volume, self.clock).ok()??;
+            let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
+            clean.then(|| (volume.id.clone(), epoch.clone()))
+        });
+        clean.collect()
+    }
+
+    fn act(&self, action: Action, swept: &mut Swept) {
+        match action {
+            Action::Delete(id) => {
+                tracing::info!(volume = id.0, "deleting a volume that no device knows of");
+                match self.provider.delete(&id) {
+                    Ok(_) => swept.deleted.push(id.0),
+                    Err(error) => swept.warnings.push(format!("the orphaned volume {} cannot be deleted: {error}", id.0)),
+                }
+            }
+            Action::Detach(id) => {
+                tracing::info!(volume = id.0, "detaching a volume that no device knows of");
+                match self.provider.detach(&id) {
+                    Ok(_) => swept.detached.push(id.0),
+                    Err(error) => swept.warnings.push(format!("the orphaned volume {} cannot be detached: {error}", id.0)),
+                }
+            }
+            Action::Keep { id, device, dirty_epoch } => swept.warnings.push(format!(
+                "the volume {} may hold the newest data of device {} (epoch {dirty_epoch}) and is kept: look at it with \
+                 `surgetank inspect`",
+                id.0,
+                device.as_deref().unwrap_or("an unknown name"),
+            )),
+        }
+    }
+}
