@@ -28,7 +28,7 @@ pub struct Surgetank {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Device {
     name: String,
-    export: String,
+    address: String,
     /// `idle`, `attaching`, `boost`, …
     pub phase: String,
     /// The caching volume.
@@ -157,7 +157,7 @@ impl Surgetank {
         surgetank.export = interrupt.wait_for("the daemon's export", PATIENCE, || {
             surgetank.server.check()?;
             // Until its control socket is there, `status` fails.
-            Ok(surgetank.status(interrupt).ok().map(|device| device.export).filter(|export| !export.is_empty()))
+            Ok(surgetank.status(interrupt).ok().map(|device| device.address).filter(|address| !address.is_empty()))
         })?;
         Ok(surgetank)
     }
