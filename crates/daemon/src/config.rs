@@ -506,7 +506,7 @@ inactivity_delay = "30 s"
             ("export = \"auto\"", "export = \"ublk\"", "s.toml:7:10: the export \"ublk\" is not supported"),
             ("export = \"auto\"", "export = \"fsue\"", "s.toml:7:10: unknown export \"fsue\": did you mean \"fuse\"?"),
             ("= 0.30", "= 3.0", "s.toml:17:25: utilization_threshold is 3"),
-            ("[device.data]", "[device.\"a/b\"]", "s.toml:5:9: the device name \"a/b\""),
+            ("[device.data", "[device.\"a/b\"", "s.toml:5:9: the device name \"a/b\""),
             ("\"fast\"", "\"fats\"", "s.toml:12:15: the local provider has no volume type \"fats\": did you mean \"fast\""),
             ("\"local\"", "\"aws\"", "s.toml:11:12: the provider \"aws\" is not supported"),
             ("backing = ", "bakcing = ", "did you mean \"backing\""),
@@ -515,7 +515,7 @@ inactivity_delay = "30 s"
             ("\"10 GiB\"", "\"10 KiB\"", "s.toml:14:16: initial_size is 10 KiB"),
         ] {
             assert!(MINIMAL.contains(from), "{from}");
-            let message = load(&MINIMAL.replacen(from, to, 1)).unwrap_err();
+            let message = load(&MINIMAL.replace(from, to)).unwrap_err();
             assert!(message.contains(expected), "{message}\n expected {expected}");
         }
         assert!(load("").unwrap_err().contains("has no device"));

@@ -113,8 +113,8 @@ impl Daemon {
             Common { owner_id: owner_id.clone(), provider: provider.clone(), clock: Clock::start(), decorator: overrides.decorator };
         let mut devices = BTreeMap::new();
         let mut shared = BTreeMap::new();
-        for (name, device) in &config.devices {
-            let slot = match Device::start(name, device, &config.state_directory, &common) {
+        for name in config.devices.keys() {
+            let slot = match Device::start(name, &config, &common) {
                 Ok(device) => Slot::Running(device),
                 Err(reason) => Slot::Refused(reason),
             };
@@ -379,10 +379,9 @@ impl Inner {
 
     /// A device was refused because its newest data is missing, and the user gives that up.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
-        let Some(config) = self.config.devices.get(name) else { return Err(format!("there is no device \"{name}\"")) };
         let mut devices = guard(&self.devices);
         give_up_data(&self.config.state_directory.join(name))?;
-        let device = Device::start(name, config, &self.config.state_directory, &self.common)?;
+        let device = Device::start(name, &self.config, &self.common)?;
         if let Some(sweeper) = &self.sweeper {
             guard(sweeper).devices.insert(name.to_owned(), device.shared().clone());
         }

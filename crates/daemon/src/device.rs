@@ -15,9 +15,9 @@ use surgetank_provider::{Provider, ProviderError};
 
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_s};
-use crate::config::{CachingConfig, DeviceConfig};
+use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::files;
-use crate::fronts;
+use crate::fronts::{self, Control};
 use crate::journal::{Journal, Rental};
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{Keeper, OwnerRecord, OwnerStore};
@@ -51,6 +51,7 @@ pub struct Device {
     keeper: Keeper,
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
+    export: Control,
     address: String,
 }
 
@@ -75,6 +76,7 @@ impl Asker {
 struct Starting<'a> {
     name: &'a str,
     config: &'a DeviceConfig,
+    run_directory: &'a Path,
     common: &'a Common,
     shared: Arc<Shared>,
 }
@@ -84,14 +86,17 @@ impl Device {
     ///
     /// # Errors
     /// One sentence with the mend: why it cannot be served.
-    pub fn start(name: &str, config: &DeviceConfig, state: &Path, common: &Common) -> Result<Self, String> {
-        let directory = state.join(name);
+    pub fn start(name: &str, config: &Config, common: &Common) -> Result<Self, String> {
+        let missing = || format!("there is no device \"{name}\" in this configuration");
+        let device = config.devices.get(name).ok_or_else(missing)?;
+        let directory = config.state_directory.join(name);
         let io = |error: std::io::Error| error.to_string();
         files::make_directory(&directory)
             .map_err(|error| format!("the state directory {} cannot be made: {error}", directory.display()))?;
         let store = OwnerStore::open(&directory).map_err(io)?;
         let journal = Journal::open(&directory).map_err(io)?;
-        let starting = Starting { name, config, common, shared: Arc::default() };
+        let run_directory = &config.run_directory;
+        let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
         starting.assemble(resume, store, journal)
     }
@@ -121,6 +126,7 @@ impl Device {
         if let Err(error) = asker.ask(Ask::Stop) {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
+        self.export.close(&self.name);
         // The shard tells the keeper and the reconciler until it ends, so it ends first.
         self.shard.stop();
         self.keeper.stop();
@@ -174,7 +180,7 @@ impl Starting<'_> {
         }
         let size = Bytes::new(backing.size());
         let engine = self.engine(&resume, &*backing);
-        let opened = fronts::open(self.name, self.config, backing.size(), backing.logical_block())?;
+        let opened = fronts::open(self.name, self.config, self.run_directory, backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
         let keeper = Keeper::start(self.name, store, self.common.provider.clone(), shard_handle.clone()).map_err(io)?;
@@ -182,7 +188,7 @@ impl Starting<'_> {
         let parts = Parts {
             name: self.name.to_owned(),
             export: opened.kind,
-            address: opened.address.clone(),
+            shared: self.shared.clone(),
             sampling: self.config.policy.sampling,
             on_stop: self.config.on_stop,
             clock,
@@ -197,9 +203,21 @@ impl Starting<'_> {
         let shard = Shard::start(shard_handle, commands, self.shard_parts(engine, opened.front, backing, &inbox, &keeper))
             .map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
-        let (name, address) = (self.name.to_owned(), opened.address);
-        tracing::info!(device = name, address, "serving");
-        Ok(Device { name, inbox, shard, keeper, reconciler, shared: self.shared, address })
+        let (name, export) = (self.name.to_owned(), opened.control);
+        let address = String::new();
+        let mut device = Device { name, inbox, shard, keeper, reconciler, shared: self.shared, export, address };
+        match device.export.address() {
+            Ok(address) => {
+                tracing::info!(device = device.name, address, "serving");
+                device.shared.set_address(&address);
+                device.address = address;
+                Ok(device)
+            }
+            Err(error) => {
+                device.stop();
+                Err(error)
+            }
+        }
     }
 
     fn engine(&self, resume: &Resume, backing: &dyn Volume) -> Engine {

@@ -1,13 +1,20 @@
-//! Opens the export of a device, the best that the machine offers.
+//! Opens and closes the export of a device, the best that the machine offers.
 
+use std::fs::OpenOptions;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use surgetank_device::Front;
 use surgetank_device::front::nbd::{Limits, NbdConfig, NbdFront};
-use surgetank_device::front::{self};
+use surgetank_device::front::{self, FuseConfig, FuseFront, FuseHandle, reclaim};
 
 use crate::config::{DeviceConfig, Export};
 use crate::files;
+
+/// How long the kernel may take to set the loop device up.
+const SET_UP_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the daemon waits for the users of a device to let go of it when it stops.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// An open export.
 pub struct Opened {
@@ -15,28 +22,111 @@ pub struct Opened {
     pub front: Box<dyn Front>,
     /// `fuse` or `nbd`.
     pub kind: &'static str,
-    /// What the user opens.
-    pub address: String,
+    /// To bring it up and down while the shard serves it.
+    pub control: Control,
+}
+
+/// Brings an export up and down while the shard serves it.
+pub enum Control {
+    /// It is up from the start, at this address, and goes down with its front.
+    Nbd(String),
+    /// The kernel asks for data while the loop device comes and goes.
+    Fuse(FuseHandle),
 }
 
 /// Opens an export of `size` bytes.
 ///
 /// # Errors
 /// One sentence with the mend.
-pub fn open(name: &str, config: &DeviceConfig, size: u64, logical_block: u32) -> Result<Opened, String> {
+pub fn open(
+    name: &str,
+    config: &DeviceConfig,
+    run_directory: &Path,
+    size: u64,
+    logical_block: u32,
+) -> Result<Opened, String> {
     let export = front::Export { name: name.to_owned(), size, logical_block };
     match config.export {
-        Export::Nbd | Export::Auto | Export::Fuse => nbd(export, &config.socket),
+        Export::Nbd => nbd(export, &config.socket),
+        Export::Fuse => fuse(export, run_directory),
+        Export::Auto => match fuse_is_possible().and_then(|()| fuse(export.clone(), run_directory)) {
+            Ok(opened) => Ok(opened),
+            Err(why) => {
+                tracing::info!(device = name, why, "no loop device here: exporting over NBD");
+                nbd(export, &config.socket)
+            }
+        },
     }
 }
 
-fn nbd(export: front::Export, socket: &Path) -> Result<Opened, String> {
-    if let Some(directory) = socket.parent() {
-        files::make_directory(directory)
-            .map_err(|error| format!("the directory {} cannot be made: {error}", directory.display()))?;
+/// Whether this process may make loop devices and FUSE mounts, found out without making one.
+fn fuse_is_possible() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("a loop device needs root".to_owned());
     }
+    for path in ["/dev/fuse", "/dev/loop-control"] {
+        OpenOptions::new().read(true).write(true).open(path).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn make_directory(directory: &Path) -> Result<(), String> {
+    files::make_directory(directory)
+        .map_err(|error| format!("the directory {} cannot be made: {error}", directory.display()))
+}
+
+fn nbd(export: front::Export, socket: &Path) -> Result<Opened, String> {
+    socket.parent().map_or(Ok(()), make_directory)?;
     let config = NbdConfig { export, unix: Some(socket.to_owned()), tcp: None, limits: Limits::default() };
     let front = NbdFront::open(config).map_err(|error| error.to_string())?;
     let address = front.address();
-    Ok(Opened { front: Box::new(front), kind: "nbd", address })
+    Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address) })
+}
+
+fn fuse(export: front::Export, run_directory: &Path) -> Result<Opened, String> {
+    make_directory(run_directory)?;
+    // Without the right to lock it works as well, unless memory is short.
+    if let Err(error) = reclaim::lock_memory() {
+        tracing::debug!(%error, "memory is not locked");
+    }
+    let config = FuseConfig { export, run_directory: run_directory.to_owned(), session_threads: 1 };
+    let front = FuseFront::start(&config).map_err(|error| error.to_string())?;
+    let control = Control::Fuse(front.handle());
+    Ok(Opened { front: Box::new(front), kind: "fuse", control })
+}
+
+impl Control {
+    /// Waits until the export is up, and says where. The front is served meanwhile.
+    ///
+    /// # Errors
+    /// One sentence with the mend.
+    pub fn address(&self) -> Result<String, String> {
+        match self {
+            Self::Nbd(address) => Ok(address.clone()),
+            Self::Fuse(handle) => match handle.wait_ready(SET_UP_PATIENCE) {
+                Ok(path) => Ok(path.display().to_string()),
+                Err(error) => Err(error.to_string()),
+            },
+        }
+    }
+
+    /// Takes the export down while the front is served. A device that is in use is waited for; then what the file
+    /// systems have not written yet is written, and the device ends under them.
+    pub fn close(&self, device: &str) {
+        let Self::Fuse(handle) = self else { return };
+        let give_up = Instant::now() + CLOSE_PATIENCE;
+        let mut told = false;
+        while let Err(error) = handle.close() {
+            if !told {
+                tracing::warn!(device, %error, "waiting for the users of the device");
+                told = true;
+            }
+            if Instant::now() >= give_up {
+                tracing::error!(device, %error, "the device ends while it is in use");
+                rustix::fs::sync();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
 }

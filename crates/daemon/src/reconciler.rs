@@ -1,6 +1,7 @@
 //! The thread that runs a device's controller: it shows it the device each sampling interval, carries out its steps
 //! and answers what people ask.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
@@ -13,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::OnStop;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
+use crate::shared::Shared;
 use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LostRange, Phase};
 use crate::steps::{Ended, Lifecycle};
 
@@ -76,8 +78,8 @@ pub struct Parts {
     pub name: String,
     /// `fuse` or `nbd`.
     pub export: &'static str,
-    /// What the user opens.
-    pub address: String,
+    /// What other threads may know, the address among it.
+    pub shared: Arc<Shared>,
     /// How often the controller looks.
     pub sampling: Duration,
     /// What happens to dirty data when the daemon stops.
@@ -421,7 +423,7 @@ impl Reconciler {
         DeviceStatus {
             name: self.parts.name.clone(),
             export: self.parts.export.to_owned(),
-            address: self.parts.address.clone(),
+            address: self.parts.shared.address(),
             size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
             reason: self.reason(lost_bytes, controller.as_ref()),

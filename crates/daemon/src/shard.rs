@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::{
     Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
 };
+use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Submission, Volume, Waker};
 use surgetank_model::{Instant, Observation, Operation, Request};
 
@@ -184,7 +185,13 @@ impl Shard {
     pub fn start(handle: ShardHandle, commands: Receiver<Command>, parts: Parts) -> io::Result<Self> {
         let name = format!("shard-{}", parts.name);
         let mut running = Running::new(handle.clone(), commands, parts)?;
-        let thread = std::thread::Builder::new().name(name).spawn(move || running.run())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            // Memory reclaim may wait for this device, so this thread must not wait for memory reclaim.
+            if let Err(error) = reclaim::mark_io_flusher() {
+                tracing::debug!(%error, "not marked as serving a block device");
+            }
+            running.run();
+        })?;
         Ok(Self { handle, thread })
     }
 

@@ -4,10 +4,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use surgetank_provider::VolumeId;
 
-/// What is rented for one device, as the sweep must know it.
+/// What is rented for one device, as the sweep must know it, and where it is exported.
 #[derive(Debug, Default)]
 pub struct Shared {
     rental: Mutex<RentalView>,
+    address: Mutex<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,17 @@ impl Shared {
     /// The journal says that a volume is rented; its name may not be known yet.
     pub fn set_rental(&self, volume: Option<VolumeId>, rented: bool) {
         *self.rental() = RentalView { volume, rented };
+    }
+
+    /// What the user opens; empty until it is there.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The export is up.
+    pub fn set_address(&self, address: &str) {
+        address.clone_into(&mut self.address.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The volume that is rented, if its name is known.

@@ -75,12 +75,21 @@ impl Machine {
         Config::from_text(Path::new("test.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
 
-    /// The images of volumes that are rented.
+    /// How many volumes are rented.
     pub fn rented(&self) -> usize {
-        let Ok(entries) = std::fs::read_dir(self.path("volumes")) else { return 0 };
-        let big = |entry: &std::fs::DirEntry| entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() >= 1 << 20);
-        entries.filter_map(Result::ok).filter(big).count()
+        images(&self.path("volumes"))
     }
+}
+
+/// Files of at least a MiB below a directory: the images of volumes.
+fn images(directory: &Path) -> usize {
+    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let count = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => images(&entry.path()),
+        Ok(metadata) => usize::from(metadata.len() >= 1 << 20),
+        Err(_) => 0,
+    };
+    entries.filter_map(Result::ok).map(count).sum()
 }
 
 /// Waits until something holds.
