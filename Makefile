@@ -24,7 +24,8 @@ demo:
 test:
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --doc
+	$(CARGO) test --workspace --lib --bins --tests --examples
 
 bench:
 	@scripts/setup bench
