@@ -1,0 +1,232 @@
+//! The engine behaves as a byte array, whatever boosts come and go and however its effects are ordered.
+
+mod support;
+
+use proptest::prelude::*;
+use surgetank_cache::{Event, Mode, Owner, ReadFill, Stage};
+use surgetank_model::Operation;
+
+use support::Machine;
+
+/// The smallest caching volume: a header and eight segments of 64 KiB.
+const CACHE_MIN: usize = 9 * (64 << 10);
+
+#[derive(Clone, Debug)]
+enum Op {
+    Request { operation: Operation, at: u32, units: u32 },
+    Adopt,
+    Mode(Mode),
+    Release,
+    Advance(u8),
+    AnswerAll,
+    Grow(u8),
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        8 => any::<bool>().prop_map(|fua| Operation::Write { fua }),
+        4 => Just(Operation::Read),
+        1 => Just(Operation::Flush),
+        1 => Just(Operation::Discard),
+        1 => any::<bool>().prop_map(|fua| Operation::WriteZeroes { fua }),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        24 => (operation(), any::<u32>(), prop_oneof![3 => 1..=16u32, 1 => 1..=300u32])
+            .prop_map(|(operation, at, units)| Op::Request { operation, at, units }),
+        3 => Just(Op::Adopt),
+        1 => Just(Op::Mode(Mode::Drain)),
+        2 => Just(Op::Mode(Mode::Absorb)),
+        1 => Just(Op::Release),
+        6 => any::<u8>().prop_map(Op::Advance),
+        1 => Just(Op::AnswerAll),
+        1 => (1..=20u8).prop_map(Op::Grow),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Setting {
+    seed: u64,
+    blocks: usize,
+    tail_units: usize,
+    logical_block: u32,
+    cache_size: usize,
+    split: bool,
+    read_fill: ReadFill,
+}
+
+fn setting() -> impl Strategy<Value = Setting> {
+    let fill = prop_oneof![Just(ReadFill::Never), Just(ReadFill::SecondHit), Just(ReadFill::Always)];
+    let logical_block = prop_oneof![Just(512), Just(4096)];
+    (any::<u64>(), 1..400usize, 0..8usize, logical_block, 0..300usize, any::<bool>(), fill).prop_map(
+        |(seed, blocks, tail_units, logical_block, extra, split, read_fill)| Setting {
+            seed,
+            blocks,
+            tail_units: if logical_block == 512 { tail_units } else { 0 },
+            logical_block,
+            cache_size: CACHE_MIN + extra * 4096,
+            split,
+            read_fill,
+        },
+    )
+}
+
+fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
+    match *op {
+        Op::Request { operation, at, units } => {
+            let unit = setting.logical_block as usize;
+            let units_all = machine.model.len() / unit;
+            // Low bits choose a place near the start, so that ranges meet often.
+            let near = if at % 2 == 0 { units_all } else { units_all.min(96) };
+            let first = (at / 2) as usize % near;
+            let units = (units as usize).min(units_all - first);
+            let (offset, length) = if operation == Operation::Flush { (0, 0) } else { (first * unit, units * unit) };
+            machine.submit(operation, offset, length);
+        }
+        Op::Adopt => {
+            if machine.stage() == Stage::PassThrough {
+                assert!(machine.adopt(setting.cache_size, setting.split, setting.read_fill));
+            }
+        }
+        Op::Mode(mode) => {
+            machine.engine.set_mode(machine.now, mode);
+            machine.advance();
+        }
+        Op::Release => {
+            if matches!(machine.stage(), Stage::Absorb | Stage::Drain) {
+                machine.engine.release(machine.now).expect("there is a cache");
+            }
+        }
+        Op::Advance(times) => {
+            for _ in 0..times {
+                machine.advance();
+            }
+        }
+        Op::AnswerAll => machine.answer_all(),
+        Op::Grow(units) => machine.grow(usize::from(units) * setting.logical_block as usize),
+    }
+}
+
+/// Everything is answered, the cache is released, and the backing volume holds it all.
+fn finish(machine: &mut Machine) {
+    machine.answer_all();
+    while machine.stage() == Stage::Adopting {
+        assert!(machine.advance(), "adopting never ends");
+    }
+    while machine.stage() == Stage::Releasing {
+        assert!(machine.advance(), "releasing never ends");
+    }
+    if machine.stage() != Stage::PassThrough {
+        machine.events.clear();
+        machine.engine.release(machine.now).expect("there is a cache");
+        assert!(machine.wait_for(&Event::Released, 20_000), "never released: {:?}", machine.engine.status());
+    }
+    machine.check_backing();
+    let status = machine.engine.status();
+    assert_eq!((status.dirty_bytes, status.requests_in_flight, machine.buffers()), (0, 0, 0));
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn the_device_is_a_byte_array(setting in setting(), ops in prop::collection::vec(op(), 1..120)) {
+        let size = setting.blocks * 4096 + setting.tail_units * setting.logical_block as usize;
+        let mut machine = Machine::new(size, setting.logical_block, setting.seed);
+        for op in &ops {
+            apply(&mut machine, &setting, op);
+        }
+        finish(&mut machine);
+    }
+
+}
+
+proptest! {
+    #![proptest_config(cases(40))]
+
+    #[test]
+    fn any_cache_size_is_refused_or_works(size in 0..3_000_000usize, seed in any::<u64>()) {
+        let mut machine = Machine::new(1 << 20, 4096, seed);
+        if machine.adopt(size, false, ReadFill::Never) {
+            for at in 0..64 {
+                machine.submit(Operation::Write { fua: false }, at * 16384, 16384);
+            }
+            finish(&mut machine);
+        } else {
+            prop_assert!(size < CACHE_MIN, "{} bytes are enough for a cache", size);
+        }
+    }
+
+    #[test]
+    fn a_release_ends_under_hot_rewrites(seed in any::<u64>(), hot in 1..40usize, depth in 1..8usize) {
+        let mut machine = Machine::new(4 << 20, 4096, seed);
+        machine.adopt(2 << 20, true, ReadFill::Never);
+        prop_assert!(machine.wait_for(&Event::Adopted, 1000));
+        for at in 0..256 {
+            machine.submit(Operation::Write { fua: false }, at * 4096, 4096);
+        }
+        machine.engine.release(machine.now).expect("there is a cache");
+        let mut rewrites = 0;
+        while !machine.events.contains(&Event::Released) {
+            for _ in 0..depth {
+                machine.submit(Operation::Write { fua: false }, rewrites % hot * 4096, 4096);
+                rewrites += 1;
+            }
+            machine.advance();
+            prop_assert!(rewrites < 10_000, "the release never ends: {:?}", machine.engine.status());
+        }
+        machine.answer_all();
+        machine.check_backing();
+    }
+}
+
+/// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.
+#[test]
+fn a_full_cache_spills_and_never_stalls() {
+    let mut machine = Machine::new(8 << 20, 4096, 7);
+    assert!(machine.adopt(CACHE_MIN, false, ReadFill::Never));
+    assert!(machine.wait_for(&Event::Adopted, 1000));
+    assert!(matches!(machine.owner, Owner::Cache { .. }));
+    for round in 0..3 {
+        for at in 0..128 {
+            machine.submit(Operation::Write { fua: round == 1 }, at * 65536, 65536);
+        }
+        machine.answer_all();
+    }
+    assert!(machine.engine.status().evicted_bytes > 0);
+    finish(&mut machine);
+}
+
+#[test]
+fn invalid_requests_are_refused_and_change_nothing() {
+    use surgetank_cache::{Config, Effect, Engine, ReplyError};
+    use surgetank_model::{Instant, Limits, Request, RequestId};
+    let config = Config { size: 1 << 20, logical_block: 4096, backing_limits: Limits::NONE };
+    let mut engine = Engine::new(config);
+    let write = Operation::Write { fua: false };
+    let cases = [
+        (write, 512, 4096),
+        (write, 0, 512),
+        (write, 0, 0),
+        (Operation::Read, 1 << 20, 4096),
+        (Operation::Read, u64::MAX - 4095, 4096),
+        (Operation::Discard, 4096, 1 << 20),
+        (Operation::WriteZeroes { fua: false }, 4096, u64::MAX - 4095),
+    ];
+    for (number, (operation, offset, length)) in cases.into_iter().enumerate() {
+        let id = RequestId(number as u64);
+        engine.submit(Instant::ZERO, Request { id, operation, offset, length });
+        match engine.next_effect() {
+            Some(Effect::Reply { request, result: Err(ReplyError::Invalid) }) => assert_eq!(request, id),
+            other => panic!("{operation:?} at {offset} of {length} bytes got {other:?}"),
+        }
+        assert!(engine.next_effect().is_none());
+    }
+    assert_eq!(engine.status().requests_in_flight, 0);
+}

@@ -1,0 +1,306 @@
+//! A machine with two volumes in memory and an engine; effects end in an order that follows from a seed. No crashes and
+//! no faults: those are the simulator's.
+
+use std::collections::HashMap;
+
+use surgetank_cache::effect::Slices;
+use surgetank_cache::format::{self, BLOCK, Summary};
+use surgetank_cache::{
+    Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReadFill, ReplyError,
+    ScratchId, Slice, Stage, Target,
+};
+use surgetank_model::random::Random;
+use surgetank_model::{Bandwidth, Duration, Instant, Limits, Operation, Request, RequestId};
+
+/// What is done when an effect ends.
+#[derive(Debug)]
+enum Action {
+    Read { target: Target, offset: u64, into: Slice, checksums: Option<Box<[u32]>> },
+    Write { target: Target, offset: u64, from: Slices },
+    Append { offset: u64, summary: Box<Summary>, data: Slices },
+    Store { offset: u64, block: format::Block },
+    Zero { offset: u64, length: u64 },
+    Owner(Owner),
+    Flush,
+}
+
+/// A request in flight and what the device must hold where it reads.
+#[derive(Debug)]
+struct Outstanding {
+    request: Request,
+    expected: Vec<u8>,
+}
+
+/// An engine, its volumes, and the byte array that it must behave as.
+pub struct Machine {
+    pub engine: Engine,
+    pub now: Instant,
+    pub backing: Vec<u8>,
+    pub cache: Vec<u8>,
+    pub model: Vec<u8>,
+    pub owner: Owner,
+    pub events: Vec<Event>,
+    pub replies: Vec<(RequestId, Result<(), ReplyError>)>,
+    buffers: HashMap<BufferId, Vec<u8>>,
+    in_flight: Vec<(EffectId, Action)>,
+    outstanding: Vec<Outstanding>,
+    random: Random,
+    next_request: u64,
+    epochs: u8,
+}
+
+const LIMITS: Limits = Limits { bandwidth: None, iops: None };
+
+impl Machine {
+    pub fn new(size: usize, logical_block: u32, seed: u64) -> Self {
+        let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
+        let config = Config { size: size as u64, logical_block, backing_limits: limits };
+        let mut random = Random::from_seed(seed);
+        let backing: Vec<u8> = (0..size).map(|at| (at / 512) as u8 ^ random.below(2) as u8).collect();
+        Self {
+            engine: Engine::new(config),
+            now: Instant::ZERO,
+            model: backing.clone(),
+            backing,
+            cache: Vec::new(),
+            owner: Owner::Backing,
+            events: Vec::new(),
+            replies: Vec::new(),
+            buffers: HashMap::new(),
+            in_flight: Vec::new(),
+            outstanding: Vec::new(),
+            random,
+            next_request: 0,
+            epochs: 0,
+        }
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.engine.status().stage
+    }
+
+    /// Adopts a cache of this size, with leftovers of an earlier one. False: too small.
+    pub fn adopt(&mut self, cache_size: usize, split: bool, read_fill: ReadFill) -> bool {
+        self.cache.resize(cache_size, 0xee);
+        self.epochs += 1;
+        let attach = Attach {
+            epoch: Epoch([self.epochs; 16]),
+            cache_size: cache_size as u64,
+            cache_limits: LIMITS,
+            split,
+            read_fill,
+        };
+        let adopted = self.engine.adopt(self.now, attach).is_ok();
+        self.pump();
+        adopted
+    }
+
+    /// Submits a request; overlapping ones that are in flight end first, so that the model stays a byte array.
+    pub fn submit(&mut self, operation: Operation, offset: usize, length: usize) {
+        let overlaps = |other: &Outstanding| {
+            let (start, end) = (other.request.offset as usize, (other.request.offset + other.request.length) as usize);
+            start < offset + length && offset < end
+        };
+        while self.outstanding.iter().any(overlaps) {
+            assert!(self.advance(), "overlapping requests never end: {:?}", self.engine.status());
+        }
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let mut buffer = vec![0x77; if operation == Operation::Flush { 0 } else { length }];
+        match operation {
+            Operation::Write { .. } => {
+                let tag = self.random.next_u64().to_le_bytes();
+                buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = tag[at % 8] ^ (at / 512) as u8);
+                self.model[offset..offset + length].copy_from_slice(&buffer);
+            }
+            Operation::Discard | Operation::WriteZeroes { .. } => self.model[offset..offset + length].fill(0),
+            Operation::Read | Operation::Flush => {}
+        }
+        let expected = match operation {
+            Operation::Read => self.model[offset..offset + length].to_vec(),
+            _ => Vec::new(),
+        };
+        let request = Request { id, operation, offset: offset as u64, length: length as u64 };
+        self.buffers.insert(BufferId::Request(id), buffer);
+        self.outstanding.push(Outstanding { request, expected });
+        self.engine.submit(self.now, request);
+        self.pump();
+    }
+
+    /// Lets one effect end, or else time pass. False: nothing is left to do.
+    pub fn advance(&mut self) -> bool {
+        // What the caller did to the engine just before comes first.
+        self.pump();
+        self.now += Duration::from_micros(10);
+        if self.in_flight.is_empty() {
+            let Some(deadline) = self.engine.next_deadline() else { return false };
+            self.now = self.now.max(deadline);
+            self.engine.tick(self.now);
+        } else {
+            let index = self.random.below(self.in_flight.len() as u64) as usize;
+            let (id, action) = self.in_flight.swap_remove(index);
+            let outcome = self.perform(action);
+            self.engine.complete(self.now, id, outcome);
+        }
+        self.pump();
+        true
+    }
+
+    /// Until every request is answered.
+    pub fn answer_all(&mut self) {
+        while !self.outstanding.is_empty() {
+            assert!(self.advance(), "requests are never answered: {:?}", self.engine.status());
+        }
+    }
+
+    /// Until an event like this comes, within `most` effects.
+    pub fn wait_for(&mut self, event: &Event, most: usize) -> bool {
+        for _ in 0..most {
+            if self.events.contains(event) {
+                return true;
+            }
+            if !self.advance() {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn pump(&mut self) {
+        loop {
+            while let Some(effect) = self.engine.next_effect() {
+                self.take(effect);
+            }
+            let Some(event) = self.engine.next_event() else { break };
+            self.events.push(event);
+        }
+    }
+
+    fn bytes(&self, slice: Slice) -> &[u8] {
+        let start = slice.offset as usize;
+        &self.buffers[&slice.buffer][start..start + slice.length as usize]
+    }
+
+    fn put(&mut self, slice: Slice, bytes: &[u8]) {
+        let start = slice.offset as usize;
+        let buffer = self.buffers.get_mut(&slice.buffer).expect("the buffer exists");
+        buffer[start..start + slice.length as usize].copy_from_slice(bytes);
+    }
+
+    fn gather(&self, slices: &Slices) -> Vec<u8> {
+        slices.iter().flat_map(|&slice| self.bytes(slice).iter().copied()).collect()
+    }
+
+    fn take(&mut self, effect: Effect) {
+        let (id, action) = match effect {
+            Effect::Allocate { scratch, length } => {
+                self.buffers.insert(BufferId::Scratch(scratch), vec![0x99; length as usize]);
+                return;
+            }
+            Effect::Release { scratch } => return self.release(scratch),
+            Effect::Copy { from, to } => {
+                let bytes = self.bytes(from).to_vec();
+                return self.put(to, &bytes);
+            }
+            Effect::Zero { to } => return self.put(to, &vec![0; to.length as usize]),
+            Effect::Reply { request, result } => return self.reply(request, result),
+            Effect::Read { id, target, offset, into, checksums } => {
+                (id, Action::Read { target, offset, into, checksums })
+            }
+            Effect::Write { id, target, offset, from, .. } => (id, Action::Write { target, offset, from }),
+            Effect::Append { id, offset, summary, data, .. } => (id, Action::Append { offset, summary, data }),
+            Effect::WriteSuperblock { id, offset, superblock } => {
+                (id, Action::Store { offset, block: superblock.encode() })
+            }
+            Effect::WriteTable { id, offset, page } => (id, Action::Store { offset, block: page.encode() }),
+            Effect::Flush { id, .. } => (id, Action::Flush),
+            Effect::Discard { id, offset, length } | Effect::WriteZeroes { id, offset, length, .. } => {
+                (id, Action::Zero { offset, length })
+            }
+            Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
+            Effect::ReadSuperblocks { .. } | Effect::ReadTable { .. } | Effect::Scan { .. } => {
+                panic!("nothing is recovered here: {effect:?}")
+            }
+        };
+        self.in_flight.push((id, action));
+    }
+
+    fn release(&mut self, scratch: ScratchId) {
+        assert!(self.buffers.remove(&BufferId::Scratch(scratch)).is_some(), "{scratch:?} does not exist");
+    }
+
+    fn reply(&mut self, id: RequestId, result: Result<(), ReplyError>) {
+        let index = self.outstanding.iter().position(|other| other.request.id == id).expect("it is outstanding");
+        let Outstanding { request, expected } = self.outstanding.swap_remove(index);
+        let buffer = self.buffers.remove(&BufferId::Request(id)).expect("a request has a buffer");
+        assert_eq!(result, Ok(()), "{request:?} failed");
+        if request.operation == Operation::Read {
+            let wrong = buffer.iter().zip(&expected).position(|(got, want)| got != want);
+            assert!(wrong.is_none(), "{request:?}: wrong from byte {wrong:?} on");
+        }
+        self.replies.push((id, result));
+    }
+
+    fn volume(&mut self, target: Target) -> &mut Vec<u8> {
+        match target {
+            Target::Backing => &mut self.backing,
+            Target::Cache => &mut self.cache,
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Outcome {
+        match action {
+            Action::Read { target, offset, into, checksums } => {
+                let start = offset as usize;
+                let bytes = self.volume(target)[start..start + into.length as usize].to_vec();
+                self.put(into, &bytes);
+                let wrong = checksums.is_some_and(|expected| {
+                    bytes.chunks(BLOCK as usize).zip(&expected).any(|(block, crc)| format::checksum(block) != *crc)
+                });
+                return if wrong { Outcome::Failed(IoFailure::Corrupt) } else { Outcome::Done };
+            }
+            Action::Write { target, offset, from } => {
+                let bytes = self.gather(&from);
+                let start = offset as usize;
+                self.volume(target)[start..start + bytes.len()].copy_from_slice(&bytes);
+            }
+            Action::Append { offset, mut summary, data } => {
+                let bytes = self.gather(&data);
+                summary.checksums = bytes.chunks(BLOCK as usize).map(format::checksum).collect();
+                let start = offset as usize;
+                let (head, rest) = self.cache[start..].split_at_mut(BLOCK as usize);
+                head.copy_from_slice(&summary.encode()[..]);
+                rest[..bytes.len()].copy_from_slice(&bytes);
+                return Outcome::Appended(summary);
+            }
+            Action::Store { offset, block } => {
+                self.cache[offset as usize..offset as usize + BLOCK as usize].copy_from_slice(&block[..]);
+            }
+            Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
+            Action::Owner(owner) => self.owner = owner,
+            Action::Flush => {}
+        }
+        Outcome::Done
+    }
+
+    /// Grows the device and its backing volume.
+    pub fn grow(&mut self, bytes: usize) {
+        let size = self.model.len() + bytes;
+        self.model.resize(size, 0);
+        self.backing.resize(size, 0);
+        self.engine.grow(size as u64).expect("growing is allowed");
+        self.pump();
+    }
+
+    /// Buffers that exist.
+    pub fn buffers(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// The backing volume alone holds what the model holds.
+    pub fn check_backing(&self) {
+        let wrong = self.backing.iter().zip(&self.model).position(|(got, want)| got != want);
+        assert!(wrong.is_none(), "the backing volume is wrong from byte {wrong:?} on");
+        assert_eq!(self.owner, Owner::Backing);
+    }
+}
