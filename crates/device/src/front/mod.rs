@@ -71,7 +71,7 @@ impl Export {
     /// EINVAL for a range that is empty or not aligned, ENOSPC for one that leaves the device.
     pub fn check(&self, offset: u64, length: u64) -> Result<(), i32> {
         let block = u64::from(self.logical_block.max(1));
-        if length == 0 || offset % block != 0 || length % block != 0 {
+        if length == 0 || !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
             return Err(libc::EINVAL);
         }
         match offset.checked_add(length) {
