@@ -3,6 +3,7 @@
 mod commands;
 mod demo;
 mod failure;
+mod logging;
 mod output;
 mod signals;
 

@@ -1,6 +1,8 @@
 //! The commands and their flags. Parser, help, man pages and completions all come from these types.
 
+mod control;
 mod inspect;
+mod serve;
 mod shell;
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -34,6 +36,20 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve the elastic devices of a configuration, in the foreground
+    Serve(serve::Arguments),
+    /// Show the devices of the running daemon
+    Status(control::Status),
+    /// Boost a device now, before its burst
+    Boost(control::Boost),
+    /// End a device's boost: drain its caching volume and give it back
+    Drain(control::Drain),
+    /// Give a device's caching volume back, or give it up
+    Detach(control::Detach),
+    /// Let a device follow its backing volume that has grown
+    Resize(control::Resize),
+    /// Give back rented volumes that no device knows of
+    Gc(control::Gc),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
     #[command(hide = true)]
@@ -56,6 +72,13 @@ impl Cli {
     /// How the command failed.
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
+            Command::Serve(arguments) => arguments.run(),
+            Command::Status(arguments) => arguments.run(),
+            Command::Boost(arguments) => arguments.run(),
+            Command::Drain(arguments) => arguments.run(),
+            Command::Detach(arguments) => arguments.run(),
+            Command::Resize(arguments) => arguments.run(),
+            Command::Gc(arguments) => arguments.run(),
             Command::Inspect(arguments) => arguments.run(),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Completions(arguments) => arguments.run(),

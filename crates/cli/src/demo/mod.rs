@@ -1,36 +1,327 @@
 //! `surgetank demo`: the main job on this machine, on real I/O, three ways.
+//!
+//! Three modes run the same application on volumes of their own, at the same time: the volumes' rates are far below
+//! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
+//! are done every byte is read back from the backing volumes, without surgetank.
 
 mod chart;
 mod content;
 mod filesystem;
+mod host;
+mod machine;
+mod mode;
+mod money;
 mod nbd;
 mod outcome;
 mod plan;
 mod progress;
 mod report;
+mod verify;
 mod workspace;
 mod writer;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
 
 pub use writer::{Arguments as WriterArguments, run as run_writer};
 
-use crate::failure::Failure;
+use self::host::{Export, Layout};
+use self::mode::{ModeRun, WrittenFile};
+use self::outcome::{ModeOutcome, Outcome};
+use self::plan::{Mode, Plan};
+use self::progress::Board;
+use self::workspace::Workspace;
+use crate::failure::{Doing, Failure};
+use crate::output::{self, note};
+use crate::signals::Interrupt;
+
+/// Where the report goes unless told otherwise.
+const DEFAULT_OUT: &str = "surgetank-demo-report";
 
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   surgetank demo --quick
-  surgetank demo --out report && xdg-open report/report.html")]
+  surgetank demo --out report && xdg-open report/report.html
+  surgetank demo --policy paper --json > demo.json
+
+The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow runs
+it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the bursts. The
+volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). Without root the
+devices are used over NBD, without a file system.")]
 pub struct Arguments {
     /// Run a smaller setting: about 40 s instead of about two minutes
     #[arg(long)]
     quick: bool,
+    /// Controller of the elastic mode
+    #[arg(long, value_enum, default_value_t = Policy::Adaptive)]
+    policy: Policy,
     /// Where report.html and report.json go
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
+    out: PathBuf,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Keep the work directory with its volumes
+    #[arg(long)]
+    keep: bool,
+    /// Seed of the files' content, for repeating a run [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
 }
 
-pub fn run(_arguments: &Arguments) -> Result<(), Failure> {
-    Ok(())
+/// Controllers of the elastic mode.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Policy {
+    /// The papers' rules
+    Paper,
+    /// The same, with bursts split over both volumes
+    Adaptive,
+}
+
+impl Policy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+/// The body of the `demo` command.
+///
+/// # Errors
+/// The first thing that failed; everything is unmounted, released and removed by then.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let began = Instant::now();
+    if std::env::var_os(crate::logging::VARIABLE).is_some() {
+        crate::logging::start(crate::logging::Form::Text, tracing::Level::WARN)?;
+    }
+    let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    let plan = if arguments.quick { Plan::quick(seed) } else { Plan::standard(seed) };
+    std::fs::create_dir_all(&arguments.out)
+        .doing(|| format!("cannot create the report's directory {}", arguments.out.display()))?;
+    let root = choose_place(&plan, &arguments.out)?;
+    let export = choose_export()?;
+    let finished = {
+        let workspace = Workspace::create(&root, arguments.keep)?;
+        let finished = run_modes(&plan, arguments, export, &workspace, &interrupt);
+        if arguments.keep {
+            note(&format!("surgetank: the volumes are kept in {}", workspace.path().display()));
+        }
+        finished
+    };
+    let mut outcome = finished.map_err(put_away)?;
+    outcome.policy = arguments.policy.name().to_owned();
+    outcome.export = export.name().to_owned();
+    outcome.date = machine::date();
+    outcome.elapsed_s = began.elapsed().as_secs_f64();
+    outcome.parameters = parameters(&plan, arguments, export, &root);
+    outcome.relate();
+    answer(&outcome, arguments)
+}
+
+/// By the time this is said, the work directory is gone.
+fn put_away(failure: Failure) -> Failure {
+    match failure {
+        Failure::Interrupted(_) => {
+            Failure::Interrupted("interrupted; everything is unmounted, released and removed".into())
+        }
+        other => other,
+    }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Puts away what killed runs left, and finds a place with room for this one.
+fn choose_place(plan: &Plan, out: &Path) -> Result<PathBuf, Failure> {
+    let known: Vec<PathBuf> = workspace::places(out).into_iter().map(|(place, _)| place).collect();
+    for left in workspace::sweep(&known) {
+        note(&format!("surgetank: put away {}, which a killed run had left", left.display()));
+    }
+    let places = workspace::places(out);
+    let needed = plan.disk_space();
+    match places.first() {
+        Some((place, free)) if *free >= needed => Ok(place.clone()),
+        Some((place, free)) => Err(Failure::Failed(format!(
+            "the demo needs {} of disk, but {} has {} free: free some, or set TMPDIR to a directory with room",
+            gib(needed),
+            place.display(),
+            gib(*free)
+        ))),
+        None => Err(Failure::failed("there is no place for the demo's volumes: set TMPDIR to a writable directory on a disk")),
+    }
+}
+
+/// A block device if this user and machine allow one, else NBD, saying why.
+fn choose_export() -> Result<Export, Failure> {
+    let opens = |path: &str| std::fs::File::options().read(true).write(true).open(path).is_ok();
+    let obstacle = if !rustix::process::geteuid().is_root() {
+        "this user is not root"
+    } else if !opens("/dev/fuse") {
+        "/dev/fuse cannot be opened"
+    } else if !opens("/dev/loop-control") {
+        "/dev/loop-control cannot be opened"
+    } else {
+        filesystem::check_commands()?;
+        return Ok(Export::Fuse);
+    };
+    note(&format!("surgetank: {obstacle}, so the demo uses its devices over NBD in this process, without a file system"));
+    Ok(Export::Nbd)
+}
+
+type ModeResult = Result<(ModeOutcome, Vec<WrittenFile>), Failure>;
+
+fn run_modes(
+    plan: &Plan,
+    arguments: &Arguments,
+    export: Export,
+    workspace: &Workspace,
+    interrupt: &Interrupt,
+) -> Result<Outcome, Failure> {
+    let board = Board::new();
+    let results: Vec<(Mode, ModeResult)> = std::thread::scope(|scope| {
+        let running: Vec<_> = Mode::ALL
+            .into_iter()
+            .map(|mode| {
+                let run = ModeRun {
+                    plan,
+                    mode,
+                    policy: arguments.policy.name(),
+                    export,
+                    layout: Layout::new(workspace.path(), mode),
+                    interrupt,
+                    line: board.line(mode, plan.total_bytes()),
+                };
+                (mode, scope.spawn(move || run_one(run, start_delay(plan, mode), interrupt)))
+            })
+            .collect();
+        let crashed = || Err(Failure::failed("a part of the demo crashed"));
+        running.into_iter().map(|(mode, thread)| (mode, thread.join().unwrap_or_else(|_| crashed()))).collect()
+    });
+    board.clear();
+    let mut outcome = Outcome::default();
+    let mut to_verify = Vec::new();
+    for (mode, (found, files)) in first_failure(results)? {
+        outcome.modes.insert(mode, found);
+        to_verify.push((mode, files));
+    }
+    note("surgetank: reading every byte back from the backing volumes");
+    for (mode, files) in to_verify {
+        let layout = Layout::new(workspace.path(), mode);
+        outcome.verified_bytes += verify::verify(mode, &layout, export, &files, interrupt)?;
+    }
+    outcome.verified = true;
+    Ok(outcome)
+}
+
+fn run_one(run: ModeRun<'_>, delay: Duration, interrupt: &Interrupt) -> ModeResult {
+    if interrupt.sleep(delay) {
+        return Err(Failure::Interrupted("the demo was interrupted".into()));
+    }
+    let result = run.run();
+    if result.is_err() {
+        // The others need not go on.
+        interrupt.raise();
+    }
+    result
+}
+
+/// Keeps the initial dumps apart: static-fast begins when elastic's is over. It ends long before static-slow anyway.
+fn start_delay(plan: &Plan, mode: Mode) -> Duration {
+    match mode {
+        Mode::StaticFast => 2 * plan.caching_bandwidth.time_for(plan.initial_dump.get()),
+        Mode::StaticSlow | Mode::Elastic => Duration::ZERO,
+    }
+}
+
+/// All results, or what went wrong first: one mode's failure interrupts the others, so it outranks interruptions.
+fn first_failure<T>(results: Vec<(Mode, Result<T, Failure>)>) -> Result<Vec<(Mode, T)>, Failure> {
+    let mut done = Vec::new();
+    let mut interrupted = None;
+    for (mode, result) in results {
+        match result {
+            Ok(value) => done.push((mode, value)),
+            Err(Failure::Interrupted(text)) => interrupted = Some(Failure::Interrupted(text)),
+            Err(failure) => return Err(Failure::Failed(format!("{}: {failure}", mode.name()))),
+        }
+    }
+    interrupted.map_or(Ok(done), Err)
+}
+
+fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -> Vec<(String, String)> {
+    let mib = |bytes: surgetank_model::Bytes| format!("{:.0} MiB", bytes.as_mib());
+    let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
+    let kind = if export == Export::Fuse { "ext4 on a loop device over FUSE" } else { "NBD on a Unix socket" };
+    [
+        ("setting", format!("CM1 of the papers, sizes and times divided by {}", plan.scale)),
+        ("backing volume", format!("{}, {}", mib(plan.backing_size), plan.backing_bandwidth)),
+        ("fast and caching volumes", format!("{}; first caching volume {}", plan.caching_bandwidth, mib(plan.initial_cache))),
+        (
+            "application",
+            format!(
+                "initial dump {}, then {} × ({} of compute, checkpoint of {}) by {} processes",
+                mib(plan.initial_dump),
+                plan.checkpoints,
+                seconds(plan.compute),
+                mib(plan.checkpoint),
+                plan.writers
+            ),
+        ),
+        ("device", kind.to_owned()),
+        (
+            "controller",
+            format!(
+                "{}: utilization threshold {:.0} %, inactivity delay {}, sampling {}, size grain {}",
+                arguments.policy.name(),
+                plan.utilization_threshold * 100.0,
+                seconds(plan.inactivity_delay),
+                seconds(plan.sampling),
+                mib(plan.grain)
+            ),
+        ),
+        ("provider", format!("local files; {} to rent and {} to attach", seconds(plan.provider_latency), seconds(plan.provider_latency))),
+        ("money", money::explanation(plan)),
+        ("seed", plan.seed.to_string()),
+        ("machine", machine::description()),
+        ("volumes in", root.display().to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}
+
+fn answer(outcome: &Outcome, arguments: &Arguments) -> Result<(), Failure> {
+    let page = arguments.out.join("report.html");
+    let data = arguments.out.join("report.json");
+    let text = serde_json::to_string_pretty(outcome).doing(|| "cannot write the report as JSON".to_owned())?;
+    std::fs::write(&data, text).doing(|| format!("cannot write {}", data.display()))?;
+    std::fs::write(&page, report::html(outcome)?).doing(|| format!("cannot write {}", page.display()))?;
+    if arguments.json {
+        output::print_json(&outcome.without_series())
+    } else {
+        output::print(&format!("{}\nreport: {}", report::text(outcome), page.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_outranks_the_interruptions_that_it_causes() {
+        let interrupted = || Err::<(), _>(Failure::Interrupted("i".into()));
+        let failed = first_failure(vec![
+            (Mode::StaticSlow, interrupted()),
+            (Mode::StaticFast, Err(Failure::failed("no"))),
+            (Mode::Elastic, Ok(())),
+        ]);
+        assert_eq!(failed.unwrap_err().to_string(), "static-fast: no");
+        assert_eq!(first_failure(vec![(Mode::Elastic, interrupted())]).unwrap_err().status(), 130);
+        assert_eq!(first_failure(vec![(Mode::Elastic, Ok(1))]).unwrap(), [(Mode::Elastic, 1)]);
+    }
 }

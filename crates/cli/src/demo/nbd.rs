@@ -15,8 +15,10 @@ const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 const FLAG_NO_ZEROES: u16 = 1 << 1;
 const OPT_GO: u32 = 7;
 const REP_ACK: u32 = 1;
+#[cfg(test)]
 const REP_INFO: u32 = 3;
 const REP_ERROR: u32 = 1 << 31;
+#[cfg(test)]
 const INFO_EXPORT: u16 = 0;
 
 #[cfg(test)]
@@ -32,7 +34,6 @@ const OPTION_REPLY_MAX: u32 = 64 << 10;
 #[derive(Debug)]
 pub struct Client<S = UnixStream> {
     stream: S,
-    size: u64,
     next_handle: u64,
 }
 
@@ -75,16 +76,10 @@ impl<S: Read + Write> Client<S> {
         option.extend_from_slice(&[0; 6]);
         stream.write_all(&option)?;
         stream.flush()?;
-        let mut size = None;
         loop {
             let (kind, payload) = Self::option_reply(&mut stream)?;
             match kind {
                 REP_ACK => break,
-                REP_INFO if payload.len() >= 10 && payload[..2] == INFO_EXPORT.to_be_bytes() => {
-                    let mut bytes = [0; 8];
-                    bytes.copy_from_slice(&payload[2..10]);
-                    size = Some(u64::from_be_bytes(bytes));
-                }
                 kind if kind & REP_ERROR != 0 => {
                     return Err(protocol(format!(
                         "the server refused the export: {}",
@@ -94,8 +89,7 @@ impl<S: Read + Write> Client<S> {
                 _ => {}
             }
         }
-        let size = size.ok_or_else(|| protocol("the server did not say how large the export is"))?;
-        Ok(Self { stream, size, next_handle: 1 })
+        Ok(Self { stream, next_handle: 1 })
     }
 
     fn option_reply(stream: &mut S) -> io::Result<(u32, Vec<u8>)> {
@@ -111,12 +105,6 @@ impl<S: Read + Write> Client<S> {
         let mut payload = vec![0; length as usize];
         stream.read_exact(&mut payload)?;
         Ok((kind, payload))
-    }
-
-    /// Bytes of the export.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.size
     }
 
     fn send(&mut self, command: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<u64> {
@@ -189,5 +177,78 @@ impl<S: Read + Write> Client<S> {
     /// If the connection is broken already.
     pub fn disconnect(mut self) -> io::Result<()> {
         self.send(CMD_DISC, 0, 0, &[]).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// A server of one connection over `export`, with only what the client uses; refuses writes beyond the end.
+    fn serve(mut stream: UnixStream, mut export: Vec<u8>) -> io::Result<Vec<u8>> {
+        stream.write_all(&NBDMAGIC.to_be_bytes())?;
+        stream.write_all(&IHAVEOPT.to_be_bytes())?;
+        stream.write_all(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes())?;
+        let _flags: [u8; 4] = read(&mut stream)?;
+        let option: [u8; 22] = read(&mut stream)?;
+        assert_eq!(option[8..12], OPT_GO.to_be_bytes());
+        let mut info = INFO_EXPORT.to_be_bytes().to_vec();
+        info.extend_from_slice(&(export.len() as u64).to_be_bytes());
+        info.extend_from_slice(&1u16.to_be_bytes());
+        for (kind, payload) in [(REP_INFO, info.as_slice()), (REP_ACK, &[])] {
+            stream.write_all(&OPTION_REPLY.to_be_bytes())?;
+            stream.write_all(&OPT_GO.to_be_bytes())?;
+            stream.write_all(&kind.to_be_bytes())?;
+            stream.write_all(&(payload.len() as u32).to_be_bytes())?;
+            stream.write_all(payload)?;
+        }
+        loop {
+            let header: [u8; 28] = read(&mut stream)?;
+            let command = u16::from_be_bytes([header[6], header[7]]);
+            let offset = u64::from_be_bytes(header[16..24].try_into().unwrap()) as usize;
+            let length = u32::from_be_bytes(header[24..28].try_into().unwrap()) as usize;
+            let mut data = vec![0; if command == CMD_WRITE { length } else { 0 }];
+            stream.read_exact(&mut data)?;
+            let fits = offset + length <= export.len();
+            match command {
+                CMD_DISC => return Ok(export),
+                CMD_WRITE if fits => export[offset..offset + length].copy_from_slice(&data),
+                CMD_READ if fits => data = export[offset..offset + length].to_vec(),
+                _ => {}
+            }
+            stream.write_all(&SIMPLE_REPLY.to_be_bytes())?;
+            stream.write_all(&(if fits { 0 } else { libc::ENOSPC as u32 }).to_be_bytes())?;
+            stream.write_all(&header[8..16])?;
+            if command == CMD_READ {
+                stream.write_all(&data)?;
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = thread::spawn(move || serve(theirs, vec![0; 8192]).unwrap());
+        let mut client = Client::negotiate(ours).unwrap();
+        client.write(4096, &[7; 512]).unwrap();
+        client.flush().unwrap();
+        let mut found = [0; 1024];
+        client.read(4096, &mut found).unwrap();
+        assert_eq!((found[511], found[512]), (7, 0));
+        assert_eq!(client.write(8000, &[1; 512]).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        client.disconnect().unwrap();
+        assert_eq!(server.join().unwrap()[4096], 7);
+    }
+
+    #[test]
+    fn what_is_no_nbd_server_is_refused() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        assert!(Client::negotiate(ours).unwrap_err().to_string().contains("newstyle"));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(Client::negotiate(ours).is_err());
     }
 }

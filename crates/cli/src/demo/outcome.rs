@@ -54,6 +54,8 @@ pub struct Boost {
     pub drain_s: f64,
     /// Size of the caching volume.
     pub cache_gib: f64,
+    /// Most of it in use.
+    pub high_water_gib: f64,
 }
 
 /// One mode's run.
@@ -102,6 +104,7 @@ pub struct Outcome {
     /// How the devices were exported: "fuse" or "nbd".
     pub export: String,
     /// What was asked for and where it ran: name and value.
+    #[serde(serialize_with = "as_map")]
     pub parameters: Vec<(String, String)>,
     /// Of the run's end, UTC.
     pub date: String,
@@ -131,6 +134,11 @@ impl Outcome {
         }
         summary
     }
+}
+
+/// Pairs as an object that keeps their order.
+fn as_map<S: serde::Serializer>(pairs: &[(String, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
 fn ratio(value: f64, of: f64) -> f64 {
@@ -181,6 +189,7 @@ pub mod sample {
                     absorb_s: end - begin,
                     drain_s: 6.0,
                     cache_gib: [0.625, 0.25, 0.25, 0.25][number],
+                    high_water_gib: 0.2,
                 });
             }
             clock = end;

@@ -29,8 +29,8 @@ pub struct Board {
 impl Board {
     /// For stderr as it is.
     #[must_use]
-    pub fn new(quiet: bool) -> Self {
-        let lines = (std::io::stderr().is_terminal() && !quiet).then(MultiProgress::new);
+    pub fn new() -> Self {
+        let lines = (std::io::stderr().is_terminal()).then(MultiProgress::new);
         Self { lines, began: Instant::now() }
     }
 
@@ -78,6 +78,13 @@ impl Line {
     pub fn done(&self, what: &str) {
         if self.bar.is_none() {
             note(&format!("{:7.1} s  {:11}  {what}", self.began.elapsed().as_secs_f64(), self.mode.name()));
+        }
+    }
+
+    /// Shows how it goes while nothing is written.
+    pub fn tick(&self, live: &Live) {
+        if let Some(bar) = &self.bar {
+            self.show(bar.position(), live);
         }
     }
 

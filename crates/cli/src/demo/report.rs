@@ -22,9 +22,9 @@ fn row(mode: Mode, found: &ModeOutcome) -> [String; 7] {
     ]
 }
 
-const BOOST_HEADER: [&str; 6] = ["boost", "began", "attach", "absorb", "drain", "cache"];
+const BOOST_HEADER: [&str; 7] = ["boost", "began", "attach", "absorb", "drain", "cache", "most used"];
 
-fn boost_rows(outcome: &Outcome) -> Vec<[String; 6]> {
+fn boost_rows(outcome: &Outcome) -> Vec<[String; 7]> {
     let boosts = outcome.modes.get(&Mode::Elastic).map(|elastic| elastic.boosts.as_slice()).unwrap_or_default();
     let rows = boosts.iter().enumerate().map(|(index, boost)| {
         [
@@ -34,6 +34,7 @@ fn boost_rows(outcome: &Outcome) -> Vec<[String; 6]> {
             format!("{:.2} s", boost.absorb_s),
             format!("{:.2} s", boost.drain_s),
             format!("{:.0} MiB", boost.cache_gib * 1024.0),
+            format!("{:.0} MiB", boost.high_water_gib * 1024.0),
         ]
     });
     rows.collect()

@@ -128,42 +128,43 @@ fn put_away(directory: &Path) -> bool {
     fs::remove_dir_all(directory).is_ok()
 }
 
-/// Directories that may hold the work directory, best first: TMPDIR alone if it is set, else `out`'s and the usual
-/// places by free space.
+/// Places that may hold the work directory, each with its free bytes, the roomiest first: TMPDIR alone if it is set,
+/// else `out` and the usual places. Memory file systems are taken only if TMPDIR names one, because the demo's volumes
+/// would compete with the page cache.
 #[must_use]
-pub fn roots(out: Option<&Path>) -> Vec<PathBuf> {
+pub fn places(out: &Path) -> Vec<(PathBuf, u64)> {
     if let Some(directory) = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()) {
-        return vec![PathBuf::from(directory)];
+        let free = free_space(Path::new(&directory)).unwrap_or_default();
+        return vec![(PathBuf::from(directory), free)];
     }
     let here = std::env::current_dir().ok();
-    let places = [Path::new("/var/tmp"), Path::new("/tmp")].into_iter().chain(out).chain(here.as_deref());
-    let mut usable: Vec<(u64, PathBuf)> = Vec::new();
-    for place in places.filter(|place| is_writable(place)) {
+    let known = [Path::new("/var/tmp"), Path::new("/tmp"), out].into_iter().chain(here.as_deref());
+    let mut places: Vec<(PathBuf, u64)> = Vec::new();
+    for place in known.filter(|place| is_writable(place) && !is_memory(place)) {
         let Ok(free) = free_space(place) else { continue };
-        if !usable.iter().any(|(_, known)| known == place) {
-            usable.push((free, place.to_owned()));
+        if !places.iter().any(|(known, _)| known == place) {
+            places.push((place.to_owned(), free));
         }
     }
     // A stable sort: among places on one disk the first stays first.
-    usable.sort_by_key(|(free, _)| std::cmp::Reverse(*free));
-    usable.into_iter().map(|(_, place)| place).collect()
+    places.sort_by_key(|(_, free)| std::cmp::Reverse(*free));
+    places
 }
 
 fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// Bytes that this user can still write below `directory`; memory file systems count as full, because the demo's
-/// volumes would compete with the page cache.
+fn is_memory(directory: &Path) -> bool {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    rustix::fs::statfs(directory).is_ok_and(|found| i64::from(found.f_type) == TMPFS_MAGIC)
+}
+
+/// Bytes that this user can still write below `directory`.
 ///
 /// # Errors
 /// If the directory does not exist.
-pub fn free_space(directory: &Path) -> io::Result<u64> {
-    const TMPFS_MAGIC: u32 = 0x0102_1994;
-    let of_type = rustix::fs::statfs(directory)?;
-    if of_type.f_type as u32 == TMPFS_MAGIC {
-        return Ok(0);
-    }
+fn free_space(directory: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(directory)?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
@@ -190,6 +191,14 @@ mod tests {
         drop(running);
         assert!(!path.exists());
         assert!(sweep(&roots).is_empty());
+    }
+
+    #[test]
+    fn there_is_a_place_on_this_machine() {
+        let out = tempfile::tempdir().unwrap();
+        let found = places(out.path());
+        assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1), "{found:?}");
+        assert!(!found.is_empty());
     }
 
     #[test]

@@ -1,0 +1,329 @@
+//! The commands that talk to a running daemon over its control socket.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use surgetank_daemon::config::Config;
+use surgetank_daemon::control::{Client, ClientError, Request};
+use surgetank_daemon::status::{DeviceStatus, Phase, StatusReport};
+use surgetank_daemon::toml_error::nearest;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Where a daemon listens unless its configuration says otherwise.
+const DEFAULT_SOCKET: &str = "/run/surgetank/control.sock";
+/// Names another socket, for people who always talk to the same daemon.
+const SOCKET_VARIABLE: &str = "SURGETANK_SOCKET";
+/// Between two looks of `--wait`.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Which daemon, and how to answer.
+#[derive(Debug, Args)]
+pub struct Daemon {
+    /// Control socket of the daemon [default: $SURGETANK_SOCKET or /run/surgetank/control.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Daemon {
+    fn client(&self) -> Client {
+        let from_environment = || std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Client::new(self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into()))
+    }
+
+    fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.json { output::print_json(document) } else { output::print(&people()) }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Flags of `status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank status
+  surgetank status --json | jq '.devices[].phase'")]
+pub struct Status {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Status {
+    pub fn run(&self) -> Result<(), Failure> {
+        let report = self.daemon.client().status()?;
+        self.daemon.answer(&report, || people(&report))
+    }
+}
+
+/// A size in the unit that suits it.
+fn size(gib: f64) -> String {
+    if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
+}
+
+fn people(report: &StatusReport) -> String {
+    let mut table =
+        output::table(&["device", "address", "phase", "MiB/s", "of backing", "cache", "dirty", "boosts", "AGBs", "USD"]);
+    for device in &report.devices {
+        let caching = device.caching.as_ref();
+        table.add_row([
+            device.name.clone(),
+            if device.address.is_empty() { "not served".into() } else { device.address.clone() },
+            device.phase.to_string(),
+            format!("{:.1}", device.throughput_mib_s),
+            format!("{:.0} %", device.utilization * 100.0),
+            caching.map_or_else(|| "none".into(), |caching| size(caching.size_gib)),
+            caching.map_or_else(|| "-".into(), |caching| size(caching.dirty_gib)),
+            device.boosts.to_string(),
+            format!("{:.0}", device.cost_agbs),
+            device.cost_usd.map_or_else(|| "-".into(), |usd| format!("{usd:.4}")),
+        ]);
+    }
+    let mut text = table.to_string();
+    for device in &report.devices {
+        if let Some(reason) = &device.reason {
+            let retry = device.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
+            text.push_str(&format!("\n{}: {reason}{retry}", device.name));
+        }
+        if device.lost_bytes > 0 {
+            text.push_str(&format!(
+                "\n{}: {} bytes are lost and answer with an error until they are overwritten",
+                device.name, device.lost_bytes
+            ));
+        }
+    }
+    for warning in &report.warnings {
+        text.push_str(&format!("\nwarning: {warning}"));
+    }
+    text
+}
+
+/// A device of a daemon, and whether to wait.
+#[derive(Debug, Args)]
+pub struct Target {
+    /// Name of the device
+    device: String,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Target {
+    fn look(&self, client: &Client) -> Result<DeviceStatus, Failure> {
+        let report = client.status()?;
+        let names: Vec<&str> = report.devices.iter().map(|device| device.name.as_str()).collect();
+        if let Some(device) = report.devices.iter().find(|device| device.name == self.device) {
+            return Ok(device.clone());
+        }
+        let mend = match nearest(&self.device, names.iter().copied()) {
+            Some(near) => format!("did you mean \"{near}\"?"),
+            None => format!("this daemon has {}", names.join(", ")),
+        };
+        Err(Failure::Invalid(format!("there is no device \"{}\": {mend}", self.device)))
+    }
+
+    /// Asks, waits until the device is where `until` says, and answers its status.
+    fn ask(&self, request: &Request, done: &str, until: Option<fn(&DeviceStatus) -> bool>) -> Result<(), Failure> {
+        let client = self.daemon.client();
+        self.look(&client)?;
+        client.ask(request)?;
+        let mut status = self.look(&client)?;
+        if let Some(until) = until {
+            while !until(&status) {
+                if status.phase == Phase::Degraded {
+                    let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
+                    return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
+                }
+                std::thread::sleep(LOOK_AGAIN);
+                status = self.look(&client)?;
+            }
+        }
+        self.daemon.answer(&status, || format!("{}: {done}; phase {}", self.device, status.phase))
+    }
+}
+
+/// Flags of `boost`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank boost data
+  surgetank boost data --wait && run-the-checkpoint
+
+The device boosts before it sees the burst, so the time to rent a volume is not lost.")]
+pub struct Boost {
+    #[command(flatten)]
+    target: Target,
+    /// Return when the caching volume absorbs
+    #[arg(long)]
+    wait: bool,
+}
+
+impl Boost {
+    pub fn run(&self) -> Result<(), Failure> {
+        let request = Request::Boost { device: self.target.device.clone() };
+        self.target.ask(&request, "boosting", self.wait.then_some(|status| status.phase == Phase::Boost))
+    }
+}
+
+fn is_idle(status: &DeviceStatus) -> bool {
+    status.phase == Phase::Idle && status.caching.is_none()
+}
+
+/// Flags of `drain`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank drain data
+  surgetank drain data --wait
+
+Ends the boost now: dirty data go back to the backing volume with priority, then the caching volume is given back.")]
+pub struct Drain {
+    #[command(flatten)]
+    target: Target,
+    /// Return when everything is on the backing volume and the caching volume is given back
+    #[arg(long)]
+    wait: bool,
+}
+
+impl Drain {
+    pub fn run(&self) -> Result<(), Failure> {
+        let request = Request::Drain { device: self.target.device.clone() };
+        self.target.ask(&request, "draining", self.wait.then_some(is_idle))
+    }
+}
+
+/// Flags of `detach`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank detach data --wait
+  surgetank detach data --accept-loss
+  surgetank detach data --accept-loss --config /etc/surgetank.toml   (no daemon runs)
+
+Drains what is left, then gives the caching volume back. With --accept-loss a caching volume that failed or is
+missing is given up together with the data that only it had; the device then holds what the backing volume has.")]
+pub struct Detach {
+    #[command(flatten)]
+    target: Target,
+    /// Give up data that a failed or missing caching volume had
+    #[arg(long)]
+    accept_loss: bool,
+    /// Do it in the records of a daemon that does not run
+    #[arg(long, value_name = "FILE", requires = "accept_loss", conflicts_with_all = ["wait", "socket"])]
+    config: Option<PathBuf>,
+    /// Return when the caching volume is given back
+    #[arg(long)]
+    wait: bool,
+}
+
+impl Detach {
+    pub fn run(&self) -> Result<(), Failure> {
+        let device = &self.target.device;
+        if let Some(file) = &self.config {
+            let config = Config::load(file).map_err(Failure::invalid)?;
+            surgetank_daemon::accept_loss_offline(&config, device).map_err(Failure::Failed)?;
+            let accepted = serde_json::json!({ "device": device, "loss_accepted": true });
+            return self.target.daemon.answer(&accepted, || format!("{device}: the loss is accepted; start the daemon"));
+        }
+        let request = Request::Detach { device: device.clone(), accept_loss: self.accept_loss };
+        self.target.ask(&request, "detaching", self.wait.then_some(is_idle))
+    }
+}
+
+/// Flags of `resize`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank resize data && resize2fs /dev/loop0
+
+Grow the backing volume at its provider first; the device then follows, in use, and the file system can be grown.")]
+pub struct Resize {
+    #[command(flatten)]
+    target: Target,
+}
+
+impl Resize {
+    pub fn run(&self) -> Result<(), Failure> {
+        let client = self.target.daemon.client();
+        self.target.look(&client)?;
+        let answer = client.ask(&Request::Resize { device: self.target.device.clone() })?;
+        let gib = answer["size_bytes"].as_u64().unwrap_or_default() as f64 / (1u64 << 30) as f64;
+        let resized = serde_json::json!({ "device": self.target.device, "size_gib": gib });
+        self.target.daemon.answer(&resized, || format!("{}: {}", self.target.device, size(gib)))
+    }
+}
+
+/// Flags of `gc`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank gc
+  surgetank gc --json
+
+Gives back rented volumes that carry this daemon's name and that none of its devices knows of. The daemon does this
+by itself at its start and every few minutes; a volume that may hold data is never deleted.")]
+pub struct Gc {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Gc {
+    pub fn run(&self) -> Result<(), Failure> {
+        let swept = self.daemon.client().gc()?;
+        self.daemon.answer(&swept, || {
+            let mut lines: Vec<String> = swept.deleted.iter().map(|volume| format!("deleted {volume}")).collect();
+            lines.extend(swept.detached.iter().map(|volume| format!("detached {volume}; the next sweep deletes it")));
+            lines.extend(swept.warnings.iter().map(|warning| format!("warning: {warning}")));
+            if lines.is_empty() {
+                lines.push("no volume is left over".into());
+            }
+            lines.join("\n")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_daemon::status::CachingStatus;
+
+    use super::*;
+
+    fn device() -> DeviceStatus {
+        DeviceStatus {
+            name: "data".into(),
+            export: "fuse".into(),
+            address: "/dev/loop0".into(),
+            size_gib: 50.0,
+            phase: Phase::Boost,
+            reason: Some("the quota is used up".into()),
+            retry_s: Some(8.2),
+            throughput_mib_s: 150.0,
+            utilization: 4.5,
+            caching: Some(CachingStatus {
+                volume: "vol-1".into(),
+                size_gib: 10.0,
+                dirty_gib: 0.25,
+                high_water_gib: 0.5,
+            }),
+            boosts: 3,
+            next_cache_gib: Some(4.0),
+            cost_agbs: 12345.6,
+            cost_usd: None,
+            lost_ranges: Vec::new(),
+            lost_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn people_see_every_device_and_why_it_waits() {
+        let text = people(&StatusReport { devices: vec![device()], warnings: vec!["look".into()] });
+        for part in ["data", "/dev/loop0", "boost", "150.0", "450 %", "10.0 GiB", "256 MiB", "12346"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(text.contains("data: the quota is used up (tries again in 8 s)"), "{text}");
+        assert!(text.contains("4096 bytes are lost") && text.contains("warning: look"));
+    }
+}

@@ -1,0 +1,137 @@
+//! `surgetank serve`: the daemon in the foreground, as systemd wants it.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clap::Args;
+use surgetank_daemon::config::Config;
+use surgetank_daemon::control::Client;
+use surgetank_daemon::{Daemon, StartError};
+use surgetank_daemon::status::StatusReport;
+
+use crate::failure::Failure;
+use crate::logging;
+use crate::output::{self, note};
+use crate::signals::Interrupt;
+
+/// How often the daemon is asked whether somebody stopped it over its control socket.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank serve --config /etc/surgetank/surgetank.toml
+  surgetank serve --config surgetank.toml --check
+  SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
+
+SIGTERM and SIGINT stop it: requests in flight are finished, and dirty data stay on their caching volume or are
+drained first, as on_stop in the configuration says. A second signal says what it still waits for.")]
+pub struct Arguments {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the configuration and stop
+    #[arg(long)]
+    check: bool,
+    /// Form of the log on stderr
+    #[arg(long, value_enum, default_value_t = logging::Form::Text)]
+    log: logging::Form,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let config = Config::load(&self.config).map_err(Failure::invalid)?;
+        if self.check {
+            let count = config.devices.len();
+            return output::print(&format!("{}: valid, {count} device{}", self.config.display(), if count == 1 { "" } else { "s" }));
+        }
+        logging::start(self.log, tracing::Level::INFO)?;
+        let interrupt = Interrupt::install()
+            .map_err(|error| Failure::Failed(format!("the signal handlers cannot be installed: {error}")))?;
+        let daemon = Daemon::start(config).map_err(|error| match error {
+            StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
+            StartError::Failed(text) => Failure::Failed(text),
+        })?;
+        output::print(&addresses(&daemon.status()))?;
+        notify("READY=1");
+        while !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {}
+        notify("STOPPING=1");
+        stop(daemon, &interrupt)
+    }
+}
+
+/// One line a device: its name and where to open it, or why not.
+fn addresses(report: &StatusReport) -> String {
+    let width = report.devices.iter().map(|device| device.name.len()).max().unwrap_or_default();
+    let lines = report.devices.iter().map(|device| {
+        let place = match (&device.address, &device.reason) {
+            (address, _) if !address.is_empty() => address.clone(),
+            (_, Some(reason)) => format!("not served: {reason}"),
+            (_, None) => "not served".into(),
+        };
+        format!("{:width$}  {place}\n", device.name)
+    });
+    lines.collect()
+}
+
+/// Stops the daemon; each further signal is answered with what it waits for.
+fn stop(daemon: Daemon, interrupt: &Interrupt) -> Result<(), Failure> {
+    let client = Client::new(daemon.control_socket());
+    let (ended, end) = mpsc::channel();
+    let stopping = std::thread::Builder::new().name("stop".into()).spawn(move || {
+        daemon.stop();
+        let _ = ended.send(());
+    });
+    let stopping = stopping.map_err(|error| Failure::Failed(format!("a thread cannot be started: {error}")))?;
+    let mut seen = interrupt.count().max(1);
+    while let Err(mpsc::RecvTimeoutError::Timeout) = end.recv_timeout(LOOK_AGAIN) {
+        let count = interrupt.count();
+        if count > seen {
+            seen = count;
+            note(&format!("surgetank: {}", waiting_for(client.status().ok().as_ref())));
+        }
+    }
+    stopping.join().map_err(|_| Failure::Failed("the daemon did not stop in order: see the log".into()))
+}
+
+fn waiting_for(report: Option<&StatusReport>) -> String {
+    let devices = report.map(|report| report.devices.as_slice()).unwrap_or_default();
+    let busy = devices.iter().filter_map(|device| {
+        let caching = device.caching.as_ref()?;
+        Some(format!("{} ({}, {:.2} GiB to drain)", device.name, device.phase, caching.dirty_gib))
+    });
+    let busy: Vec<_> = busy.collect();
+    if busy.is_empty() {
+        "still stopping: waiting for requests in flight and for the exports to close (is a file system mounted?)".into()
+    } else {
+        format!("still stopping: waiting for {}", busy.join(", "))
+    }
+}
+
+/// Tells systemd, if it listens (sd_notify(3)).
+fn notify(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = sent {
+        tracing::warn!(%error, "systemd cannot be told \"{state}\"");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_second_signal_says() {
+        assert!(waiting_for(None).starts_with("still stopping"));
+        assert!(waiting_for(Some(&StatusReport::default())).contains("requests in flight"));
+    }
+}

@@ -1,0 +1,187 @@
+//! The command line as scripts and people meet it: help, exit statuses, errors, JSON.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn surgetank(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    command.args(arguments).env_remove("SURGETANK_SOCKET").env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The command fails with this status, with one sentence on stderr and nothing on stdout.
+#[track_caller]
+fn refused(arguments: &[&str], status: i32) -> String {
+    let output = surgetank(arguments);
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+    let said = stderr(&output);
+    assert!(said.starts_with("surgetank: ") && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
+    said
+}
+
+const COMMANDS: [&str; 10] =
+    ["serve", "status", "boost", "drain", "detach", "resize", "gc", "inspect", "demo", "completions"];
+
+#[test]
+fn help_lists_the_commands_and_hides_the_internal_ones() {
+    for flag in ["--help", "-h", "help"] {
+        let output = surgetank(&[flag]);
+        assert_eq!(output.status.code(), Some(0));
+        let text = stdout(&output);
+        for command in COMMANDS {
+            assert!(text.contains(&format!("\n  {command}")), "{command} in {text}");
+        }
+        assert!(!text.contains("demo-writer") && !text.contains("\n  man"), "{text}");
+        assert_eq!(stderr(&output), "");
+    }
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    for command in COMMANDS {
+        let output = surgetank(&[command, "--help"]);
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        assert!(stdout(&output).contains(&format!("Examples:\n  surgetank {command}")), "{command}");
+    }
+}
+
+#[test]
+fn the_version_is_printed() {
+    assert_eq!(stdout(&surgetank(&["--version"])), format!("surgetank {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn wrong_use_is_status_2() {
+    for arguments in [
+        &[][..],
+        &["fly"],
+        &["status", "--fast"],
+        &["serve"],
+        &["boost"],
+        &["inspect"],
+        &["completions", "tcsh"],
+        &["demo", "--policy", "best"],
+        &["demo", "--seed", "many"],
+        &["detach", "data", "--config", "x.toml"],
+    ] {
+        let output = surgetank(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+        assert!(!stderr(&output).is_empty());
+    }
+}
+
+#[test]
+fn without_a_daemon_the_mend_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("none.sock");
+    let socket = socket.to_str().unwrap();
+    for arguments in [
+        &["status", "--socket", socket][..],
+        &["status", "--json", "--socket", socket],
+        &["boost", "data", "--socket", socket],
+        &["drain", "data", "--wait", "--socket", socket],
+        &["detach", "data", "--socket", socket],
+        &["resize", "data", "--socket", socket],
+        &["gc", "--socket", socket],
+    ] {
+        let said = refused(arguments, 1);
+        assert!(said.contains(socket) && said.contains("surgetank serve"), "{said}");
+    }
+}
+
+#[test]
+fn errors_in_a_configuration_have_file_line_and_column() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bad.toml");
+    let path = file.to_str().unwrap();
+    for (text, place, part) in [
+        ("[device.data]\nbackin = \"/dev/vdb\"\n", "2:1", "backing"),
+        ("[device.data]\nbacking = \"/x\"\nbacking_limits = { bandwidth = 33 }\n", "3:33", "unit"),
+        ("[device.data]\nbacking = \"/x\"\nbacking_limits = { bandwidth = \"33 MiB\" }\n", "3:32", "MiB/s"),
+        ("[device.data\n", "1:13", ""),
+        ("", "", "device"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let said = refused(&["serve", "--config", path], 2);
+        let line: usize = place.split(':').next().and_then(|line| line.parse().ok()).unwrap_or(0);
+        let prefix = if line == 0 { format!("surgetank: {path}: ") } else { format!("surgetank: {path}:{line}:") };
+        assert!(said.starts_with(&prefix) && said.contains(part), "{text:?}: {said}");
+    }
+    std::fs::write(&file, [0xff, 0xfe, 0x00]).unwrap();
+    refused(&["serve", "--config", path], 2);
+    let missing = directory.path().join("missing.toml");
+    assert!(refused(&["serve", "--config", missing.to_str().unwrap()], 2).contains("missing.toml"));
+}
+
+#[test]
+fn a_valid_configuration_is_checked_without_serving() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("good.toml");
+    std::fs::write(&file, "[device.data]\nbacking = \"/dev/vdb\"\nbacking_limits = { bandwidth = \"33 MiB/s\" }\n").unwrap();
+    let output = surgetank(&["serve", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).ends_with("valid, 1 device\n"));
+}
+
+#[test]
+fn inspect_refuses_what_is_no_caching_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::write(path("empty"), "").unwrap();
+    std::fs::write(path("garbage"), vec![0xa5; 1 << 20]).unwrap();
+    std::fs::write(path("zeroes"), vec![0; 1 << 20]).unwrap();
+    for name in ["empty", "garbage", "zeroes"] {
+        let said = refused(&["inspect", path(name).to_str().unwrap()], 2);
+        assert!(said.contains("is not a surgetank caching volume"), "{said}");
+    }
+    for other in [path("missing").as_path(), directory.path(), Path::new("/dev/null")] {
+        refused(&["inspect", "--json", other.to_str().unwrap()], 2);
+    }
+}
+
+#[test]
+fn completions_are_written_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = surgetank(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        let script = stdout(&output);
+        assert!(script.contains("inspect") && !script.contains("demo-writer"), "{shell}");
+    }
+}
+
+#[test]
+fn man_pages_are_written_for_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("man1");
+    assert_eq!(surgetank(&["man", target.to_str().unwrap()]).status.code(), Some(0));
+    let page = std::fs::read_to_string(target.join("surgetank.1")).unwrap();
+    assert!(page.contains(".TH surgetank 1"), "{page}");
+    for command in COMMANDS {
+        assert!(target.join(format!("surgetank-{command}.1")).is_file(), "{command}");
+    }
+    assert!(!target.join("surgetank-demo-writer.1").exists());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_surgetank"))
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(stderr(&output), "");
+    assert_eq!(output.status.code(), Some(0));
+}

@@ -1,0 +1,130 @@
+//! `serve` and the commands that talk to it, over NBD in a temporary directory: no rights needed.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+struct Server {
+    child: Child,
+    directory: tempfile::TempDir,
+    socket: PathBuf,
+}
+
+fn binary() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    command.env_remove("SURGETANK_SOCKET").env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    command
+}
+
+fn configuration(directory: &Path) -> String {
+    let at = |name: &str| directory.join(name).display().to_string();
+    format!(
+        "state_directory = \"{}\"\nrun_directory = \"{}\"\n\
+         [provider.local]\ndirectory = \"{}\"\n\
+         [device.data]\nbacking = \"{}\"\nexport = \"nbd\"\nbacking_limits = {{ bandwidth = \"33 MiB/s\" }}\n\
+         [device.data.caching]\nprovider = \"local\"\nvolume_type = \"fast\"\ninitial_size = \"64 MiB\"\n\
+         [device.data.policy]\nsampling = \"50 ms\"\nsize_grain = \"16 MiB\"\n",
+        at("state"),
+        at("run"),
+        at("volumes"),
+        at("backing.img"),
+    )
+}
+
+impl Server {
+    /// A daemon that is ready, as systemd would know it.
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("surgetank.toml");
+        std::fs::write(&file, configuration(directory.path())).unwrap();
+        std::fs::File::create(directory.path().join("backing.img")).unwrap().set_len(256 << 20).unwrap();
+        let notify = directory.path().join("notify");
+        let systemd = UnixDatagram::bind(&notify).unwrap();
+        systemd.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut child = binary()
+            .args(["serve", "--config", file.to_str().unwrap()])
+            .env("NOTIFY_SOCKET", &notify)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("data  nbd+unix://"), "{line}");
+        let mut message = [0; 64];
+        let length = systemd.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1");
+        let socket = directory.path().join("run/control.sock");
+        Self { child, directory, socket }
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        binary().args(arguments).arg("--socket").arg(&self.socket).output().unwrap()
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.ask(&[arguments, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn stop(mut self) -> (i32, String) {
+        let id = i32::try_from(self.child.id()).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(id).unwrap(), rustix::process::Signal::TERM).unwrap();
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code().unwrap_or(-1), log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_device_is_served_boosted_drained_and_stopped() {
+    let server = Server::start();
+    let status = server.json(&["status"]);
+    let device = &status["devices"][0];
+    assert_eq!((&device["name"], &device["phase"], &device["export"]), (&"data".into(), &"idle".into(), &"nbd".into()));
+    assert!(device["caching"].is_null() && device["cost_agbs"].is_number() && device["boosts"] == 0);
+
+    let boosted = server.json(&["boost", "data", "--wait"]);
+    assert_eq!(boosted["phase"], "boost");
+    assert_eq!(boosted["caching"]["size_gib"], 0.0625);
+    let people = server.ask(&["status"]);
+    assert!(String::from_utf8(people.stdout).unwrap().contains("64 MiB"));
+
+    let drained = server.json(&["drain", "data", "--wait"]);
+    assert_eq!((&drained["phase"], &drained["boosts"]), (&"idle".into(), &1.into()));
+    assert!(server.json(&["gc"])["deleted"].as_array().unwrap().is_empty());
+
+    let wrong = server.ask(&["boost", "dta"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("did you mean \"data\"?"));
+
+    let file = server.directory.path().join("surgetank.toml");
+    let second = binary().args(["serve", "--config", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8(second.stderr).unwrap().contains("another surgetank daemon"));
+
+    let (status, log) = server.stop();
+    assert_eq!(status, 0, "{log}");
+}
+
+#[test]
+fn a_backing_volume_that_grew_is_followed() {
+    let server = Server::start();
+    let backing = std::fs::File::options().write(true).open(server.directory.path().join("backing.img")).unwrap();
+    backing.set_len(512 << 20).unwrap();
+    assert_eq!(server.json(&["resize", "data"])["size_gib"], 0.5);
+    assert_eq!(server.stop().0, 0);
+}
