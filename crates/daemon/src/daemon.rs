@@ -27,6 +27,9 @@ use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
 use crate::steps::random_name;
 use crate::sweep::{Sweeper, Swept};
 
+/// How long a daemon that was killed may take to let go of its state directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
@@ -429,7 +432,13 @@ fn lock_state(directory: &Path) -> Result<File, StartError> {
     files::make_directory(directory).map_err(failed)?;
     let path: PathBuf = directory.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+    let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    while locked == Err(rustix::io::Errno::WOULDBLOCK) && std::time::Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(20));
+        locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    match locked {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::Failed(format!(
             "another surgetank daemon uses the state directory {}: stop it first, or give this one its own state_directory",

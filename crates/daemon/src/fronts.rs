@@ -10,6 +10,7 @@ use surgetank_device::front::{self, FuseConfig, FuseFront, FuseHandle, reclaim};
 
 use crate::config::{DeviceConfig, Export};
 use crate::files;
+use crate::link::Link;
 
 /// How long the kernel may take to set the loop device up.
 const SET_UP_PATIENCE: Duration = Duration::from_secs(60);
@@ -31,7 +32,7 @@ pub enum Control {
     /// It is up from the start, at this address, and goes down with its front.
     Nbd(String),
     /// The kernel asks for data while the loop device comes and goes.
-    Fuse(FuseHandle),
+    Fuse(FuseHandle, Link),
 }
 
 /// Opens an export of `size` bytes.
@@ -90,8 +91,9 @@ fn fuse(export: front::Export, run_directory: &Path) -> Result<Opened, String> {
         tracing::debug!(%error, "memory is not locked");
     }
     let config = FuseConfig { export, run_directory: run_directory.to_owned(), session_threads: 1 };
+    let link = Link::new(run_directory, &config.export.name);
     let front = FuseFront::start(&config).map_err(|error| error.to_string())?;
-    let control = Control::Fuse(front.handle());
+    let control = Control::Fuse(front.handle(), link);
     Ok(Opened { front: Box::new(front), kind: "fuse", control })
 }
 
@@ -103,17 +105,21 @@ impl Control {
     pub fn address(&self) -> Result<String, String> {
         match self {
             Self::Nbd(address) => Ok(address.clone()),
-            Self::Fuse(handle) => match handle.wait_ready(SET_UP_PATIENCE) {
-                Ok(path) => Ok(path.display().to_string()),
-                Err(error) => Err(error.to_string()),
-            },
+            Self::Fuse(handle, link) => {
+                let device = handle.wait_ready(SET_UP_PATIENCE).map_err(|error| error.to_string())?;
+                if let Err(error) = link.point_to(&device) {
+                    tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
+                }
+                Ok(device.display().to_string())
+            }
         }
     }
 
     /// Takes the export down while the front is served. A device that is in use is waited for; then what the file
     /// systems have not written yet is written, and the device ends under them.
     pub fn close(&self, device: &str) {
-        let Self::Fuse(handle) = self else { return };
+        let Self::Fuse(handle, link) = self else { return };
+        link.remove();
         let give_up = Instant::now() + CLOSE_PATIENCE;
         let mut told = false;
         while let Err(error) = handle.close() {

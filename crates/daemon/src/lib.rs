@@ -15,6 +15,7 @@ mod effects;
 mod files;
 mod fronts;
 pub mod journal;
+pub mod link;
 pub mod opening;
 pub mod owner;
 mod reconciler;

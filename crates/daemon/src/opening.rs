@@ -28,7 +28,7 @@ pub enum Purpose {
 }
 
 /// How long the lock of a volume may outlive the process that held it: until its I/O in flight has ended.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// How long reading two blocks may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -59,10 +59,8 @@ fn open_patiently(path: &Path) -> Result<FileVolume, String> {
     loop {
         match FileVolume::open(path, Options::default()) {
             Ok(volume) => return Ok(volume),
-            // A living holder is named; a dead one's lock goes away by itself.
-            Err(OpenError::InUse { use_, .. })
-                if use_.contains("another program") && std::time::Instant::now() < give_up =>
-            {
+            // A dying holder lets go by itself; a living one is named in the end.
+            Err(OpenError::InUse { .. }) if std::time::Instant::now() < give_up => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(error) => return Err(error.to_string()),

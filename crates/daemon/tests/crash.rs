@@ -1,0 +1,298 @@
+//! The daemon is killed without warning at every step of a boost's life cycle, and at random moments, and started
+//! again: everything acknowledged is read back, no volume is left behind.
+//!
+//! The daemon runs in a child process: this test program itself, at the test `daemon_in_a_child`.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Machine, Nbd, Shape, eventually, pattern};
+use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
+use surgetank_model::random::Random;
+
+const CONFIG: &str = "SURGETANK_TEST_CONFIG";
+const CRASH_AT: &str = "SURGETANK_CRASH_AT";
+const BLOCK: usize = 64 << 10;
+const BLOCKS: u64 = 128;
+
+/// Every point that a boost passes, in about this order. The second numbers are for points that are passed twice.
+const POINTS: &[&str] = &[
+    "create:before",
+    "create:after",
+    "created:after",
+    "attach:before",
+    "attach:after",
+    "adopt:before",
+    "owner:before",
+    "owner:after",
+    "adopt:after",
+    "adopted:after",
+    "drain:before",
+    "drain:after",
+    "release:before",
+    "owner:before:2",
+    "owner-untag:before",
+    "owner:after:2",
+    "release:after",
+    "clean:before",
+    "clean:after",
+    "detach:before",
+    "detach:after",
+    "delete:before",
+    "delete:after",
+    "forget:before",
+    "forget:after",
+];
+
+/// Points that a daemon passes which finds a dirty caching volume at its start.
+const POINTS_OF_RECOVERY: &[&str] = &[
+    "recover:before",
+    "recover:after",
+    "drain:after",
+    "release:before",
+    "owner:before",
+    "owner-untag:before",
+    "owner:after",
+    "release:after",
+    "clean:before",
+    "clean:after",
+    "detach:before",
+    "detach:after",
+    "delete:before",
+    "delete:after",
+    "forget:before",
+    "forget:after",
+];
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    let Some(file) = std::env::var_os(CONFIG) else { return };
+    let daemon = Daemon::start(Config::load(Path::new(&file)).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    while !daemon.wait_stop(Duration::from_secs(600)) {}
+    daemon.stop();
+}
+
+struct Running {
+    child: Child,
+    client: Client,
+    socket: PathBuf,
+}
+
+impl Running {
+    fn start(machine: &Machine, crash_at: Option<&str>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.env(CONFIG, machine.path("config.toml")).env_remove(CRASH_AT);
+        if let Some(point) = crash_at {
+            command.env(CRASH_AT, point);
+        }
+        let log = std::fs::File::create(machine.path("log")).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let client = Client::new(machine.path("run/control.sock"));
+        let mut running = Self { child, client, socket: machine.path("run/data.sock") };
+        eventually("the daemon answers or has died", || running.client.status().is_ok() || running.dead());
+        running
+    }
+
+    fn dead(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn was_killed(&mut self) -> bool {
+        self.child.wait().unwrap().signal() == Some(9)
+    }
+
+    fn phase(&self) -> Option<Phase> {
+        self.client.status().ok().map(|status| status.devices[0].phase)
+    }
+
+    fn nbd(&mut self) -> Option<Nbd> {
+        let mut nbd = None;
+        eventually("the export answers or the daemon has died", || {
+            nbd = Nbd::connect(&self.socket).ok();
+            nbd.is_some() || self.dead()
+        });
+        nbd
+    }
+
+    fn stop(mut self) {
+        self.client.ask(&Request::Stop).unwrap();
+        assert!(self.child.wait().unwrap().success(), "a clean stop");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What the device must hold: for each block the versions that may be read.
+#[derive(Default)]
+struct Oracle {
+    acknowledged: BTreeMap<u64, u64>,
+    /// Sent and not answered when the daemon died: either is right.
+    uncertain: Option<(u64, u64)>,
+    version: u64,
+}
+
+impl Oracle {
+    /// Writes a block; false if the daemon died meanwhile.
+    fn write(&mut self, nbd: &mut Nbd, block: u64) -> bool {
+        self.version += 1;
+        let offset = block * BLOCK as u64;
+        if nbd.write(offset, &pattern(offset, self.version, BLOCK)).is_err() {
+            self.uncertain = Some((block, self.version));
+            return false;
+        }
+        self.acknowledged.insert(block, self.version);
+        true
+    }
+
+    fn expects(&self, block: u64, bytes: &[u8]) -> bool {
+        let offset = block * BLOCK as u64;
+        let holds = |version: u64| if version == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == pattern(offset, version, BLOCK) };
+        holds(self.acknowledged.get(&block).copied().unwrap_or(0))
+            || self.uncertain.is_some_and(|(uncertain, version)| uncertain == block && holds(version))
+    }
+
+    /// Checks everything through the device; what is read of an uncertain block is certain from then on.
+    fn check(&mut self, nbd: &mut Nbd, context: &str) {
+        for block in 0..BLOCKS {
+            let bytes = nbd.read(block * BLOCK as u64, BLOCK).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(self.expects(block, &bytes), "{context}: block {block} is not what was acknowledged");
+            if let Some((uncertain, version)) = self.uncertain
+                && uncertain == block
+                && bytes == pattern(block * BLOCK as u64, version, BLOCK)
+            {
+                self.acknowledged.insert(block, version);
+            }
+        }
+        self.uncertain = None;
+    }
+
+    fn check_file(&self, path: &Path, context: &str) {
+        let bytes = std::fs::read(path).unwrap();
+        for (block, bytes) in bytes.chunks(BLOCK).enumerate().take(BLOCKS as usize) {
+            assert!(self.expects(block as u64, bytes), "{context}: block {block} of the backing volume is wrong");
+        }
+    }
+}
+
+fn machine() -> (Machine, PathBuf) {
+    let machine = Machine::new();
+    let backing = machine.backing("backing", 32 << 20);
+    let shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    let text = machine.config_text(&[("data", backing.to_str().unwrap())], &shape);
+    std::fs::write(machine.path("config.toml"), text).unwrap();
+    (machine, backing)
+}
+
+/// A whole boost with writes before, during and after it, until it is over or the daemon has died. True: it died.
+fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> bool {
+    let Some(mut nbd) = running.nbd() else { return true };
+    let mut write = |oracle: &mut Oracle, nbd: &mut Nbd| oracle.write(nbd, random.below(BLOCKS));
+    for _ in 0..4 {
+        if !write(oracle, &mut nbd) {
+            return true;
+        }
+    }
+    if running.client.ask(&Request::Boost { device: "data".into() }).is_err() {
+        return true;
+    }
+    eventually("boost", || running.phase() == Some(Phase::Boost) || running.dead());
+    for round in 0..40 {
+        if !write(oracle, &mut nbd) || (round % 8 == 7 && nbd.flush().is_err()) {
+            return true;
+        }
+    }
+    if running.client.ask(&Request::Drain { device: "data".into() }).is_err() {
+        return true;
+    }
+    for _ in 0..4 {
+        if !write(oracle, &mut nbd) {
+            return true;
+        }
+    }
+    eventually("idle", || running.phase() == Some(Phase::Idle) || running.dead());
+    running.dead()
+}
+
+/// Starts the daemon again: everything is there, the volume is given back, the backing volume alone holds it all.
+fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &str) {
+    let mut running = Running::start(machine, None);
+    let mut nbd = running.nbd().unwrap_or_else(|| {
+        let log = std::fs::read_to_string(machine.path("log")).unwrap();
+        panic!("{context}: the daemon does not start again: {log}")
+    });
+    oracle.check(&mut nbd, context);
+    eventually(&format!("{context}: idle"), || running.phase() == Some(Phase::Idle));
+    assert_eq!(machine.rented(), 0, "{context}: a volume was left behind");
+    oracle.check(&mut nbd, context);
+    running.stop();
+    oracle.check_file(backing, context);
+}
+
+#[test]
+fn a_kill_at_every_step_loses_nothing_and_leaves_nothing() {
+    for point in POINTS {
+        let (machine, backing) = machine();
+        let (mut oracle, mut random) = (Oracle::default(), Random::from_seed(1));
+        let mut running = Running::start(&machine, Some(point));
+        assert!(boost(&mut running, &mut oracle, &mut random), "{point} was not passed");
+        assert!(running.was_killed(), "{point}: the daemon ended otherwise");
+        recovers(&machine, &backing, &mut oracle, point);
+    }
+}
+
+#[test]
+fn a_second_kill_while_recovering_changes_nothing() {
+    for point in POINTS_OF_RECOVERY {
+        let (machine, backing) = machine();
+        let (mut oracle, mut random) = (Oracle::default(), Random::from_seed(2));
+        let mut running = Running::start(&machine, Some("drain:before"));
+        assert!(boost(&mut running, &mut oracle, &mut random));
+        assert!(running.was_killed());
+        let mut again = Running::start(&machine, Some(point));
+        eventually(&format!("{point} is passed"), || again.dead());
+        let log = || std::fs::read_to_string(machine.path("log")).unwrap();
+        assert!(again.was_killed(), "{point}: the daemon ended otherwise: {}", log());
+        recovers(&machine, &backing, &mut oracle, point);
+    }
+}
+
+#[test]
+fn kills_at_random_moments_lose_nothing_and_leave_nothing() {
+    let mut random = Random::from_seed(3);
+    let (machine, backing) = machine();
+    let mut oracle = Oracle::default();
+    for round in 0..12 {
+        let context = format!("round {round}");
+        let mut running = Running::start(&machine, None);
+        let mut nbd = running.nbd().unwrap();
+        oracle.check(&mut nbd, &context);
+        let killer = {
+            let (pid, delay) = (running.child.id(), Duration::from_millis(random.below(900)));
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                // SAFETY: signals our own child, which is waited for only after this thread has ended.
+                unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+            })
+        };
+        while !boost(&mut running, &mut oracle, &mut random) {}
+        killer.join().unwrap();
+        assert!(running.was_killed());
+    }
+    recovers(&machine, &backing, &mut oracle, "at the end");
+}
