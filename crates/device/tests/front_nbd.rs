@@ -424,6 +424,7 @@ fn fio_verifies() {
                 "--size=32M",
                 "--verify=crc32c",
                 "--verify_fatal=1",
+                "--verify_state_save=0",
                 "--randseed=7",
                 "--group_reporting",
             ],

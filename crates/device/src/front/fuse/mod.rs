@@ -5,15 +5,17 @@
 //! the set-up on one that [`FuseFront::start`] starts, the teardown on whichever calls [`FuseHandle::close`], both
 //! while the device's thread serves.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder, OpenOptions};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fuser::{MountOption, Session, SessionACL};
+use fuser::{Session, SessionACL};
+use rustix::mount::MountFlags;
 
 use self::filesystem::{Calls, DiskFilesystem, FILE, Reply};
 use self::loop_device::LoopDevice;
@@ -150,23 +152,34 @@ fn prepare(config: &FuseConfig) -> Result<PathBuf, FrontError> {
 
 fn mount(config: &FuseConfig, directory: &Path, calls: &Arc<Calls>) -> Result<Session<DiskFilesystem>, FrontError> {
     let mut options = fuser::Config::default();
-    options.mount_options = vec![
-        MountOption::FSName(format!("surgetank-{}", config.export.name)),
-        MountOption::Subtype("surgetank".into()),
-        MountOption::NoExec,
-        MountOption::NoAtime,
-    ];
     options.acl = SessionACL::Owner;
     options.n_threads = Some(config.session_threads.max(1));
     options.clone_fd = config.session_threads > 1;
     let filesystem = DiskFilesystem::new(config.export.clone(), Arc::clone(calls));
-    Session::new(filesystem, directory, &options).map_err(|error| {
+    let failed = |error: std::io::Error| {
         FrontError::new(
             &format!("cannot mount FUSE on {}", directory.display()),
             error,
             "run as root with the fuse module loaded, or export with nbd",
         )
+    };
+    let channel = mount_kernel(&config.export.name, directory).map_err(failed)?;
+    Session::from_fd(filesystem, channel, options.acl, options).map_err(|error| {
+        let _ = stale::unmount_any(directory);
+        failed(error)
     })
+}
+
+/// Mounts, and gives the channel to the kernel. Not left to fuser: its session unmounts the path when it ends, and one
+/// that outlived its front, because the device was in use, would take the mount of its successor away.
+fn mount_kernel(name: &str, directory: &Path) -> std::io::Result<OwnedFd> {
+    let channel = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let data = format!("fd={},rootmode=40000,user_id={user},group_id={group}", channel.as_raw_fd());
+    let data = CString::new(data)?;
+    let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::NOATIME;
+    rustix::mount::mount(format!("surgetank-{name}"), directory, "fuse.surgetank", flags, Some(data.as_c_str()))?;
+    Ok(channel.into())
 }
 
 fn attach(directory: &Path, block: u32) -> Result<LoopDevice, FrontError> {
