@@ -17,5 +17,5 @@ pub mod trace;
 pub mod workload;
 pub mod world;
 
-pub use scenario::{Crash, CrashKind, Scenario, Trouble};
+pub use scenario::{Crash, CrashKind, Scenario, Style, Trigger, Trouble};
 pub use world::{Failure, Report, run};

@@ -14,13 +14,38 @@ pub enum CrashKind {
     Daemon,
 }
 
+/// From when on the events before a crash are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// From the start, or the crash before.
+    Start,
+    /// From the first write of the segment table after that.
+    TableWrite,
+    /// From the first write of a superblock after that.
+    SuperblockWrite,
+    /// From the first time after that when the owner record is written.
+    OwnerWrite,
+}
+
 /// One crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crash {
-    /// Events handled since the start or the crash before.
+    /// From when on events are counted. If that never happens, neither does the crash.
+    pub trigger: Trigger,
+    /// Events handled since.
     pub after_events: u32,
     /// Which kind.
     pub kind: CrashKind,
+}
+
+/// What the application is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Everything: bursts, hot spots, small and large requests.
+    Mixed,
+    /// Small writes over and over the same blocks, with flushes and forced unit access: segments of the log become free
+    /// out of order while their neighbours stay dirty.
+    Overwrites,
 }
 
 /// I/O errors of a while.
@@ -41,8 +66,10 @@ pub struct Scenario {
     pub seed: u64,
     /// Logical block of the device, 512 or 4096 bytes.
     pub logical_block: u32,
-    /// Size of the device in 4 KiB blocks.
+    /// Size of the device in whole 4 KiB blocks.
     pub device_blocks: u32,
+    /// Logical blocks of the device after its last whole 4 KiB block: 0 to 7, 0 if they are 4096 bytes long.
+    pub tail: u32,
     /// Size of the caching volumes, in bytes.
     pub cache_size: u64,
     /// Whether bursts are split over both volumes.
@@ -57,6 +84,12 @@ pub struct Scenario {
     pub filled: bool,
     /// Longest time between two control actions, that start, steer and end boosts. `None`: no boosts.
     pub boosts: Option<Duration>,
+    /// What the application is like.
+    pub style: Style,
+    /// Longest pause of the application between two requests.
+    pub think_max: Duration,
+    /// Longest answer time of the backing volume, outliers apart.
+    pub backing_latency_max: Duration,
     /// When the run is interrupted, in order.
     pub crashes: Vec<Crash>,
     /// I/O errors.
@@ -84,11 +117,34 @@ impl Scenario {
         scenario
     }
 
+    /// A run of several seconds without crashes: a device hardly larger than the cache, overwritten all over while a
+    /// slow backing volume drains it in part.
+    #[must_use]
+    pub fn overwriting(seed: u64) -> Self {
+        let mut random = Random::from_seed(seed ^ 0x00e4_3717);
+        let mut scenario = Self::sized(seed, &mut random);
+        scenario.requests = 60 + random.below(200) as u32;
+        scenario.device_blocks = 40 + random.below(160) as u32;
+        scenario.style = Style::Overwrites;
+        scenario.think_max = Duration::from_millis([20, 200, 1000][random.below(3) as usize]);
+        scenario.backing_latency_max = Duration::from_millis([1, 20, 300][random.below(3) as usize]);
+        scenario.boosts = Some(Duration::from_millis([100, 1000, 10_000][random.below(3) as usize]));
+        scenario
+    }
+
+    /// Bytes of the device.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        u64::from(self.device_blocks) * 4096 + u64::from(self.tail) * u64::from(self.logical_block)
+    }
+
     fn sized(seed: u64, random: &mut Random) -> Self {
+        let logical_block = if random.below(3) == 0 { 4096 } else { 512 };
         Self {
             seed,
-            logical_block: if random.below(3) == 0 { 4096 } else { 512 },
+            logical_block,
             device_blocks: 0,
+            tail: if logical_block == 512 && random.below(4) == 0 { random.below(8) as u32 } else { 0 },
             cache_size: (640 << 10) + (random.below(5) * random.below(5)) * (64 << 10) + random.below(16) * 4096,
             split: random.below(2) == 0,
             read_fill: match random.below(4) {
@@ -100,6 +156,9 @@ impl Scenario {
             depth: 1 + random.below(16) as u32,
             filled: random.below(3) == 0,
             boosts: Some(Duration::from_millis([2, 6, 6, 60][random.below(4) as usize])),
+            style: Style::Mixed,
+            think_max: Duration::from_millis(20),
+            backing_latency_max: Duration::from_micros(400),
             crashes: Vec::new(),
             trouble: None,
         }
@@ -114,8 +173,16 @@ impl Scenario {
             .map(|_| {
                 // A third of the crashes come soon after a restart: during recovery.
                 let within = if random.below(3) == 0 { within_events.min(40) } else { within_events };
+                let trigger = match random.below(8) {
+                    0 | 1 => Trigger::TableWrite,
+                    2 => Trigger::SuperblockWrite,
+                    3 => Trigger::OwnerWrite,
+                    _ => Trigger::Start,
+                };
+                // The moments after a trigger are few.
+                let within = if trigger == Trigger::Start { within } else { 12 };
                 let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
-                Crash { after_events: random.below(within) as u32, kind }
+                Crash { trigger, after_events: random.below(within) as u32, kind }
             })
             .collect();
         self

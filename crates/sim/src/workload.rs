@@ -5,6 +5,8 @@ use std::time::Duration;
 use surgetank_model::Operation;
 use surgetank_model::random::Random;
 
+use crate::scenario::{Scenario, Style};
+
 /// A request before it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wish {
@@ -24,6 +26,8 @@ enum Pattern {
     Uniform,
     /// Over and over the same few blocks, in parts.
     Hot { base: u64 },
+    /// Whole blocks anywhere.
+    Blocks,
 }
 
 /// A seeded generator of requests.
@@ -32,23 +36,44 @@ pub struct Workload {
     random: Random,
     size: u64,
     unit: u64,
+    style: Style,
+    think_max_us: u64,
+    fua_one_in: u64,
     pattern: Pattern,
     left: u64,
     write_share: u64,
 }
 
 impl Workload {
-    /// For a device of `size` bytes with logical blocks of `unit` bytes.
+    /// The application of a scenario.
     #[must_use]
-    pub fn new(seed: u64, size: u64, unit: u32) -> Self {
-        let random = Random::from_seed(seed ^ 0x3f0a_d10a);
-        Self { random, size, unit: u64::from(unit), pattern: Pattern::Uniform, left: 0, write_share: 60 }
+    pub fn new(scenario: &Scenario) -> Self {
+        let random = Random::from_seed(scenario.seed ^ 0x3f0a_d10a);
+        let fua_one_in = match scenario.style {
+            Style::Mixed => 12,
+            Style::Overwrites => 4,
+        };
+        Self {
+            random,
+            size: scenario.size(),
+            unit: u64::from(scenario.logical_block),
+            style: scenario.style,
+            think_max_us: scenario.think_max.as_micros() as u64,
+            fua_one_in,
+            pattern: Pattern::Uniform,
+            left: 0,
+            write_share: 60,
+        }
     }
 
     fn switch(&mut self) {
         self.left = 4 + self.random.below(24);
         self.write_share = [30, 60, 60, 95][self.random.below(4) as usize];
+        if self.style == Style::Overwrites {
+            self.write_share = 90;
+        }
         self.pattern = match self.random.below(3) {
+            0 | 1 if self.style == Style::Overwrites => Pattern::Blocks,
             0 => Pattern::Sequential { cursor: self.random.below(self.size) / 4096 * 4096 },
             1 => Pattern::Uniform,
             _ => Pattern::Hot { base: self.random.below(self.size) / 4096 * 4096 },
@@ -58,7 +83,7 @@ impl Workload {
     /// How long the application waits before its next request.
     pub fn think_time(&mut self) -> Duration {
         match self.random.below(16) {
-            0 => Duration::from_micros(self.random.below(20_000)),
+            0 => Duration::from_micros(self.random.below(self.think_max_us + 1)),
             1..=4 => Duration::from_micros(self.random.below(300)),
             _ => Duration::ZERO,
         }
@@ -77,8 +102,10 @@ impl Workload {
         let (offset, length) = self.range();
         let operation = match choice {
             8..=11 => Operation::Discard,
-            12..=15 => Operation::WriteZeroes { fua: self.random.below(4) == 0 },
-            _ if self.random.below(100) < self.write_share => Operation::Write { fua: self.random.below(12) == 0 },
+            12..=15 => Operation::WriteZeroes { fua: self.random.below(self.fua_one_in) == 0 },
+            _ if self.random.below(100) < self.write_share => {
+                Operation::Write { fua: self.random.below(self.fua_one_in) == 0 }
+            }
             _ => Operation::Read,
         };
         let whole_large = matches!(operation, Operation::Discard | Operation::WriteZeroes { .. });
@@ -100,6 +127,7 @@ impl Workload {
             }
             Pattern::Uniform if self.random.below(2) == 0 => (self.random.below(self.size) / 4096 * 4096, 4096),
             Pattern::Uniform => (self.random.below(self.size), small * self.unit),
+            Pattern::Blocks => (self.random.below(self.size) / 4096 * 4096, 4096 * (1 + self.random.below(3))),
             Pattern::Hot { base } => (base + self.random.below(16384), small * self.unit),
         };
         let offset = (offset % self.size) / self.unit * self.unit;

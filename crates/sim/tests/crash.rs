@@ -2,7 +2,7 @@
 
 mod support;
 
-use surgetank_sim::{Crash, CrashKind, Report, Scenario};
+use surgetank_sim::{Crash, CrashKind, Report, Scenario, Trigger};
 
 use support::{check, seeds};
 
@@ -33,6 +33,17 @@ fn random_crashes_of_long_runs() {
     print("long", runs, &total);
 }
 
+#[test]
+fn random_crashes_amid_overwrites() {
+    let (mut runs, mut total) = (0, Report::default());
+    for seed in seeds(2000) {
+        let scenario = Scenario::overwriting(seed).with_random_crashes(4, 2000);
+        total += &check("random_crashes_amid_overwrites", "crash", &scenario);
+        runs += 1;
+    }
+    print("overwrites", runs, &total);
+}
+
 /// Every event of a few short runs is a crash point, for both kinds of crash, each followed by a second crash during
 /// the recovery.
 #[test]
@@ -43,8 +54,9 @@ fn a_crash_at_every_event() {
         let whole = check("a_crash_at_every_event", "crash", &scenario);
         for after_events in 0..whole.events as u32 {
             for kind in [CrashKind::PowerCut, CrashKind::Daemon] {
-                let again = Crash { after_events: after_events % 23, kind: CrashKind::PowerCut };
-                scenario.crashes = vec![Crash { after_events, kind }, again];
+                let trigger = Trigger::Start;
+                let again = Crash { trigger, after_events: after_events % 23, kind: CrashKind::PowerCut };
+                scenario.crashes = vec![Crash { trigger, after_events, kind }, again];
                 total += &check("a_crash_at_every_event", "crash", &scenario);
                 runs += 1;
             }

@@ -204,7 +204,7 @@ impl World<'_> {
             Stage::Lost => self.accept_loss()?,
             Stage::PassThrough if !self.swept => {
                 self.swept = true;
-                let size = u64::from(self.oracle.sectors()) * SECTOR as u64;
+                let size = self.scenario.size();
                 for offset in (0..size).step_by(SWEEP as usize) {
                     self.submit(Wish { operation: Operation::Read, offset, length: SWEEP.min(size - offset) });
                 }

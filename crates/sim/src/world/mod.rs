@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use surgetank_cache::{Config, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Status, Target};
+use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Operation, Request, RequestId};
 
@@ -16,7 +16,7 @@ use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
 use crate::oracle::{Moment, Oracle, Version, Wrong};
-use crate::scenario::{Crash, Scenario};
+use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::{Wish, Workload};
 
@@ -186,7 +186,8 @@ struct World<'a> {
     swept: bool,
     phase: Phase,
     crashes: VecDeque<Crash>,
-    events_since_crash: u32,
+    /// Events since the trigger of the next crash; `None`: the trigger has not come.
+    events_to_crash: Option<u32>,
     idle_ticks: u32,
     faulty: bool,
     sampled: Option<Status>,
@@ -225,10 +226,10 @@ const SWEEP: u64 = 64 << 10;
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario) -> Self {
         let mut random = Random::from_seed(scenario.seed);
-        let size = u64::from(scenario.device_blocks) * 4096;
+        let size = scenario.size();
         let sectors = (size / SECTOR as u64) as u32;
         let oracle = Oracle::new(scenario.seed, sectors, scenario.filled);
-        let mut backing = Disk::new(size, Latency::default(), random.next_u64());
+        let mut backing = Disk::new(size, backing_latency(scenario), random.next_u64());
         if scenario.filled {
             let mut bytes = vec![0; size as usize];
             oracle.fill(0, 0, &mut bytes);
@@ -247,7 +248,7 @@ impl<'a> World<'a> {
             owner: Owner::Backing,
             persisting: VecDeque::new(),
             oracle,
-            workload: Workload::new(scenario.seed, size, scenario.logical_block),
+            workload: Workload::new(scenario),
             outstanding: Vec::new(),
             next_request: 1,
             left: scenario.requests,
@@ -260,7 +261,7 @@ impl<'a> World<'a> {
             swept: false,
             phase: Phase::Work,
             crashes: scenario.crashes.iter().copied().collect(),
-            events_since_crash: 0,
+            events_to_crash: None,
             idle_ticks: 0,
             faulty: scenario.trouble.is_some(),
             sampled: None,
@@ -268,6 +269,7 @@ impl<'a> World<'a> {
             report: Report::default(),
             random,
         };
+        world.arm();
         world.apply_trouble();
         world.schedule(Duration::ZERO, Happening::Submit);
         world.schedule_control();
@@ -279,7 +281,7 @@ impl<'a> World<'a> {
         let most = u64::from(self.scenario.requests + 100) * EVENTS_PER_REQUEST_MAX;
         while self.phase != Phase::Done {
             if let Some(&crash) = self.crashes.front()
-                && self.events_since_crash >= crash.after_events
+                && self.events_to_crash.is_some_and(|events| events >= crash.after_events)
             {
                 self.crashes.pop_front();
                 self.crash(crash.kind)?;
@@ -335,7 +337,7 @@ impl<'a> World<'a> {
             self.handle(scheduled.happening)?;
         }
         self.report.events += 1;
-        self.events_since_crash += 1;
+        self.events_to_crash = self.events_to_crash.map(|events| events + 1);
         if self.faulty
             && self.scenario.trouble.is_some_and(|trouble| self.report.events > u64::from(trouble.until_event))
         {
@@ -373,6 +375,7 @@ impl<'a> World<'a> {
         loop {
             while let Some(effect) = self.engine.next_effect() {
                 self.trace.effect(&effect);
+                self.watch(&effect);
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
                     Executed::AtOnce => {}
                     Executed::Started(target, ticket) => {
@@ -397,6 +400,24 @@ impl<'a> World<'a> {
             let Some(event) = self.engine.next_event() else { return Ok(()) };
             self.hear(event)?;
         }
+    }
+
+    /// Whether this effect starts the count to the next crash.
+    fn watch(&mut self, effect: &Effect) {
+        let Some(crash) = self.crashes.front().filter(|_| self.events_to_crash.is_none()) else { return };
+        let triggers = match crash.trigger {
+            Trigger::Start => true,
+            Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
+            Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
+            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. }),
+        };
+        self.events_to_crash = triggers.then_some(0);
+    }
+
+    /// The count to the next crash starts again.
+    fn arm(&mut self) {
+        let at_once = self.crashes.front().is_some_and(|crash| crash.trigger == Trigger::Start);
+        self.events_to_crash = at_once.then_some(0);
     }
 
     fn check_status(&mut self) -> Step {
@@ -439,9 +460,9 @@ impl<'a> World<'a> {
         }
         let wish = match self.sweep {
             Some(offset) => {
-                let length = SWEEP.min(self.oracle.sectors() as u64 * SECTOR as u64 - offset);
+                let length = SWEEP.min(self.scenario.size() - offset);
                 let end = offset + length;
-                self.sweep = (end < u64::from(self.oracle.sectors()) * SECTOR as u64).then_some(end);
+                self.sweep = (end < self.scenario.size()).then_some(end);
                 Wish { operation: Operation::Read, offset, length }
             }
             None if self.left == 0 => {
@@ -535,9 +556,13 @@ impl<'a> World<'a> {
     }
 }
 
+fn backing_latency(scenario: &Scenario) -> Latency {
+    Latency { max: scenario.backing_latency_max, ..Latency::default() }
+}
+
 fn config(scenario: &Scenario) -> Config {
     Config {
-        size: u64::from(scenario.device_blocks) * 4096,
+        size: scenario.size(),
         logical_block: scenario.logical_block,
         backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
     }

@@ -34,7 +34,7 @@ impl World<'_> {
                 self.owner = owner;
             }
         }
-        self.trace.add(u64::from(self.events_since_crash) << 1 | u64::from(kind == CrashKind::Daemon));
+        self.trace.add(u64::from(kind == CrashKind::Daemon));
         self.forget();
         self.start_engine()?;
         if matches!(self.owner, Owner::Lost { .. }) {
@@ -55,7 +55,7 @@ impl World<'_> {
         self.final_flush = None;
         self.flushed = false;
         self.swept = false;
-        self.events_since_crash = 0;
+        self.arm();
         self.idle_ticks = 0;
     }
 
