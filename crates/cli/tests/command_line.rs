@@ -127,7 +127,8 @@ fn errors_in_a_configuration_have_file_line_and_column() {
 fn a_valid_configuration_is_checked_without_serving() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("good.toml");
-    std::fs::write(&file, "[device.data]\nbacking = \"/dev/vdb\"\nbacking_limits = { bandwidth = \"33 MiB/s\" }\n").unwrap();
+    std::fs::write(&file, "[device.data]\nbacking = \"/dev/vdb\"\nbacking_limits = { bandwidth = \"33 MiB/s\" }\n")
+        .unwrap();
     let output = surgetank(&["serve", "--check", "--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).ends_with("valid, 1 device\n"));

@@ -33,7 +33,8 @@ pub struct Daemon {
 
 impl Daemon {
     fn client(&self) -> Client {
-        let from_environment = || std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let from_environment =
+            || std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
         Client::new(self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into()))
     }
 
@@ -71,8 +72,18 @@ fn size(gib: f64) -> String {
 }
 
 fn people(report: &StatusReport) -> String {
-    let mut table =
-        output::table(&["device", "address", "phase", "MiB/s", "of backing", "cache", "dirty", "boosts", "AGBs", "USD"]);
+    let mut table = output::table(&[
+        "device",
+        "address",
+        "phase",
+        "MiB/s",
+        "of backing",
+        "cache",
+        "dirty",
+        "boosts",
+        "AGBs",
+        "USD",
+    ]);
     for device in &report.devices {
         let caching = device.caching.as_ref();
         table.add_row([
@@ -228,7 +239,10 @@ impl Detach {
             let config = Config::load(file).map_err(Failure::invalid)?;
             surgetank_daemon::accept_loss_offline(&config, device).map_err(Failure::Failed)?;
             let accepted = serde_json::json!({ "device": device, "loss_accepted": true });
-            return self.target.daemon.answer(&accepted, || format!("{device}: the loss is accepted; start the daemon"));
+            return self
+                .target
+                .daemon
+                .answer(&accepted, || format!("{device}: the loss is accepted; start the daemon"));
         }
         let request = Request::Detach { device: device.clone(), accept_loss: self.accept_loss };
         self.target.ask(&request, "detaching", self.wait.then_some(is_idle))

@@ -36,6 +36,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the main job on this machine: static-slow, static-fast and elastic on real I/O
+    Demo(demo::Arguments),
     /// Serve the elastic devices of a configuration, in the foreground
     Serve(serve::Arguments),
     /// Show the devices of the running daemon
@@ -52,9 +54,6 @@ enum Command {
     Gc(control::Gc),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
-    #[command(hide = true)]
-    /// Run the main job on this machine: static-slow, static-fast and elastic on real I/O
-    Demo(demo::Arguments),
     /// Write a completion script for a shell
     Completions(shell::Completions),
     /// Write the man pages into a directory (for packages)

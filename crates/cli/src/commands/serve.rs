@@ -10,8 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::Client;
-use surgetank_daemon::{Daemon, StartError};
 use surgetank_daemon::status::StatusReport;
+use surgetank_daemon::{Daemon, StartError};
 
 use crate::failure::Failure;
 use crate::logging;
@@ -47,7 +47,11 @@ impl Arguments {
         let config = Config::load(&self.config).map_err(Failure::invalid)?;
         if self.check {
             let count = config.devices.len();
-            return output::print(&format!("{}: valid, {count} device{}", self.config.display(), if count == 1 { "" } else { "s" }));
+            return output::print(&format!(
+                "{}: valid, {count} device{}",
+                self.config.display(),
+                if count == 1 { "" } else { "s" }
+            ));
         }
         logging::start(self.log, tracing::Level::INFO)?;
         let interrupt = Interrupt::install()

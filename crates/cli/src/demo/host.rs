@@ -322,17 +322,16 @@ fn one_boost(boost: &surgetank_daemon::accounting::BoostReport, origin_s: f64) -
 pub fn check_released(layout: &Layout) -> Result<(), Failure> {
     let volumes = layout.volumes();
     if volumes.exists() {
-        let provider =
-            surgetank_provider::local::open(surgetank_provider::local::LocalConfig::in_directory(&volumes)).doing(
-                || format!("cannot ask the provider in {}", volumes.display()),
-            )?;
+        let provider = surgetank_provider::local::open(surgetank_provider::local::LocalConfig::in_directory(&volumes))
+            .doing(|| format!("cannot ask the provider in {}", volumes.display()))?;
         let left = provider.list(surgetank_provider::tag::DEVICE, DEVICE).doing(|| "cannot list volumes".to_owned())?;
         if let Some(volume) = left.first() {
             return Err(Failure::Failed(format!("the caching volume {} was left behind at the provider", volume.id.0)));
         }
     }
     let directory = layout.state().join(DEVICE);
-    let store = OwnerStore::open(&directory).doing(|| format!("cannot read the owner record in {}", directory.display()))?;
+    let store =
+        OwnerStore::open(&directory).doing(|| format!("cannot read the owner record in {}", directory.display()))?;
     match store.record().owner {
         Owner::Backing => Ok(()),
         _ => Err(Failure::failed("the owner record says that the backing volume lacks data")),

@@ -21,6 +21,7 @@ mod workspace;
 mod writer;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -28,7 +29,7 @@ use clap::ValueEnum;
 pub use writer::{Arguments as WriterArguments, run as run_writer};
 
 use self::host::{Export, Layout};
-use self::mode::{ModeRun, WrittenFile};
+use self::mode::ModeRun;
 use self::outcome::{ModeOutcome, Outcome};
 use self::plan::{Mode, Plan};
 use self::progress::Board;
@@ -154,7 +155,9 @@ fn choose_place(plan: &Plan, out: &Path) -> Result<PathBuf, Failure> {
             place.display(),
             gib(*free)
         ))),
-        None => Err(Failure::failed("there is no place for the demo's volumes: set TMPDIR to a writable directory on a disk")),
+        None => Err(Failure::failed(
+            "there is no place for the demo's volumes: set TMPDIR to a writable directory on a disk",
+        )),
     }
 }
 
@@ -171,11 +174,17 @@ fn choose_export() -> Result<Export, Failure> {
         filesystem::check_commands()?;
         return Ok(Export::Fuse);
     };
-    note(&format!("surgetank: {obstacle}, so the demo uses its devices over NBD in this process, without a file system"));
+    note(&format!(
+        "surgetank: {obstacle}, so the demo uses its devices over NBD in this process, without a file system"
+    ));
     Ok(Export::Nbd)
 }
 
-type ModeResult = Result<(ModeOutcome, Vec<WrittenFile>), Failure>;
+/// What a mode found out, and how many bytes were verified.
+type ModeResult = Result<(ModeOutcome, u64), Failure>;
+
+/// How often a mode looks whether the others are done.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 fn run_modes(
     plan: &Plan,
@@ -185,51 +194,62 @@ fn run_modes(
     interrupt: &Interrupt,
 ) -> Result<Outcome, Failure> {
     let board = Board::new();
+    // Reading files back would slow a mode that still runs, so nobody does before all are done.
+    let unfinished = AtomicUsize::new(Mode::ALL.len());
     let results: Vec<(Mode, ModeResult)> = std::thread::scope(|scope| {
-        let running: Vec<_> = Mode::ALL
-            .into_iter()
-            .map(|mode| {
-                let run = ModeRun {
-                    plan,
-                    mode,
-                    policy: arguments.policy.name(),
-                    export,
-                    layout: Layout::new(workspace.path(), mode),
-                    interrupt,
-                    line: board.line(mode, plan.total_bytes()),
-                };
-                (mode, scope.spawn(move || run_one(run, start_delay(plan, mode), interrupt)))
-            })
-            .collect();
+        let running = Mode::ALL.map(|mode| {
+            let run = ModeRun {
+                plan,
+                mode,
+                policy: arguments.policy.name(),
+                export,
+                layout: Layout::new(workspace.path(), mode),
+                interrupt,
+                line: board.line(mode, plan.total_bytes()),
+            };
+            let unfinished = &unfinished;
+            (mode, scope.spawn(move || run_one(run, unfinished)))
+        });
         let crashed = || Err(Failure::failed("a part of the demo crashed"));
-        running.into_iter().map(|(mode, thread)| (mode, thread.join().unwrap_or_else(|_| crashed()))).collect()
+        let results = running.map(|(mode, thread)| (mode, thread.join().unwrap_or_else(|_| crashed())));
+        results.into_iter().collect()
     });
     board.clear();
-    let mut outcome = Outcome::default();
-    let mut to_verify = Vec::new();
-    for (mode, (found, files)) in first_failure(results)? {
+    let mut outcome = Outcome { verified: true, ..Outcome::default() };
+    for (mode, (found, verified_bytes)) in first_failure(results)? {
+        outcome.verified &= verified_bytes == plan.total_bytes();
+        outcome.verified_bytes += verified_bytes;
         outcome.modes.insert(mode, found);
-        to_verify.push((mode, files));
     }
-    note("surgetank: reading every byte back from the backing volumes");
-    for (mode, files) in to_verify {
-        let layout = Layout::new(workspace.path(), mode);
-        outcome.verified_bytes += verify::verify(mode, &layout, export, &files, interrupt)?;
-    }
-    outcome.verified = true;
     Ok(outcome)
 }
 
-fn run_one(run: ModeRun<'_>, delay: Duration, interrupt: &Interrupt) -> ModeResult {
-    if interrupt.sleep(delay) {
-        return Err(Failure::Interrupted("the demo was interrupted".into()));
-    }
-    let result = run.run();
+/// Runs a mode and reads back what it wrote. If that fails the other modes need not go on.
+fn run_one(mut run: ModeRun<'_>, unfinished: &AtomicUsize) -> ModeResult {
+    let interrupt = run.interrupt;
+    let result = wait_until(interrupt, Instant::now() + start_delay(run.plan, run.mode)).and_then(|()| {
+        let (found, files) = run.run()?;
+        unfinished.fetch_sub(1, Ordering::AcqRel);
+        while unfinished.load(Ordering::Acquire) > 0 {
+            wait_until(interrupt, Instant::now() + LOOK_AGAIN)?;
+        }
+        run.line.phase("verifying");
+        let bytes = verify::verify(run.mode, &run.layout, run.export, &files, interrupt)?;
+        run.line.phase("verified");
+        run.line.done(&format!("{} MiB read back from the backing volume alone and matched", bytes >> 20));
+        Ok((found, bytes))
+    });
     if result.is_err() {
-        // The others need not go on.
         interrupt.raise();
     }
     result
+}
+
+fn wait_until(interrupt: &Interrupt, moment: Instant) -> Result<(), Failure> {
+    if interrupt.sleep(moment.saturating_duration_since(Instant::now())) {
+        return Err(mode::interrupted());
+    }
+    Ok(())
 }
 
 /// Keeps the initial dumps apart: static-fast begins when elastic's is over. It ends long before static-slow anyway.
@@ -261,7 +281,10 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
     [
         ("setting", format!("CM1 of the papers, sizes and times divided by {}", plan.scale)),
         ("backing volume", format!("{}, {}", mib(plan.backing_size), plan.backing_bandwidth)),
-        ("fast and caching volumes", format!("{}; first caching volume {}", plan.caching_bandwidth, mib(plan.initial_cache))),
+        (
+            "fast and caching volumes",
+            format!("{}; first caching volume {}", plan.caching_bandwidth, mib(plan.initial_cache)),
+        ),
         (
             "application",
             format!(
@@ -285,7 +308,14 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
                 mib(plan.grain)
             ),
         ),
-        ("provider", format!("local files; {} to rent and {} to attach", seconds(plan.provider_latency), seconds(plan.provider_latency))),
+        (
+            "provider",
+            format!(
+                "local files; {} to rent and {} to attach",
+                seconds(plan.provider_latency),
+                seconds(plan.provider_latency)
+            ),
+        ),
         ("money", money::explanation(plan)),
         ("seed", plan.seed.to_string()),
         ("machine", machine::description()),

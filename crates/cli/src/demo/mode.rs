@@ -49,6 +49,11 @@ pub struct ModeRun<'a> {
     pub line: Line,
 }
 
+/// The user asked to stop.
+pub fn interrupted() -> Failure {
+    Failure::Interrupted("the demo was interrupted".into())
+}
+
 /// The device with its file system, while the run lasts. Fields are dropped in order: unmounted before stopped.
 struct Stage {
     mount: Option<Mount>,
@@ -61,7 +66,7 @@ impl ModeRun<'_> {
     ///
     /// # Errors
     /// The first thing that failed, or that it was interrupted. Everything is unmounted and stopped either way.
-    pub fn run(mut self) -> Result<(ModeOutcome, Vec<WrittenFile>), Failure> {
+    pub fn run(&mut self) -> Result<(ModeOutcome, Vec<WrittenFile>), Failure> {
         self.line.phase("starting");
         self.layout.create(self.plan)?;
         let host = Host::start(self.plan, self.mode, self.policy, self.export, &self.layout)?;
@@ -94,10 +99,6 @@ impl ModeRun<'_> {
         Ok((outcome, written))
     }
 
-    fn interrupted() -> Failure {
-        Failure::Interrupted("the demo was interrupted".into())
-    }
-
     fn bytes_written(written: &[WrittenFile]) -> u64 {
         written.iter().map(|file| file.file.size).sum()
     }
@@ -122,7 +123,7 @@ impl ModeRun<'_> {
                 return Ok(PhaseSpan { name: "compute".into(), start_s, end_s });
             }
             if self.interrupt.sleep(left.min(SHOW_AGAIN)) {
-                return Err(Self::interrupted());
+                return Err(interrupted());
             }
             self.line.tick(&stage.host.live());
         }
@@ -144,7 +145,7 @@ impl ModeRun<'_> {
         let mut shown = Instant::now();
         while !writers.are_done()? {
             if self.interrupt.sleep(LOOK_AGAIN) {
-                return Err(Self::interrupted());
+                return Err(interrupted());
             }
             if shown.elapsed() > SHOW_AGAIN {
                 shown = Instant::now();
@@ -167,7 +168,7 @@ impl ModeRun<'_> {
         let give_up = Instant::now() + DRAIN_PATIENCE;
         while !stage.host.is_idle()? {
             if self.interrupt.sleep(LOOK_AGAIN) {
-                return Err(Self::interrupted());
+                return Err(interrupted());
             }
             self.line.tick(&stage.host.live());
             if Instant::now() > give_up {

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::content::BLOCK;
 use super::filesystem::{self, Mount};
 use super::host::{Export, Layout};
-use super::mode::WrittenFile;
+use super::mode::{WrittenFile, interrupted};
 use super::plan::Mode;
 use crate::failure::{Doing, Failure};
 use crate::signals::Interrupt;
@@ -81,7 +81,7 @@ fn compare(mode: Mode, file: &WrittenFile, mut from: impl Read, interrupt: &Inte
     let mut offset = 0;
     while offset < file.file.size {
         if interrupt.raised() {
-            return Err(Failure::Interrupted("the demo was interrupted".into()));
+            return Err(interrupted());
         }
         let length = CHUNK.min(usize::try_from(file.file.size - offset).unwrap_or(CHUNK));
         let (found, expected) = (&mut found[..length], &mut expected[..length]);

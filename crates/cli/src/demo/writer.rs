@@ -18,6 +18,8 @@ use crate::failure::{Doing, Failure};
 
 /// Bytes of one write.
 const REQUEST: usize = 1 << 20;
+/// Bytes after which a buffered writer makes its data durable, as applications do that do not want a long fsync.
+const SYNC_EVERY: u64 = 4 << 20;
 
 /// Arguments of the hidden `demo-writer` command.
 #[derive(Clone, Debug, clap::Args)]
@@ -89,7 +91,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 enum Sink {
-    File { file: File, path: PathBuf },
+    File { file: File, path: PathBuf, direct: bool, unsynced: u64 },
     Nbd { client: nbd::Client, base: u64 },
 }
 
@@ -105,12 +107,20 @@ impl Sink {
         }
         let file = options.open(&arguments.path)?;
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, arguments.bytes)?;
-        Ok(Self::File { file, path: arguments.path.clone() })
+        Ok(Self::File { file, path: arguments.path.clone(), direct: arguments.direct, unsynced: 0 })
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         match self {
-            Self::File { file, .. } => file.write_all(bytes),
+            Self::File { file, direct, unsynced, .. } => {
+                file.write_all(bytes)?;
+                *unsynced += bytes.len() as u64;
+                if !*direct && *unsynced >= SYNC_EVERY {
+                    *unsynced = 0;
+                    file.sync_data()?;
+                }
+                Ok(())
+            }
             Self::Nbd { client, base } => client.write(*base + offset, bytes),
         }
     }
@@ -118,7 +128,7 @@ impl Sink {
     /// Everything is durable, the name of the file too.
     fn finish(self) -> io::Result<()> {
         match self {
-            Self::File { file, path } => {
+            Self::File { file, path, .. } => {
                 file.sync_all()?;
                 path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
             }
