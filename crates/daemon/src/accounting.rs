@@ -188,9 +188,9 @@ impl Accounts {
     /// The application's throughput over the last interval, in bytes per second.
     #[must_use]
     pub fn throughput(&self) -> f64 {
-        self.activity.back().map_or(0.0, |last| {
-            (last.app_read_bytes + last.app_written_bytes) as f64 / last.interval_s.max(1e-9)
-        })
+        self.activity
+            .back()
+            .map_or(0.0, |last| (last.app_read_bytes + last.app_written_bytes) as f64 / last.interval_s.max(1e-9))
     }
 
     /// For reports: finished boosts, activity, and what was rented when.

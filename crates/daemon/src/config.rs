@@ -180,7 +180,8 @@ impl Config {
             check_name(source, &name)?;
             let span = Some(device.backing.span());
             let device = device.check(source, name.get_ref(), &run_directory, local.as_ref())?;
-            let same = |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
+            let same =
+                |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
             if let Some((other, _)) = devices.iter().find(|(_, other)| same(other)) {
                 let message = format!("the device {other} has this backing volume already: give each device its own");
                 return Err(source.at(span, message));
@@ -434,7 +435,9 @@ fn check_export(source: &Source, export: &Spanned<String>) -> Result<Export, Con
         "auto" => return Ok(Export::Auto),
         "fuse" => return Ok(Export::Fuse),
         "nbd" => return Ok(Export::Nbd),
-        "ublk" => "the export \"ublk\" is not supported in this version: write \"fuse\", \"nbd\" or \"auto\"".to_owned(),
+        "ublk" => {
+            "the export \"ublk\" is not supported in this version: write \"fuse\", \"nbd\" or \"auto\"".to_owned()
+        }
         other => match nearest(other, ["auto", "fuse", "nbd"].into_iter()) {
             Some(nearest) => format!("unknown export \"{other}\": did you mean \"{nearest}\"?"),
             None => format!("unknown export \"{other}\": write \"auto\", \"fuse\" or \"nbd\""),
@@ -507,7 +510,11 @@ inactivity_delay = "30 s"
             ("export = \"auto\"", "export = \"fsue\"", "s.toml:7:10: unknown export \"fsue\": did you mean \"fuse\"?"),
             ("= 0.30", "= 3.0", "s.toml:17:25: utilization_threshold is 3"),
             ("[device.data", "[device.\"a/b\"", "s.toml:5:9: the device name \"a/b\""),
-            ("\"fast\"", "\"fats\"", "s.toml:12:15: the local provider has no volume type \"fats\": did you mean \"fast\""),
+            (
+                "\"fast\"",
+                "\"fats\"",
+                "s.toml:12:15: the local provider has no volume type \"fats\": did you mean \"fast\"",
+            ),
             ("\"local\"", "\"aws\"", "s.toml:11:12: the provider \"aws\" is not supported"),
             ("backing = ", "bakcing = ", "did you mean \"backing\""),
             ("name = \"paper\"", "name = \"papr\"", "did you mean \"paper\""),

@@ -222,9 +222,13 @@ impl Client {
         let stream = UnixStream::connect(&self.path).map_err(|error| {
             ClientError::Unreachable(match error.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    format!("the control socket {path} may not be opened by this user: run as root or as the daemon's user")
+                    format!(
+                        "the control socket {path} may not be opened by this user: run as root or as the daemon's user"
+                    )
                 }
-                _ => format!("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket"),
+                _ => {
+                    format!("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket")
+                }
             })
         })?;
         let broken = |error: io::Error| ClientError::Unreachable(format!("the daemon at {path} went away: {error}"));

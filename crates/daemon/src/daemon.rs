@@ -112,8 +112,12 @@ impl Daemon {
             }
             (None, None) => None,
         };
-        let common =
-            Common { owner_id: owner_id.clone(), provider: provider.clone(), clock: Clock::start(), decorator: overrides.decorator };
+        let common = Common {
+            owner_id: owner_id.clone(),
+            provider: provider.clone(),
+            clock: Clock::start(),
+            decorator: overrides.decorator,
+        };
         let mut devices = BTreeMap::new();
         let mut shared = BTreeMap::new();
         for name in config.devices.keys() {

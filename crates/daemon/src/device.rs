@@ -200,8 +200,9 @@ impl Starting<'_> {
             inbox: messages,
         };
         let parts = self.boosting(parts, resume, journal, size)?;
-        let shard = Shard::start(shard_handle, commands, self.shard_parts(engine, opened.front, backing, &inbox, &keeper))
-            .map_err(io)?;
+        let shard =
+            Shard::start(shard_handle, commands, self.shard_parts(engine, opened.front, backing, &inbox, &keeper))
+                .map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
         let (name, export) = (self.name.to_owned(), opened.control);
         let address = String::new();
@@ -359,12 +360,8 @@ fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes
     let policy = &device.policy;
     let least = Bandwidth::from_mib_s(1);
     let bandwidth = |limits: &surgetank_model::Limits| limits.bandwidth.unwrap_or(least);
-    let defaults = surgetank_policy::Config::new(
-        policy.name,
-        bandwidth(&device.backing_limits),
-        size,
-        bandwidth(&caching.limits),
-    );
+    let defaults =
+        surgetank_policy::Config::new(policy.name, bandwidth(&device.backing_limits), size, bandwidth(&caching.limits));
     surgetank_policy::Config {
         caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
         utilization_threshold: policy.utilization_threshold,

@@ -112,7 +112,10 @@ impl OwnerStore {
         let record = match files::read(&path)? {
             None => OwnerRecord::default(),
             Some(bytes) => OwnerRecord::decode(&bytes).map_err(|why| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("the owner record {} is damaged: {why}", path.display()))
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("the owner record {} is damaged: {why}", path.display()),
+                )
             })?,
         };
         Ok(Self { path, record, uncertain: false })
@@ -179,7 +182,12 @@ impl Keeper {
     ///
     /// # Errors
     /// If the system has no threads left.
-    pub fn start(name: &str, store: OwnerStore, provider: Option<Arc<dyn Provider>>, shard: ShardHandle) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        store: OwnerStore,
+        provider: Option<Arc<dyn Provider>>,
+        shard: ShardHandle,
+    ) -> io::Result<Self> {
         let (jobs, received) = unbounded();
         let volume = store.record().volume.clone();
         let mut keeping = Keeping { device: name.to_owned(), store, provider, volume };

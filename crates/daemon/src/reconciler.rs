@@ -108,8 +108,6 @@ pub struct Reconciler {
     last: Option<Sample>,
     /// Answers to `Stop` that wait for the drain.
     stopping: Vec<Sender<Result<Answer, String>>>,
-    /// Lost data, as the engine last said.
-    lost: Vec<LostRange>,
     reason: Option<String>,
 }
 
@@ -119,12 +117,11 @@ impl Reconciler {
     pub fn new(parts: Parts) -> Self {
         let recovery = parts.recover.map_or(Recovery::None, |epoch| Recovery::Waiting(epoch, Instant::ZERO));
         let next_sample = parts.clock.now();
-        Self { parts, recovery, next_sample, last: None, stopping: Vec::new(), lost: Vec::new(), reason: None }
+        Self { parts, recovery, next_sample, last: None, stopping: Vec::new(), reason: None }
     }
 
     /// Runs until everybody who could tell it something is gone.
     pub fn run(mut self) {
-        self.look_for_losses();
         loop {
             let message = match self.parts.clock.until(Some(self.next_wake())) {
                 Some(wait) => self.parts.inbox.recv_timeout(wait),
@@ -288,9 +285,6 @@ impl Reconciler {
         if let Some((_, lifecycle)) = &mut self.parts.boosting {
             lifecycle.event(now, event);
         }
-        if matches!(event, Event::CacheDropped | Event::CacheLost { .. }) {
-            self.look_for_losses();
-        }
         if *event == Event::CacheDropped && self.recovery != Recovery::None {
             self.recovery_given_up(now);
         }
@@ -304,20 +298,6 @@ impl Reconciler {
         if let Some(size) = lifecycle.give_up() {
             controller.resume(now, ResumeAt::Attached { size });
         }
-    }
-
-    /// Reads which ranges are lost, for people.
-    fn look_for_losses(&mut self) {
-        self.lost = match self.parts.keeper.settle() {
-            Ok(record) => match record.owner {
-                Owner::Lost { ranges, .. } => ranges
-                    .into_iter()
-                    .map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes })
-                    .collect(),
-                Owner::Backing | Owner::Cache { .. } => Vec::new(),
-            },
-            Err(_) => Vec::new(),
-        };
     }
 
     fn ask(&mut self, now: Instant, ask: Ask) -> Result<Answer, String> {
@@ -392,9 +372,11 @@ impl Reconciler {
         }
         let draining = self.parts.on_stop == OnStop::Drain
             && self.recovery == Recovery::None
-            && self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| {
-                lifecycle.rental().is_some() && lifecycle.lost_bytes().is_none()
-            });
+            && self
+                .parts
+                .boosting
+                .as_ref()
+                .is_some_and(|(_, lifecycle)| lifecycle.rental().is_some() && lifecycle.lost_bytes().is_none());
         if !draining {
             for answer in self.stopping.drain(..) {
                 let _ = answer.send(Ok(Answer::Done));
@@ -409,6 +391,8 @@ impl Reconciler {
         let totals = self.parts.accounts.totals(now);
         let engine = self.last.as_ref().map(|sample| &sample.status);
         let lost_bytes = engine.map_or(0, |status| status.lost_bytes);
+        // Overwriting heals a loss bit by bit, so the record is read anew.
+        let lost_ranges = if lost_bytes > 0 { lost_ranges(&self.parts.keeper) } else { Vec::new() };
         let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
         let (controller, lifecycle) = match &self.parts.boosting {
             Some((controller, lifecycle)) => (Some(controller.status()), Some(lifecycle)),
@@ -435,7 +419,7 @@ impl Reconciler {
             next_cache_gib: controller.as_ref().map(|status| status.next_size.as_gib()),
             cost_agbs: totals.agbs,
             cost_usd: totals.usd,
-            lost_ranges: self.lost.clone(),
+            lost_ranges,
             lost_bytes,
         }
     }
@@ -479,4 +463,14 @@ impl Reconciler {
             now_s: now.as_seconds(),
         }
     }
+}
+
+/// Which ranges are lost, as the owner record says it.
+fn lost_ranges(keeper: &KeeperHandle) -> Vec<LostRange> {
+    let owner = keeper.settle().map(|record| record.owner);
+    let ranges = match owner {
+        Ok(Owner::Lost { ranges, .. }) => ranges,
+        Ok(Owner::Backing | Owner::Cache { .. }) | Err(_) => Vec::new(),
+    };
+    ranges.into_iter().map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes }).collect()
 }

@@ -71,12 +71,9 @@ fn give_back(rental: &Rental) -> ResumeAt {
     let size = rental.size;
     match rental.stage {
         Stage::Creating | Stage::Created | Stage::Deleting => ResumeAt::Created { size },
-        Stage::Attaching
-        | Stage::Attached
-        | Stage::Adopting
-        | Stage::Adopted
-        | Stage::Released
-        | Stage::Detaching => ResumeAt::Attached { size },
+        Stage::Attaching | Stage::Attached | Stage::Adopting | Stage::Adopted | Stage::Released | Stage::Detaching => {
+            ResumeAt::Attached { size }
+        }
     }
 }
 
@@ -85,13 +82,16 @@ fn recover(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, epoch: Ep
         "look for it at the provider and attach it again, or give its data up with `surgetank detach {device} --accept-loss`"
     );
     let Some(volume) = &owner.volume else {
-        let reason = format!("device {device} has its newest data on a caching volume that its owner record does not name: {mend}");
+        let reason = format!(
+            "device {device} has its newest data on a caching volume that its owner record does not name: {mend}"
+        );
         return Resume::Refuse { reason };
     };
     match lookup {
         Lookup::Missing | Lookup::Unnamed => {
             let VolumeId(id) = volume;
-            let reason = format!("device {device} has its newest data on the caching volume {id}, which is missing: {mend}");
+            let reason =
+                format!("device {device} has its newest data on the caching volume {id}, which is missing: {mend}");
             Resume::Refuse { reason }
         }
         Lookup::Found(_) | Lookup::Unknown(_) => {
@@ -164,7 +164,8 @@ mod tests {
             Just(Owner::Lost { epoch: Epoch([7; 16]), ranges: vec![(0, 4096)] }),
         ];
         let volume = prop::option::of(prop::sample::select(vec!["a", "b"]));
-        (owner, volume).prop_map(|(owner, volume)| OwnerRecord { owner, volume: volume.map(|id| VolumeId(id.to_owned())) })
+        (owner, volume)
+            .prop_map(|(owner, volume)| OwnerRecord { owner, volume: volume.map(|id| VolumeId(id.to_owned())) })
     }
 
     fn found(id: &str) -> Lookup {

@@ -12,9 +12,7 @@ use surgetank_cache::{Attach, Epoch, Event, Mode, Owner, ReadFill, Stage as Engi
 use surgetank_device::Volume;
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Outcome, Refusal, Step, StepId};
-use surgetank_provider::{
-    CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
-};
+use surgetank_provider::{CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
 use crate::clock::{Clock, unix_s};
 use crate::config::CachingConfig;
@@ -535,7 +533,9 @@ impl Lifecycle {
         let superblock = opening::superblock(&description, self.tools.clock).map_err(Refusal::Transient)?;
         match superblock {
             Some(Superblock { state: LogState::Clean, epoch, .. }) if Some(epoch) == self.epoch() => Ok(()),
-            _ => Err(Refusal::Transient(format!("the caching volume {} does not read as clean after its release", id.0))),
+            _ => {
+                Err(Refusal::Transient(format!("the caching volume {} does not read as clean after its release", id.0)))
+            }
         }
     }
 

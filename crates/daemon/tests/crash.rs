@@ -162,7 +162,9 @@ impl Oracle {
 
     fn expects(&self, block: u64, bytes: &[u8]) -> bool {
         let offset = block * BLOCK as u64;
-        let holds = |version: u64| if version == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == pattern(offset, version, BLOCK) };
+        let holds = |version: u64| {
+            if version == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == pattern(offset, version, BLOCK) }
+        };
         holds(self.acknowledged.get(&block).copied().unwrap_or(0))
             || self.uncertain.is_some_and(|(uncertain, version)| uncertain == block && holds(version))
     }

@@ -1,16 +1,21 @@
-//! A daemon in this process, over files and memory, with NBD clients.
+//! A daemon in this process, over files and memory, with NBD clients and as a block device.
 
 mod common;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
 use common::{Machine, Nbd, Shape, eventually, pattern, status};
-use surgetank_daemon::{Client, Daemon, Phase, Request};
+use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_device_in_memory_passes_through() {
     let machine = Machine::new();
-    let daemon = Daemon::start(machine.config(&[("data", "memory:16 MiB")], &Shape::default())).unwrap();
+    // Looked at too seldom to be boosted by itself.
+    let shape = Shape { policy: "sampling = \"1 h\"".to_owned(), ..Shape::default() };
+    let daemon = Daemon::start(machine.config(&[("data", "memory:16 MiB")], &shape)).unwrap();
     let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
     assert_eq!(nbd.size, 16 * MIB);
     for (offset, length) in [(0, 4096), (512, 512), (MIB, 1 << 20), (16 * MIB - 512, 512)] {
@@ -54,4 +59,61 @@ fn a_boost_on_request_absorbs_drains_and_gives_everything_back() {
     for offset in (0..16 * MIB).step_by(MIB as usize) {
         assert!(bytes[offset as usize..][..MIB as usize] == pattern(offset, 1, MIB as usize), "{offset}");
     }
+}
+
+#[test]
+fn a_burst_boosts_by_itself_and_calm_ends_it() {
+    let machine = Machine::new();
+    let shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    let config = machine.config(&[("data", "memory:64 MiB")], &shape);
+    let daemon = Daemon::start(config).unwrap();
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut offset = 0;
+    eventually("boost", || {
+        nbd.write(offset % (32 * MIB), &pattern(offset, 1, MIB as usize)).unwrap();
+        offset += MIB;
+        status(&daemon, "data").phase == Phase::Boost
+    });
+    eventually("idle again", || status(&daemon, "data").phase == Phase::Idle);
+    let status = status(&daemon, "data");
+    assert_eq!((status.boosts, status.caching), (1, None));
+    assert!(status.cost_agbs > 0.0 && status.next_cache_gib.is_some());
+    assert!(daemon.report("data").unwrap().activity.iter().any(|sample| sample.app_written_bytes > 0));
+}
+
+#[test]
+fn a_block_device_is_boosted_under_its_user() {
+    let forbidden = |path: &str| OpenOptions::new().read(true).write(true).open(path).is_err();
+    if forbidden("/dev/fuse") || forbidden("/dev/loop-control") {
+        eprintln!("skipped: no rights on /dev/fuse or /dev/loop-control");
+        return;
+    }
+    let machine = Machine::new();
+    let backing = machine.backing("backing", 64 * MIB);
+    let text = machine.config_text(&[("data", backing.to_str().unwrap())], &Shape::default());
+    let config = Config::from_text("test.toml".as_ref(), &text.replace("\"nbd\"", "\"fuse\"")).unwrap();
+    let daemon = Daemon::start(config.clone()).unwrap();
+    let address = daemon.address("data").unwrap();
+    assert!(address.starts_with("/dev/loop"), "{address}");
+    let device = OpenOptions::new().read(true).write(true).open(&address).unwrap();
+    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    for offset in (0..16 * MIB).step_by(MIB as usize) {
+        device.write_all_at(&pattern(offset, 2, MIB as usize), offset).unwrap();
+    }
+    device.sync_all().unwrap();
+    drop(device);
+    daemon.stop();
+    // Dirty or not when it stopped: another daemon shows the same bytes, and gives the volume back.
+    let daemon = Daemon::start(config).unwrap();
+    let device = OpenOptions::new().read(true).open(daemon.address("data").unwrap()).unwrap();
+    let mut bytes = vec![0; MIB as usize];
+    for offset in (0..16 * MIB).step_by(MIB as usize) {
+        device.read_exact_at(&mut bytes, offset).unwrap();
+        assert!(bytes == pattern(offset, 2, MIB as usize), "{offset}");
+    }
+    drop(device);
+    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    assert_eq!(machine.rented(), 0);
+    daemon.stop();
 }

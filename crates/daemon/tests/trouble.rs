@@ -1,0 +1,348 @@
+//! Things that go wrong: providers that refuse, caching volumes that fail, missing owners, second daemons.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use surgetank_daemon::opening::{Decorator, Purpose};
+use surgetank_daemon::sweep::Swept;
+use surgetank_daemon::{Daemon, Overrides, Phase, Request, accept_loss_offline};
+use surgetank_device::volume::fault::{Effect, Kinds, Rule};
+use surgetank_device::{Failure, Fault, Faults};
+use surgetank_provider::local::LocalProvider;
+use surgetank_provider::{
+    CreateVolume, Fault as ProviderFault, FaultRates, Faulty, LocalConfig, Provider, ProviderError, SystemClock, Tags,
+    Verb, tag,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn boost(daemon: &Daemon, name: &str) {
+    daemon.handle(Request::Boost { device: name.into() }).unwrap();
+    eventually("boost", || status(daemon, name).phase == Phase::Boost);
+}
+
+fn drain(daemon: &Daemon, name: &str) {
+    daemon.handle(Request::Drain { device: name.into() }).unwrap();
+    eventually("idle", || status(daemon, name).phase == Phase::Idle);
+}
+
+fn connect(machine: &Machine, name: &str) -> Nbd {
+    Nbd::connect(&machine.path(&format!("run/{name}.sock"))).unwrap()
+}
+
+fn faulty(config: &LocalConfig) -> Arc<Faulty<LocalProvider>> {
+    let clock = Arc::new(SystemClock);
+    Arc::new(Faulty::new(LocalProvider::open(config.clone(), clock.clone()).unwrap(), clock))
+}
+
+/// Faults of the caching volumes.
+fn on_caches(faults: &Faults) -> Overrides {
+    let faults = faults.clone();
+    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
+        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
+        Purpose::Backing => volume,
+    });
+    Overrides { decorator: Some(decorator), ..Overrides::default() }
+}
+
+#[test]
+fn a_refused_volume_leaves_pass_through_and_a_reason_and_is_tried_again() {
+    let machine = Machine::new();
+    let config = machine.config(&[("data", "memory:64 MiB")], &Shape::default());
+    let provider = faulty(config.local.as_ref().unwrap());
+    for _ in 0..3 {
+        provider.script(Verb::Create, ProviderFault::Before(ProviderError::Quota("none left".into())));
+    }
+    provider.script(Verb::Attach, ProviderFault::Before(ProviderError::AttachLimit("no slot".into())));
+    let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
+    let daemon = Daemon::start_with(config, overrides).unwrap();
+    let mut nbd = connect(&machine, "data");
+    let mut reasons = std::collections::BTreeSet::new();
+    // A steady burst, so that the controller wants to boost by itself.
+    let mut offset = 0;
+    eventually("boost in spite of refusals", || {
+        nbd.write(offset % (32 * MIB), &pattern(offset, 7, MIB as usize)).unwrap();
+        offset += MIB;
+        let status = status(&daemon, "data");
+        reasons.extend(status.reason);
+        status.phase == Phase::Boost
+    });
+    assert!(reasons.iter().any(|reason| reason.contains("quota")), "{reasons:?}");
+    assert!(provider.faults() >= 4);
+    drain(&daemon, "data");
+    assert_eq!(machine.rented(), 0);
+}
+
+#[test]
+fn a_provider_that_fails_by_chance_leaves_nothing_behind() {
+    for seed in 0..6 {
+        let machine = Machine::new();
+        let backing = machine.backing("backing", 32 * MIB);
+        let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
+        let clock = Arc::new(SystemClock);
+        let local = LocalProvider::open(config.local.clone().unwrap(), clock.clone()).unwrap();
+        let rates = FaultRates {
+            seed,
+            at_most: Some(20),
+            fail_before: 0.2,
+            fail_after: 0.2,
+            slow: 0.2,
+            twice: 0.1,
+            slow_for: surgetank_model::units::Span(Duration::from_millis(30)),
+            ..FaultRates::default()
+        };
+        let provider = Arc::new(Faulty::new(local, clock).with_rates(rates));
+        let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
+        let daemon = Daemon::start_with(config, overrides).unwrap();
+        let mut nbd = connect(&machine, "data");
+        for round in 0..3 {
+            eventually("a boost is begun", || {
+                let idle = status(&daemon, "data").phase == Phase::Idle;
+                if idle {
+                    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+                }
+                status(&daemon, "data").phase == Phase::Boost
+            });
+            nbd.write(round * MIB, &pattern(round, seed, MIB as usize)).unwrap();
+            drain(&daemon, "data");
+            assert_eq!(nbd.read(round * MIB, MIB as usize).unwrap(), pattern(round, seed, MIB as usize));
+        }
+        // What a repeated call left behind is found by the sweep.
+        eventually("nothing is rented", || {
+            daemon.handle(Request::Gc).unwrap();
+            machine.rented() == 0
+        });
+        drop(daemon);
+    }
+}
+
+#[test]
+fn several_devices_boost_side_by_side_and_one_that_cannot_start_does_not_hinder() {
+    let machine = Machine::new();
+    let missing = machine.path("missing");
+    let devices = [("a", "memory:64 MiB"), ("b", "memory:64 MiB"), ("c", missing.to_str().unwrap())];
+    let daemon = Daemon::start(machine.config(&devices, &Shape::default())).unwrap();
+    let refused = status(&daemon, "c");
+    assert_eq!(refused.phase, Phase::Degraded);
+    assert!(refused.reason.unwrap().contains("does not exist"));
+    assert!(daemon.handle(Request::Boost { device: "c".into() }).unwrap_err().contains("does not exist"));
+    assert!(daemon.handle(Request::Boost { device: "d".into() }).unwrap_err().contains("there is no device \"d\""));
+    for name in ["a", "b"] {
+        boost(&daemon, name);
+    }
+    assert_eq!(machine.rented(), 2);
+    for (name, version) in [("a", 1), ("b", 2)] {
+        let mut nbd = connect(&machine, name);
+        nbd.write(0, &pattern(0, version, MIB as usize)).unwrap();
+        drain(&daemon, name);
+        assert_eq!(nbd.read(0, MIB as usize).unwrap(), pattern(0, version, MIB as usize));
+    }
+    assert_eq!(machine.rented(), 0);
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let machine = Machine::new();
+    let backing = machine.backing("backing", 8 * MIB);
+    let device = [("data", backing.to_str().unwrap())];
+    let daemon = Daemon::start(machine.config(&device, &Shape::default())).unwrap();
+    let error = Daemon::start(machine.config(&device, &Shape::default())).err().unwrap().to_string();
+    assert!(error.contains("another surgetank daemon uses the state directory"), "{error}");
+    let mut other = machine.config(&device, &Shape::default());
+    other.state_directory = machine.path("other");
+    let error = Daemon::start(other).err().unwrap().to_string();
+    assert!(error.contains("is in use by"), "{error}");
+    daemon.stop();
+    Daemon::start(machine.config(&device, &Shape::default())).unwrap().stop();
+}
+
+/// A device that was stopped with dirty data on its caching volume.
+fn stopped_dirty(machine: &Machine, shape: &Shape) -> surgetank_daemon::Config {
+    let backing = machine.backing("backing", 32 * MIB);
+    let config = machine.config(&[("data", backing.to_str().unwrap())], shape);
+    let daemon = Daemon::start(config.clone()).unwrap();
+    boost(&daemon, "data");
+    let mut nbd = connect(machine, "data");
+    for block in 0..8 {
+        nbd.write(block * MIB, &pattern(block, 1, MIB as usize)).unwrap();
+    }
+    daemon.stop();
+    config
+}
+
+/// The device throttled, so that nothing is drained before it stops.
+fn slow() -> Shape {
+    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    shape.policy = shape.policy.replace("200 ms", "60 s");
+    shape
+}
+
+#[test]
+fn dirty_data_survives_a_stop_on_its_caching_volume() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    assert_eq!(machine.rented(), 1);
+    let daemon = Daemon::start(config).unwrap();
+    let mut nbd = connect(&machine, "data");
+    for block in 0..8 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 1, MIB as usize), "{block}");
+    }
+    drain(&daemon, "data");
+    assert_eq!(machine.rented(), 0);
+    daemon.stop();
+    let bytes = std::fs::read(machine.path("backing")).unwrap();
+    assert!(bytes[7 * MIB as usize..8 * MIB as usize] == pattern(7, 1, MIB as usize));
+}
+
+#[test]
+fn a_device_drains_before_it_stops_if_asked_to() {
+    let machine = Machine::new();
+    let mut shape = slow();
+    shape.device += "\non_stop = \"drain\"";
+    stopped_dirty(&machine, &shape);
+    assert_eq!(machine.rented(), 0);
+    let bytes = std::fs::read(machine.path("backing")).unwrap();
+    assert!(bytes[7 * MIB as usize..8 * MIB as usize] == pattern(7, 1, MIB as usize));
+}
+
+#[test]
+fn a_device_whose_newest_data_is_missing_is_refused_until_the_loss_is_accepted() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    std::fs::remove_dir_all(machine.path("volumes")).unwrap();
+    let error = Daemon::start(config.clone()).err().unwrap().to_string();
+    assert!(error.contains("which is missing") && error.contains("surgetank detach data --accept-loss"), "{error}");
+    accept_loss_offline(&config, "data").unwrap();
+    assert!(accept_loss_offline(&config, "data").unwrap_err().contains("nothing is lost"));
+    let daemon = Daemon::start(config).unwrap();
+    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    connect(&machine, "data").read(0, 4096).unwrap();
+}
+
+#[test]
+fn a_missing_owner_can_be_given_up_while_other_devices_are_served() {
+    let machine = Machine::new();
+    stopped_dirty(&machine, &slow());
+    std::fs::remove_dir_all(machine.path("volumes")).unwrap();
+    let backing = machine.path("backing");
+    let config = machine.config(&[("data", backing.to_str().unwrap()), ("more", "memory:16 MiB")], &slow());
+    let daemon = Daemon::start(config).unwrap();
+    assert!(status(&daemon, "data").reason.unwrap().contains("which is missing"));
+    connect(&machine, "more").write(0, &[1; 4096]).unwrap();
+    daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap();
+    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    connect(&machine, "data").read(0, 4096).unwrap();
+}
+
+#[test]
+fn a_caching_volume_that_fails_while_clean_is_dropped_invisibly() {
+    let machine = Machine::new();
+    let faults = Faults::new(1).unwrap();
+    let config = machine.config(&[("data", "memory:64 MiB")], &Shape::default());
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
+    let mut nbd = connect(&machine, "data");
+    boost(&daemon, "data");
+    faults.vanish();
+    for block in 0..8 {
+        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+    }
+    nbd.flush().unwrap();
+    eventually("the volume is given back", || machine.rented() == 0);
+    for block in 0..8 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
+    }
+    let status = status(&daemon, "data");
+    assert_eq!(status.lost_bytes, 0);
+}
+
+#[test]
+fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
+    let machine = Machine::new();
+    let faults = Faults::new(1).unwrap();
+    let backing = machine.backing("backing", 32 * MIB);
+    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow());
+    let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
+    let mut nbd = connect(&machine, "data");
+    boost(&daemon, "data");
+    for block in 0..8 {
+        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+    }
+    faults.vanish();
+    eventually("the loss is known", || {
+        // Only I/O notices.
+        let _ = nbd.read(7 * MIB, 4096);
+        status(&daemon, "data").lost_bytes > 0
+    });
+    let told = status(&daemon, "data");
+    assert_eq!(told.phase, Phase::Degraded);
+    assert_eq!(told.lost_ranges.iter().map(|range| range.length_bytes).sum::<u64>(), told.lost_bytes);
+    assert!(told.reason.unwrap().contains("--accept-loss"));
+    for range in &told.lost_ranges {
+        assert!(nbd.read(range.offset_bytes, 4096).is_err(), "lost data is never answered");
+    }
+    assert_eq!(machine.rented(), 1, "nothing is detached while a loss stands");
+    // It stands over a restart.
+    daemon.stop();
+    let daemon = Daemon::start(config).unwrap();
+    let mut nbd = connect(&machine, "data");
+    assert_eq!(status(&daemon, "data").lost_bytes, told.lost_bytes);
+    assert_eq!(status(&daemon, "data").phase, Phase::Degraded);
+    assert!(nbd.read(told.lost_ranges[0].offset_bytes, 4096).is_err());
+    assert!(daemon.handle(Request::Detach { device: "data".into(), accept_loss: false }).is_err());
+    daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap();
+    eventually("the volume is given back", || machine.rented() == 0);
+    nbd.read(told.lost_ranges[0].offset_bytes, 4096).unwrap();
+}
+
+#[test]
+fn caches_that_fail_some_writes_lose_nothing_that_was_acknowledged() {
+    let machine = Machine::new();
+    let faults = Faults::new(5).unwrap();
+    let daemon =
+        Daemon::start_with(machine.config(&[("data", "memory:64 MiB")], &Shape::default()), on_caches(&faults))
+            .unwrap();
+    let mut nbd = connect(&machine, "data");
+    boost(&daemon, "data");
+    faults.add(Rule { after: 6, ..Rule::always(Kinds::Writes, Effect::Fail(Failure::Io)) });
+    for block in 0..24 {
+        nbd.write(block * MIB, &pattern(block, 4, MIB as usize)).unwrap();
+    }
+    nbd.flush().unwrap();
+    eventually("the volume is given back", || machine.rented() == 0);
+    for block in 0..24 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 4, MIB as usize), "{block}");
+    }
+}
+
+#[test]
+fn the_sweep_gives_back_orphans_and_keeps_what_may_hold_data() {
+    let machine = Machine::new();
+    let config = machine.config(&[("data", "memory:16 MiB")], &Shape::default());
+    let provider = faulty(config.local.as_ref().unwrap());
+    let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
+    let daemon = Daemon::start_with(config, overrides).unwrap();
+    let owner = std::fs::read_to_string(machine.path("state/owner-id")).unwrap().trim().to_owned();
+    let make = |token: &str, owner: &str, dirty: bool| {
+        let mut tags =
+            Tags::from([(tag::OWNER.to_owned(), owner.to_owned()), (tag::DEVICE.to_owned(), "data".to_owned())]);
+        if dirty {
+            tags.insert(tag::DIRTY_EPOCH.to_owned(), "00".repeat(16));
+        }
+        let request = CreateVolume {
+            token: token.to_owned(),
+            volume_type: "fast".to_owned(),
+            size: surgetank_model::Bytes::from_mib(1),
+            tags,
+        };
+        provider.create(&request).unwrap().0.id
+    };
+    let (orphan, dirty, foreign) = (make("1", &owner, false), make("2", &owner, true), make("3", "somebody", false));
+    let swept: Swept = serde_json::from_value(daemon.handle(Request::Gc).unwrap()).unwrap();
+    assert_eq!(swept.deleted, [orphan.0]);
+    assert!(swept.warnings[0].contains(&dirty.0), "{:?}", swept.warnings);
+    assert!(provider.describe(&dirty).is_ok() && provider.describe(&foreign).is_ok());
+    assert_eq!(daemon.status().warnings, swept.warnings);
+}
