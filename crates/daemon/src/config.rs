@@ -371,7 +371,7 @@ impl RawPolicy {
             return Err(source.at(self.sampling.map(|sampling| sampling.span()), message));
         }
         let grain = self.size_grain.as_ref().map_or(Bytes::from_gib(1), |grain| *grain.get_ref());
-        if grain == Bytes::ZERO || grain.get() % 4096 != 0 {
+        if grain == Bytes::ZERO || !grain.get().is_multiple_of(4096) {
             let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
             return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
         }
@@ -417,7 +417,7 @@ fn check_backing(source: &Source, backing: &Spanned<String>) -> Result<Backing, 
     let text = backing.get_ref();
     if let Some(size) = text.strip_prefix("memory:") {
         let size = size.parse::<Bytes>().map_err(|error| source.at(Some(backing.span()), error.to_string()))?;
-        if size == Bytes::ZERO || size.get() % 4096 != 0 {
+        if size == Bytes::ZERO || !size.get().is_multiple_of(4096) {
             let message = format!("a backing volume in memory cannot have {size}: write a multiple of 4 KiB");
             return Err(source.at(Some(backing.span()), message));
         }

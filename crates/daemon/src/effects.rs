@@ -234,7 +234,7 @@ impl Volumes {
         };
         let start = match effect {
             Effect::Read { id, target, offset, into, checksums } => {
-                let Some(slice) = self.memory(id, buffers, into) else { return None };
+                let slice = self.memory(id, buffers, into)?;
                 let purpose = match checksums {
                     Some(checksums) => Purpose::Verify { into: slice.clone(), checksums },
                     None => Purpose::Plain,

@@ -64,7 +64,8 @@ impl Source {
     #[must_use]
     pub fn at(&self, span: Option<Range<usize>>, message: impl Into<String>) -> ConfigError {
         let place = span.map(|span| {
-            let before = &self.text[..self.text.floor_char_boundary(span.start.min(self.text.len()))];
+            // Spans of the parser begin at characters; what does not is shown at the file's beginning.
+            let before = self.text.get(..span.start).unwrap_or_default();
             let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
             (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
         });

@@ -85,7 +85,7 @@ fn a_burst_boosts_by_itself_and_calm_ends_it() {
 fn a_block_device_is_boosted_under_its_user() {
     let forbidden = |path: &str| OpenOptions::new().read(true).write(true).open(path).is_err();
     if forbidden("/dev/fuse") || forbidden("/dev/loop-control") {
-        eprintln!("skipped: no rights on /dev/fuse or /dev/loop-control");
+        skipped("no rights on /dev/fuse or /dev/loop-control");
         return;
     }
     let machine = Machine::new();
@@ -116,4 +116,9 @@ fn a_block_device_is_boosted_under_its_user() {
     eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
     assert_eq!(machine.rented(), 0);
     daemon.stop();
+}
+
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
 }

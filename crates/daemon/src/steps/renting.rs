@@ -1,0 +1,185 @@
+//! From the creation of a caching volume to its adoption, and its recovery after a crash.
+
+use surgetank_cache::{Attach, Epoch};
+use surgetank_device::Volume;
+use surgetank_model::Bytes;
+use surgetank_policy::Refusal;
+use surgetank_provider::{CreateVolume, Tags, VolumeDescription, VolumeState, tag};
+
+use super::{DONE, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, random_name, refusal};
+use crate::clock::unix_s;
+use crate::crash::crash_point;
+use crate::journal::{Rental, Stage};
+use crate::opening::{self, Purpose};
+use crate::shard::Command;
+
+impl Lifecycle {
+    pub(super) fn create(&mut self, size: Bytes) -> Result<Progress, Refusal> {
+        if self.rental().is_none() {
+            let rental = Rental {
+                token: random_name(),
+                volume_type: self.tools.caching.volume_type.clone(),
+                size,
+                started_unix_s: unix_s(),
+                stage: Stage::Creating,
+                volume: None,
+                epoch: None,
+                disposable: true,
+            };
+            self.journal.update(|state| state.rental = Some(rental)).map_err(journal_refusal)?;
+            self.let_go = None;
+            self.publish();
+        }
+        let Some(id) = self.volume() else { return self.call_create(size) };
+        match self.describe(&id)? {
+            Some(description) if description.state == VolumeState::Creating => Ok(Progress::Wait),
+            Some(_) => self.note(|rental| rental.stage = Stage::Created).map(|()| DONE),
+            None => Err(Refusal::Transient("the volume vanished while it was created".to_owned())),
+        }
+    }
+
+    fn call_create(&mut self, size: Bytes) -> Result<Progress, Refusal> {
+        let Some(rental) = self.rental() else { return Ok(Progress::Wait) };
+        let tags = Tags::from([
+            (tag::OWNER.to_owned(), self.tools.owner_id.clone()),
+            (tag::DEVICE.to_owned(), self.tools.device.clone()),
+            (TAG_TOKEN.to_owned(), rental.token.clone()),
+        ]);
+        let (token, volume_type) = (rental.token.clone(), rental.volume_type.clone());
+        crash_point("create", "before");
+        let (description, _) =
+            self.tools.provider.create(&CreateVolume { token, volume_type, size, tags }).map_err(refusal)?;
+        crash_point("create", "after");
+        self.note(|rental| rental.volume = Some(description.id))?;
+        crash_point("created", "after");
+        Ok(Progress::Wait)
+    }
+
+    pub(super) fn attach(&mut self) -> Result<Progress, Refusal> {
+        let (description, size) = match self.bring_in(Stage::Attaching)? {
+            Some(found) => found,
+            None => return Ok(Progress::Wait),
+        };
+        if self.opened.is_none() {
+            self.opened = Some(self.open(&description, size)?);
+        }
+        self.note(|rental| rental.stage = Stage::Attached)?;
+        Ok(DONE)
+    }
+
+    /// Attaches the volume and waits until it is there; `intent` is what the journal says meanwhile.
+    pub(super) fn bring_in(&mut self, intent: Stage) -> Result<Option<(VolumeDescription, Bytes)>, Refusal> {
+        let vanished = || Refusal::Transient("the caching volume vanished".to_owned());
+        let id = self.volume().ok_or_else(vanished)?;
+        if self.stage() != Some(intent) {
+            self.note(|rental| rental.stage = intent)?;
+        }
+        let description = self.describe(&id)?.ok_or_else(vanished)?;
+        match description.state {
+            VolumeState::Attached => {
+                let size = self.rental().map_or(description.size, |rental| rental.size);
+                Ok(Some((description, size)))
+            }
+            VolumeState::Available => {
+                crash_point("attach", "before");
+                self.tools.provider.attach(&id).map_err(refusal)?;
+                crash_point("attach", "after");
+                self.hurry();
+                Ok(None)
+            }
+            VolumeState::Creating | VolumeState::Attaching | VolumeState::Detaching => Ok(None),
+            VolumeState::Deleting => Err(vanished()),
+        }
+    }
+
+    fn open(&self, description: &VolumeDescription, size: Bytes) -> Result<Box<dyn Volume>, Refusal> {
+        let mut volume = opening::caching(description, size).map_err(Refusal::Transient)?;
+        if let Some(decorate) = &self.tools.decorator {
+            volume = decorate(Purpose::Caching, volume);
+        }
+        let caching = &self.tools.caching;
+        Ok(if caching.throttle { opening::throttled(volume, caching.limits, self.tools.clock) } else { volume })
+    }
+
+    pub(super) fn adopt(&mut self) -> Result<Progress, Refusal> {
+        if self.running.as_ref().is_some_and(|running| running.asked) {
+            return Ok(Progress::Wait);
+        }
+        let lost = || Refusal::Transient("the caching volume was closed meanwhile".to_owned());
+        let volume = self.opened.take().ok_or_else(lost)?;
+        let epoch = Epoch(rand::random());
+        self.note(|rental| {
+            rental.stage = Stage::Adopting;
+            rental.epoch = Some(epoch.to_string());
+            rental.disposable = false;
+        })?;
+        self.tools.keeper.set_volume(self.volume());
+        self.let_go = None;
+        let attach = self.engine_attach(epoch, &*volume);
+        crash_point("adopt", "before");
+        self.asked(true);
+        match self.tools.shard.ask(|answer| Command::Adopt { volume, attach, answer }).map_err(gone)? {
+            Ok(()) => Ok(Progress::Wait),
+            Err(rejected) => {
+                self.unused()?;
+                Err(Refusal::Permanent(rejected.to_string()))
+            }
+        }
+    }
+
+    fn engine_attach(&self, epoch: Epoch, volume: &dyn Volume) -> Attach {
+        Attach {
+            epoch,
+            cache_size: volume.size(),
+            cache_limits: self.tools.caching.limits,
+            split: self.tools.split,
+            read_fill: self.tools.read_fill,
+        }
+    }
+
+    pub(super) fn adopted(&mut self) -> Result<Progress, Refusal> {
+        crash_point("adopt", "after");
+        // The engine uses it whatever the journal says; the owner record is what counts after a crash.
+        if let Err(refusal) = self.note(|rental| rental.stage = Stage::Adopted) {
+            tracing::warn!(device = self.tools.device, ?refusal, "the journal cannot be written");
+        }
+        crash_point("adopted", "after");
+        Ok(DONE)
+    }
+
+    pub(super) fn adopt_failed(&mut self) -> Result<Progress, Refusal> {
+        self.close_cache()?;
+        self.unused()?;
+        Err(Refusal::Transient("the caching volume could not be formatted".to_owned()))
+    }
+
+    /// The engine does not use the volume after all.
+    fn unused(&mut self) -> Result<(), Refusal> {
+        self.owner_is_backing()?;
+        self.note(|rental| {
+            rental.stage = Stage::Attached;
+            rental.disposable = true;
+        })
+    }
+
+    pub(super) fn recover(&mut self, epoch: Epoch) -> Result<Progress, Refusal> {
+        if self.running.as_ref().is_some_and(|running| running.asked) {
+            return Ok(Progress::Wait);
+        }
+        let Some((description, size)) = self.bring_in(Stage::Adopted)? else { return Ok(Progress::Wait) };
+        let volume = self.open(&description, size)?;
+        let attach = self.engine_attach(epoch, &*volume);
+        self.tools.keeper.set_volume(Some(description.id));
+        self.asked(true);
+        crash_point("recover", "before");
+        match self.tools.shard.ask(|answer| Command::Recover { volume, attach, answer }).map_err(gone)? {
+            Ok(()) => Ok(Progress::Wait),
+            Err(rejected) => Err(Refusal::Transient(rejected.to_string())),
+        }
+    }
+
+    pub(super) fn recovered(&mut self) -> Result<Progress, Refusal> {
+        crash_point("recover", "after");
+        Ok(DONE)
+    }
+}
