@@ -123,10 +123,10 @@ impl Scenario {
     pub fn overwriting(seed: u64) -> Self {
         let mut random = Random::from_seed(seed ^ 0x00e4_3717);
         let mut scenario = Self::sized(seed, &mut random);
-        scenario.requests = 60 + random.below(200) as u32;
+        scenario.requests = 60 + random.below(300) as u32;
         scenario.device_blocks = 40 + random.below(160) as u32;
         scenario.style = Style::Overwrites;
-        scenario.think_max = Duration::from_millis([20, 200, 1000][random.below(3) as usize]);
+        scenario.think_max = Duration::from_millis([0, 20, 200, 1000][random.below(4) as usize]);
         scenario.backing_latency_max = Duration::from_millis([1, 20, 300][random.below(3) as usize]);
         scenario.boosts = Some(Duration::from_millis([100, 1000, 10_000][random.below(3) as usize]));
         scenario
@@ -164,27 +164,30 @@ impl Scenario {
         }
     }
 
-    /// With up to `most` crashes of both kinds at random events, each within `within_events` of the one before.
+    /// With up to `most` crashes of both kinds at random events, each within `within_events` of the one before; some are
+    /// tied to a critical write, some followed by a second one soon, during or after the recovery.
     #[must_use]
     pub fn with_random_crashes(mut self, most: u64, within_events: u64) -> Self {
         let mut random = Random::from_seed(self.seed ^ 0x0c4a_54e5);
         let count = 1 + random.below(most);
-        self.crashes = (0..count)
-            .map(|_| {
-                // A third of the crashes come soon after a restart: during recovery.
-                let within = if random.below(3) == 0 { within_events.min(40) } else { within_events };
-                let trigger = match random.below(8) {
-                    0 | 1 => Trigger::TableWrite,
-                    2 => Trigger::SuperblockWrite,
-                    3 => Trigger::OwnerWrite,
-                    _ => Trigger::Start,
-                };
-                // The moments after a trigger are few.
-                let within = if trigger == Trigger::Start { within } else { 12 };
-                let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
-                Crash { trigger, after_events: random.below(within) as u32, kind }
-            })
-            .collect();
+        self.crashes.clear();
+        for _ in 0..count {
+            let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+            let (trigger, within) = match random.below(8) {
+                // The critical moments after these are few.
+                0 | 1 => (Trigger::TableWrite, 12),
+                2 => (Trigger::SuperblockWrite, 12),
+                3 => (Trigger::OwnerWrite, 12),
+                _ => (Trigger::Start, within_events),
+            };
+            self.crashes.push(Crash { trigger, after_events: random.below(within) as u32, kind });
+            if random.below(2) == 0 {
+                let kind = if random.below(4) > 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+                let within = [15, 60, 150][random.below(3) as usize];
+                let after_events = random.below(within) as u32;
+                self.crashes.push(Crash { trigger: Trigger::Start, after_events, kind });
+            }
+        }
         self
     }
 }

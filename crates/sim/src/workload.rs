@@ -26,8 +26,8 @@ enum Pattern {
     Uniform,
     /// Over and over the same few blocks, in parts.
     Hot { base: u64 },
-    /// Whole blocks anywhere.
-    Blocks,
+    /// Whole blocks, anywhere in a span.
+    Blocks { base: u64, span: u64 },
 }
 
 /// A seeded generator of requests.
@@ -38,6 +38,7 @@ pub struct Workload {
     unit: u64,
     style: Style,
     think_max_us: u64,
+    flush_percent: u64,
     fua_one_in: u64,
     pattern: Pattern,
     left: u64,
@@ -49,9 +50,10 @@ impl Workload {
     #[must_use]
     pub fn new(scenario: &Scenario) -> Self {
         let random = Random::from_seed(scenario.seed ^ 0x3f0a_d10a);
-        let fua_one_in = match scenario.style {
-            Style::Mixed => 12,
-            Style::Overwrites => 4,
+        let (flush_percent, fua_one_in) = match scenario.style {
+            Style::Mixed => (8, 12),
+            Style::Overwrites if scenario.seed.is_multiple_of(2) => (3, 20),
+            Style::Overwrites => (6, 4),
         };
         Self {
             random,
@@ -59,6 +61,7 @@ impl Workload {
             unit: u64::from(scenario.logical_block),
             style: scenario.style,
             think_max_us: scenario.think_max.as_micros() as u64,
+            flush_percent,
             fua_one_in,
             pattern: Pattern::Uniform,
             left: 0,
@@ -73,7 +76,11 @@ impl Workload {
             self.write_share = 90;
         }
         self.pattern = match self.random.below(3) {
-            0 | 1 if self.style == Style::Overwrites => Pattern::Blocks,
+            0 | 1 if self.style == Style::Overwrites => {
+                // A small span soon supersedes whole segments of the log; a large one leaves them in part.
+                let span = 4096 * [6, 20, 60, 400][self.random.below(4) as usize];
+                Pattern::Blocks { base: self.random.below(self.size) / 4096 * 4096, span }
+            }
             0 => Pattern::Sequential { cursor: self.random.below(self.size) / 4096 * 4096 },
             1 => Pattern::Uniform,
             _ => Pattern::Hot { base: self.random.below(self.size) / 4096 * 4096 },
@@ -96,7 +103,7 @@ impl Workload {
         }
         self.left -= 1;
         let choice = self.random.below(100);
-        if choice < 8 {
+        if choice < self.flush_percent {
             return Wish { operation: Operation::Flush, offset: 0, length: 0 };
         }
         let (offset, length) = self.range();
@@ -127,7 +134,9 @@ impl Workload {
             }
             Pattern::Uniform if self.random.below(2) == 0 => (self.random.below(self.size) / 4096 * 4096, 4096),
             Pattern::Uniform => (self.random.below(self.size), small * self.unit),
-            Pattern::Blocks => (self.random.below(self.size) / 4096 * 4096, 4096 * (1 + self.random.below(3))),
+            Pattern::Blocks { base, span } => {
+                (base + self.random.below(span) / 4096 * 4096, 4096 * (1 + self.random.below(3)))
+            }
             Pattern::Hot { base } => (base + self.random.below(16384), small * self.unit),
         };
         let offset = (offset % self.size) / self.unit * self.unit;

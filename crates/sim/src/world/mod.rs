@@ -272,7 +272,7 @@ impl<'a> World<'a> {
         world.arm();
         world.apply_trouble();
         world.schedule(Duration::ZERO, Happening::Submit);
-        world.schedule_control();
+        world.schedule_first_control();
         world
     }
 
@@ -307,6 +307,14 @@ impl<'a> World<'a> {
     fn schedule_at(&mut self, at: Instant, happening: Happening) {
         self.order += 1;
         self.queue.push(Scheduled { at, order: self.order, happening });
+    }
+
+    /// The first control action comes soon, so that boosts are long where control actions are rare.
+    fn schedule_first_control(&mut self) {
+        if self.scenario.boosts.is_some() {
+            let after = Duration::from_micros(self.random.below(3_000));
+            self.schedule(after, Happening::Control);
+        }
     }
 
     fn schedule_control(&mut self) {

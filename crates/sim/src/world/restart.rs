@@ -67,6 +67,6 @@ impl World<'_> {
         self.phase = Phase::Work;
         let after = Duration::from_micros(self.random.below(1_000));
         self.schedule(after, Happening::Submit);
-        self.schedule_control();
+        self.schedule_first_control();
     }
 }
