@@ -81,7 +81,7 @@ pub enum OpenError {
 pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let identity = Identity::of(metadata);
     let use_ = if metadata.file_type().is_block_device() { device_use(&identity) } else { None };
-    match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(&identity)) {
+    match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(path, &identity)) {
         Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_ }),
         None => Ok(()),
     }
@@ -90,7 +90,7 @@ pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
 /// The sentence for a device or file that the kernel says is busy.
 pub(super) fn busy(path: &Path, metadata: &Metadata) -> OpenError {
     let identity = Identity::of(metadata);
-    let use_ = match process_using(&identity) {
+    let use_ = match process_using(path, &identity) {
         Some(process) => format!("is in use by {process}; stop that first"),
         None => "is in use by another program; stop that first (lsof shows who it is)".to_owned(),
     };
@@ -146,10 +146,13 @@ fn device_use(identity: &Identity) -> Option<String> {
 }
 
 /// The loop device that a file or device is attached to.
-fn loop_use(identity: &Identity) -> Option<String> {
+fn loop_use(path: &Path, identity: &Identity) -> Option<String> {
+    let real = fs::canonicalize(path).ok()?;
     entries(Path::new("/sys/block")).find_map(|directory| {
         let file = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
-        if !identity.is(file.trim_end_matches('\n')) {
+        let file = Path::new(file.trim_end_matches('\n'));
+        // Looking at a file can wait for whoever serves it: for ever, if that is a dead FUSE server, or ourselves.
+        if file != real && (is_served_by_others(file) || !identity.is(file)) {
             return None;
         }
         let name = device_name(&directory)?;
@@ -181,6 +184,19 @@ fn mount_of(number: &str) -> Option<String> {
     })
 }
 
+/// Whether looking at a path asks a FUSE or network server.
+fn is_served_by_others(path: &Path) -> bool {
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return true };
+    // The innermost mount counts; of mounts on the same place the last.
+    let inside = mounts.lines().filter_map(|line| {
+        let place = unescape(line.split(' ').nth(4)?);
+        let kind = line.split_once(" - ")?.1.split(' ').next()?;
+        path.starts_with(&place).then_some((place.len(), kind))
+    });
+    let kind = inside.max_by_key(|(length, _)| *length).map_or("", |(_, kind)| kind);
+    ["fuse", "nfs", "cifs", "smb", "ceph", "9p", "virtiofs"].iter().any(|served| kind.starts_with(served))
+}
+
 /// Spaces, tabs, newlines and backslashes stand as octal escapes in the kernel's tables.
 fn unescape(field: &str) -> String {
     field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
@@ -196,10 +212,15 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 }
 
 /// A process that has the volume open; for the sentence, so as good as the rights allow.
-fn process_using(identity: &Identity) -> Option<String> {
+fn process_using(path: &Path, identity: &Identity) -> Option<String> {
+    let real = fs::canonicalize(path).ok()?;
+    // By name, and devices by number: looking at any other open file could wait for whoever serves it.
+    let is_it = |descriptor: &PathBuf| {
+        fs::read_link(descriptor).is_ok_and(|file| file == real || (file.starts_with("/dev") && identity.is(file)))
+    };
     entries(Path::new("/proc")).find_map(|process| {
         let number: u32 = process.file_name()?.to_str()?.parse().ok()?;
-        entries(&process.join("fd")).find(|descriptor| identity.is(descriptor))?;
+        entries(&process.join("fd")).find(is_it)?;
         let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
         Some(format!("{} (process {number})", name.trim_end()))
     })
