@@ -120,6 +120,9 @@ impl Engine {
         let blocks = first.block..last.end();
         boost.drain.cursor = blocks.end;
         let kind = first.kind;
+        // Until the job ends its segments must not be used again: a newer version of a block at the very same place
+        // would be taken for the one that was copied.
+        extents.iter().for_each(|extent| boost.space.pin(extent.location));
         let failed = vec![false; extents.len()];
         let slot = boost.drain.jobs.iter().position(Option::is_none).unwrap_or_else(|| {
             boost.drain.jobs.push(None);
@@ -238,8 +241,10 @@ impl Engine {
     }
 
     fn end_job(&mut self, slot: u32) {
-        let job = self.boost.as_mut().and_then(|boost| boost.drain.jobs[slot as usize].take());
-        self.release_scratch(job.and_then(|job| job.scratch));
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(job) = boost.drain.jobs[slot as usize].take() else { return };
+        job.extents.iter().for_each(|extent| boost.space.unpin(extent.location));
+        self.release_scratch(job.scratch);
     }
 }
 

@@ -345,7 +345,6 @@ impl Boost {
             batches_in_flight: 0,
             merges_in_flight: 0,
             fills: std::collections::BTreeMap::new(),
-            next_fill: 0,
             missed: Vec::new(),
             drain: Drain::default(),
             reclaim: Reclaim::new(now),

@@ -182,7 +182,6 @@ struct Boost {
     batches_in_flight: u32,
     merges_in_flight: u32,
     fills: BTreeMap<u64, Fill>,
-    next_fill: u64,
     /// Ranges that missed lately, hashed: for [`ReadFill::SecondHit`].
     missed: Vec<u64>,
     drain: Drain,
@@ -280,6 +279,8 @@ pub struct Engine {
     retry_waiting: bool,
     pending: Slab<Pending>,
     next_scratch: u32,
+    /// Unique over boosts: a read may outlive the boost in which its fill began.
+    next_fill: u64,
     effects: VecDeque<Effect>,
     events: VecDeque<Event>,
     backing: Port,
@@ -309,6 +310,7 @@ impl Engine {
             retry_waiting: false,
             pending: Slab::default(),
             next_scratch: 0,
+            next_fill: 0,
             effects: VecDeque::new(),
             events: VecDeque::new(),
             backing: Port::new(now, config.backing_limits),

@@ -262,8 +262,8 @@ impl Engine {
 
     fn begin_fill(&mut self, blocks: Range<u64>) -> Option<u64> {
         let boost = self.boost.as_mut().filter(|boost| boost.fills.len() < FILLS_MAX)?;
-        let id = boost.next_fill;
-        boost.next_fill += 1;
+        let id = self.next_fill;
+        self.next_fill += 1;
         boost.fills.insert(id, Fill { blocks, cancelled: false });
         Some(id)
     }
