@@ -299,21 +299,10 @@ impl Index {
         }
     }
 
-    /// The chunk of a block.
-    #[must_use]
-    pub const fn chunk_of(block: u64) -> u64 {
-        block / CHUNK_BLOCKS
-    }
-
     /// Bytes that the index takes, for the memory bound.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.chunks.values().map(|entries| entries.capacity() * std::mem::size_of::<Packed>() + 48).sum()
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.chunks.clear();
     }
 }
 
@@ -385,7 +374,7 @@ mod tests {
             }
             Step::TurnToCopies { chunk, location } => {
                 // As in the engine, a segment's extents are told by where they begin.
-                let whole: Vec<Extent> = index.iter().filter(|extent| Index::chunk_of(extent.block) == chunk).collect();
+                let whole: Vec<Extent> = index.iter().filter(|extent| extent.block / CHUNK_BLOCKS == chunk).collect();
                 index.turn_to_copies(chunk, |extent| extent.location >= location);
                 for (block, (at, kind, _)) in
                     whole.iter().filter(|extent| extent.location >= location).flat_map(expanded)

@@ -39,9 +39,4 @@ impl<T> Slab<T> {
         self.free.push(slot);
         Some(value)
     }
-
-    /// How many are in flight.
-    pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
 }
