@@ -1,11 +1,12 @@
 //! ext4 on a device: make, mount, check, unmount. Uses e2fsprogs and util-linux, which Debian installs everywhere.
+//!
+//! Whatever waits for one of our own devices runs in another process: a thread of ours that waits in the kernel for
+//! an answer of ours could not be killed, and neither could the process, so the device would never be let go.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-
-use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::failure::{Doing, Failure};
 
@@ -15,8 +16,13 @@ const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 const UNMOUNT_TRIES: u32 = 50;
 
 /// The file systems of the demo need these commands; the Debian package of each.
-const COMMANDS: [(&str, &str); 4] =
-    [("mkfs.ext4", "e2fsprogs"), ("e2fsck", "e2fsprogs"), ("mount", "mount"), ("losetup", "mount")];
+const COMMANDS: [(&str, &str); 5] = [
+    ("mkfs.ext4", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
+    ("mount", "mount"),
+    ("umount", "mount"),
+    ("losetup", "mount"),
+];
 
 fn search_path() -> String {
     match std::env::var("PATH") {
@@ -104,12 +110,9 @@ impl Mount {
     /// Mounts the ext4 file system on a block device.
     ///
     /// # Errors
-    /// The kernel's reason.
+    /// What mount said.
     pub fn ext4(device: &Path, point: &Path) -> Result<Self, Failure> {
-        std::fs::create_dir_all(point).doing(|| format!("cannot create {}", point.display()))?;
-        rustix::mount::mount(device, point, "ext4", MountFlags::NOATIME, None::<&std::ffi::CStr>)
-            .doing(|| format!("cannot mount {} on {}", device.display(), point.display()))?;
-        Ok(Self { point: point.to_owned(), mounted: true })
+        Self::with_options("noatime", device, point)
     }
 
     /// Mounts the ext4 file system in a file, read-only and without replaying its journal, through a loop device
@@ -118,9 +121,13 @@ impl Mount {
     /// # Errors
     /// What mount said.
     pub fn read_only_file(volume: &Path, point: &Path) -> Result<Self, Failure> {
+        Self::with_options("loop,ro,noload", volume, point)
+    }
+
+    fn with_options(options: &str, source: &Path, point: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(point).doing(|| format!("cannot create {}", point.display()))?;
         let mut mount = command("mount");
-        mount.args(["-t", "ext4", "-o", "loop,ro,noload"]).arg(volume).arg(point);
+        mount.args(["-t", "ext4", "-o", options]).arg(source).arg(point);
         run(mount)?;
         Ok(Self { point: point.to_owned(), mounted: true })
     }
@@ -137,7 +144,7 @@ impl Mount {
     /// If it stays busy; it is then detached and ends when its last user does.
     pub fn unmount(mut self) -> Result<(), Failure> {
         self.mounted = false;
-        unmount(&self.point).doing(|| format!("cannot unmount {}", self.point.display()))
+        unmount(&self.point)
     }
 }
 
@@ -152,19 +159,51 @@ impl Drop for Mount {
 /// Unmounts whatever is mounted there, waiting a little while it is busy, then lazily.
 ///
 /// # Errors
-/// The kernel's reason; that nothing is mounted there is no error.
-pub fn unmount(point: &Path) -> io::Result<()> {
+/// What umount said; that nothing is mounted there is no error.
+pub fn unmount(point: &Path) -> Result<(), Failure> {
     for _ in 0..UNMOUNT_TRIES {
-        match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            Err(rustix::io::Errno::BUSY) => std::thread::sleep(Duration::from_millis(100)),
-            Err(_) => break,
+        if !is_mount_point(point) {
+            return Ok(());
         }
+        let mut umount = command("umount");
+        umount.arg(point);
+        if run(umount).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
-    match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
-        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
+    let mut umount = command("umount");
+    umount.arg("--lazy").arg(point);
+    match run(umount) {
+        Err(failure) if is_mount_point(point) => Err(failure),
+        _ => Ok(()),
     }
+}
+
+fn is_mount_point(point: &Path) -> bool {
+    mounts_below(point).is_ok_and(|points| points.iter().any(|mounted| mounted == point))
+}
+
+/// Tells the kernel that nobody answers for the FUSE mounts at or below `directory` any more, so that nothing waits
+/// for them. Best effort: it needs the kernel's control file system, which Debian mounts.
+pub fn abort_fuse_below(directory: &Path) {
+    let Ok(mountinfo) = std::fs::read_to_string("/proc/self/mountinfo") else { return };
+    for connection in fuse_connections(&mountinfo, directory) {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+    }
+}
+
+/// The FUSE connections (their device numbers' minors) mounted at or below `directory`.
+fn fuse_connections(mountinfo: &str, directory: &Path) -> Vec<u32> {
+    let connection = |line: &str| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(2);
+        let (_, minor) = fields.next()?.split_once(':')?;
+        let point = unescape(fields.nth(1)?);
+        let is_fuse = matches!(filesystem.split(' ').next()?, "fuse" | "fuseblk");
+        (is_fuse && point.starts_with(directory)).then(|| minor.parse().ok())?
+    };
+    mountinfo.lines().filter_map(connection).collect()
 }
 
 /// Mount points at or below `directory`, the deepest and latest first, so that they can be unmounted in order.
@@ -243,6 +282,14 @@ mod tests {
         assert_eq!(mount_points(text), [PathBuf::from("/"), PathBuf::from("/tmp/a b\\c")]);
         assert_eq!(unescape("\\04"), PathBuf::from("\\04"));
         assert_eq!(unescape("ends\\"), PathBuf::from("ends\\"));
+    }
+
+    #[test]
+    fn fuse_mounts_are_found_by_their_device_number() {
+        let text = "42 27 0:39 / /w/a/demo.fuse rw - fuse surgetank rw\n\
+                    43 27 0:40 / /x/demo.fuse rw - fuse surgetank rw\n\
+                    44 27 0:41 / /w/b rw shared:3 - ext4 /dev/loop0 rw\n";
+        assert_eq!(fuse_connections(text, Path::new("/w")), [39]);
     }
 
     #[test]

@@ -76,8 +76,8 @@ fn write_owner(directory: &Path) -> io::Result<File> {
 /// Unmounts what is mounted below `directory` and releases loop devices over files in it.
 fn release(directory: &Path) {
     for point in filesystem::mounts_below(directory).unwrap_or_default() {
-        if let Err(error) = filesystem::unmount(&point) {
-            note(&format!("surgetank: cannot unmount {}: {error}", point.display()));
+        if let Err(failure) = filesystem::unmount(&point) {
+            note(&format!("surgetank: cannot unmount {}: {failure}", point.display()));
         }
     }
     for device in filesystem::loops_below(directory).unwrap_or_default() {
@@ -124,6 +124,7 @@ fn put_away(directory: &Path) -> bool {
     if rustix::fs::flock(&owner, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
     }
+    filesystem::abort_fuse_below(directory);
     release(directory);
     fs::remove_dir_all(directory).is_ok()
 }
