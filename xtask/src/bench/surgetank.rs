@@ -115,6 +115,7 @@ impl Setting {
              volume_type = \"bench\"\n\
              initial_size = \"{cache_mib} MiB\"\n\
              min_size = \"{cache_mib} MiB\"\n\
+             max_size = \"{cache_mib} MiB\"\n\
              [device.{DEVICE}.policy]\n\
              name = \"adaptive\"\n\
              split = {split}\n\
