@@ -201,6 +201,12 @@ impl Disk {
 
     /// Replaces the faults.
     pub fn set_faults(&mut self, faults: Faults) {
+        if faults.gone {
+            // What is in flight does not arrive any more.
+            for entry in self.in_flight.iter_mut().flatten().filter(|entry| !entry.took_effect) {
+                entry.fate = Err(IoFailure::Gone);
+            }
+        }
         self.faults = faults;
     }
 

@@ -58,6 +58,19 @@ enum Loss {
     Lost,
     /// The user accepted the loss: any older version may be there.
     Accepted,
+    /// Overwritten since, but perhaps not durably.
+    Healed {
+        /// Whether the loss had been accepted.
+        accepted: bool,
+        /// Since when.
+        at: Moment,
+    },
+}
+
+impl Loss {
+    fn is_open(self) -> bool {
+        matches!(self, Self::Lost | Self::Accepted)
+    }
 }
 
 /// The model of one device. See the module.
@@ -176,7 +189,7 @@ impl Oracle {
                     entry.superseded_at = now;
                 }
             }
-            if ok && self.any_loss {
+            if ok && self.any_loss && submitted > self.lost_at {
                 self.heal(sector);
             }
             self.prune(sector);
@@ -219,8 +232,19 @@ impl Oracle {
 
     fn check(&mut self, read: Moment, sector: u32, bytes: &[u8]) -> Result<(), Wrong> {
         let found = content::identify(self.seed, bytes);
-        if self.any_loss && self.loss[sector as usize] != Loss::No {
-            return self.check_lost(sector, found);
+        if self.any_loss && self.loss[sector as usize].is_open() {
+            let lost = self.check_lost(self.loss[sector as usize], sector, found);
+            // A read from before the loss may also bring what was right then.
+            if lost.is_ok() || read > self.lost_at {
+                return lost;
+            }
+        }
+        if self.any_loss
+            && let Loss::Healed { accepted: true, at } = self.loss[sector as usize]
+            && read < at
+            && self.check_lost(Loss::Accepted, sector, found).is_ok()
+        {
+            return Ok(());
         }
         if self.open[sector as usize] == 0 {
             let version = self.settled[sector as usize];
@@ -255,20 +279,23 @@ impl Oracle {
         Ok(())
     }
 
-    fn check_lost(&mut self, sector: u32, found: Found) -> Result<(), Wrong> {
+    fn check_lost(&self, loss: Loss, sector: u32, found: Found) -> Result<(), Wrong> {
         let own = match found {
             Found::Zero => true,
             Found::Written { sector: of, .. } => of == u64::from(sector),
             Found::Foreign => false,
         };
         let healing = match self.open[sector as usize] {
-            0 => false,
+            0 => {
+                let version = self.settled[sector as usize];
+                self.ops[version as usize].completed > self.lost_at && self.matches(version, sector, found)
+            }
             slot => self.lists[slot as usize - 1].iter().any(|entry| {
-                let since = self.ops[entry.version as usize].submitted > self.lost_at;
+                let since = self.ops[entry.version as usize].completed > self.lost_at;
                 since && self.matches(entry.version, sector, found)
             }),
         };
-        match (self.loss[sector as usize], own) {
+        match (loss, own) {
             (Loss::Lost, true) if healing => Ok(()),
             (Loss::Accepted, true) => Ok(()),
             (Loss::Accepted, false) => Err(Wrong(format!("sector {sector}: after a loss it holds {found:?}"))),
@@ -392,6 +419,12 @@ impl Oracle {
         let now = self.step();
         self.end_in_flight(now);
         self.unflushed.clear();
+        for sector in 0..self.loss.len() as u32 {
+            let Loss::Healed { accepted, .. } = self.loss[sector as usize] else { continue };
+            if !self.durably_healed(sector) {
+                self.loss[sector as usize] = if accepted { Loss::Accepted } else { Loss::Lost };
+            }
+        }
         for sector in 0..self.sectors() {
             let Some(slot) = (self.open[sector as usize] as usize).checked_sub(1) else { continue };
             for entry in &mut self.lists[slot] {
@@ -412,31 +445,76 @@ impl Oracle {
         }
     }
 
-    /// These sectors are lost with a failed cache: they answer EIO until they are overwritten.
-    pub fn lose(&mut self, first: u32, count: u32) {
+    /// A failed cache was let go; `lose` says what went with it.
+    pub fn begin_loss(&mut self) {
         self.any_loss = true;
         self.lost_at = self.step();
         self.loss.resize(self.settled.len(), Loss::No);
+    }
+
+    /// These sectors are lost with a failed cache: they answer EIO until they are overwritten.
+    pub fn lose(&mut self, first: u32, count: u32) {
         self.loss[first as usize..(first + count) as usize].fill(Loss::Lost);
     }
 
     /// The user accepted the loss.
     pub fn accept_loss(&mut self) {
         for loss in &mut self.loss {
-            if *loss == Loss::Lost {
-                *loss = Loss::Accepted;
-            }
+            *loss = match *loss {
+                Loss::No => Loss::No,
+                Loss::Lost | Loss::Accepted => Loss::Accepted,
+                Loss::Healed { at, .. } => Loss::Healed { accepted: true, at },
+            };
         }
     }
 
-    /// Whether a sector of this range may answer EIO for good.
+    /// Whether a sector of this range is lost, or was.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
-        self.any_loss && self.loss[first as usize..(first + count) as usize].contains(&Loss::Lost)
+        let end = (first + count).min(self.loss.len() as u32);
+        self.any_loss && self.loss[first as usize..end as usize].iter().any(|&loss| loss != Loss::No)
     }
 
     fn heal(&mut self, sector: u32) {
-        self.loss[sector as usize] = Loss::No;
+        let at = self.now;
+        let loss = &mut self.loss[sector as usize];
+        if loss.is_open() {
+            *loss = Loss::Healed { accepted: *loss == Loss::Accepted, at };
+        }
+    }
+
+    /// Whether a version written since the loss is durable in a sector.
+    fn durably_healed(&self, sector: u32) -> bool {
+        let healed = |version: Version| {
+            let op = &self.ops[version as usize];
+            op.durable && op.submitted > self.lost_at
+        };
+        match self.open[sector as usize] {
+            0 => healed(self.settled[sector as usize]),
+            slot => self.lists[slot as usize - 1].iter().any(|entry| healed(entry.version)),
+        }
+    }
+
+    /// After a restart the owner record still gives up these sectors.
+    ///
+    /// # Errors
+    /// If one of them was overwritten durably.
+    pub fn lose_again(&mut self, first: u32, count: u32) -> Result<(), Wrong> {
+        for sector in first..first + count {
+            match self.loss[sector as usize] {
+                Loss::Lost => {}
+                Loss::No => {
+                    return Err(Wrong(format!("sector {sector} is given up again after a restart")));
+                }
+                Loss::Healed { .. } if self.durably_healed(sector) => {
+                    return Err(Wrong(format!(
+                        "sector {sector} was overwritten durably, but is given up after a restart"
+                    )));
+                }
+                Loss::Healed { .. } | Loss::Accepted => self.loss[sector as usize] = Loss::Lost,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -573,10 +651,17 @@ mod tests {
     fn lost_sectors_answer_only_after_they_are_overwritten() {
         let mut oracle = oracle();
         write(&mut oracle, 6);
+        oracle.begin_loss();
         oracle.lose(6, 1);
         assert!(oracle.is_lost(0, 16) && !oracle.is_lost(0, 6));
         assert!(oracle.check_now(6, &[0; SECTOR]).is_err(), "stale data of a lost sector");
         let healed = write(&mut oracle, 6);
-        assert!(!oracle.is_lost(6, 1) && holds(&mut oracle, healed, 6));
+        assert!(holds(&mut oracle, healed, 6));
+        oracle.power_cut();
+        assert!(oracle.lose_again(6, 1).is_ok(), "the record is not newer than the data");
+        let healed = oracle.begin_write(6, 1, false);
+        oracle.end_write(healed, true, true);
+        oracle.power_cut();
+        assert!(oracle.lose_again(6, 1).is_err(), "what is durable is not lost");
     }
 }

@@ -57,6 +57,13 @@ pub struct Trouble {
     pub cache_errors: f64,
     /// Events after which all faults stop.
     pub until_event: u32,
+    /// Events after which the caching volume that is attached then, or next, vanishes for good.
+    pub vanish_at: Option<u32>,
+}
+
+impl Trouble {
+    /// No faults yet.
+    pub const NONE: Self = Self { backing_errors: 0.0, cache_errors: 0.0, until_event: 0, vanish_at: None };
 }
 
 /// One run.

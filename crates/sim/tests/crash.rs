@@ -2,7 +2,7 @@
 
 mod support;
 
-use surgetank_sim::{Crash, CrashKind, Report, Scenario, Trigger};
+use surgetank_sim::{Crash, CrashKind, Report, Scenario, Trigger, Trouble};
 
 use support::{check, seeds};
 
@@ -42,6 +42,24 @@ fn random_crashes_amid_overwrites() {
         runs += 1;
     }
     print("overwrites", runs, &total);
+}
+
+/// Crashes while volumes fail or vanish.
+#[test]
+fn random_crashes_amid_faults() {
+    let (mut runs, mut total) = (0, Report::default());
+    for seed in seeds(2000) {
+        let trouble = match seed % 3 {
+            0 => Trouble { cache_errors: 0.02, until_event: 400, ..Trouble::NONE },
+            1 => Trouble { backing_errors: 0.03, until_event: 400, ..Trouble::NONE },
+            _ => Trouble { vanish_at: Some(30 + (seed % 300) as u32), ..Trouble::NONE },
+        };
+        let scenario = if seed % 4 == 0 { Scenario::overwriting(seed) } else { Scenario::short(seed) };
+        let scenario = Scenario { trouble: Some(trouble), ..scenario }.with_random_crashes(3, 400);
+        total += &check("random_crashes_amid_faults", "crash", &scenario);
+        runs += 1;
+    }
+    print("faults", runs, &total);
 }
 
 /// Every event of a few short runs is a crash point, for both kinds of crash, each followed by a second crash during

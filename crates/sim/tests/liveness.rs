@@ -26,7 +26,7 @@ fn runs_without_faults_end_on_the_backing_volume_alone() {
 fn errors_of_the_backing_volume_end_with_the_faults() {
     let mut total = Report::default();
     for seed in seeds(300) {
-        let trouble = Trouble { backing_errors: 0.05, cache_errors: 0.0, until_event: 300 };
+        let trouble = Trouble { backing_errors: 0.05, until_event: 300, ..Trouble::NONE };
         let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
         total += &check("errors_of_the_backing_volume_end_with_the_faults", "liveness", &scenario);
     }
@@ -37,9 +37,22 @@ fn errors_of_the_backing_volume_end_with_the_faults() {
 fn errors_of_the_cache_end_with_the_faults() {
     let mut total = Report::default();
     for seed in seeds(300) {
-        let trouble = Trouble { backing_errors: 0.0, cache_errors: 0.02, until_event: 400 };
+        let trouble = Trouble { cache_errors: 0.02, until_event: 400, ..Trouble::NONE };
         let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
         total += &check("errors_of_the_cache_end_with_the_faults", "liveness", &scenario);
     }
     assert!(total.failures > 0, "no cache ever failed: {total:?}");
+}
+
+/// The caching volume is pulled out: exactly what was on it alone is lost, and overwriting or accepting ends that.
+#[test]
+fn a_vanished_cache_loses_what_it_alone_had() {
+    let mut total = Report::default();
+    for seed in seeds(1000) {
+        let scenario = if seed % 4 == 0 { Scenario::overwriting(seed) } else { Scenario::short(seed) };
+        let trouble = Trouble { vanish_at: Some(40 + (seed % 200) as u32), ..Trouble::NONE };
+        let scenario = Scenario { trouble: Some(trouble), ..scenario };
+        total += &check("a_vanished_cache_loses_what_it_alone_had", "liveness", &scenario);
+    }
+    assert!(total.losses > 50, "nothing was ever lost: {total:?}");
 }

@@ -34,7 +34,7 @@ impl World<'_> {
             },
             Stage::Releasing => {}
             Stage::Lost => {
-                if choice == 0 {
+                if choice == 0 && !self.accepting {
                     self.accept_loss()?;
                 }
             }
@@ -78,7 +78,7 @@ impl World<'_> {
     }
 
     fn accept_loss(&mut self) -> Step {
-        self.oracle.accept_loss();
+        self.accepting = true;
         self.engine.accept_loss(self.now).map_err(|rejected| format!("accept_loss was rejected: {rejected}"))
     }
 
@@ -109,12 +109,7 @@ impl World<'_> {
                     self.engine.set_mode(self.now, Mode::Absorb);
                 }
             }
-            Event::RecoverFailed { reason } => {
-                if !self.faulty_lately() {
-                    return Err(format!("recover failed without a fault: {reason}"));
-                }
-                self.schedule(Duration::from_millis(1), Happening::Recover);
-            }
+            Event::RecoverFailed { reason } => self.recover_failed(reason)?,
             Event::Released => {
                 self.report.releases += 1;
                 self.release_wanted = false;
@@ -129,18 +124,62 @@ impl World<'_> {
                 if !self.faulty_lately() {
                     return Err("the cache fails without a fault".into());
                 }
+                self.failing = true;
             }
             Event::CacheDropped => {
-                self.report.failures += 1;
                 self.release_wanted = false;
-                self.detach()?;
+                self.recovering = false;
+                self.failing = false;
+                self.lost = false;
+                if std::mem::take(&mut self.accepting) {
+                    self.oracle.accept_loss();
+                }
+                if self.disks.cache.is_some() {
+                    self.report.failures += 1;
+                    self.detach()?;
+                }
             }
             Event::CacheLost { lost_bytes: _ } => {
                 self.report.failures += 1;
+                self.report.losses += 1;
                 self.release_wanted = false;
+                self.failing = false;
                 self.note_loss()?;
                 self.detach()?;
             }
+        }
+        Ok(())
+    }
+
+    fn recover_failed(&mut self, reason: &str) -> Step {
+        if !self.faulty_lately() {
+            return Err(format!("recover failed without a fault: {reason}"));
+        }
+        if self.vanished {
+            // Nobody can say what was on it: the user gives all of it up.
+            self.report.losses += 1;
+            self.oracle.begin_loss();
+            self.oracle.lose(0, self.oracle.sectors());
+            self.lost = true;
+            return self.accept_loss();
+        }
+        self.schedule(Duration::from_millis(1), Happening::Recover);
+        Ok(())
+    }
+
+    /// The caching volume is pulled out, when the scenario says so.
+    pub(super) fn vanish(&mut self) -> Step {
+        let due = self.scenario.trouble.and_then(|trouble| trouble.vanish_at);
+        let Some(cache) = self.disks.cache.as_mut().filter(|_| !self.vanished) else { return Ok(()) };
+        if self.vanishes_left == 0 || due.is_none_or(|due| self.report.events < u64::from(due)) {
+            return Ok(());
+        }
+        self.vanishes_left -= 1;
+        self.vanished = true;
+        cache.set_faults(Faults { gone: true, ..Faults::default() });
+        // The kernel says so sometimes; else the engine finds out by errors.
+        if self.random.below(2) == 0 {
+            self.engine.cache_gone(self.now);
         }
         Ok(())
     }
@@ -150,9 +189,19 @@ impl World<'_> {
         let Owner::Lost { ranges, .. } = &self.owner else {
             return Err("the cache is lost, but the owner record does not say so".into());
         };
-        for &(offset, length) in ranges {
-            self.oracle.lose((offset / SECTOR as u64) as u32, (length / SECTOR as u64) as u32);
+        if !self.lost {
+            self.oracle.begin_loss();
         }
+        for &(offset, length) in ranges {
+            let (first, count) = ((offset / SECTOR as u64) as u32, length.div_ceil(SECTOR as u64) as u32);
+            let count = count.min(self.oracle.sectors() - first);
+            if self.lost {
+                self.oracle.lose_again(first, count).map_err(|wrong| wrong.0)?;
+            } else {
+                self.oracle.lose(first, count);
+            }
+        }
+        self.lost = true;
         Ok(())
     }
 
@@ -175,7 +224,7 @@ impl World<'_> {
         if disk.in_flight() > 0 {
             return Err(format!("the cache is let go with {} I/Os in flight on it", disk.in_flight()));
         }
-        self.spare = Some(disk);
+        self.spare = (!std::mem::take(&mut self.vanished)).then_some(disk);
         Ok(())
     }
 
@@ -184,7 +233,7 @@ impl World<'_> {
         let trouble = self.scenario.trouble.filter(|_| self.faulty);
         let faults = |error_probability| Faults { error_probability, ..Faults::default() };
         self.disks.backing.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.backing_errors)));
-        if let Some(cache) = &mut self.disks.cache {
+        if let Some(cache) = self.disks.cache.as_mut().filter(|_| !self.vanished) {
             cache.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.cache_errors)));
         }
     }
@@ -201,18 +250,32 @@ impl World<'_> {
         }
         match self.engine.status().stage {
             Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
-            Stage::Lost => self.accept_loss()?,
+            Stage::Lost if self.accepting => return Ok(false),
+            Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
+            Stage::Lost if self.healed && !self.faulty => {
+                return Err("everything was overwritten and flushed, but something is still lost".into());
+            }
+            Stage::Lost => {
+                self.healed = true;
+                self.flushed = false;
+                self.submit_all(Operation::Write { fua: false });
+            }
             Stage::PassThrough if !self.swept => {
                 self.swept = true;
-                let size = self.scenario.size();
-                for offset in (0..size).step_by(SWEEP as usize) {
-                    self.submit(Wish { operation: Operation::Read, offset, length: SWEEP.min(size - offset) });
-                }
+                self.submit_all(Operation::Read);
             }
             Stage::PassThrough => self.phase = Phase::Done,
             _ => return Ok(false),
         }
         self.pump().map(|()| true)
+    }
+
+    /// One operation over the whole device.
+    fn submit_all(&mut self, operation: Operation) {
+        let size = self.scenario.size();
+        for offset in (0..size).step_by(SWEEP as usize) {
+            self.submit(Wish { operation, offset, length: SWEEP.min(size - offset) });
+        }
     }
 
     /// At the end the backing volume alone holds everything, and durably.
@@ -236,7 +299,11 @@ impl World<'_> {
         self.engine = match self.owner.clone() {
             Owner::Backing => {
                 if let Some(cache) = self.disks.cache.take() {
-                    self.spare = Some(cache);
+                    self.spare = (!std::mem::take(&mut self.vanished)).then_some(cache);
+                }
+                self.lost = false;
+                if std::mem::take(&mut self.accepting) {
+                    self.oracle.accept_loss();
                 }
                 Engine::new(config)
             }
@@ -245,12 +312,15 @@ impl World<'_> {
                     return Err("the owner record names a cache that was let go".into());
                 }
                 self.recovering = true;
+                self.accepting = false;
                 let after = Duration::from_micros(self.random.below(2_000));
                 self.schedule(after, Happening::Recover);
                 Engine::awaiting_recovery(config)
             }
             Owner::Lost { epoch, ranges } => {
                 self.disks.cache = None;
+                self.vanished = false;
+                self.accepting = false;
                 Engine::with_lost(config, epoch, &ranges)
             }
         };

@@ -43,6 +43,8 @@ pub struct Report {
     pub cancels: u32,
     /// Caching volumes lost or dropped by faults.
     pub failures: u32,
+    /// Of those, with data on them.
+    pub losses: u32,
     /// Requests answered with an error, under faults.
     pub errors: u64,
     /// Bytes drained, as sampled.
@@ -70,6 +72,7 @@ impl AddAssign<&Report> for Report {
         self.releases += other.releases;
         self.cancels += other.cancels;
         self.failures += other.failures;
+        self.losses += other.losses;
         self.errors += other.errors;
         self.drained_bytes += other.drained_bytes;
         self.split_bytes += other.split_bytes;
@@ -189,7 +192,21 @@ struct World<'a> {
     /// Events since the trigger of the next crash; `None`: the trigger has not come.
     events_to_crash: Option<u32>,
     idle_ticks: u32,
+    /// I/O errors go on.
     faulty: bool,
+    /// Requests before this one were in flight when an I/O failed.
+    faults_until: u64,
+    /// The engine said that the cache fails.
+    failing: bool,
+    /// The attached caching volume is gone.
+    vanished: bool,
+    vanishes_left: u32,
+    /// The oracle knows of a loss that is not accepted.
+    lost: bool,
+    /// The loss is being accepted.
+    accepting: bool,
+    /// Everything was overwritten after a loss.
+    healed: bool,
     sampled: Option<Status>,
     trace: Trace,
     report: Report,
@@ -264,6 +281,13 @@ impl<'a> World<'a> {
             events_to_crash: None,
             idle_ticks: 0,
             faulty: scenario.trouble.is_some(),
+            faults_until: 0,
+            failing: false,
+            vanished: false,
+            vanishes_left: 2,
+            lost: false,
+            accepting: false,
+            healed: false,
             sampled: None,
             trace: Trace::default(),
             report: Report::default(),
@@ -352,6 +376,7 @@ impl<'a> World<'a> {
             self.faulty = false;
             self.apply_trouble();
         }
+        self.vanish()?;
         self.pump()?;
         self.check_status()?;
         Ok(true)
@@ -363,6 +388,9 @@ impl<'a> World<'a> {
             Happening::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
+                if finished.result.is_err() {
+                    self.faults_until = self.next_request;
+                }
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
                 self.engine.complete(self.now, effect, outcome);
             }
@@ -395,8 +423,9 @@ impl<'a> World<'a> {
                         }
                     }
                     Executed::PersistOwner { id, owner } => {
-                        if !self.persisting.is_empty() {
-                            return Err("the engine persists two owners at once".into());
+                        // They may end in any order, so two that differ would race.
+                        if self.persisting.iter().any(|(_, other)| *other != owner) {
+                            return Err("the engine persists two different owners at once".into());
                         }
                         self.persisting.push_back((id, owner));
                         let after = Duration::from_micros(self.random.below(3_000));
@@ -524,10 +553,11 @@ impl<'a> World<'a> {
         let (first, count) = ((request.offset / SECTOR as u64) as u32, (request.length / SECTOR as u64) as u32);
         if let Err(error) = result {
             self.report.errors += 1;
-            let lost_read = matches!(expect, Expect::Read(_)) && self.oracle.is_lost(first, count);
-            let lost_part = request.length % 4096 != 0 || request.offset % 4096 != 0;
-            let lost_write = lost_part && self.oracle.is_lost(first & !7, (count + 15) & !7);
-            if !self.faulty_lately() && !(error == ReplyError::Io && (lost_read || lost_write)) {
+            // A partial write of a lost block cannot be merged with what is lost.
+            let (first_block, end_block) = (first & !7, (first + count).next_multiple_of(8));
+            let lost = error == ReplyError::Io && self.oracle.is_lost(first_block, end_block - first_block);
+            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept);
+            if !excused {
                 return Err(format!("{request:?} failed with {error:?}, but no volume has a fault"));
             }
         }
@@ -559,8 +589,9 @@ impl<'a> World<'a> {
         checked.map_err(|Wrong(what)| format!("{request:?}: {what}"))
     }
 
+    /// Whether faults may explain what the engine does now.
     fn faulty_lately(&self) -> bool {
-        self.faulty
+        self.faults_until > 0 || self.failing || self.vanished
     }
 }
 

@@ -52,6 +52,8 @@ impl World<'_> {
         self.waiting_for_reply = false;
         self.release_wanted = false;
         self.recovering = false;
+        self.failing = false;
+        self.healed = false;
         self.final_flush = None;
         self.flushed = false;
         self.swept = false;

@@ -2,14 +2,16 @@
 
 use surgetank_sim::{Report, Scenario, run};
 
-/// Runs one scenario; a failure names the command that reproduces it.
+/// Runs one scenario; a failure, also a panic of the engine, names the command that reproduces it.
 pub fn check(test: &str, file: &str, scenario: &Scenario) -> Report {
-    match run(scenario) {
-        Ok(report) => report,
-        Err(failure) => panic!(
-            "{failure}\n  reproduce: SURGETANK_SEED={} cargo test -p surgetank-sim --test {file} -- --exact {test}",
-            scenario.seed
-        ),
+    let again = || {
+        let seed = scenario.seed;
+        format!("reproduce: SURGETANK_SEED={seed} cargo test -p surgetank-sim --test {file} -- --exact {test}")
+    };
+    match std::panic::catch_unwind(|| run(scenario)) {
+        Ok(Ok(report)) => report,
+        Ok(Err(failure)) => panic!("{failure}\n  {}", again()),
+        Err(_) => panic!("seed {}: the engine panicked\n  {scenario:?}\n  {}", scenario.seed, again()),
     }
 }
 
