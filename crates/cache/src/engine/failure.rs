@@ -8,7 +8,7 @@ use surgetank_model::{Instant, RequestId};
 
 use super::append::Part;
 use super::lifecycle::Step;
-use super::{Engine, Event, Pending, Rejected, Stage};
+use super::{Engine, Event, Pending, Recorder, Rejected, Stage};
 use crate::effect::{Effect, IoFailure, Owner, ReplyError, Target};
 use crate::format::{BLOCK, Content, Epoch};
 use crate::index::{Extent, State};
@@ -52,11 +52,11 @@ impl Loss {
         self.ranges.iter().map(|range| (range.start, range.end - range.start)).collect()
     }
 
-    /// A range has been overwritten: it is not lost any more. Says whether any of it was.
+    /// A range has been overwritten: it is not lost any more. Says whether the owner record must learn of it, or of an
+    /// earlier overwriting that may have been the same range's, before the reply.
     pub(super) fn heal(&mut self, bytes: &Range<u64>) -> bool {
-        let healed = self.ranges.remove(bytes);
-        self.version += u64::from(healed);
-        healed
+        self.version += u64::from(self.ranges.remove(bytes));
+        self.version != self.recorded
     }
 
     /// What the owner record should say now, if it does not.
@@ -275,8 +275,7 @@ impl Engine {
             let ranges = ranges.iter().map(|range| (range.start, range.end - range.start)).collect();
             Owner::Lost { epoch: loss.epoch, ranges }
         };
-        let id = self.pending.insert(Pending::PersistLoss);
-        self.effects.push_back(Effect::PersistOwner { id, owner });
+        self.persist_owner(Recorder::Loss, owner);
     }
 
     pub(super) fn loss_persisted(&mut self, result: Result<(), IoFailure>) {

@@ -7,7 +7,7 @@ use surgetank_model::Instant;
 use super::drain::Drain;
 use super::port::Port;
 use super::reclaim::Reclaim;
-use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Rejected, Stage, Waiter};
+use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Recorder, Rejected, Stage, Waiter};
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
 use crate::format::{Geometry, LogState, SEGMENTS_PER_PAGE, SegmentTable, Superblock};
 use crate::index::Index;
@@ -223,14 +223,14 @@ impl Engine {
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
             Step::AdoptOwner => {
                 let epoch = self.boost.as_ref().map_or_else(Default::default, |boost| boost.attach.epoch);
-                self.step_effect(|id| Effect::PersistOwner { id, owner: Owner::Cache { epoch } });
+                self.persist_owner(Recorder::Step(self.step_serial), Owner::Cache { epoch });
             }
             Step::AdoptUndo | Step::ReleaseOwner | Step::AcceptLoss => {
-                self.step_effect(|id| Effect::PersistOwner { id, owner: Owner::Backing });
+                self.persist_owner(Recorder::Step(self.step_serial), Owner::Backing);
             }
             Step::DropOwner => {
                 let owner = self.owner_after_drop();
-                self.step_effect(|id| Effect::PersistOwner { id, owner });
+                self.persist_owner(Recorder::Step(self.step_serial), owner);
             }
             Step::ReleaseMark => {
                 let Some(boost) = self.boost.as_mut() else { return };

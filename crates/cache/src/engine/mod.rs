@@ -27,7 +27,7 @@ use self::reclaim::Reclaim;
 use self::recovery::Recovery;
 use self::requests::{Active, Counters};
 use self::slab::Slab;
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Superblock};
 use crate::index::Index;
 use crate::ranges::RangeSet;
@@ -260,7 +260,17 @@ enum Pending {
         segment: u32,
     },
     ReclaimTable,
-    PersistLoss,
+    /// The owner record is being persisted.
+    Owner(Recorder),
+}
+
+/// Who has the owner record persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorder {
+    /// The step of the life cycle with this serial.
+    Step(u64),
+    /// Flushes that cover writes over lost ranges.
+    Loss,
 }
 
 /// The elastic block cache of one device. See the crate and `docs/ARCHITECTURE.md`.
@@ -288,6 +298,9 @@ pub struct Engine {
     boost: Option<Boost>,
     recovery: Option<Recovery>,
     loss: Option<Loss>,
+    /// Owner records to persist, one after the other: the last one must be the one that stays.
+    owners: VecDeque<(Recorder, Owner)>,
+    owner_in_flight: bool,
     counters: Counters,
     last_activity: Instant,
     /// Something happened since the last pump.
@@ -318,6 +331,8 @@ impl Engine {
             boost: None,
             recovery: None,
             loss: None,
+            owners: VecDeque::new(),
+            owner_in_flight: false,
             counters: Counters::default(),
             last_activity: now,
             stirred: false,
@@ -374,7 +389,14 @@ impl Engine {
             Pending::Step(serial) => self.step_done(serial, outcome),
             Pending::Scan { segment } => self.scan_done(segment, outcome),
             Pending::ReclaimTable => self.reclaim_table_written(result),
-            Pending::PersistLoss => self.loss_persisted(result),
+            Pending::Owner(recorder) => {
+                self.owner_in_flight = false;
+                match recorder {
+                    Recorder::Step(serial) => self.step_done(serial, outcome),
+                    Recorder::Loss => self.loss_persisted(result),
+                }
+                self.next_owner();
+            }
         }
     }
 
@@ -423,6 +445,27 @@ impl Engine {
 
     fn release_scratch(&mut self, scratch: Option<ScratchId>) {
         self.effects.extend(scratch.map(|scratch| Effect::Release { scratch }));
+    }
+
+    /// Has the owner record persisted, after those that were asked for before.
+    fn persist_owner(&mut self, recorder: Recorder, owner: Owner) {
+        self.owners.push_back((recorder, owner));
+        self.next_owner();
+    }
+
+    fn next_owner(&mut self) {
+        while !self.owner_in_flight {
+            let Some((recorder, owner)) = self.owners.pop_front() else { return };
+            let given_up = match recorder {
+                Recorder::Step(serial) => serial != self.step_serial,
+                Recorder::Loss => self.loss.is_none(),
+            };
+            if !given_up {
+                self.owner_in_flight = true;
+                let id = self.pending.insert(Pending::Owner(recorder));
+                self.effects.push_back(Effect::PersistOwner { id, owner });
+            }
+        }
     }
 
     fn port(&mut self, target: Target) -> &mut Port {

@@ -16,7 +16,7 @@ pub(super) struct Active {
     /// Parts that have not ended, one of them the start itself.
     parts: u32,
     error: Option<ReplyError>,
-    /// A change that overwrote lost ranges durably must have that recorded before the reply.
+    /// It overwrote lost ranges, which must be recorded before the reply.
     healed: bool,
     /// Flush: which ranges were lost when it came, if that is not recorded yet.
     pub loss: Option<(u64, RangeSet)>,
@@ -203,13 +203,10 @@ impl Engine {
         }
     }
 
-    /// A durable change overwrote lost ranges: record that before the reply.
+    /// A change overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
     pub(super) fn mark_healed(&mut self, id: RequestId) {
         if let Some(active) = self.requests.get_mut(&id) {
-            active.healed = match active.request.operation {
-                Operation::Write { fua } | Operation::WriteZeroes { fua } => fua,
-                Operation::Read | Operation::Flush | Operation::Discard => false,
-            };
+            active.healed = true;
         }
     }
 
