@@ -230,7 +230,8 @@ impl Lifecycle {
             && running.next_poll <= now
         {
             running.next_poll = now + running.pause;
-            running.pause = (running.pause * 2).min(POLL.1);
+            // Slow growth: a change is noticed late by at most a quarter of the time that it took.
+            running.pause = (running.pause * 5 / 4).min(POLL.1);
             let (task, overdue) = (running.task.clone(), running.deadline.is_some_and(|deadline| deadline <= now));
             let progress = match &task {
                 Task::Step(_, Step::Create { size }) => self.create(*size),
