@@ -252,10 +252,11 @@ fn wait_until(interrupt: &Interrupt, moment: Instant) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Keeps the initial dumps apart: static-fast begins when elastic's is over. It ends long before static-slow anyway.
+/// Keeps static-fast's bursts apart from elastic's, which they are compared with: its initial dump begins when
+/// elastic's is over, and the checkpoints stay that far apart. It ends long before static-slow anyway.
 fn start_delay(plan: &Plan, mode: Mode) -> Duration {
     match mode {
-        Mode::StaticFast => 2 * plan.caching_bandwidth.time_for(plan.initial_dump.get()),
+        Mode::StaticFast => 3 * plan.caching_bandwidth.time_for(plan.initial_dump.get()),
         Mode::StaticSlow | Mode::Elastic => Duration::ZERO,
     }
 }

@@ -131,7 +131,7 @@ mod tests {
         let volume = File::options().write(true).open(layout.backing()).unwrap();
         volume.write_all_at(&[0], (5 << 20) + 7).unwrap();
         let failure = check().unwrap_err().to_string();
-        assert!(failure.contains("writer-2.dat is not what was written: block 256"), "{failure}");
+        assert!(failure.contains("writer-5.dat is not what was written: block 0"), "{failure}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::failure::{Doing, Failure};
 /// Bytes of one write.
 const REQUEST: usize = 1 << 20;
 /// Bytes after which a buffered writer makes its data durable, as applications do that do not want a long fsync.
-const SYNC_EVERY: u64 = 4 << 20;
+const SYNC_EVERY: u64 = 2 << 20;
 
 /// Arguments of the hidden `demo-writer` command.
 #[derive(Clone, Debug, clap::Args)]
