@@ -209,10 +209,10 @@ impl Space {
         self.in_use == 0
     }
 
-    /// Usable bytes of the cache: all segments but the reserve.
+    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`] only take changes of what is dirty.
     #[must_use]
     pub const fn usable_bytes(&self) -> u64 {
-        (self.geometry.segments as u64 - RESERVE_SEGMENTS) * self.geometry.segment_size as u64
+        self.geometry.segments as u64 * self.geometry.segment_size as u64
     }
 
     /// Blocks that one queued part of `blocks` may need in the log, summaries and segment ends included.

@@ -79,7 +79,7 @@ impl Engine {
 
     /// Something on the caching volume failed: no more appends; what is dirty is drained as far as it can be read.
     pub(super) fn cache_failing(&mut self) {
-        if !matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Releasing) {
+        if self.boost.is_none() || !matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Releasing) {
             return;
         }
         self.stage = Stage::Failing;

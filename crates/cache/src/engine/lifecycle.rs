@@ -90,10 +90,10 @@ impl Engine {
         self.step = Step::AdoptFormat { left: 2 + geometry.table_pages(), failed: false };
         self.step_serial += 1;
         for superblock in [superblock, newer.clone()] {
-            self.step_effect(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+            self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
         }
         for page in pages {
-            self.step_effect(|id| Effect::WriteTable { id, offset: page.offset(), page: Box::new(page) });
+            self.step_write(|id| Effect::WriteTable { id, offset: page.offset(), page: Box::new(page) });
         }
         let tables = vec![1; geometry.table_pages() as usize];
         self.boost = Some(Boost::new(self.now, attach, newer, tables, Space::new(geometry, |_| 1)));
@@ -199,6 +199,13 @@ impl Engine {
         self.step_serial += 1;
     }
 
+    /// A write of the caching volume for a step: the volume is not let go before it has ended.
+    fn step_write(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
+        let id = self.pending.insert(Pending::StepWrite(self.step_serial));
+        self.cache.started(self.now, 0);
+        self.effects.push_back(effect(id));
+    }
+
     pub(super) fn step_effect(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
         let id = self.pending.insert(Pending::Step(self.step_serial));
         self.effects.push_back(effect(id));
@@ -237,7 +244,7 @@ impl Engine {
                 boost.superblock.sequence += 1;
                 boost.superblock.state = LogState::Clean;
                 let superblock = boost.superblock.clone();
-                self.step_effect(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+                self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
             }
             _ => {}
         }
@@ -253,9 +260,6 @@ impl Engine {
     pub(super) fn step_done(&mut self, serial: u64, outcome: Outcome) {
         if serial != self.step_serial {
             return;
-        }
-        if matches!(self.step, Step::AdoptFormat { .. } | Step::ReleaseMark) {
-            self.cache.wrote();
         }
         let success = !matches!(outcome, Outcome::Failed(_));
         match &mut self.step {
@@ -293,6 +297,8 @@ impl Engine {
             // The backing volume does not flush: nothing is given up before it does.
             (Step::ReleaseFlush, false) => retry(Step::ReleaseFlush),
             (Step::ReleaseMark, true) => Step::ReleaseMarkFlush,
+            // A recovered CLEAN: the volume holds nothing that could be saved.
+            (Step::ReleaseMarkFlush, false) if self.boost.is_none() => retry(Step::ReleaseMarkFlush),
             (Step::ReleaseMark | Step::ReleaseMarkFlush, false) => return self.cache_failing(),
             (Step::ReleaseMarkFlush, true) => Step::ReleaseOwner,
             (Step::ReleaseOwner, true) => Step::ReleaseReads,

@@ -256,6 +256,8 @@ enum Pending {
     Flush(Target),
     /// The step of the life cycle with this serial.
     Step(u64),
+    /// The same, for a write of the caching volume.
+    StepWrite(u64),
     Scan {
         segment: u32,
     },
@@ -387,6 +389,11 @@ impl Engine {
             Pending::DrainWrite { job } => self.drain_written(job, result),
             Pending::Flush(target) => self.flush_done(target, result),
             Pending::Step(serial) => self.step_done(serial, outcome),
+            Pending::StepWrite(serial) => {
+                self.cache.ended(self.now, 0);
+                self.cache.wrote();
+                self.step_done(serial, outcome);
+            }
             Pending::Scan { segment } => self.scan_done(segment, outcome),
             Pending::ReclaimTable => self.reclaim_table_written(result),
             Pending::Owner(recorder) => {

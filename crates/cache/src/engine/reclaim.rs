@@ -138,10 +138,12 @@ impl Engine {
             generations: (first..end).map(generation).collect(),
         };
         let id = self.pending.insert(Pending::ReclaimTable);
+        self.cache.started(self.now, 0);
         self.effects.push_back(Effect::WriteTable { id, offset: table.offset(), page: Box::new(table) });
     }
 
     pub(super) fn reclaim_table_written(&mut self, result: Result<(), IoFailure>) {
+        self.cache.ended(self.now, 0);
         self.cache.wrote();
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.phase == Phase::Writing) else { return };
         if result.is_err() {

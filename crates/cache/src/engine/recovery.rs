@@ -88,11 +88,11 @@ impl Engine {
             return self.recovery_fails("the backing volume is smaller than when the caching volume was attached");
         }
         if superblock.state == LogState::Clean {
-            // The release came so far; only its owner record and event are missing.
+            // The release came so far; CLEAN may not be durable yet, and its owner record and event are missing.
             self.recovery = None;
             self.stage = Stage::Releasing;
             self.events.push_back(Event::Recovered { dirty_bytes: 0 });
-            self.step = Step::ReleaseOwner;
+            self.step = Step::ReleaseMarkFlush;
             self.enter_step();
             return;
         }
