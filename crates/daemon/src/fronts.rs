@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use surgetank_device::Front;
@@ -129,10 +130,36 @@ impl Control {
             }
             if Instant::now() >= give_up {
                 tracing::error!(device, %error, "the device ends while it is in use");
-                rustix::fs::sync();
+                if let Ok(path) = handle.wait_ready(Duration::ZERO) {
+                    write_back(&path);
+                }
                 return;
             }
             std::thread::sleep(Duration::from_millis(200));
         }
+    }
+}
+
+/// Lets the file systems on a block device write what they have not written yet, in a process of its own: it can be
+/// killed when it waits for too long.
+fn write_back(device: &Path) {
+    let Ok(number) = rustix::fs::stat(device).map(|stat| stat.st_rdev) else { return };
+    let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // Fields: mount, parent, device, root, mount point, ... (proc_pid_mountinfo(5)).
+    let place = mounts
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .find(|fields| fields.get(2) == Some(&number.as_str()));
+    let Some(place) = place.and_then(|fields| fields.get(4).map(|place| (*place).to_owned())) else { return };
+    let Ok(mut sync) = Command::new("sync").arg("-f").arg(place).spawn() else { return };
+    let give_up = Instant::now() + CLOSE_PATIENCE;
+    while matches!(sync.try_wait(), Ok(None)) {
+        if Instant::now() >= give_up {
+            // It is waited for by nobody: it may not end before the device does.
+            let _ = sync.kill();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -313,6 +313,8 @@ impl Reconciler {
                 Ok(Answer::Done)
             }
             Ask::Drain => {
+                // What was written just now belongs to the burst that ends, not to a new one.
+                self.sample();
                 self.boostable()?.hint_drain(now);
                 Ok(Answer::Done)
             }
@@ -326,6 +328,7 @@ impl Reconciler {
                          `surgetank detach {name} --accept-loss`"
                     ));
                 }
+                self.sample();
                 self.boostable()?.hint_detach(now);
                 Ok(Answer::Done)
             }
@@ -357,6 +360,9 @@ impl Reconciler {
     }
 
     fn stop(&mut self, now: Instant, answer: Sender<Result<Answer, String>>) {
+        if self.parts.on_stop == OnStop::Drain {
+            self.sample();
+        }
         if self.parts.on_stop == OnStop::Drain
             && let Ok(controller) = self.boostable()
         {

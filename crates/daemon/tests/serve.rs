@@ -64,15 +64,16 @@ fn a_boost_on_request_absorbs_drains_and_gives_everything_back() {
 #[test]
 fn a_burst_boosts_by_itself_and_calm_ends_it() {
     let machine = Machine::new();
-    let shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    shape.policy = shape.policy.replace("30 s", "200 ms");
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
     let daemon = Daemon::start(config).unwrap();
     let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
     let mut offset = 0;
-    eventually("boost", || {
+    eventually("a boost", || {
         nbd.write(offset % (32 * MIB), &pattern(offset, 1, MIB as usize)).unwrap();
         offset += MIB;
-        status(&daemon, "data").phase == Phase::Boost
+        status(&daemon, "data").boosts == 1
     });
     eventually("idle again", || status(&daemon, "data").phase == Phase::Idle);
     let status = status(&daemon, "data");
@@ -113,6 +114,7 @@ fn a_block_device_is_boosted_under_its_user() {
         assert!(bytes == pattern(offset, 2, MIB as usize), "{offset}");
     }
     drop(device);
+    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
     assert_eq!(machine.rented(), 0);
     daemon.stop();

@@ -108,7 +108,7 @@ fn a_provider_that_fails_by_chance_leaves_nothing_behind() {
             });
             nbd.write(round * MIB, &pattern(round, seed, MIB as usize)).unwrap();
             drain(&daemon, "data");
-            assert_eq!(nbd.read(round * MIB, MIB as usize).unwrap(), pattern(round, seed, MIB as usize));
+            assert_eq!(nbd.read(round * MIB, 16 << 10).unwrap(), pattern(round, seed, 16 << 10));
         }
         // What a repeated call left behind is found by the sweep.
         eventually("nothing is rented", || {
@@ -133,12 +133,13 @@ fn several_devices_boost_side_by_side_and_one_that_cannot_start_does_not_hinder(
     for name in ["a", "b"] {
         boost(&daemon, name);
     }
-    assert_eq!(machine.rented(), 2);
+    assert_eq!(machine.rented(), 2, "{:?}", daemon.status());
     for (name, version) in [("a", 1), ("b", 2)] {
         let mut nbd = connect(&machine, name);
         nbd.write(0, &pattern(0, version, MIB as usize)).unwrap();
         drain(&daemon, name);
-        assert_eq!(nbd.read(0, MIB as usize).unwrap(), pattern(0, version, MIB as usize));
+        // Little enough not to be a burst.
+        assert_eq!(nbd.read(0, 16 << 10).unwrap(), pattern(0, version, 16 << 10));
     }
     assert_eq!(machine.rented(), 0);
 }
@@ -173,11 +174,9 @@ fn stopped_dirty(machine: &Machine, shape: &Shape) -> surgetank_daemon::Config {
     config
 }
 
-/// The device throttled, so that nothing is drained before it stops.
+/// The device throttled, so that not everything is drained before it stops.
 fn slow() -> Shape {
-    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
-    shape.policy = shape.policy.replace("200 ms", "60 s");
-    shape
+    Shape { device: "throttle = true".to_owned(), ..Shape::default() }
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub struct Machine {
     pub directory: TempDir,
 }
 
-/// What differs from test to test, as TOML.
+/// What differs from test to test, as TOML. Boosts last until somebody ends them.
 pub struct Shape {
     pub provider: String,
     pub device: String,
@@ -32,7 +32,7 @@ impl Default for Shape {
             provider: String::new(),
             device: String::new(),
             caching: "initial_size = \"32 MiB\"".to_owned(),
-            policy: "sampling = \"20 ms\"\ninactivity_delay = \"200 ms\"\nsize_grain = \"1 MiB\"\nretry_first = \"50 ms\"\nretry_longest = \"200 ms\"".to_owned(),
+            policy: "sampling = \"20 ms\"\ninactivity_delay = \"30 s\"\nsize_grain = \"1 MiB\"\nretry_first = \"50 ms\"\nretry_longest = \"200 ms\"".to_owned(),
         }
     }
 }
