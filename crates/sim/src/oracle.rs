@@ -58,7 +58,7 @@ enum Loss {
     Lost,
     /// The user accepted the loss: any older version may be there.
     Accepted,
-    /// Overwritten since, but perhaps not durably.
+    /// Overwritten since.
     Healed {
         /// Whether the loss had been accepted.
         accepted: bool,
@@ -234,8 +234,9 @@ impl Oracle {
         let found = content::identify(self.seed, bytes);
         if self.any_loss && self.loss[sector as usize].is_open() {
             let lost = self.check_lost(self.loss[sector as usize], sector, found);
-            // A read from before the loss may also bring what was right then.
-            if lost.is_ok() || read > self.lost_at {
+            // Otherwise what is right without the loss is right with it too: a write in flight when the cache failed is
+            // rescued with whole blocks, and a read from before the loss may bring what was right then.
+            if lost.is_ok() || self.loss[sector as usize] == Loss::Accepted && read > self.lost_at {
                 return lost;
             }
         }
@@ -421,7 +422,7 @@ impl Oracle {
         self.unflushed.clear();
         for sector in 0..self.loss.len() as u32 {
             let Loss::Healed { accepted, .. } = self.loss[sector as usize] else { continue };
-            if !self.durably_healed(sector) {
+            if !self.healed_for_good(sector) {
                 self.loss[sector as usize] = if accepted { Loss::Accepted } else { Loss::Lost };
             }
         }
@@ -483,11 +484,11 @@ impl Oracle {
         }
     }
 
-    /// Whether a version written since the loss is durable in a sector.
-    fn durably_healed(&self, sector: u32) -> bool {
+    /// Whether a sector has been overwritten since the loss: that is recorded before it is acknowledged.
+    fn healed_for_good(&self, sector: u32) -> bool {
         let healed = |version: Version| {
             let op = &self.ops[version as usize];
-            op.durable && op.submitted > self.lost_at
+            op.acknowledged && op.submitted > self.lost_at
         };
         match self.open[sector as usize] {
             0 => healed(self.settled[sector as usize]),
@@ -498,7 +499,7 @@ impl Oracle {
     /// After a restart the owner record still gives up these sectors.
     ///
     /// # Errors
-    /// If one of them was overwritten durably.
+    /// If one of them was overwritten.
     pub fn lose_again(&mut self, first: u32, count: u32) -> Result<(), Wrong> {
         for sector in first..first + count {
             match self.loss[sector as usize] {
@@ -506,10 +507,8 @@ impl Oracle {
                 Loss::No => {
                     return Err(Wrong(format!("sector {sector} is given up again after a restart")));
                 }
-                Loss::Healed { .. } if self.durably_healed(sector) => {
-                    return Err(Wrong(format!(
-                        "sector {sector} was overwritten durably, but is given up after a restart"
-                    )));
+                Loss::Healed { .. } if self.healed_for_good(sector) => {
+                    return Err(Wrong(format!("sector {sector} was overwritten, but is given up after a restart")));
                 }
                 Loss::Healed { .. } | Loss::Accepted => self.loss[sector as usize] = Loss::Lost,
             }
@@ -658,10 +657,6 @@ mod tests {
         let healed = write(&mut oracle, 6);
         assert!(holds(&mut oracle, healed, 6));
         oracle.power_cut();
-        assert!(oracle.lose_again(6, 1).is_ok(), "the record is not newer than the data");
-        let healed = oracle.begin_write(6, 1, false);
-        oracle.end_write(healed, true, true);
-        oracle.power_cut();
-        assert!(oracle.lose_again(6, 1).is_err(), "what is durable is not lost");
+        assert!(oracle.lose_again(6, 1).is_err(), "an acknowledged overwriting is recorded");
     }
 }

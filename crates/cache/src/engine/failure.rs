@@ -203,7 +203,11 @@ impl Engine {
 
     /// The owner record says what became of the cache: forget it, and let what waited go on.
     pub(super) fn drop_cache(&mut self) {
-        let Some(boost) = self.boost.take() else { return };
+        let Some(boost) = self.boost.take() else {
+            self.end_boost();
+            self.events.push_back(Event::CacheDropped);
+            return;
+        };
         let ranges = boost.bad_ranges();
         let lost_bytes = ranges.total();
         self.end_boost();

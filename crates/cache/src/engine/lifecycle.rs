@@ -297,8 +297,8 @@ impl Engine {
             // The backing volume does not flush: nothing is given up before it does.
             (Step::ReleaseFlush, false) => retry(Step::ReleaseFlush),
             (Step::ReleaseMark, true) => Step::ReleaseMarkFlush,
-            // A recovered CLEAN: the volume holds nothing that could be saved.
-            (Step::ReleaseMarkFlush, false) if self.boost.is_none() => retry(Step::ReleaseMarkFlush),
+            // A recovered CLEAN: the backing volume was durable before it was written, so nothing is lost without it.
+            (Step::ReleaseMarkFlush, false) if self.boost.is_none() => Step::DropOwner,
             (Step::ReleaseMark | Step::ReleaseMarkFlush, false) => return self.cache_failing(),
             (Step::ReleaseMarkFlush, true) => Step::ReleaseOwner,
             (Step::ReleaseOwner, true) => Step::ReleaseReads,

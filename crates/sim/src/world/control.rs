@@ -212,7 +212,7 @@ impl World<'_> {
         }
         let Some(disk) = &self.disks.cache else { return Err("a cache is released that is not attached".into()) };
         let mut area = [0; format::SUPERBLOCKS_LENGTH as usize];
-        disk.peek(0, &mut area);
+        disk.peek_durable(0, &mut area);
         match format::choose_superblock(&area) {
             Some(superblock) if superblock.state == LogState::Clean && superblock.epoch == self.epoch => Ok(()),
             other => Err(format!("the cache is released, but its superblock is {other:?}")),
