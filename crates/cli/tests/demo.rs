@@ -1,5 +1,6 @@
 //! The quick demo on this machine, whole. Needs root, FUSE and loop devices, and takes about a minute.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -21,7 +22,7 @@ fn obstacle() -> Option<&'static str> {
 #[test]
 fn the_quick_demo_verifies_every_byte_and_leaves_nothing() {
     if let Some(why) = obstacle() {
-        println!("skipped: {why}");
+        let _ = writeln!(std::io::stdout(), "the demo is not tested here: {why}");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -121,12 +121,23 @@ fn activity_panel(
     )?;
     let area = stepped(found, |sample| sample.application_mib_s);
     chart.draw_series(AreaSeries::new(area, 0.0, APPLICATION.mix(0.35)).border_style(APPLICATION.stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(stepped(found, |sample| sample.backing_mib_s), BACKING.stroke_width(2)))?;
+    let mut lines = vec![(stepped(found, |sample| sample.backing_mib_s), BACKING)];
     if mode == Mode::Elastic {
-        chart.draw_series(LineSeries::new(stepped(found, |sample| sample.cache_mib_s), CACHE.stroke_width(2)))?;
-        chart.draw_series(LineSeries::new(stepped(found, |sample| sample.drain_mib_s), DRAIN.stroke_width(2)))?;
+        lines.push((stepped(found, |sample| sample.cache_mib_s), CACHE));
+        lines.push((stepped(found, |sample| sample.drain_mib_s), DRAIN));
+    }
+    for (points, colour) in &lines {
+        for stretch in stretches(points) {
+            chart.draw_series(LineSeries::new(stretch.iter().copied(), colour.stroke_width(2)))?;
+        }
     }
     Ok(())
+}
+
+/// The parts of a line where something moves, with the ends at which it begins and stops: where nothing does, lines on
+/// the axis would only hide each other.
+fn stretches(points: &[(f64, f64)]) -> impl Iterator<Item = &[(f64, f64)]> {
+    points.chunk_by(|before, after| before.1 > 0.0 || after.1 > 0.0).filter(|stretch| stretch.len() > 1)
 }
 
 /// Samples as stairs: each says what its interval's average was.
@@ -216,6 +227,13 @@ mod tests {
     fn an_empty_run_can_be_drawn() {
         assert!(activity(&Outcome::default()).is_ok());
         assert!(cost(&Outcome::default()).is_ok());
+    }
+
+    #[test]
+    fn lines_are_drawn_where_something_moves() {
+        let points = [(0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 5.0), (2.0, 0.0), (3.0, 0.0), (4.0, 0.0)];
+        assert_eq!(stretches(&points).collect::<Vec<_>>(), [&points[1..5]]);
+        assert_eq!(stretches(&[]).count(), 0);
     }
 
     #[test]

@@ -157,8 +157,7 @@ fn is_writable(directory: &Path) -> bool {
 }
 
 fn is_memory(directory: &Path) -> bool {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    rustix::fs::statfs(directory).is_ok_and(|found| i64::from(found.f_type) == TMPFS_MAGIC)
+    rustix::fs::statfs(directory).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Bytes that this user can still write below `directory`.
