@@ -228,7 +228,11 @@ fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> boo
             return true;
         }
     }
-    eventually("idle", || running.phase() == Some(Phase::Idle) || running.dead());
+    eventually("idle", || {
+        // The last writes may have been taken for a new burst.
+        let _ = running.client.ask(&Request::Drain { device: "data".into() });
+        running.phase() == Some(Phase::Idle) || running.dead()
+    });
     running.dead()
 }
 
