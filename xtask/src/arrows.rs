@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device", &["model"]),
     ("sim", &["model", "cache", "policy"]),
     ("daemon", &["model", "cache", "policy", "provider", "device"]),
-    ("cli", &["model", "cache", "policy", "provider", "device", "sim", "daemon"]),
+    ("cli", &["model", "cache", "provider", "device", "sim", "daemon"]),
 ];
 
 const PREFIX: &str = "surgetank-";
