@@ -369,7 +369,13 @@ impl Inner {
             Request::Gc => value(serde_json::to_value(self.sweep().unwrap_or_default())),
             Request::Boost { device } => of_device(&device, Ask::Boost),
             Request::Drain { device } => of_device(&device, Ask::Drain),
-            Request::Resize { device } => of_device(&device, Ask::Resize),
+            Request::Resize { device } => {
+                let size = of_device(&device, Ask::Resize)?;
+                match self.with_device(&device, |running| running.export().grower())? {
+                    Some(handle) => handle.grown().map(|()| size).map_err(|error| error.to_string()),
+                    None => Ok(size),
+                }
+            }
             Request::Detach { device, accept_loss } => {
                 if accept_loss && matches!(guard(&self.devices).get(&device), Some(Slot::Refused(_))) {
                     return self.start_without_lost_data(&device);

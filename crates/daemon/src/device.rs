@@ -113,6 +113,12 @@ impl Device {
         Asker(self.inbox.clone())
     }
 
+    /// How it is exported.
+    #[must_use]
+    pub fn export(&self) -> &Control {
+        &self.export
+    }
+
     /// What the sweep must know of it.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {

@@ -116,6 +116,15 @@ impl Control {
         }
     }
 
+    /// What lets the export's clients follow a device that has grown, if they need to be told.
+    #[must_use]
+    pub fn grower(&self) -> Option<FuseHandle> {
+        match self {
+            Self::Nbd(_) => None,
+            Self::Fuse(handle, _) => Some(handle.clone()),
+        }
+    }
+
     /// Takes the export down while the front is served. A device that is in use is waited for; then what the file
     /// systems have not written yet is written, and the device ends under them.
     pub fn close(&self, device: &str) {

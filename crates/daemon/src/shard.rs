@@ -440,6 +440,7 @@ impl Running {
     fn grow(&mut self) -> Result<u64, String> {
         let size = self.volumes.backing().resize_check().map_err(|failure| failure.to_string())?;
         self.engine.grow(size).map_err(|rejected| rejected.to_string())?;
+        self.front.set_size(size);
         Ok(size)
     }
 

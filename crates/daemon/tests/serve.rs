@@ -120,6 +120,32 @@ fn a_block_device_is_boosted_under_its_user() {
     daemon.stop();
 }
 
+#[test]
+fn a_device_grows_with_its_backing_volume() {
+    let machine = Machine::new();
+    let fuse = OpenOptions::new().read(true).write(true).open("/dev/loop-control").is_ok();
+    for export in if fuse { &["nbd", "fuse"][..] } else { &["nbd"] } {
+        let backing = machine.backing("backing", 16 * MIB);
+        let text = machine.config_text(&[("data", backing.to_str().unwrap())], &Shape::default());
+        let text = text.replace("\"nbd\"", &format!("\"{export}\""));
+        let daemon = Daemon::start(Config::from_text("test.toml".as_ref(), &text).unwrap()).unwrap();
+        OpenOptions::new().write(true).open(&backing).unwrap().set_len(24 * MIB).unwrap();
+        let answer = daemon.handle(Request::Resize { device: "data".into() }).unwrap();
+        assert_eq!(answer["size_bytes"], 24 * MIB);
+        if *export == "nbd" {
+            let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+            assert_eq!(nbd.size, 24 * MIB);
+            nbd.write(20 * MIB, &[7; 4096]).unwrap();
+        } else {
+            let device = OpenOptions::new().read(true).write(true).open(daemon.address("data").unwrap()).unwrap();
+            device.write_all_at(&[7; 4096], 20 * MIB).unwrap();
+            device.sync_all().unwrap();
+        }
+        daemon.stop();
+        assert_eq!(std::fs::read(&backing).unwrap()[20 * MIB as usize..][..4096], [7; 4096]);
+    }
+}
+
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn skipped(why: &str) {
     eprintln!("skipped: {why}");

@@ -51,6 +51,10 @@ pub trait Front: Send {
 
     /// What the user opens: `/dev/loop3`, `nbd+unix:///?socket=/run/surgetank/data.sock`.
     fn address(&self) -> String;
+
+    /// The device has grown to `size` bytes, a multiple of its logical block. NBD clients see it when they connect
+    /// anew, the loop device after [`FuseHandle::grown`].
+    fn set_size(&mut self, size: u64);
 }
 
 /// What is exported.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_queue::SegQueue;
@@ -62,12 +62,18 @@ pub(super) struct Calls {
     pub(super) queue: SegQueue<Call>,
     pub(super) wake: Wake,
     pub(super) pool: BufferPool,
+    /// Bytes of the device: it may grow.
+    size: AtomicU64,
     closed: AtomicBool,
 }
 
 impl Calls {
-    pub(super) fn new(wake: Wake, pool: BufferPool) -> Self {
-        Self { queue: SegQueue::new(), wake, pool, closed: AtomicBool::new(false) }
+    pub(super) fn new(wake: Wake, pool: BufferPool, size: u64) -> Self {
+        Self { queue: SegQueue::new(), wake, pool, size: AtomicU64::new(size), closed: AtomicBool::new(false) }
+    }
+
+    pub(super) fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
     }
 
     fn push(&self, call: Call) {
@@ -93,21 +99,28 @@ impl Calls {
 }
 
 pub(super) struct DiskFilesystem {
-    export: Export,
+    logical_block: u32,
     calls: Arc<Calls>,
     owner: (u32, u32),
 }
 
 impl DiskFilesystem {
-    pub(super) fn new(export: Export, calls: Arc<Calls>) -> Self {
+    pub(super) fn new(logical_block: u32, calls: Arc<Calls>) -> Self {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        Self { export, calls, owner }
+        Self { logical_block, calls, owner }
+    }
+
+    /// The export as large as it is now.
+    fn export(&self) -> Export {
+        // Its name is of no use here, and an empty one costs nothing.
+        let size = self.calls.size.load(Ordering::Acquire);
+        Export { name: String::new(), size, logical_block: self.logical_block }
     }
 
     fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
         let (kind, perm, size, nlink) = match inode {
             INodeNo::ROOT => (FileType::Directory, 0o500, 0, 2),
-            INODE => (FileType::RegularFile, 0o600, self.export.size, 1),
+            INODE => (FileType::RegularFile, 0o600, self.export().size, 1),
             _ => return None,
         };
         let epoch = SystemTime::UNIX_EPOCH;
@@ -177,7 +190,7 @@ impl Filesystem for DiskFilesystem {
 
     fn statfs(&self, _request: &Request, _inode: INodeNo, reply: ReplyStatfs) {
         // The loop driver takes the block size for the granularity of discards.
-        reply.statfs(self.export.size / u64::from(BLOCK), 0, 0, 1, 0, BLOCK, 255, BLOCK);
+        reply.statfs(self.export().size / u64::from(BLOCK), 0, 0, 1, 0, BLOCK, 255, BLOCK);
     }
 
     fn getxattr(&self, _r: &Request, _i: INodeNo, _name: &OsStr, _size: u32, reply: fuser::ReplyXattr) {
@@ -196,11 +209,11 @@ impl Filesystem for DiskFilesystem {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let length = u64::from(size).min(self.export.size.saturating_sub(offset));
+        let length = u64::from(size).min(self.export().size.saturating_sub(offset));
         if length == 0 {
             return reply.data(&[]);
         }
-        match self.export.check(offset, length) {
+        match self.export().check(offset, length) {
             Ok(()) => self.pass(Operation::Read, offset, length, None, Reply::Data(reply)),
             Err(errno) => reply.error(Errno::from_i32(errno)),
         }
@@ -219,7 +232,7 @@ impl Filesystem for DiskFilesystem {
         reply: ReplyWrite,
     ) {
         let length = data.len() as u64;
-        if let Err(errno) = self.export.check(offset, length) {
+        if let Err(errno) = self.export().check(offset, length) {
             return reply.error(Errno::from_i32(errno));
         }
         let mut buffer = self.calls.pool.take(data.len());
@@ -255,7 +268,7 @@ impl Filesystem for DiskFilesystem {
             libc::FALLOC_FL_ZERO_RANGE => Operation::WriteZeroes { fua: false },
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
-        match self.export.check(offset, length) {
+        match self.export().check(offset, length) {
             Ok(()) => self.pass(operation, offset, length, None, Reply::Empty(reply)),
             Err(errno) => reply.error(Errno::from_i32(errno)),
         }

@@ -15,6 +15,7 @@ const LOOP_SET_FD: libc::Ioctl = 0x4c00;
 const LOOP_CLR_FD: libc::Ioctl = 0x4c01;
 const LOOP_SET_STATUS64: libc::Ioctl = 0x4c04;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4c07;
 const LOOP_SET_DIRECT_IO: libc::Ioctl = 0x4c08;
 const LOOP_SET_BLOCK_SIZE: libc::Ioctl = 0x4c09;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4c0a;
@@ -194,6 +195,11 @@ impl LoopDevice {
             sleep(DETACH_PAUSE);
         }
         Err(self.busy(self.users()))
+    }
+
+    /// Takes the size that its file has now.
+    pub(super) fn follow_size(&self) -> io::Result<()> {
+        ioctl_number(&self.open(false)?, LOOP_SET_CAPACITY, 0).map(drop)
     }
 
     /// Detaches as soon as nobody uses it any more.

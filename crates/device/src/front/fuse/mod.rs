@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fuser::{Session, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::MountFlags;
 
 use self::filesystem::{Calls, DiskFilesystem, FILE, Reply};
@@ -87,7 +88,7 @@ impl FuseFront {
     pub fn start(config: &FuseConfig) -> Result<Self, FrontError> {
         let directory = prepare(config)?;
         let wake = Wake::new().map_err(|error| FrontError::new("cannot make an eventfd", error, "close some files"))?;
-        let calls = Arc::new(Calls::new(wake, BufferPool::new(POOL_BYTES)));
+        let calls = Arc::new(Calls::new(wake, BufferPool::new(POOL_BYTES), config.export.size));
         let session = mount(config, &directory, &calls)?;
         let shared = Arc::new(Shared {
             directory,
@@ -155,7 +156,7 @@ fn mount(config: &FuseConfig, directory: &Path, calls: &Arc<Calls>) -> Result<Se
     options.acl = SessionACL::Owner;
     options.n_threads = Some(config.session_threads.max(1));
     options.clone_fd = config.session_threads > 1;
-    let filesystem = DiskFilesystem::new(config.export.clone(), Arc::clone(calls));
+    let filesystem = DiskFilesystem::new(config.export.logical_block, Arc::clone(calls));
     let failed = |error: std::io::Error| {
         FrontError::new(
             &format!("cannot mount FUSE on {}", directory.display()),
@@ -207,6 +208,23 @@ impl FuseHandle {
                 "the loop device was not set up in time; see whether the device is served and the machine overloaded"
                     .into(),
             )),
+        }
+    }
+
+    /// Lets the loop device follow the front's size. The front must be served meanwhile.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the export is not up.
+    pub fn grown(&self) -> Result<(), FrontError> {
+        let failed = |error: std::io::Error| {
+            FrontError::new("the loop device does not follow the new size", error, "start the daemon again")
+        };
+        // The kernel believes what it knows of the file until somebody insists.
+        let (path, flags) = (self.0.directory.join(FILE), AtFlags::STATX_FORCE_SYNC);
+        statx(CWD, &path, flags, StatxFlags::SIZE).map_err(|errno| failed(errno.into()))?;
+        match lock(&self.0.state).clone() {
+            State::Ready(device) => device.follow_size().map_err(failed),
+            _ => Err(FrontError("the export is not up; start it again".into())),
         }
     }
 
@@ -324,6 +342,10 @@ impl Front for FuseFront {
     }
 
     fn flush(&mut self) {}
+
+    fn set_size(&mut self, size: u64) {
+        self.shared.calls.set_size(size);
+    }
 
     /// Empty until the loop device is set up.
     fn address(&self) -> String {

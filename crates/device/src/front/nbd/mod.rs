@@ -630,6 +630,10 @@ impl Front for NbdFront {
         self.dirty = dirty;
     }
 
+    fn set_size(&mut self, size: u64) {
+        self.export.size = size;
+    }
+
     fn address(&self) -> String {
         match (&self.unix, &self.tcp) {
             (Some(unix), _) => format!("nbd+unix:///?socket={}", escape(&unix.path)),
