@@ -41,6 +41,9 @@ use crate::signals::Interrupt;
 /// Where the report goes unless told otherwise.
 const DEFAULT_OUT: &str = "surgetank-demo-report";
 
+/// Unix socket paths are 107 bytes at most; below this place they need "/surgetank-demo-4194304/static-slow/run/nbd.sock".
+const PLACE_LENGTH_MAX: usize = 107 - 48;
+
 /// Flags of `demo`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -103,13 +106,15 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
     let seed = arguments.seed.unwrap_or_else(rand::random);
     let plan = if arguments.quick { Plan::quick(seed) } else { Plan::standard(seed) };
-    std::fs::create_dir_all(&arguments.out)
-        .doing(|| format!("cannot create the report's directory {}", arguments.out.display()))?;
+    std::fs::create_dir_all(&arguments.out).doing(|| {
+        format!("the report's directory {} cannot be made, name another with --out", arguments.out.display())
+    })?;
     let root = choose_place(&plan, &arguments.out)?;
     let export = choose_export()?;
     let finished = {
         let workspace = Workspace::create(&root, arguments.keep)?;
         let finished = run_modes(&plan, arguments, export, &workspace, &interrupt);
+        let finished = finished.map_err(|failure| blame_full_disk(failure, &root));
         if arguments.keep {
             note(&format!("surgetank: the volumes are kept in {}", workspace.path().display()));
         }
@@ -135,6 +140,18 @@ fn put_away(failure: Failure) -> Failure {
     }
 }
 
+/// A full disk below the volumes shows as all kinds of errors above them; asked while the volumes still lie there.
+fn blame_full_disk(failure: Failure, root: &Path) -> Failure {
+    const FULL: u64 = 16 << 20;
+    match failure {
+        Failure::Failed(_) if workspace::free_space(root).is_ok_and(|free| free < FULL) => Failure::Failed(format!(
+            "the disk below the demo's volumes in {} ran full: free some, or set TMPDIR to a directory with room",
+            root.display()
+        )),
+        other => other,
+    }
+}
+
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
@@ -148,6 +165,14 @@ fn choose_place(plan: &Plan, out: &Path) -> Result<PathBuf, Failure> {
     let places = workspace::places(out);
     let needed = plan.disk_space();
     match places.first() {
+        Some((place, _)) if !place.is_dir() => Err(Failure::Invalid(format!(
+            "TMPDIR is {}, which is no directory: set it to one on a disk",
+            place.display()
+        ))),
+        Some((place, _)) if place.as_os_str().len() > PLACE_LENGTH_MAX => Err(Failure::Invalid(format!(
+            "the path {} is too long for sockets below it: set TMPDIR to a directory with a short path",
+            place.display()
+        ))),
         Some((place, free)) if *free >= needed => Ok(place.clone()),
         Some((place, free)) => Err(Failure::Failed(format!(
             "the demo needs {} of disk, but {} has {} free: free some, or set TMPDIR to a directory with room",

@@ -164,7 +164,7 @@ fn is_memory(directory: &Path) -> bool {
 ///
 /// # Errors
 /// If the directory does not exist.
-fn free_space(directory: &Path) -> io::Result<u64> {
+pub fn free_space(directory: &Path) -> io::Result<u64> {
     let space = rustix::fs::statvfs(directory)?;
     Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
