@@ -422,8 +422,11 @@ impl Oracle {
         self.unflushed.clear();
         for sector in 0..self.loss.len() as u32 {
             let Loss::Healed { accepted, .. } = self.loss[sector as usize] else { continue };
-            if !self.healed_for_good(sector) {
-                self.loss[sector as usize] = if accepted { Loss::Accepted } else { Loss::Lost };
+            // After an accepted loss writes are ordinary ones; before, they are durable when they are acknowledged.
+            if accepted && !self.healed_by(sector, |op| op.durable) {
+                self.loss[sector as usize] = Loss::Accepted;
+            } else if !accepted && !self.healed_by(sector, |op| op.acknowledged) {
+                self.loss[sector as usize] = Loss::Lost;
             }
         }
         for sector in 0..self.sectors() {
@@ -484,11 +487,11 @@ impl Oracle {
         }
     }
 
-    /// Whether a sector has been overwritten since the loss: that is recorded before it is acknowledged.
-    fn healed_for_good(&self, sector: u32) -> bool {
+    /// Whether a sector has been overwritten since the loss by a write that `counts`.
+    fn healed_by(&self, sector: u32, counts: impl Fn(&Op) -> bool) -> bool {
         let healed = |version: Version| {
             let op = &self.ops[version as usize];
-            op.acknowledged && op.submitted > self.lost_at
+            counts(op) && op.submitted > self.lost_at
         };
         match self.open[sector as usize] {
             0 => healed(self.settled[sector as usize]),
@@ -507,7 +510,7 @@ impl Oracle {
                 Loss::No => {
                     return Err(Wrong(format!("sector {sector} is given up again after a restart")));
                 }
-                Loss::Healed { .. } if self.healed_for_good(sector) => {
+                Loss::Healed { .. } if self.healed_by(sector, |op| op.acknowledged) => {
                     return Err(Wrong(format!("sector {sector} was overwritten, but is given up after a restart")));
                 }
                 Loss::Healed { .. } | Loss::Accepted => self.loss[sector as usize] = Loss::Lost,

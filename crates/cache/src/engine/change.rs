@@ -221,6 +221,7 @@ impl Engine {
         let id = self.pending.insert(pending);
         let transferred = if matches!(request.operation, Operation::Write { .. }) { length } else { 0 };
         self.backing.started(self.now, transferred);
+        self.direct_bytes += transferred;
         let effect = match request.operation {
             Operation::Write { fua } => {
                 let from = Slice {
@@ -247,8 +248,10 @@ impl Engine {
         let request = self.requests.get(&id).map(|active| active.request);
         let Some(request) = request else { return };
         let transfers = matches!(request.operation, Operation::Write { .. } | Operation::Read);
-        self.backing.ended(self.now, if transfers { bytes.end - bytes.start } else { 0 });
+        let transferred = if transfers { bytes.end - bytes.start } else { 0 };
+        self.backing.ended(self.now, transferred);
         if change {
+            self.direct_bytes -= transferred;
             self.backing.wrote();
             if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
                 self.mark_healed(id);

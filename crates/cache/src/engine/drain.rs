@@ -16,8 +16,9 @@ const BLOCK64: u64 = BLOCK as u64;
 const JOB_BLOCKS: u64 = 256;
 /// Writes of the drain in flight: enough to keep the backing volume busy, few enough that a request does not wait long.
 const JOBS: usize = 4;
-/// While absorbing, the drain may use the volumes when the application has left them alone for this long.
-const IDLE: Duration = Duration::from_millis(10);
+/// While absorbing, the drain may use the volumes when the application has left them alone for this long: longer than the
+/// gaps in a burst of writers that compute or sync between their writes.
+const IDLE: Duration = Duration::from_millis(50);
 /// Under pressure the oldest segments are drained first, so many at a time: they are the first that can be freed.
 const PRESSURE_SEGMENTS: usize = 4;
 const BACKOFF_MIN: Duration = Duration::from_millis(500);

@@ -297,6 +297,8 @@ pub struct Engine {
     events: VecDeque<Event>,
     backing: Port,
     cache: Port,
+    /// Bytes of changes in flight on the backing volume.
+    direct_bytes: u64,
     boost: Option<Boost>,
     recovery: Option<Recovery>,
     loss: Option<Loss>,
@@ -330,6 +332,7 @@ impl Engine {
             events: VecDeque::new(),
             backing: Port::new(now, config.backing_limits),
             cache: Port::new(now, Limits::NONE),
+            direct_bytes: 0,
             boost: None,
             recovery: None,
             loss: None,

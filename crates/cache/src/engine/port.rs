@@ -111,6 +111,13 @@ impl Port {
         (done.into_iter().map(|(_, waiter)| waiter).collect(), again)
     }
 
+    /// Bytes in flight that keep the volume busy whatever its latency: a tenth of a second's, within bounds.
+    pub fn queue_bytes_max(&self) -> u64 {
+        const LEAST: u64 = 4 << 20;
+        const MOST: u64 = 32 << 20;
+        self.limits.bandwidth.map_or(MOST, |bandwidth| (bandwidth.get() / 10).clamp(LEAST, MOST))
+    }
+
     /// When a transfer of `bytes` that starts now would end: the queue before it, then itself.
     pub fn estimate(&self, queued: u64, bytes: u64) -> Duration {
         let queue = self.bytes_in_flight + queued + bytes;

@@ -104,10 +104,18 @@ impl Engine {
                 self.finish_part(request.id, Ok(()));
                 true
             }
+            Operation::Write { .. } if self.holds_back_writes() => false,
             Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => {
                 !self.is_locked(&covered(&request)) && self.start_change(&request)
             }
         }
+    }
+
+    /// Without a cache, writes beyond what keeps the backing volume busy wait here rather than in its queue: when a
+    /// caching volume is adopted, they can still go there.
+    fn holds_back_writes(&self) -> bool {
+        let direct = matches!(self.stage, Stage::PassThrough | Stage::Adopting | Stage::Lost);
+        direct && self.direct_bytes >= self.backing.queue_bytes_max()
     }
 
     /// Starts those of the waiting requests that need not wait any more; overlapping changes keep their order.
@@ -116,12 +124,15 @@ impl Engine {
             return;
         }
         let mut still = std::collections::VecDeque::with_capacity(self.waiting.len());
-        while let Some(request) = self.waiting.pop_front() {
+        while !self.holds_back_writes()
+            && let Some(request) = self.waiting.pop_front()
+        {
             let behind = is_change(request.operation) && Self::overlaps_waiting(still.iter(), &request);
             if behind || !self.try_start(request) {
                 still.push_back(request);
             }
         }
+        still.append(&mut self.waiting);
         self.waiting = still;
     }
 
