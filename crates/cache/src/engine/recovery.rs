@@ -40,7 +40,7 @@ impl Engine {
     /// If the engine does not await recovery.
     pub fn recover(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        if self.stage != Stage::Recovering || self.recovery.is_some() {
+        if self.stage != Stage::Recovering || self.recovery.is_some() || self.step != Step::None {
             return Err(Rejected(format!("there is nothing to recover in stage {:?}", self.stage)));
         }
         self.cache = Port::new(self.now, attach.cache_limits);
