@@ -159,10 +159,10 @@ pub trait Provider: Send + Sync {
     /// Describes a volume.
     ///
     /// # Errors
-    /// `NotFound`, or as [`ProviderError`] says.
+    /// `NotFound` only if it is known that there is no such volume; else as [`ProviderError`] says.
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError>;
 
-    /// All volumes that carry this tag with this value.
+    /// All volumes that carry this tag with this value: all of them, or an error.
     ///
     /// # Errors
     /// See [`ProviderError`].

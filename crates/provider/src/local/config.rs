@@ -17,7 +17,7 @@ pub const SIZE_GRAIN: Bytes = Bytes::new(4096);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LocalConfig {
-    /// Where volumes and their state live. Made if missing.
+    /// Where volumes and their state live. Made if missing, but not the directory in which it lies.
     pub directory: PathBuf,
     /// The catalog, by name. `slow` (33 MiB/s) and `fast` (128 MiB/s) are there unless overridden by name.
     #[serde(deserialize_with = "over_the_defaults")]

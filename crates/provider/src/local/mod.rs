@@ -23,7 +23,7 @@ use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescripti
 
 pub use config::{LocalConfig, LocalType, SIZE_GRAIN};
 use record::{FORMAT, Record, is_ours};
-use store::{Locked, Store};
+use store::{Locked, Store, Unreadable};
 
 /// The longest client token, in bytes.
 const TOKEN_BYTES_MAX: usize = 128;
@@ -50,7 +50,7 @@ pub struct Repair {
     pub finished: Vec<VolumeId>,
     /// Volumes whose image somebody removed. Their records are kept until `delete`, but they are not listed.
     pub vanished: Vec<VolumeId>,
-    /// Files, relative to the directory, that are not ours or cannot be read. They are left alone.
+    /// Files, relative to the directory, that are not ours, and records that cannot be read. They are left alone.
     pub foreign: Vec<String>,
 }
 
@@ -60,6 +60,8 @@ struct View<'a> {
     now_ms: u64,
     /// Volumes that are there, by id.
     records: Vec<Record>,
+    /// Volumes that may be there: their records cannot be read.
+    unreadable: Vec<Unreadable>,
     repair: Repair,
 }
 
@@ -78,10 +80,12 @@ pub fn open(config: LocalConfig) -> Result<Arc<dyn Provider>, ProviderError> {
 }
 
 impl LocalProvider {
-    /// Opens the directory, makes it if it is missing, and clears up what dead processes left half done.
+    /// Opens the directory, makes it if it is missing, and clears up what dead processes left half done. The directory
+    /// in which it lies is not made: it may be the mount point of a disk that is not mounted.
     ///
     /// # Errors
-    /// `Invalid` if the directory cannot be used, `Transient` if it cannot be read now.
+    /// `Invalid` if the directory cannot be used, `Transient` if it cannot be read now. A record that cannot be read is
+    /// no error yet: it is one to whoever asks for its volume, for a list, or for a new volume.
     pub fn open(config: LocalConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
         if config.directory.as_os_str().is_empty() {
             return Err(ProviderError::Invalid(
@@ -109,10 +113,11 @@ impl LocalProvider {
         let mut view = self.view()?;
         let contents = view.locked.contents()?;
         view.repair.foreign = contents.foreign;
-        let unreadable: Vec<String> = view.repair.foreign.iter().filter_map(|name| image_of(name)).collect();
-        let images = view.locked.foreign_images(&contents.records)?;
-        // The image of a record that cannot be read is not foreign: the record is.
-        view.repair.foreign.extend(images.into_iter().filter(|image| !unreadable.contains(image)));
+        view.repair.foreign.extend(contents.unreadable.iter().map(|unreadable| unreadable.name.clone()));
+        let records = contents.records.iter().map(|record| &record.id);
+        let known = records.chain(contents.unreadable.iter().map(|unreadable| &unreadable.id));
+        let images = view.locked.foreign_images(known)?;
+        view.repair.foreign.extend(images);
         Ok(view.repair)
     }
 
@@ -120,7 +125,8 @@ impl LocalProvider {
         let locked = self.store.lock()?;
         let now_ms = self.clock.now_ms();
         let contents = locked.contents()?;
-        let mut view = View { locked, now_ms, records: Vec::new(), repair: Repair::default() };
+        let unreadable = contents.unreadable;
+        let mut view = View { locked, now_ms, records: Vec::new(), unreadable, repair: Repair::default() };
         for record in contents.records {
             self.settle(&mut view, record)?;
         }
@@ -262,7 +268,16 @@ impl LocalProvider {
 
 impl View<'_> {
     fn find(&self, id: &VolumeId) -> Result<&Record, ProviderError> {
+        if let Some(unreadable) = self.unreadable.iter().find(|unreadable| unreadable.id == *id) {
+            // To call it missing would have its data given up, and its bill forgotten.
+            return Err(unreadable.error.clone());
+        }
         self.records.iter().find(|record| record.id == *id).ok_or_else(|| ProviderError::NotFound(id.clone()))
+    }
+
+    /// An error while some record cannot be read: any tag, token or size may be in it.
+    fn check_complete(&self) -> Result<(), ProviderError> {
+        self.unreadable.first().map_or(Ok(()), |unreadable| Err(unreadable.error.clone()))
     }
 }
 
@@ -286,6 +301,8 @@ impl Provider for LocalProvider {
             }
             return Ok((self.describe_record(record), Change::Identity));
         }
+        // The volume of this token may be one of which we cannot read.
+        view.check_complete()?;
         let record = self.make(&view, request)?;
         Ok((self.describe_record(&record), Change::Changed))
     }
@@ -331,8 +348,10 @@ impl Provider for LocalProvider {
             view.locked.remove_record(id)?;
             return Ok(Change::Changed);
         }
-        let Ok(record) = view.find(id) else {
-            return Ok(Change::Identity);
+        let record = match view.find(id) {
+            Ok(record) => record,
+            Err(ProviderError::NotFound(_)) => return Ok(Change::Identity),
+            Err(error) => return Err(error),
         };
         if record.takes_a_slot() {
             return Err(conflict(record, "detach it and wait until it is available"));
@@ -353,6 +372,7 @@ impl Provider for LocalProvider {
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         let view = self.view()?;
+        view.check_complete()?;
         let matching = view.records.iter().filter(|record| record.tags.get(key).is_some_and(|there| there == value));
         Ok(matching.map(|record| self.describe_record(record)).collect())
     }
@@ -406,10 +426,4 @@ fn check_tags(tags: &Tags) -> Result<(), ProviderError> {
 
 fn latency_ms(span: Span) -> u64 {
     whole_ms(span.0)
-}
-
-/// The image that belongs to a foreign `state/ID.json`.
-fn image_of(foreign: &str) -> Option<String> {
-    let id = foreign.strip_prefix("state/")?.strip_suffix(".json")?;
-    Some(format!("volumes/{id}.img"))
 }

@@ -13,12 +13,19 @@
 //! - *delete*: record `Deleting`, image unlinked, record unlinked. A record that is `Deleting` is finished.
 //!
 //! So an image without a record is never ours to judge: it is reported and left alone, as is whatever else lies here.
+//! A file that has a record's name but cannot be read as one (damaged, or of a newer program) stands for a volume of
+//! which nothing is known: neither there nor gone. Only people can mend that, so every answer that depends on it is an
+//! error.
+//!
+//! The directory itself is made if it is missing, its parent never: that may be the mount point of a disk that is not
+//! mounted, and volumes would fill the disk below it.
+//!
 //! Names are made of ids that this provider drew, never of what a caller passed unchecked; files are opened relative
 //! to the directories' descriptors and symbolic links are not followed.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -60,12 +67,25 @@ pub(super) struct Locked<'a> {
 pub(super) struct Contents {
     /// Every readable record, by id.
     pub records: Vec<Record>,
-    /// Names of files that are not ours or cannot be read, relative to the directory.
+    /// Records that are there but cannot be read, by id.
+    pub unreadable: Vec<Unreadable>,
+    /// Names of files that are not ours, relative to the directory.
     pub foreign: Vec<String>,
 }
 
+/// A file with a record's name that is no record which this program knows.
+#[derive(Clone, Debug)]
+pub(super) struct Unreadable {
+    /// The volume that its name speaks of.
+    pub id: VolumeId,
+    /// The file, relative to the directory.
+    pub name: String,
+    /// Why it cannot be read, and the mend.
+    pub error: ProviderError,
+}
+
 impl Store {
-    /// Opens the directory and makes it if it is missing.
+    /// Opens the directory and makes it if it is missing; its parent must be there.
     pub fn open(path: &Path) -> Result<Self, ProviderError> {
         let refuse = |what: &str, error: &dyn std::fmt::Display| {
             ProviderError::Invalid(format!(
@@ -73,7 +93,12 @@ impl Store {
                 path.display()
             ))
         };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| refuse("made", &error))?;
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(no_parent(path)),
+            Err(error) => return Err(refuse("made", &error)),
+        }
         // The operator may keep the directory behind a symbolic link; inside it none is followed.
         let path = path.canonicalize().map_err(|error| refuse("found", &error))?;
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -118,6 +143,17 @@ impl Store {
         }
     }
 
+    fn unreadable(&self, id: VolumeId, reason: &str) -> Unreadable {
+        let name = format!("state/{}", record_name(&id));
+        let error = ProviderError::Invalid(format!(
+            "the record {} cannot be read, {reason}: run the surgetank that wrote it or restore the file, or, if \
+             `surgetank inspect` on its volume {} shows nothing that is needed, move both out of the directory",
+            self.path.join(&name).display(),
+            self.image_path(&id).display()
+        ));
+        Unreadable { id, name, error }
+    }
+
     fn transient(&self, what: &str, error: Errno) -> ProviderError {
         let path = self.path.display();
         match error {
@@ -130,7 +166,8 @@ impl Store {
 }
 
 impl Locked<'_> {
-    /// Reads every record. Half-written records of dead processes are removed; what is foreign is left and warned of.
+    /// Reads every record. Half-written records of dead processes are removed; what is foreign or cannot be read is
+    /// left and warned of.
     pub fn contents(&self) -> Result<Contents, ProviderError> {
         let mut contents = Contents::default();
         for name in self.names(&self.store.state, "state")? {
@@ -139,15 +176,18 @@ impl Locked<'_> {
                 let _ = rustix::fs::unlinkat(&self.store.state, name.as_str(), AtFlags::empty());
                 continue;
             }
-            let record = match name.strip_suffix(".json").filter(|id| is_ours(id)) {
-                Some(id) => self.read_record(&VolumeId(id.to_owned()))?,
-                None => Err("its name is not a record's".to_owned()),
+            let Some(id) = name.strip_suffix(".json").filter(|id| is_ours(id)) else {
+                self.store.warn(format!("state/{name} is left alone: its name is not a record's"));
+                contents.foreign.push(format!("state/{name}"));
+                continue;
             };
-            match record {
+            let id = VolumeId(id.to_owned());
+            match self.read_record(&id)? {
                 Ok(record) => contents.records.push(record),
                 Err(reason) => {
-                    self.store.warn(format!("state/{name} is left alone: {reason}"));
-                    contents.foreign.push(format!("state/{name}"));
+                    let unreadable = self.store.unreadable(id, &reason);
+                    self.store.warn(unreadable.error.to_string());
+                    contents.unreadable.push(unreadable);
                 }
             }
         }
@@ -156,8 +196,8 @@ impl Locked<'_> {
     }
 
     /// Names in `volumes` of which no record knows.
-    pub fn foreign_images(&self, records: &[Record]) -> Result<Vec<String>, ProviderError> {
-        let known: BTreeSet<String> = records.iter().map(|record| image_name(&record.id)).collect();
+    pub fn foreign_images<'b>(&self, known: impl Iterator<Item = &'b VolumeId>) -> Result<Vec<String>, ProviderError> {
+        let known: BTreeSet<String> = known.map(image_name).collect();
         let mut foreign = self.names(&self.store.volumes, "volumes")?;
         foreign.retain(|name| !known.contains(name));
         for name in &mut foreign {
@@ -191,13 +231,13 @@ impl Locked<'_> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.store.state, record_name(id), flags, Mode::empty()) {
             Ok(file) => file,
-            Err(Errno::LOOP) => return Ok(Err("it is a symbolic link".to_owned())),
-            Err(Errno::NXIO) => return Ok(Err("it is not a regular file".to_owned())),
+            Err(Errno::LOOP) => return Ok(Err("because it is a symbolic link".to_owned())),
+            Err(Errno::NXIO) => return Ok(Err("because it is not a regular file".to_owned())),
             Err(error) => return Err(failed(error)),
         };
         let status = rustix::fs::fstat(&file).map_err(failed)?;
         if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
-            return Ok(Err("it is not a regular file".to_owned()));
+            return Ok(Err("because it is not a regular file".to_owned()));
         }
         let mut text = Vec::new();
         let read = File::from(file).take(RECORD_BYTES_MAX).read_to_end(&mut text);
@@ -320,13 +360,32 @@ impl Locked<'_> {
     }
 }
 
+/// A missing parent: most often a disk that is not mounted.
+fn no_parent(path: &Path) -> ProviderError {
+    let parent = path.parent().unwrap_or(path);
+    ProviderError::Invalid(format!(
+        "the volumes' directory {} cannot be made, because {} does not exist: mount the disk that it is on, or make it",
+        path.display(),
+        parent.display()
+    ))
+}
+
+/// The one field that every version of a record has.
+#[derive(serde::Deserialize)]
+struct Stamp {
+    format: u32,
+}
+
 fn parse_record(id: &VolumeId, text: &[u8]) -> Result<Record, String> {
-    let record: Record = serde_json::from_slice(text).map_err(|error| format!("it is not a record: {error}"))?;
-    if record.format != FORMAT {
-        return Err(format!("its format is {}, this program knows {FORMAT}", record.format));
+    let damaged = |error: serde_json::Error| format!("because it is damaged ({error})");
+    // First: the other fields of another format may be anything.
+    let Stamp { format } = serde_json::from_slice(text).map_err(damaged)?;
+    if format != FORMAT {
+        return Err(format!("because its format is {format} and this program knows {FORMAT}"));
     }
+    let record: Record = serde_json::from_slice(text).map_err(damaged)?;
     if record.id != *id {
-        return Err(format!("it speaks of another volume, {:?}", record.id.0));
+        return Err(format!("because it speaks of another volume, {:?}", record.id.0));
     }
     Ok(record)
 }

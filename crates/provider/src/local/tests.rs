@@ -293,44 +293,141 @@ fn quotas_and_attachment_limits() {
 }
 
 #[test]
-fn foreign_and_corrupt_files_are_left_alone() {
+fn foreign_files_are_left_alone() {
     let world = World::new();
     let good = available(&world.open()).unwrap();
-    let broken = world.open().create(&request("broken")).unwrap().0.id;
     let secret = world.path("secret");
     std::fs::write(&secret, "secret").unwrap();
-    let (broken_state, broken_image) = (format!("state/{}.json", broken.0), format!("volumes/{}.img", broken.0));
-    std::fs::write(world.path(&broken_state), "{ half").unwrap();
     std::fs::write(world.path("state/readme.txt"), "mine").unwrap();
+    std::fs::write(world.path("state/vol-aa.json"), "{ half").unwrap();
     std::fs::write(world.path("volumes/vol-00000000000000aa.img"), "mine").unwrap();
-    symlink(&secret, world.path("state/vol-00000000000000bb.json")).unwrap();
-    std::fs::create_dir(world.path("state/vol-00000000000000cc.json")).unwrap();
-    let copy = std::fs::read_to_string(world.path(&format!("state/{}.json", good.0))).unwrap();
-    std::fs::write(world.path("state/vol-00000000000000dd.json"), copy).unwrap();
+    symlink(&secret, world.path("state/vol-00000000000000bb.json~")).unwrap();
+    std::fs::create_dir(world.path("state/vol-00000000000000cc")).unwrap();
 
     let provider = world.open();
     let listed = provider.list("k", "v").unwrap();
     assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [&good]);
-    let mut foreign = vec![
-        broken_state.clone(),
-        "state/readme.txt".to_owned(),
-        "state/vol-00000000000000bb.json".to_owned(),
-        "state/vol-00000000000000cc.json".to_owned(),
-        "state/vol-00000000000000dd.json".to_owned(),
-        "volumes/vol-00000000000000aa.img".to_owned(),
+    let foreign = [
+        "state/readme.txt",
+        "state/vol-00000000000000bb.json~",
+        "state/vol-00000000000000cc",
+        "state/vol-aa.json",
+        "volumes/vol-00000000000000aa.img",
     ];
-    let mut found = provider.repair().unwrap().foreign;
-    foreign.sort();
-    found.sort();
-    assert_eq!(found, foreign);
-    for id in ["vol-00000000000000aa", "vol-00000000000000bb", "vol-00000000000000cc", "vol-00000000000000dd"] {
+    assert_eq!(provider.repair().unwrap().foreign, foreign);
+    for id in ["vol-00000000000000aa", "vol-00000000000000bb", "vol-00000000000000cc", "vol-aa"] {
         assert_eq!(provider.delete(&VolumeId(id.to_owned())), Ok(Change::Identity));
     }
-    assert_eq!(provider.delete(&broken), Ok(Change::Identity));
-    for name in foreign.iter().chain([&broken_image]) {
+    for name in foreign {
         assert!(world.path(name).symlink_metadata().is_ok(), "{name} is still there");
     }
     assert_eq!(std::fs::read_to_string(secret).unwrap(), "secret");
+}
+
+/// A way to spoil a record: its name, what is done to the file, and what the error must say of it.
+type Damage = (&'static str, fn(&Path), &'static str);
+
+const DAMAGES: &[Damage] = &[
+    ("empty", |path| std::fs::write(path, "").unwrap(), "damaged"),
+    ("cut short", |path| cut(path, 40), "damaged"),
+    ("zeroes", |path| std::fs::write(path, [0; 300]).unwrap(), "damaged"),
+    ("a field is gone", |path| replace(path, "\"token\"", "\"t\""), "damaged"),
+    ("newer", |path| replace(path, "\"format\": 1,", "\"format\": 2,"), "format is 2"),
+    ("newer and of another shape", |path| std::fs::write(path, "{\"format\": 9, \"id\": 1}").unwrap(), "format is 9"),
+    ("another volume's", |path| replace(path, "\"id\": \"vol-", "\"id\": \"vol-0"), "another volume"),
+    ("a link", |path| link(path), "symbolic link"),
+    ("a directory", |path| directory(path), "not a regular file"),
+];
+
+fn cut(path: &Path, bytes: usize) {
+    let text = std::fs::read(path).unwrap();
+    std::fs::write(path, &text[..bytes]).unwrap();
+}
+
+fn replace(path: &Path, from: &str, to: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{text}");
+    std::fs::write(path, text.replace(from, to)).unwrap();
+}
+
+fn link(path: &Path) {
+    let target = path.parent().unwrap().with_file_name("target");
+    std::fs::rename(path, &target).unwrap();
+    symlink(target, path).unwrap();
+}
+
+fn directory(path: &Path) {
+    std::fs::remove_file(path).unwrap();
+    std::fs::create_dir(path).unwrap();
+}
+
+#[test]
+fn a_volume_whose_record_cannot_be_read_is_neither_missing_nor_deleted_nor_hidden() {
+    for (name, damage, reason) in DAMAGES {
+        let world = World::new();
+        let good = available(&world.open()).unwrap();
+        let spoilt = world.open().create(&request("spoilt")).unwrap().0.id;
+        let record = world.path(&format!("state/{}.json", spoilt.0));
+        let image = world.path(&format!("volumes/{}.img", spoilt.0));
+        std::fs::write(&image, "the newest data").unwrap();
+        let aside = std::fs::read(&record).unwrap();
+        damage(&record);
+
+        let provider = world.open();
+        let refused = |verb: &str, answer: Result<(), ProviderError>| {
+            let Err(ProviderError::Invalid(text)) = answer else { panic!("{name}: {verb} answers {answer:?}") };
+            assert!(text.contains(reason) && !text.contains('\n'), "{name}: {text}");
+            assert!(text.contains(&*record.to_string_lossy()) && text.contains(&*image.to_string_lossy()), "{text}");
+        };
+        refused("describe", provider.describe(&spoilt).map(drop));
+        refused("attach", provider.attach(&spoilt).map(drop));
+        refused("detach", provider.detach(&spoilt).map(drop));
+        refused("set_tag", provider.set_tag(&spoilt, "dirty", None).map(drop));
+        refused("delete", provider.delete(&spoilt).map(drop));
+        refused("list", provider.list("k", "v").map(drop));
+        refused("list of what it has not", provider.list("k", "other").map(drop));
+        refused("create with its token", provider.create(&request("spoilt")).map(drop));
+        refused("create", provider.create(&request("fresh")).map(drop));
+        assert_eq!(provider.repair().unwrap().foreign, [format!("state/{}.json", spoilt.0)], "{name}");
+
+        // Other volumes go on.
+        assert_eq!(provider.create(&request("t")).map(|(volume, _)| volume.id), Ok(good.clone()));
+        assert_eq!(provider.attach(&good), Ok(Change::Changed));
+        assert_eq!(provider.detach(&good), Ok(Change::Changed));
+        assert_eq!(provider.set_tag(&good, "dirty", Some("e")), Ok(Change::Changed));
+        assert!(provider.describe(&good).is_ok());
+        assert_eq!(provider.delete(&good), Ok(Change::Changed));
+        let unknown = VolumeId("vol-0000000000000000".to_owned());
+        assert_eq!(provider.delete(&unknown), Ok(Change::Identity));
+        assert_eq!(provider.describe(&unknown), Err(ProviderError::NotFound(unknown)));
+
+        // Once the record is mended, everything is as it was.
+        assert_eq!(std::fs::read_to_string(&image).unwrap(), "the newest data", "{name}");
+        if record.is_dir() {
+            std::fs::remove_dir(&record).unwrap()
+        } else {
+            std::fs::remove_file(&record).unwrap()
+        }
+        std::fs::write(&record, aside).unwrap();
+        let listed = provider.list("k", "v").unwrap();
+        assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [&spoilt], "{name}");
+        assert_eq!(provider.delete(&spoilt), Ok(Change::Changed));
+        assert!(!image.exists() && !record.exists());
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_given_up_by_moving_it_away() {
+    let world = World::new();
+    let provider = world.open();
+    let id = available(&provider).unwrap();
+    let record = world.path(&format!("state/{}.json", id.0));
+    std::fs::write(&record, "{ half").unwrap();
+    assert!(provider.list("k", "v").is_err());
+    std::fs::remove_file(record).unwrap();
+    std::fs::remove_file(world.path(&format!("volumes/{}.img", id.0))).unwrap();
+    assert_eq!(world.assert_consistent(), []);
+    assert_eq!(provider.delete(&id), Ok(Change::Identity));
 }
 
 #[test]
@@ -370,6 +467,22 @@ fn directories_that_cannot_be_used_are_refused_in_one_sentence() {
         assert!(!text.contains('\n'), "{text}");
     }
     assert_eq!(world.names("elsewhere"), Vec::<String>::new());
+}
+
+#[test]
+fn the_directory_is_made_but_never_the_one_in_which_it_lies() {
+    let world = World::new();
+    let open = |path: &str| LocalProvider::open(LocalConfig::in_directory(world.path(path)), world.clock.clone());
+    let Err(ProviderError::Invalid(text)) = open("mount/surgetank") else { panic!("a disk that is not mounted") };
+    let parent = world.path("mount");
+    assert!(text.contains(&format!("{} does not exist", parent.display())) && text.contains("mount"), "{text}");
+    assert!(!text.contains('\n') && !parent.exists(), "{text}");
+    std::fs::create_dir(&parent).unwrap();
+    assert!(open("mount/surgetank").is_ok());
+    assert!(open("mount/surgetank/").is_ok(), "it is there already");
+    assert_eq!(world.path("mount/surgetank").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    symlink(world.path("mount/surgetank"), world.path("link")).unwrap();
+    assert!(open("link").is_ok(), "the operator may keep it behind a link");
 }
 
 #[test]
