@@ -182,6 +182,11 @@ const TABLE_MAGIC: [u8; 8] = *b"SRGTTABL";
 const SUMMARY_MAGIC: [u8; 8] = *b"SRGTSUMM";
 const VERSION: u32 = 1;
 
+/// Sequences, generations and block numbers beyond these were not written by us: counting on from them would overflow.
+const SEQUENCE_MAX: u64 = 1 << 62;
+const GENERATION_MAX: u32 = 1 << 31;
+const DEVICE_BLOCKS_MAX: u64 = 1 << 50;
+
 /// All structures begin alike: magic (8), crc32c of the block with this field zero (4), version (4), epoch (16).
 const HEADER: usize = 32;
 const SUMMARY_HEADER: usize = 64;
@@ -287,7 +292,8 @@ impl Superblock {
         };
         let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
         let geometry = Geometry { segment_size, segments };
-        geometry.is_sound().then_some(Self { sequence, epoch, state, device_size, segment_size, segments })
+        let sound = geometry.is_sound() && sequence <= SEQUENCE_MAX;
+        sound.then_some(Self { sequence, epoch, state, device_size, segment_size, segments })
     }
 
     /// The log's geometry.
@@ -328,10 +334,12 @@ impl SegmentTable {
     pub fn decode(block: &[u8]) -> Option<Self> {
         let (mut reader, epoch) = Reader::open(block, TABLE_MAGIC)?;
         let (sequence, page, count) = (reader.u64()?, reader.u32()?, reader.u32()?);
-        if count > SEGMENTS_PER_PAGE {
+        if count > SEGMENTS_PER_PAGE || sequence > SEQUENCE_MAX {
             return None;
         }
-        let generations = (0..count).map(|_| reader.u32()).collect::<Option<_>>()?;
+        let generations = (0..count)
+            .map(|_| reader.u32().filter(|&generation| generation <= GENERATION_MAX))
+            .collect::<Option<_>>()?;
         Some(Self { page, sequence, epoch, generations })
     }
 
@@ -403,7 +411,7 @@ impl Summary {
         let sequence = reader.u64()?;
         let (segment, generation, position) = (reader.u32()?, reader.u32()?, reader.u32()?);
         let (entries, data_blocks) = (usize::from(reader.u16()?), usize::from(reader.u16()?));
-        if !Self::fits(entries, data_blocks) {
+        if !Self::fits(entries, data_blocks) || sequence > SEQUENCE_MAX {
             return None;
         }
         reader.bytes = &block[SUMMARY_HEADER..BLOCK as usize];
@@ -411,7 +419,8 @@ impl Summary {
             .map(|_| {
                 let (packed, blocks) = (reader.u64()?, reader.u32()?);
                 let content = Content::from_code((packed & 0xff) as u8)?;
-                (blocks > 0).then_some(Entry { block: packed >> 8, blocks, content })
+                let block = packed >> 8;
+                (blocks > 0 && block < DEVICE_BLOCKS_MAX).then_some(Entry { block, blocks, content })
             })
             .collect::<Option<Vec<_>>>()?;
         let announced: u64 =
@@ -545,8 +554,9 @@ mod tests {
     proptest! {
         #[test]
         fn summaries_come_back_as_they_went(
-            entries in prop::collection::vec((0u64..1 << 55, 1u32..4, 0usize..4), 0..60),
-            (segment, generation, position, sequence) in any::<(u32, u32, u32, u64)>(),
+            entries in prop::collection::vec((0u64..1 << 50, 1u32..4, 0usize..4), 0..60),
+            (segment, generation, position) in any::<(u32, u32, u32)>(),
+            sequence in 0u64..1 << 62,
         ) {
             let contents = [Content::Data, Content::Zeroes, Content::Discarded, Content::Copied];
             let entries: Vec<Entry> = entries

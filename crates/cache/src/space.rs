@@ -34,8 +34,8 @@ pub struct Segment {
     pub order: u64,
     /// Least `order` of a segment that has a record superseded by one of this segment's.
     pub oldest_superseded: u64,
-    /// Blocks in the index that are here and not on the backing volume.
-    pub dirty: u32,
+    /// Blocks in the index that are here and not on the backing volume. Entries without data may be long.
+    pub dirty: u64,
     /// Blocks of data in the index that are here.
     pub held: u32,
     /// Reads of it in flight: it must not be overwritten.
@@ -156,7 +156,7 @@ impl Space {
         let number = self.segment_of(extent.location) as usize;
         let segment = &mut self.segments[number];
         if extent.state.dirty() {
-            segment.dirty += extent.blocks;
+            segment.dirty += u64::from(extent.blocks);
             self.dirty += u64::from(extent.blocks);
         }
         if extent.kind == Kind::Data {
@@ -174,7 +174,7 @@ impl Space {
         let number = self.segment_of(extent.location);
         let segment = &mut self.segments[number as usize];
         if extent.state.dirty() {
-            segment.dirty -= extent.blocks;
+            segment.dirty -= u64::from(extent.blocks);
             self.dirty -= u64::from(extent.blocks);
         }
         if extent.state == crate::index::State::Bad {
@@ -193,8 +193,15 @@ impl Space {
     /// An extent of the index, or a part, is on the backing volume now.
     pub fn drained(&mut self, extent: &Extent) {
         let number = self.segment_of(extent.location) as usize;
-        self.segments[number].dirty -= extent.blocks;
+        self.segments[number].dirty -= u64::from(extent.blocks);
         self.dirty -= u64::from(extent.blocks);
+    }
+
+    /// An extent of the index is not certainly on the backing volume any more.
+    pub fn undrained(&mut self, extent: &Extent) {
+        let number = self.segment_of(extent.location) as usize;
+        self.segments[number].dirty += u64::from(extent.blocks);
+        self.dirty += u64::from(extent.blocks);
     }
 
     /// Bytes of segments whose records would be replayed.

@@ -218,6 +218,12 @@ impl Engine {
         let bytes = (job.blocks.end - job.blocks.start) * BLOCK64;
         let transferred = if job.scratch.is_some() { bytes } else { 0 };
         let (extents, makes_room) = (job.extents.clone(), job.makes_room);
+        let discards = extents.first().is_some_and(|extent| extent.kind == Kind::Discarded);
+        if discards && result == Err(IoFailure::Unsupported) {
+            let blocks = job.blocks.clone();
+            self.backing.ended(self.now, 0);
+            return self.zero_job(slot, &blocks, Kind::Zeroes);
+        }
         match result {
             Ok(()) => {
                 boost.drain.backoff = BACKOFF_MIN;
@@ -267,7 +273,12 @@ impl Boost {
             drain.settled = !makes_room;
             return None;
         };
-        let longest = if first.kind == Kind::Data { JOB_BLOCKS } else { u64::MAX / BLOCK64 };
+        let longest = match first.kind {
+            // What failed is tried again block by block: one unreadable block must not take its neighbours with it.
+            Kind::Data if self.retries > 0 => 1,
+            Kind::Data => JOB_BLOCKS,
+            Kind::Zeroes | Kind::Discarded => u64::MAX / BLOCK64,
+        };
         let end = first.block.saturating_add(longest);
         let mut run: Vec<Extent> = Vec::new();
         for extent in index.overlapping(first.block..end) {
@@ -280,25 +291,41 @@ impl Boost {
         Some(run)
     }
 
-    /// The parts of the index that still map to what a job copied.
+    /// The dirty parts of the index that still map to what a job copied.
     fn still_mapped(&self, copied: &Extent) -> Vec<Extent> {
         let same = |extent: &Extent| {
             extent.kind == copied.kind
-                && extent.state == State::Dirty
+                && extent.state.dirty()
                 && extent.location == copied.clip(&(extent.block..extent.end())).location
         };
         self.index.overlapping(copied.block..copied.end()).filter(same).collect()
     }
 
+    /// The backing volume failed to flush and may have forgotten what was drained to it: as far as the log still has it,
+    /// it is dirty again.
+    pub(super) fn mark_drained_dirty(&mut self) {
+        let clean: Vec<Extent> = self.index.iter().filter(|extent| extent.state == State::Clean).collect();
+        for extent in clean {
+            let dirty = Extent { state: State::Dirty, ..extent };
+            self.index.replace(extent.block..extent.end(), Some(dirty), |_| ());
+            self.space.undrained(&dirty);
+        }
+        self.drain.stir();
+    }
+
     fn mark_clean(&mut self, copied: &Extent) {
         for extent in self.still_mapped(copied) {
+            if extent.state == State::Bad {
+                // The volume vanished after this part had been read.
+                self.space.bad -= u64::from(extent.blocks);
+            }
             self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Clean, ..extent }), |_| ());
             self.space.drained(&extent);
         }
     }
 
     pub(super) fn mark_bad(&mut self, unreadable: &Extent) {
-        for extent in self.still_mapped(unreadable) {
+        for extent in self.still_mapped(unreadable).into_iter().filter(|extent| extent.state == State::Dirty) {
             self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Bad, ..extent }), |_| ());
             self.space.bad += u64::from(extent.blocks);
         }

@@ -93,9 +93,9 @@ impl Engine {
         self.events.push_back(Event::CacheFailing);
     }
 
-    /// A flush of the cache has ended that a request waits for.
+    /// A flush of the cache has ended that a request waits for. Once one has failed, no later one tells anything.
     pub(super) fn cache_flushed_for(&mut self, request: RequestId, result: Result<(), IoFailure>) {
-        match self.boost.as_mut().filter(|_| result.is_err() && self.stage == Stage::Failing) {
+        match self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
             Some(boost) => boost.stalled_flushes.push(request),
             None => self.finish_part(request, result),
         }
@@ -221,8 +221,22 @@ impl Engine {
         for part in boost.stranded {
             self.rescue(part);
         }
+        if lost_bytes > 0 {
+            self.fail_waiting_flushes();
+        }
         for request in boost.stalled_flushes {
             self.finish_part(request, if lost_bytes > 0 { Err(IoFailure::Io) } else { Ok(()) });
+        }
+    }
+
+    /// Flushes that came while the cache was failing cover writes that are lost with it.
+    fn fail_waiting_flushes(&mut self) {
+        let (flushes, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|request| request.operation == surgetank_model::Operation::Flush);
+        self.waiting = others;
+        for flush in flushes {
+            self.effects.push_back(Effect::Reply { request: flush.id, result: Err(ReplyError::Io) });
         }
     }
 

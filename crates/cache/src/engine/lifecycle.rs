@@ -39,6 +39,7 @@ pub(super) enum Step {
     RecoverSuperblock,
     RecoverFlush {
         left: u8,
+        failed: bool,
     },
     RecoverTable,
     RecoverScan,
@@ -106,7 +107,7 @@ impl Engine {
         self.stirred = true;
         match (mode, self.stage) {
             (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
-            (Mode::Absorb, Stage::Releasing) if self.step.can_be_cancelled() => {
+            (Mode::Absorb, Stage::Releasing) if self.step == Step::ReleaseFlush => {
                 self.stage = Stage::Absorb;
                 self.give_up_step();
             }
@@ -163,6 +164,7 @@ impl Engine {
             Step::DropReads if self.cache_is_quiet() => self.drop_cache(),
             Step::Retry { at, step } if self.now >= *at => {
                 self.step = (**step).clone();
+                self.stirred = true;
                 self.enter_step();
             }
             _ => {}
@@ -294,8 +296,6 @@ impl Engine {
             (Step::AdoptOwner, false) => Step::AdoptUndo,
             (Step::AdoptUndo, false) => retry(Step::AdoptUndo),
             (Step::ReleaseFlush, true) => Step::ReleaseMark,
-            // The backing volume does not flush: nothing is given up before it does.
-            (Step::ReleaseFlush, false) => retry(Step::ReleaseFlush),
             (Step::ReleaseMark, true) => Step::ReleaseMarkFlush,
             // A recovered CLEAN: the backing volume was durable before it was written, so nothing is lost without it.
             (Step::ReleaseMarkFlush, false) if self.boost.is_none() => Step::DropOwner,
@@ -304,7 +304,6 @@ impl Engine {
             (Step::ReleaseOwner, true) => Step::ReleaseReads,
             (Step::ReleaseOwner, false) => retry(Step::ReleaseOwner),
             (Step::DropFlush, true) => Step::DropOwner,
-            (Step::DropFlush, false) => retry(Step::DropFlush),
             (Step::DropOwner, true) => Step::DropReads,
             (Step::DropOwner, false) => retry(Step::DropOwner),
             (Step::AcceptLoss, true) => return self.loss_accepted(),
@@ -315,19 +314,31 @@ impl Engine {
         self.enter_step();
     }
 
+    /// The backing volume did not flush, and may have forgotten what was drained since it last did: that is dirty again,
+    /// and a release or a failed cache that waits for this flush goes back to draining. Once a later flush has succeeded
+    /// and CLEAN or the owner record is on its way, nothing drained depends on this any more.
+    pub(super) fn backing_flush_failed(&mut self) {
+        let waits = matches!(self.step, Step::ReleaseFlush | Step::DropFlush);
+        match self.stage {
+            Stage::Absorb | Stage::Drain => {}
+            Stage::Releasing if waits => self.stage = Stage::Drain,
+            Stage::Failing if waits || !matches!(self.step, Step::DropOwner | Step::DropReads) => {}
+            _ => return,
+        }
+        if waits {
+            self.step_serial += 1;
+            self.step = Step::Retry { at: self.now + RETRY, step: Box::new(Step::None) };
+            self.retry_waiting = true;
+        }
+        self.stirred = true;
+        if let Some(boost) = self.boost.as_mut() {
+            boost.mark_drained_dirty();
+        }
+    }
+
     fn adopt_failed(&mut self) {
         self.end_boost();
         self.events.push_back(Event::AdoptFailed);
-    }
-}
-
-impl Step {
-    fn can_be_cancelled(&self) -> bool {
-        match self {
-            Self::ReleaseFlush => true,
-            Self::Retry { step, .. } => step.can_be_cancelled(),
-            _ => false,
-        }
     }
 }
 

@@ -504,8 +504,10 @@ impl Engine {
         if again {
             self.emit_flush(target);
         }
-        if target == Target::Cache && result.is_err() {
-            self.cache_failing();
+        match target {
+            Target::Cache if result.is_err() => self.cache_failing(),
+            Target::Backing if result.is_err() => self.backing_flush_failed(),
+            Target::Cache | Target::Backing => {}
         }
         for waiter in waiters {
             match waiter {

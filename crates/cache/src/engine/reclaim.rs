@@ -34,13 +34,16 @@ pub(super) struct Reclaim {
     page: u32,
     segments: Vec<u32>,
     last: Instant,
+    /// A volume did not flush: not before this is it asked again.
+    pause_until: Option<Instant>,
     /// Something may have become reclaimable.
     pub worth_a_look: bool,
 }
 
 impl Reclaim {
     pub(super) fn new(now: Instant) -> Self {
-        Self { phase: Phase::Idle, page: 0, segments: Vec::new(), last: now, worth_a_look: false }
+        let segments = Vec::new();
+        Self { phase: Phase::Idle, page: 0, segments, last: now, pause_until: None, worth_a_look: false }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -52,7 +55,7 @@ impl Engine {
     pub(super) fn reclaim_deadline(&self) -> Option<Instant> {
         let boost = self.boost.as_ref().filter(|_| matches!(self.stage, Stage::Absorb | Stage::Drain))?;
         let waits = boost.reclaim.worth_a_look && boost.reclaim.is_idle();
-        let due = boost.reclaim.last + PERIOD;
+        let due = boost.reclaim.pause_until.unwrap_or(boost.reclaim.last + PERIOD);
         (waits && due > self.now).then_some(due)
     }
 
@@ -68,9 +71,11 @@ impl Engine {
             boost.reclaim.worth_a_look = true;
         }
         let due = boost.space_wanted || drained || now >= boost.reclaim.last + PERIOD;
-        if !boost.reclaim.worth_a_look || !due || boost.drain.is_blocked(now) {
+        let paused = boost.reclaim.pause_until.is_some_and(|until| now < until);
+        if !boost.reclaim.worth_a_look || !due || paused || boost.drain.is_blocked(now) {
             return;
         }
+        boost.reclaim.pause_until = None;
         let Some((page, segments)) = boost.space.reclaimable() else {
             boost.reclaim.worth_a_look = false;
             return;
@@ -108,7 +113,7 @@ impl Engine {
                 boost.reclaim.phase = Phase::Flushing { left, failed };
                 if left == 0 && failed {
                     boost.reclaim.phase = Phase::Idle;
-                    boost.reclaim.last = self.now;
+                    boost.reclaim.pause_until = Some(self.now + PERIOD);
                 } else if left == 0 {
                     self.write_table();
                 }

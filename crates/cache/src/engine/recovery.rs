@@ -91,32 +91,35 @@ impl Engine {
             // The release came so far; CLEAN may not be durable yet, and its owner record and event are missing.
             self.recovery = None;
             self.stage = Stage::Releasing;
+            self.retry_waiting = true;
+            self.stirred = true;
             self.events.push_back(Event::Recovered { dirty_bytes: 0 });
             self.step = Step::ReleaseMarkFlush;
             self.enter_step();
             return;
         }
         recovery.superblock = Some(superblock);
-        self.step = Step::RecoverFlush { left: 0 };
+        self.step = Step::RecoverFlush { left: 0, failed: false };
         self.step_serial += 1;
         let mut left = 0;
         for target in [Target::Backing, Target::Cache] {
             left += u8::from(self.flush_target(target, Waiter::Lifecycle(self.step_serial)) != FlushRequest::Ready);
         }
-        self.step = Step::RecoverFlush { left };
+        self.step = Step::RecoverFlush { left, failed: false };
         if left == 0 {
             self.read_table();
         }
     }
 
     pub(super) fn recovery_flushed(&mut self, result: Result<(), IoFailure>) {
-        if result.is_err() {
-            return self.recovery_fails("a volume cannot be flushed");
-        }
-        if let Step::RecoverFlush { left } = &mut self.step {
+        // Both answers are awaited: a late one must not be taken for an answer to a later attempt.
+        if let Step::RecoverFlush { left, failed } = &mut self.step {
             *left -= 1;
-            if *left == 0 {
-                self.read_table();
+            *failed |= result.is_err();
+            match (*left, *failed) {
+                (0, false) => self.read_table(),
+                (0, true) => self.recovery_fails("a volume cannot be flushed"),
+                _ => {}
             }
         }
     }
@@ -203,7 +206,8 @@ impl Engine {
             }
         }
         let sequences = table.iter().map(|page| page.sequence).collect();
-        let device_blocks = superblock.device_size / u64::from(BLOCK);
+        // The device may have grown since the superblock was written.
+        let device_blocks = self.config.size / u64::from(BLOCK);
         let mut boost = Boost::new(self.now, attach, superblock, sequences, space);
         for record in &records {
             boost.next_sequence = boost.next_sequence.max(record.summary.sequence + 1);
@@ -228,7 +232,12 @@ impl Boost {
         }
         self.keep_checksums(summary);
         let mut at = 0;
-        for entry in summary.entries.iter().filter(|entry| entry.block + u64::from(entry.blocks) <= device_blocks) {
+        for entry in &summary.entries {
+            let data = at..at + if entry.content.has_data() { entry.blocks as usize } else { 0 };
+            at = data.end;
+            if entry.block + u64::from(entry.blocks) > device_blocks {
+                continue;
+            }
             let tombstone = |kind| Extent {
                 block: entry.block,
                 blocks: entry.blocks,
@@ -240,20 +249,17 @@ impl Boost {
                 Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
                 Content::Discarded => self.insert(tombstone(Kind::Discarded)),
                 Content::Data => {
-                    for run in intact_runs(&record.intact[at..at + entry.blocks as usize]) {
+                    for run in intact_runs(&record.intact[data.clone()]) {
                         self.insert(Extent {
                             block: entry.block + run.start as u64,
                             blocks: run.len() as u32,
-                            location: summary_location + 1 + (at + run.start) as u32,
+                            location: summary_location + 1 + (data.start + run.start) as u32,
                             kind: Kind::Data,
                             state: State::Dirty,
                         });
                     }
                 }
                 Content::Copied => {}
-            }
-            if entry.content.has_data() {
-                at += entry.blocks as usize;
             }
         }
     }

@@ -56,9 +56,13 @@ impl Engine {
         if request.operation != Operation::Flush {
             self.last_activity = self.now;
         }
+        // A write that comes now does not overtake those that are held back.
+        let is_write = matches!(request.operation, Operation::Write { .. });
+        let queues = is_write && self.is_direct() && !self.waiting.is_empty();
         let behind = is_change(request.operation) && Self::overlaps_waiting(self.waiting.iter(), &request);
-        if behind || !self.try_start(request) {
+        if queues || behind || !self.try_start(request) {
             self.waiting.push_back(request);
+            self.retry_waiting |= queues;
         }
     }
 
@@ -111,11 +115,15 @@ impl Engine {
         }
     }
 
+    /// Whether every change goes to the backing volume.
+    fn is_direct(&self) -> bool {
+        matches!(self.stage, Stage::PassThrough | Stage::Adopting | Stage::Lost)
+    }
+
     /// Without a cache, writes beyond what keeps the backing volume busy wait here rather than in its queue: when a
     /// caching volume is adopted, they can still go there.
     fn holds_back_writes(&self) -> bool {
-        let direct = matches!(self.stage, Stage::PassThrough | Stage::Adopting | Stage::Lost);
-        direct && self.direct_bytes >= self.backing.queue_bytes_max()
+        self.is_direct() && self.direct_bytes >= self.backing.queue_bytes_max()
     }
 
     /// Starts those of the waiting requests that need not wait any more; overlapping changes keep their order.
@@ -124,15 +132,13 @@ impl Engine {
             return;
         }
         let mut still = std::collections::VecDeque::with_capacity(self.waiting.len());
-        while !self.holds_back_writes()
-            && let Some(request) = self.waiting.pop_front()
-        {
-            let behind = is_change(request.operation) && Self::overlaps_waiting(still.iter(), &request);
-            if behind || !self.try_start(request) {
+        while let Some(request) = self.waiting.pop_front() {
+            let held = self.holds_back_writes() && matches!(request.operation, Operation::Write { .. });
+            let behind = !held && is_change(request.operation) && Self::overlaps_waiting(still.iter(), &request);
+            if held || behind || !self.try_start(request) {
                 still.push_back(request);
             }
         }
-        still.append(&mut self.waiting);
         self.waiting = still;
     }
 
