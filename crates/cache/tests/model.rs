@@ -20,6 +20,7 @@ enum Op {
     Advance(u8),
     AnswerAll,
     Grow(u8),
+    Restart,
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -43,6 +44,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => any::<u8>().prop_map(Op::Advance),
         1 => Just(Op::AnswerAll),
         1 => (1..=20u8).prop_map(Op::Grow),
+        1 => Just(Op::Restart),
     ]
 }
 
@@ -105,6 +107,7 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
             }
         }
         Op::AnswerAll => machine.answer_all(),
+        Op::Restart => machine.restart(setting.split, setting.read_fill),
         Op::Grow(units) => machine.grow(usize::from(units) * setting.logical_block as usize),
     }
 }
@@ -112,8 +115,8 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
 /// Everything is answered, the cache is released, and the backing volume holds it all.
 fn finish(machine: &mut Machine) {
     machine.answer_all();
-    while machine.stage() == Stage::Adopting {
-        assert!(machine.advance(), "adopting never ends");
+    while matches!(machine.stage(), Stage::Adopting | Stage::Recovering) {
+        assert!(machine.advance(), "adopting or recovering never ends");
     }
     while machine.stage() == Stage::Releasing {
         assert!(machine.advance(), "releasing never ends");

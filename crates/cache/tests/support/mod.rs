@@ -1,5 +1,5 @@
-//! A machine with two volumes in memory and an engine; effects end in an order that follows from a seed. No crashes and
-//! no faults: those are the simulator's.
+//! A machine with two volumes in memory and an engine; effects end in an order that follows from a seed. The engine may
+//! be killed and started again; power cuts and faults are the simulator's.
 
 use std::collections::HashMap;
 
@@ -22,6 +22,9 @@ enum Action {
     Zero { offset: u64, length: u64 },
     Owner(Owner),
     Flush,
+    Superblocks,
+    Table { epoch: Epoch, segments: u32 },
+    Scan { offset: u64, length: u32, epoch: Epoch, segment: u32, generation: u32 },
 }
 
 /// A request in flight and what the device must hold where it reads.
@@ -34,6 +37,7 @@ struct Outstanding {
 /// An engine, its volumes, and the byte array that it must behave as.
 pub struct Machine {
     pub engine: Engine,
+    config: Config,
     pub now: Instant,
     pub backing: Vec<u8>,
     pub cache: Vec<u8>,
@@ -58,7 +62,8 @@ impl Machine {
         let mut random = Random::from_seed(seed);
         let backing: Vec<u8> = (0..size).map(|at| (at / 512) as u8 ^ random.below(2) as u8).collect();
         Self {
-            engine: Engine::new(config),
+            engine: Engine::new(config.clone()),
+            config,
             now: Instant::ZERO,
             model: backing.clone(),
             backing,
@@ -83,16 +88,33 @@ impl Machine {
     pub fn adopt(&mut self, cache_size: usize, split: bool, read_fill: ReadFill) -> bool {
         self.cache.resize(cache_size, 0xee);
         self.epochs += 1;
-        let attach = Attach {
-            epoch: Epoch([self.epochs; 16]),
-            cache_size: cache_size as u64,
-            cache_limits: LIMITS,
-            split,
-            read_fill,
-        };
+        let attach = self.attach(split, read_fill);
         let adopted = self.engine.adopt(self.now, attach).is_ok();
         self.pump();
         adopted
+    }
+
+    fn attach(&self, split: bool, read_fill: ReadFill) -> Attach {
+        let (epoch, cache_size) = (Epoch([self.epochs; 16]), self.cache.len() as u64);
+        Attach { epoch, cache_size, cache_limits: LIMITS, split, read_fill }
+    }
+
+    /// Kills the engine once every request is answered, and starts another where the owner record says. Effects in
+    /// flight do not happen.
+    pub fn restart(&mut self, split: bool, read_fill: ReadFill) {
+        self.answer_all();
+        self.in_flight.clear();
+        self.buffers.clear();
+        let config = Config { size: self.model.len() as u64, ..self.config.clone() };
+        match self.owner {
+            Owner::Cache { .. } => {
+                self.engine = Engine::awaiting_recovery(config);
+                let attach = self.attach(split, read_fill);
+                self.engine.recover(self.now, attach).expect("it awaits recovery");
+            }
+            Owner::Backing | Owner::Lost { .. } => self.engine = Engine::new(config),
+        }
+        self.pump();
     }
 
     /// Submits a request; overlapping ones that are in flight end first, so that the model stays a byte array.
@@ -218,8 +240,10 @@ impl Machine {
                 (id, Action::Zero { offset, length })
             }
             Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
-            Effect::ReadSuperblocks { .. } | Effect::ReadTable { .. } | Effect::Scan { .. } => {
-                panic!("nothing is recovered here: {effect:?}")
+            Effect::ReadSuperblocks { id } => (id, Action::Superblocks),
+            Effect::ReadTable { id, epoch, segments, .. } => (id, Action::Table { epoch, segments }),
+            Effect::Scan { id, offset, length, epoch, segment, generation } => {
+                (id, Action::Scan { offset, length, epoch, segment, generation })
             }
         };
         self.in_flight.push((id, action));
@@ -279,6 +303,18 @@ impl Machine {
             Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
             Action::Owner(owner) => self.owner = owner,
             Action::Flush => {}
+            Action::Superblocks => {
+                let area = &self.cache[..format::SUPERBLOCKS_LENGTH as usize];
+                return Outcome::Superblock(format::choose_superblock(area));
+            }
+            Action::Table { epoch, segments } => {
+                let area = &self.cache[format::SUPERBLOCKS_LENGTH as usize..];
+                return Outcome::Table(format::read_table(area, epoch, segments));
+            }
+            Action::Scan { offset, length, epoch, segment, generation } => {
+                let bytes = &self.cache[offset as usize..offset as usize + length as usize];
+                return Outcome::Scanned(format::scan_segment(bytes, epoch, segment, generation));
+            }
         }
         Outcome::Done
     }
