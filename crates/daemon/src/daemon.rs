@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
-use surgetank_cache::Owner;
 use surgetank_provider::Provider;
 
 use crate::clock::Clock;
@@ -18,9 +17,9 @@ use crate::config::{Config, Export};
 use crate::control::{Request, Server};
 use crate::device::{Asker, Common, Device};
 use crate::files;
-use crate::journal::{Journal, Stage};
+use crate::losses;
 use crate::opening::Decorator;
-use crate::owner::{OwnerRecord, OwnerStore};
+use crate::owner::parse_epoch;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
@@ -104,13 +103,11 @@ impl Daemon {
         let owner_id = owner_id(&config.state_directory).map_err(|error| {
             StartError::Failed(format!("{} cannot be used: {error}", config.state_directory.display()))
         })?;
-        let provider = match (overrides.provider, &config.local) {
-            (Some(provider), _) => Some(provider),
-            (None, Some(local)) => {
-                let opened = surgetank_provider::local::open(local.clone());
-                Some(opened.map_err(|error| StartError::Failed(error.to_string()))?)
-            }
-            (None, None) => None,
+        losses::refuse_forgotten(&config.state_directory, |name| config.devices.contains_key(name))
+            .map_err(StartError::Failed)?;
+        let provider = match overrides.provider {
+            Some(provider) => Some(provider),
+            None => open_provider(&config).map_err(StartError::Failed)?,
         };
         let common = Common {
             owner_id: owner_id.clone(),
@@ -393,7 +390,7 @@ impl Inner {
     /// A device was refused because its newest data is missing, and the user gives that up.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
         let mut devices = guard(&self.devices);
-        give_up_data(&self.config.state_directory.join(name))?;
+        losses::give_up(&self.config.state_directory.join(name), name, self.common.provider.as_ref())?;
         let device = Device::start(name, &self.config, &self.common)?;
         if let Some(sweeper) = &self.sweeper {
             guard(sweeper).devices.insert(name.to_owned(), device.shared().clone());
@@ -406,32 +403,19 @@ impl Inner {
 /// Gives up what is on the missing caching volume of a device of a daemon that does not run.
 ///
 /// # Errors
-/// One sentence: a daemon runs, or the state directory cannot be used.
+/// One sentence: a daemon runs, nothing is lost, or the state directory cannot be used.
 pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> {
     if !config.devices.contains_key(device) {
         return Err(format!("there is no device \"{device}\" in this configuration"));
     }
     let _lock = lock_state(&config.state_directory).map_err(|error| error.to_string())?;
-    give_up_data(&config.state_directory.join(device))
+    losses::give_up(&config.state_directory.join(device), device, open_provider(config)?.as_ref())
 }
 
-/// Says in a device's records that its newest data is on the backing volume after all.
-fn give_up_data(directory: &Path) -> Result<(), String> {
-    let io = |error: std::io::Error| error.to_string();
-    let mut store = OwnerStore::open(directory).map_err(io)?;
-    if store.record().owner == Owner::Backing {
-        return Err("nothing is lost: there is nothing to accept".to_owned());
-    }
-    let mut journal = Journal::open(directory).map_err(io)?;
-    store.persist(OwnerRecord::default()).map_err(io)?;
-    journal
-        .update(|state| {
-            if let Some(rental) = &mut state.rental {
-                rental.disposable = true;
-                rental.stage = Stage::Released;
-            }
-        })
-        .map_err(io)
+/// The provider that the configuration describes, if any.
+fn open_provider(config: &Config) -> Result<Option<Arc<dyn Provider>>, String> {
+    let opened = config.local.clone().map(surgetank_provider::local::open);
+    opened.transpose().map_err(|error| error.to_string())
 }
 
 /// One daemon for one state directory.
@@ -461,11 +445,16 @@ fn lock_state(directory: &Path) -> Result<File, StartError> {
 /// The state directory's random name, made once: volumes carry it.
 fn owner_id(directory: &Path) -> std::io::Result<String> {
     let path = directory.join("owner-id");
-    if let Some(bytes) = files::read(&path)?
-        && let Ok(text) = String::from_utf8(bytes)
-        && text.trim().len() == 32
-    {
-        return Ok(text.trim().to_owned());
+    if let Some(bytes) = files::read(&path)? {
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        if parse_epoch(&text).is_none() {
+            // Under another name the volumes that are rented would be nobody's.
+            return Err(std::io::Error::other(
+                "its owner-id is not 32 hex digits: restore it from a backup or from the tag surgetank:owner of a \
+                 rented volume, or remove it if none is rented",
+            ));
+        }
+        return Ok(text);
     }
     let name = random_name();
     files::write_atomically(&path, format!("{name}\n").as_bytes())?;

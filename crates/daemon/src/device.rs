@@ -6,11 +6,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
-use surgetank_cache::{Engine, Epoch, ReadFill};
+use surgetank_cache::{Engine, Epoch, Owner, ReadFill};
 use surgetank_device::Volume;
+use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
-use surgetank_policy::{Controller, Learned, Name, ResumeAt};
+use surgetank_policy::budget::PastRental;
+use surgetank_policy::{Controller, Name, ResumeAt};
 use surgetank_provider::{Provider, ProviderError};
 
 use crate::accounting::{Accounts, Price, Totals};
@@ -18,7 +20,9 @@ use crate::clock::{Clock, unix_s};
 use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::files;
 use crate::fronts::{self, Control};
+use crate::identity::Identity;
 use crate::journal::{Journal, Rental};
+use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{Keeper, OwnerRecord, OwnerStore};
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
@@ -98,6 +102,9 @@ impl Device {
         let run_directory = &config.run_directory;
         let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
+        if let Some(provider) = common.provider.as_ref().filter(|_| store.record().owner == Owner::Backing) {
+            losses::refuse_strangers(&**provider, common.clock, name, &journal)?;
+        }
         starting.assemble(resume, store, journal)
     }
 
@@ -185,12 +192,13 @@ impl Starting<'_> {
             backing = decorate(Purpose::Backing, backing);
         }
         let size = Bytes::new(backing.size());
+        self.begin_journal(&mut journal, store.record(), size)?;
         let engine = self.engine(&resume, &*backing);
         let opened = fronts::open(self.name, self.config, self.run_directory, backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
         let keeper = Keeper::start(self.name, store, self.common.provider.clone(), shard_handle.clone()).map_err(io)?;
-        let totals = self.totals(&mut journal, size);
+        let totals = journal.state().totals;
         let parts = Parts {
             name: self.name.to_owned(),
             export: opened.kind,
@@ -263,19 +271,47 @@ impl Starting<'_> {
         }
     }
 
-    /// What everything has cost before this run; the backing volume was rented while the daemon was away, too.
-    fn totals(&self, journal: &mut Journal, size: Bytes) -> Totals {
-        let state = journal.state();
-        if state.saved_unix_s == 0 {
-            return Totals { agbs: 0.0, usd: Some(0.0) };
+    /// Checks that the records speak of this backing volume, and books the time since they were last right.
+    fn begin_journal(&self, journal: &mut Journal, owner: &OwnerRecord, size: Bytes) -> Result<(), String> {
+        let found = Identity::of(&self.config.backing, size.get())?;
+        if owner.owner != Owner::Backing
+            && let Some(served) = &journal.state().backing
+        {
+            served.admits(&found, self.name)?;
         }
-        let away = Duration::from_secs(unix_s().saturating_sub(state.saved_unix_s));
-        let price = self.backing_price();
-        let usd = price.usd_per_hour(size).map(|usd| usd * away.as_secs_f64() / 3600.0);
-        Totals {
-            agbs: state.totals.agbs + surgetank_model::cost::agbs(size, price.bandwidth, away),
-            usd: state.totals.usd.zip(usd).map(|(before, usd)| before + usd),
-        }
+        let now = unix_s();
+        let written = journal.update(|state| {
+            let rented = state.rental.as_ref().map(|rental| (rental.size, unbilled(rental, state.saved_unix_s, now)));
+            state.totals = self.totals(state.saved_unix_s, state.totals, now, size, rented);
+            let saved = if state.saved_unix_s == 0 { now } else { state.saved_unix_s };
+            state.learned = std::mem::take(&mut state.learned).aged(Duration::from_secs(now.saturating_sub(saved)));
+            if let Some((size, time)) = rented.filter(|(_, time)| !time.is_zero()) {
+                let (started_ago, lasted) = (Span(time), Span(time));
+                state.learned.rentals.push(PastRental { started_ago, lasted, size });
+            }
+            state.backing = Some(found);
+            state.saved_unix_s = now;
+        });
+        written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))
+    }
+
+    /// What everything has cost until now: both volumes stayed rented while the daemon was away.
+    fn totals(&self, saved: u64, before: Totals, now: u64, size: Bytes, rented: Option<(Bytes, Duration)>) -> Totals {
+        let (away, before) = match saved {
+            0 => (Duration::ZERO, Totals { agbs: 0.0, usd: Some(0.0) }),
+            saved => (Duration::from_secs(now.saturating_sub(saved)), before),
+        };
+        let volumes = [
+            Some((self.backing_price(), size, away)),
+            self.caching_price().zip(rented).map(|(price, (size, time))| (price, size, time)),
+        ];
+        volumes.into_iter().flatten().fold(before, |sum, (price, size, time)| {
+            let usd = price.usd_per_hour(size).map(|usd| usd * time.as_secs_f64() / 3600.0);
+            Totals {
+                agbs: sum.agbs + surgetank_model::cost::agbs(size, price.bandwidth, time),
+                usd: sum.usd.zip(usd).map(|(before, usd)| before + usd),
+            }
+        })
     }
 
     fn backing_price(&self) -> Price {
@@ -285,19 +321,22 @@ impl Starting<'_> {
         }
     }
 
-    fn accounts(&self, now: Instant, before: Totals, size: Bytes) -> Accounts {
-        let caching = self.config.caching.as_ref().map(|caching| Price {
+    fn caching_price(&self) -> Option<Price> {
+        self.config.caching.as_ref().map(|caching| Price {
             bandwidth: caching.limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
             usd_per_gib_month: caching.usd_per_gib_month,
-        });
-        Accounts::new(now, before, self.backing_price(), size, caching)
+        })
+    }
+
+    fn accounts(&self, now: Instant, before: Totals, size: Bytes) -> Accounts {
+        Accounts::new(now, before, self.backing_price(), size, self.caching_price())
     }
 
     /// Adds the controller and the caching volume, where the last run left them.
     fn boosting(&self, mut parts: Parts, resume: Resume, journal: Journal, size: Bytes) -> Result<Parts, String> {
         let (Some(provider), Some(caching)) = (&self.common.provider, &self.config.caching) else { return Ok(parts) };
         let now = self.common.clock.now();
-        let learned = learned(&journal);
+        let learned = journal.state().learned.clone();
         let config = controller_config(self.config, caching, size);
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
         let tools = Tools {
@@ -353,13 +392,13 @@ fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name).spawn(move || Reconciler::new(parts).run())
 }
 
-/// What was learned, aged by the time that the daemon was away.
-fn learned(journal: &Journal) -> Learned {
-    let state = journal.state();
-    if state.saved_unix_s == 0 {
-        return state.learned.clone();
-    }
-    state.learned.clone().aged(Duration::from_secs(unix_s().saturating_sub(state.saved_unix_s)))
+/// How long a caching volume has been rented since the accounts were last right.
+fn unbilled(rental: &Rental, saved: u64, now: u64) -> Duration {
+    let from = match rental.started_unix_s.max(saved) {
+        0 => now,
+        from => from,
+    };
+    Duration::from_secs(now.saturating_sub(from))
 }
 
 fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes) -> surgetank_policy::Config {

@@ -11,6 +11,7 @@ use surgetank_provider::VolumeId;
 
 use crate::accounting::Totals;
 use crate::files;
+use crate::identity::Identity;
 
 const FILE: &str = "journal.json";
 const VERSION: u32 = 1;
@@ -65,8 +66,14 @@ pub struct Rental {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Seconds since 1970 at which it was written.
+    /// Seconds since 1970 at which `learned` and `totals` were last right; 0: never.
     pub saved_unix_s: u64,
+    /// The backing volume that all this speaks of.
+    #[serde(default)]
+    pub backing: Option<Identity>,
+    /// The volume with the newest data could not be read back when it was last tried.
+    #[serde(default)]
+    pub recovery_failed: bool,
     /// The volume that is rented now.
     #[serde(default)]
     pub rental: Option<Rental>,
@@ -121,7 +128,6 @@ impl Journal {
     pub fn update(&mut self, change: impl FnOnce(&mut State)) -> io::Result<()> {
         let mut state = self.state.clone();
         change(&mut state);
-        state.saved_unix_s = crate::clock::unix_s();
         let bytes = serde_json::to_vec_pretty(&state).map_err(io::Error::other)?;
         files::write_atomically(&self.path, &bytes)?;
         self.state = state;

@@ -10,7 +10,7 @@ use surgetank_model::Instant;
 use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 
 use crate::accounting::Accounts;
-use crate::clock::Clock;
+use crate::clock::{Clock, unix_s};
 use crate::config::OnStop;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
@@ -236,6 +236,7 @@ impl Reconciler {
             let written = lifecycle.journal().update(|state| {
                 state.learned = learned;
                 state.totals = totals;
+                state.saved_unix_s = unix_s();
             });
             if let Err(error) = written {
                 tracing::warn!(device = self.parts.name, %error, "cannot keep what was learned");
@@ -253,6 +254,7 @@ impl Reconciler {
             self.parts.accounts.rent(now, size);
             self.recovery = Recovery::None;
             self.reason = None;
+            self.note_recovery(false);
             return;
         }
         let why = match outcome {
@@ -265,6 +267,18 @@ impl Reconciler {
             self.parts.name
         ));
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
+        self.note_recovery(true);
+    }
+
+    /// What was found out about the volume must be known when the user gives it up with the daemon stopped.
+    fn note_recovery(&mut self, failed: bool) {
+        let Some((_, lifecycle)) = &mut self.parts.boosting else { return };
+        if lifecycle.journal().state().recovery_failed == failed {
+            return;
+        }
+        if let Err(error) = lifecycle.journal().update(|state| state.recovery_failed = failed) {
+            tracing::warn!(device = self.parts.name, %error, "the journal cannot be written");
+        }
     }
 
     fn message(&mut self, message: Message) {
@@ -294,6 +308,7 @@ impl Reconciler {
     fn recovery_given_up(&mut self, now: Instant) {
         self.recovery = Recovery::None;
         self.reason = None;
+        self.note_recovery(false);
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
         if let Some(size) = lifecycle.give_up() {
             controller.resume(now, ResumeAt::Attached { size });
@@ -306,7 +321,9 @@ impl Reconciler {
             Ask::Report => Ok(Answer::Report(Box::new(self.report(now)))),
             Ask::Resize => {
                 let answered = self.parts.shard.ask(|answer| Command::Grow { answer });
-                answered.map_err(|gone| gone.to_string())?.map(Answer::Size)
+                let size = answered.map_err(|gone| gone.to_string())??;
+                self.note_size(size);
+                Ok(Answer::Size(size))
             }
             Ask::Boost => {
                 self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
@@ -336,6 +353,19 @@ impl Reconciler {
         }
     }
 
+    /// A device of this size must not be served from a smaller volume while data is dirty.
+    fn note_size(&mut self, size: u64) {
+        let Some((_, lifecycle)) = &mut self.parts.boosting else { return };
+        let written = lifecycle.journal().update(|state| {
+            if let Some(backing) = &mut state.backing {
+                backing.size_bytes = size;
+            }
+        });
+        if let Err(error) = written {
+            tracing::warn!(device = self.parts.name, %error, "the journal cannot be written");
+        }
+    }
+
     /// The controller, if there is one and it may act.
     fn boostable(&mut self) -> Result<&mut Controller, String> {
         if self.recovery != Recovery::None {
@@ -353,6 +383,13 @@ impl Reconciler {
         if !lost && self.recovery == Recovery::None {
             // Nothing to accept: an ordinary detach.
             return self.ask(now, Ask::Detach { accept_loss: false });
+        }
+        if !lost && self.reason.is_none() {
+            return Err(format!(
+                "the newest data of {} is on its caching volume, which is being read back: wait until that is done, then \
+                 drain the device",
+                self.parts.name
+            ));
         }
         let answered = self.parts.shard.ask(|answer| Command::AcceptLoss { answer });
         answered.map_err(|gone| gone.to_string())?.map_err(|rejected| rejected.to_string())?;

@@ -345,3 +345,99 @@ fn the_sweep_gives_back_orphans_and_keeps_what_may_hold_data() {
     assert!(provider.describe(&dirty).is_ok() && provider.describe(&foreign).is_ok());
     assert_eq!(daemon.status().warnings, swept.warnings);
 }
+
+fn refusal(config: &surgetank_daemon::Config) -> String {
+    Daemon::start(config.clone()).err().unwrap().to_string()
+}
+
+/// Starts, and finds what [`stopped_dirty`] wrote.
+fn nothing_is_lost(machine: &Machine, config: &surgetank_daemon::Config) {
+    let daemon = Daemon::start(config.clone()).unwrap();
+    let mut nbd = connect(machine, "data");
+    for block in 0..8 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 1, MIB as usize), "{block}");
+    }
+    drain(&daemon, "data");
+}
+
+#[test]
+fn records_of_dirty_data_hold_for_their_device_and_its_backing_volume_alone() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    let other = machine.backing("other", 32 * MIB);
+    let error = refusal(&machine.config(&[("data", other.to_str().unwrap())], &slow()));
+    assert!(error.contains("name the former one as its backing"), "{error}");
+    let backing = machine.path("backing");
+    let error = refusal(&machine.config(&[("renamed", backing.to_str().unwrap())], &slow()));
+    assert!(error.contains("put [device.data] back and drain it"), "{error}");
+    let file = std::fs::OpenOptions::new().write(true).open(&backing).unwrap();
+    file.set_len(24 * MIB).unwrap();
+    let error = refusal(&config);
+    assert!(error.contains("shrank from 33554432 to 25165824 bytes"), "{error}");
+    file.set_len(40 * MIB).unwrap();
+    drop(file);
+    nothing_is_lost(&machine, &config);
+    // Idle, the records speak of no data, and any backing volume does.
+    Daemon::start(machine.config(&[("data", other.to_str().unwrap())], &slow())).unwrap().stop();
+}
+
+#[test]
+fn a_lost_state_directory_is_noticed_by_the_tag_of_the_dirty_volume() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    std::fs::rename(machine.path("state"), machine.path("away")).unwrap();
+    let error = refusal(&config);
+    assert!(error.contains("restore the state directory") && error.contains("--accept-loss"), "{error}");
+    std::fs::remove_dir_all(machine.path("state")).unwrap();
+    std::fs::rename(machine.path("away"), machine.path("state")).unwrap();
+    std::fs::rename(machine.path("state/owner-id"), machine.path("owner-id")).unwrap();
+    std::fs::write(machine.path("state/owner-id"), "torn").unwrap();
+    let error = refusal(&config);
+    assert!(error.contains("its owner-id is not 32 hex digits"), "{error}");
+    std::fs::rename(machine.path("owner-id"), machine.path("state/owner-id")).unwrap();
+    nothing_is_lost(&machine, &config);
+
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    std::fs::remove_dir_all(machine.path("state")).unwrap();
+    refusal(&config);
+    accept_loss_offline(&config, "data").unwrap();
+    Daemon::start(config).unwrap().stop();
+}
+
+#[test]
+fn data_that_is_there_is_not_given_up() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    let error = accept_loss_offline(&config, "data").unwrap_err();
+    assert!(error.contains("start the daemon and drain"), "{error}");
+    // Nor while the device is refused for another reason.
+    let backing = machine.path("backing");
+    std::fs::rename(&backing, machine.path("away")).unwrap();
+    let devices = [("data", backing.to_str().unwrap()), ("more", "memory:16 MiB")];
+    let daemon = Daemon::start(machine.config(&devices, &slow())).unwrap();
+    let error = daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap_err();
+    assert!(error.contains("start the daemon and drain"), "{error}");
+    daemon.stop();
+    std::fs::rename(machine.path("away"), &backing).unwrap();
+    nothing_is_lost(&machine, &config);
+}
+
+#[test]
+fn volumes_are_billed_while_the_daemon_is_away() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    let journal = machine.path("state/data/journal.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
+    for time in ["/saved_unix_s", "/rental/started_unix_s"] {
+        let time = state.pointer_mut(time).unwrap();
+        *time = (time.as_u64().unwrap() - 1000).into();
+    }
+    std::fs::write(&journal, state.to_string()).unwrap();
+    let daemon = Daemon::start(config).unwrap();
+    let cost = status(&daemon, "data").cost_agbs;
+    // 32 MiB each, at 128 and at 33 MiB/s.
+    assert!(cost >= 1000.0 / 32.0 * (128.0 + 33.0), "{cost}");
+    let state: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
+    assert!(!state["learned"]["rentals"].as_array().unwrap().is_empty(), "the budget knows of it, too");
+}

@@ -1,0 +1,148 @@
+//! Guards against serving a device without its newest data, and what it takes to give that data up.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_cache::Owner;
+use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
+
+use crate::clock::Clock;
+use crate::journal::{Journal, Rental, Stage};
+use crate::owner::{OwnerRecord, OwnerStore};
+
+/// How long the provider may fail to list volumes before the device goes on without the list.
+const LIST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Refuses records of devices that are not configured, as long as their newest data is not on their backing volumes:
+/// under another name a device would be served without it.
+///
+/// # Errors
+/// One sentence with the mend.
+pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> bool) -> Result<(), String> {
+    let unreadable = |error: std::io::Error| format!("{} cannot be read: {error}", state_directory.display());
+    for entry in std::fs::read_dir(state_directory).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if !path.is_dir() || configured(name) {
+            continue;
+        }
+        let store = OwnerStore::open(&path).map_err(|error| error.to_string())?;
+        if store.record().owner != Owner::Backing {
+            return Err(format!(
+                "the device {name} is not in the configuration, but its newest data is on a caching volume: put \
+                 [device.{name}] back and drain it before it is renamed or removed"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing.
+fn dirty_strangers(
+    provider: &dyn Provider,
+    device: &str,
+    rental: Option<&Rental>,
+) -> Result<Vec<VolumeDescription>, ProviderError> {
+    let ours = rental.and_then(|rental| rental.volume.as_ref());
+    let listed = provider.list(tag::DEVICE, device)?;
+    let strange = |volume: &VolumeDescription| {
+        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself.
+        volume.tags.contains_key(tag::DIRTY_EPOCH) && ours != Some(&volume.id)
+    };
+    Ok(listed.into_iter().filter(strange).collect())
+}
+
+/// Refuses a device whose records know of no dirty data while a volume says otherwise: the records are lost.
+///
+/// # Errors
+/// One sentence with the mend.
+pub fn refuse_strangers(provider: &dyn Provider, clock: Clock, device: &str, journal: &Journal) -> Result<(), String> {
+    let give_up = clock.now() + LIST_PATIENCE;
+    let found = loop {
+        match dirty_strangers(provider, device, journal.state().rental.as_ref()) {
+            Ok(found) => break found,
+            Err(error) if clock.now() >= give_up => {
+                if journal.state().saved_unix_s == 0 {
+                    return Err(format!(
+                        "device {device} has no records yet, and the provider does not say whether a volume holds its \
+                         newest data ({error}): try again when it answers"
+                    ));
+                }
+                tracing::warn!(device, %error, "the provider does not list the device's volumes");
+                return Ok(());
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    };
+    match found.first() {
+        None => Ok(()),
+        Some(volume) => Err(format!(
+            "the caching volume {} says that it holds newest data of device {device}, but the state directory knows \
+             nothing of it: restore the state directory, or give that data up with `surgetank detach {device} \
+             --accept-loss`, or remove the volume's tag {} if it belongs to another device of this name",
+            volume.id.0,
+            tag::DIRTY_EPOCH
+        )),
+    }
+}
+
+/// Says in a device's records that its newest data is on the backing volume after all.
+///
+/// # Errors
+/// One sentence: nothing is lost, or what seems lost is there, or the records cannot be written.
+pub fn give_up(directory: &Path, device: &str, provider: Option<&Arc<dyn Provider>>) -> Result<(), String> {
+    let io = |error: std::io::Error| error.to_string();
+    let mut store = OwnerStore::open(directory).map_err(io)?;
+    let mut journal = Journal::open(directory).map_err(io)?;
+    match &store.record().owner {
+        Owner::Backing => return give_up_strangers(device, provider, journal.state().rental.as_ref()),
+        Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), provider)?,
+        Owner::Cache { .. } | Owner::Lost { .. } => {}
+    }
+    store.persist(OwnerRecord::default()).map_err(io)?;
+    journal
+        .update(|state| {
+            state.recovery_failed = false;
+            if let Some(rental) = &mut state.rental {
+                rental.disposable = true;
+                rental.stage = Stage::Released;
+            }
+        })
+        .map_err(io)
+}
+
+/// Data on a volume that is there is not lost.
+fn must_be_missing(device: &str, record: &OwnerRecord, provider: Option<&Arc<dyn Provider>>) -> Result<(), String> {
+    let Some(volume) = &record.volume else { return Ok(()) };
+    let there = match provider.map(|provider| provider.describe(volume)) {
+        Some(Err(ProviderError::NotFound(_))) => return Ok(()),
+        Some(Ok(_)) => "is there".to_owned(),
+        Some(Err(error)) => format!("may be there ({error})"),
+        None => "may be there (the configuration has no provider to ask)".to_owned(),
+    };
+    Err(format!(
+        "the caching volume {} with the newest data of device {device} {there}, and nothing is given up before reading \
+         it back has failed: start the daemon and drain the device",
+        volume.0
+    ))
+}
+
+/// The data on volumes that the records do not know is given up: they no longer count as dirty.
+fn give_up_strangers(
+    device: &str,
+    provider: Option<&Arc<dyn Provider>>,
+    rental: Option<&Rental>,
+) -> Result<(), String> {
+    let nothing = || "nothing is lost: there is nothing to accept".to_owned();
+    let provider = provider.ok_or_else(nothing)?;
+    let found = dirty_strangers(&**provider, device, rental).map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        return Err(nothing());
+    }
+    for volume in found {
+        tracing::warn!(device, volume = volume.id.0, "the data on this volume is given up");
+        provider.set_tag(&volume.id, tag::DIRTY_EPOCH, None).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
