@@ -3,10 +3,10 @@
 mod support;
 
 use proptest::prelude::*;
-use surgetank_cache::{Event, Mode, Owner, ReadFill, Stage};
+use surgetank_cache::{Event, Mode, Owner, ReadFill, Stage, Target};
 use surgetank_model::Operation;
 
-use support::Machine;
+use support::{Done, Machine};
 
 /// The smallest caching volume: a header and eight segments of 64 KiB.
 const CACHE_MIN: usize = 9 * (64 << 10);
@@ -232,4 +232,29 @@ fn invalid_requests_are_refused_and_change_nothing() {
         assert!(engine.next_effect().is_none());
     }
     assert_eq!(engine.status().requests_in_flight, 0);
+}
+
+/// A segment whose blocks are all superseded may be freed only when the newer versions are durable: its own may be all
+/// that a power cut leaves.
+#[test]
+fn superseding_records_are_flushed_before_a_segment_is_freed() {
+    let mut machine = Machine::new(4 << 20, 4096, 7);
+    assert!(machine.adopt(CACHE_MIN, false, ReadFill::Never));
+    assert!(machine.wait_for(&Event::Adopted, 100));
+    let write = Operation::Write { fua: false };
+    machine.submit(write, 0, 64 << 10);
+    machine.answer_all();
+    machine.submit(Operation::Flush, 0, 0);
+    machine.answer_all();
+    machine.submit(write, 0, 64 << 10);
+    machine.answer_all();
+    machine.done.clear();
+    machine.done.push(Done::Append);
+    while !machine.done.contains(&Done::TableBegun) {
+        assert!(machine.advance(), "the superseded segment is never freed");
+    }
+    let table = machine.done.iter().position(|done| *done == Done::TableBegun).expect("it was just found");
+    let append = machine.done[..table].iter().rposition(|done| *done == Done::Append).expect("it is the first");
+    let between = &machine.done[append..table];
+    assert!(between.contains(&Done::Flush(Target::Cache)), "the table is written before a flush: {between:?}");
 }

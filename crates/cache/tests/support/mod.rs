@@ -21,10 +21,19 @@ enum Action {
     Store { offset: u64, block: format::Block },
     Zero { offset: u64, length: u64 },
     Owner(Owner),
-    Flush,
+    Flush(Target),
     Superblocks,
     Table { epoch: Epoch, segments: u32 },
     Scan { offset: u64, length: u32, epoch: Epoch, segment: u32, generation: u32 },
+}
+
+/// What happened, as far as its order matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    Append,
+    Flush(Target),
+    /// A page of the segment table is about to be written.
+    TableBegun,
 }
 
 /// A request in flight and what the device must hold where it reads.
@@ -45,6 +54,7 @@ pub struct Machine {
     pub owner: Owner,
     pub events: Vec<Event>,
     pub replies: Vec<(RequestId, Result<(), ReplyError>)>,
+    pub done: Vec<Done>,
     buffers: HashMap<BufferId, Vec<u8>>,
     in_flight: Vec<(EffectId, Action)>,
     outstanding: Vec<Outstanding>,
@@ -71,6 +81,7 @@ impl Machine {
             owner: Owner::Backing,
             events: Vec::new(),
             replies: Vec::new(),
+            done: Vec::new(),
             buffers: HashMap::new(),
             in_flight: Vec::new(),
             outstanding: Vec::new(),
@@ -234,8 +245,11 @@ impl Machine {
             Effect::WriteSuperblock { id, offset, superblock } => {
                 (id, Action::Store { offset, block: superblock.encode() })
             }
-            Effect::WriteTable { id, offset, page } => (id, Action::Store { offset, block: page.encode() }),
-            Effect::Flush { id, .. } => (id, Action::Flush),
+            Effect::WriteTable { id, offset, page } => {
+                self.done.push(Done::TableBegun);
+                (id, Action::Store { offset, block: page.encode() })
+            }
+            Effect::Flush { id, target } => (id, Action::Flush(target)),
             Effect::Discard { id, offset, length } | Effect::WriteZeroes { id, offset, length, .. } => {
                 (id, Action::Zero { offset, length })
             }
@@ -295,6 +309,7 @@ impl Machine {
                 let (head, rest) = self.cache[start..].split_at_mut(BLOCK as usize);
                 head.copy_from_slice(&summary.encode()[..]);
                 rest[..bytes.len()].copy_from_slice(&bytes);
+                self.done.push(Done::Append);
                 return Outcome::Appended(summary);
             }
             Action::Store { offset, block } => {
@@ -302,7 +317,7 @@ impl Machine {
             }
             Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
             Action::Owner(owner) => self.owner = owner,
-            Action::Flush => {}
+            Action::Flush(target) => self.done.push(Done::Flush(target)),
             Action::Superblocks => {
                 let area = &self.cache[..format::SUPERBLOCKS_LENGTH as usize];
                 return Outcome::Superblock(format::choose_superblock(area));
