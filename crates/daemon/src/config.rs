@@ -194,7 +194,7 @@ impl Config {
             run_directory,
             local,
             devices,
-            sweep_interval: raw.sweep_interval.map_or(Duration::from_secs(300), |span| span.0),
+            sweep_interval: at_least(source, "sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
     }
 }
@@ -205,7 +205,7 @@ struct RawConfig {
     state_directory: Option<PathBuf>,
     run_directory: Option<PathBuf>,
     control_socket: Option<PathBuf>,
-    sweep_interval: Option<Span>,
+    sweep_interval: Option<Spanned<Span>>,
     #[serde(default)]
     provider: RawProviders,
     #[serde(default)]
@@ -227,7 +227,7 @@ struct RawDevice {
     #[serde(default)]
     throttle: bool,
     backing_limits: RawLimits,
-    backing_usd_per_gib_month: Option<f64>,
+    backing_usd_per_gib_month: Option<Spanned<f64>>,
     caching: Option<RawCaching>,
     #[serde(default)]
     policy: RawPolicy,
@@ -254,7 +254,7 @@ struct RawCaching {
     max_size: Option<Bytes>,
     #[serde(default = "yes")]
     throttle: bool,
-    usd_per_gib_month: Option<f64>,
+    usd_per_gib_month: Option<Spanned<f64>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -267,7 +267,7 @@ struct RawPolicy {
     size_grain: Option<Spanned<Bytes>>,
     split: Option<bool>,
     boost_interval: Option<Span>,
-    retry_first: Option<Span>,
+    retry_first: Option<Spanned<Span>>,
     retry_longest: Option<Span>,
     create_timeout: Option<Span>,
     attach_timeout: Option<Span>,
@@ -278,10 +278,10 @@ struct RawPolicy {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RawBudget {
-    agbs_per_hour: Option<f64>,
-    agbs_per_day: Option<f64>,
-    usd_per_hour: Option<f64>,
-    usd_per_day: Option<f64>,
+    agbs_per_hour: Option<Spanned<f64>>,
+    agbs_per_day: Option<Spanned<f64>>,
+    usd_per_hour: Option<Spanned<f64>>,
+    usd_per_day: Option<Spanned<f64>>,
 }
 
 const fn yes() -> bool {
@@ -310,7 +310,11 @@ impl RawDevice {
             socket,
             backing_limits: Limits { bandwidth: Some(self.backing_limits.bandwidth), iops: self.backing_limits.iops },
             backing_throttle: self.throttle,
-            backing_usd_per_gib_month: self.backing_usd_per_gib_month,
+            backing_usd_per_gib_month: price(
+                source,
+                "backing_usd_per_gib_month",
+                self.backing_usd_per_gib_month.as_ref(),
+            )?,
             caching,
             policy: self.policy.check(source)?,
             on_stop: self.on_stop,
@@ -351,7 +355,7 @@ impl RawCaching {
             initial_size,
             size: (min, max),
             throttle: self.throttle,
-            usd_per_gib_month: self.usd_per_gib_month,
+            usd_per_gib_month: price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?,
         })
     }
 }
@@ -375,6 +379,7 @@ impl RawPolicy {
             let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
             return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
         }
+        let retry_first = at_least(source, "retry_first", self.retry_first.as_ref(), (2000, 100))?;
         let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
         Ok(PolicyConfig {
             name: self.name.unwrap_or_default(),
@@ -385,12 +390,12 @@ impl RawPolicy {
             split: self.split,
             boost_interval: self.boost_interval.map(|span| span.0),
             budget: Budget {
-                agbs_per_hour: self.budget.agbs_per_hour,
-                agbs_per_day: self.budget.agbs_per_day,
-                usd_per_hour: self.budget.usd_per_hour,
-                usd_per_day: self.budget.usd_per_day,
+                agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
+                agbs_per_day: limit(source, "agbs_per_day", self.budget.agbs_per_day.as_ref())?,
+                usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
+                usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
             },
-            retry: (or(self.retry_first, 2), or(self.retry_longest, 300)),
+            retry: (retry_first, or(self.retry_longest, 300)),
             timeouts: Timeouts {
                 create: or(self.create_timeout, 60),
                 attach: or(self.attach_timeout, 90),
@@ -400,6 +405,47 @@ impl RawPolicy {
     }
 }
 
+/// A time that must not be so short that the daemon does nothing else; default and least in milliseconds.
+fn at_least(
+    source: &Source,
+    key: &str,
+    given: Option<&Spanned<Span>>,
+    (default, least): (u64, u64),
+) -> Result<Duration, ConfigError> {
+    let Some(given) = given else { return Ok(Duration::from_millis(default)) };
+    let (time, least) = (given.get_ref().0, Duration::from_millis(least));
+    if time < least {
+        let message = format!("{key} is below {}: write a longer time, such as \"2 s\"", Span(least));
+        return Err(source.at(Some(given.span()), message));
+    }
+    Ok(time)
+}
+
+fn price(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
+    number(source, given, |usd| usd >= 0.0, &format!("{key} must be a number of USD that is not negative"))
+}
+
+fn limit(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
+    number(source, given, |most| most > 0.0, &format!("{key} must be above zero: leave it out for no limit"))
+}
+
+fn number(
+    source: &Source,
+    given: Option<&Spanned<f64>>,
+    allowed: impl Fn(f64) -> bool,
+    message: &str,
+) -> Result<Option<f64>, ConfigError> {
+    match given {
+        Some(given) if !(given.get_ref().is_finite() && allowed(*given.get_ref())) => {
+            Err(source.at(Some(given.span()), message))
+        }
+        given => Ok(given.map(|given| *given.get_ref())),
+    }
+}
+
+/// Names of our own files, and of the local provider's default directory, beside those of the devices.
+const RESERVED: &[&str] = &["lock", "owner-id", "volumes"];
+
 /// Device names become file names, socket names and thread names.
 fn check_name(source: &Source, name: &Spanned<String>) -> Result<(), ConfigError> {
     let text = name.get_ref();
@@ -408,6 +454,10 @@ fn check_name(source: &Source, name: &Spanned<String>) -> Result<(), ConfigError
         let message = format!(
             "the device name \"{text}\" does not do: take 1 to 32 letters, digits, '-', '_' and '.', not beginning with a dot"
         );
+        return Err(source.at(Some(name.span()), message));
+    }
+    if RESERVED.contains(&text.as_str()) || text.ends_with(".sock") || text.ends_with(".new") {
+        let message = format!("the device name \"{text}\" is one of the daemon's own files: take another");
         return Err(source.at(Some(name.span()), message));
     }
     Ok(())
@@ -520,6 +570,14 @@ inactivity_delay = "30 s"
             ("name = \"paper\"", "name = \"papr\"", "did you mean \"paper\""),
             ("\"/dev/vdb\"", "\"memory:5\"", "s.toml:6:11: \"5\" has no unit"),
             ("\"10 GiB\"", "\"10 KiB\"", "s.toml:14:16: initial_size is 10 KiB"),
+            ("[device.data", "[device.\"control.sock\"", "s.toml:5:9: the device name \"control.sock\" is one of"),
+            ("[device.data", "[device.lock", "s.toml:5:9: the device name \"lock\" is one of"),
+            ("export = \"auto\"", "backing_usd_per_gib_month = nan", "s.toml:7:29: backing_usd_per_gib_month must be"),
+            ("volume_type = \"fast\"", "usd_per_gib_month = -1.0", "s.toml:12:21: usd_per_gib_month must be"),
+            ("inactivity_delay = \"30 s\"", "budget.usd_per_day = 0", "s.toml:18:22: usd_per_day must be above zero"),
+            ("inactivity_delay = \"30 s\"", "budget.agbs_per_hour = inf", "agbs_per_hour must be above zero"),
+            ("inactivity_delay = \"30 s\"", "retry_first = \"1 ms\"", "s.toml:18:15: retry_first is below 100 ms"),
+            ("\n[provider", "sweep_interval = \"0 s\"\n[provider", "s.toml:1:18: sweep_interval is below 1 s"),
         ] {
             assert!(MINIMAL.contains(from), "{from}");
             let message = load(&MINIMAL.replace(from, to)).unwrap_err();

@@ -32,7 +32,7 @@ impl Default for Shape {
             provider: String::new(),
             device: String::new(),
             caching: "initial_size = \"32 MiB\"".to_owned(),
-            policy: "sampling = \"20 ms\"\ninactivity_delay = \"30 s\"\nsize_grain = \"1 MiB\"\nretry_first = \"50 ms\"\nretry_longest = \"200 ms\"".to_owned(),
+            policy: "sampling = \"20 ms\"\ninactivity_delay = \"30 s\"\nsize_grain = \"1 MiB\"\nretry_first = \"100 ms\"\nretry_longest = \"200 ms\"".to_owned(),
         }
     }
 }
