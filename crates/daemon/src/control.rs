@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,35 +79,77 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    /// Starts to listen.
+/// The bound socket of a daemon that is still starting: clients wait. Dropping it removes the socket.
+pub struct Bound {
+    path: PathBuf,
+    listener: UnixListener,
+    served: bool,
+}
+
+impl Bound {
+    /// Makes the socket.
     ///
     /// # Errors
-    /// One sentence: the socket cannot be made, or another daemon listens on it.
-    pub fn start(path: &Path, handler: Handler) -> Result<Self, String> {
+    /// One sentence: it cannot be made, another daemon listens on it, or something else lies there.
+    pub fn new(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the control socket {} cannot be made: {error}", path.display());
         if let Some(directory) = path.parent() {
             files::make_directory(directory).map_err(failed)?;
         }
-        if UnixStream::connect(path).is_ok() {
-            return Err(format!(
-                "another surgetank daemon answers at {}: stop it first, or give this one another control_socket",
-                path.display()
-            ));
-        }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        remove_stale(path)?;
         let listener = UnixListener::bind(path).map_err(failed)?;
+        let bound = Self { path: path.to_owned(), listener, served: false };
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        Ok(bound)
+    }
+
+    /// Answers clients from now on.
+    ///
+    /// # Errors
+    /// One sentence: a thread cannot be started.
+    pub fn serve(mut self, handler: Handler) -> Result<Server, String> {
+        let failed = |error: io::Error| format!("the control socket cannot be served: {error}");
+        let listener = self.listener.try_clone().map_err(failed)?;
         let ending = Arc::new(AtomicBool::new(false));
         let flag = ending.clone();
         let thread = std::thread::Builder::new()
             .name("control".into())
             .spawn(move || listen(&listener, &handler, &flag))
             .map_err(failed)?;
-        Ok(Self { path: path.to_owned(), ending, thread: Some(thread) })
+        self.served = true;
+        Ok(Server { path: self.path.clone(), ending, thread: Some(thread) })
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if !self.served {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes the socket that a killed daemon left behind, and nothing else.
+fn remove_stale(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let unusable = |error: io::Error| format!("the control socket {shown} cannot be made: {error}");
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unusable(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(format!(
+                "the control socket {shown} cannot be made: something that is no socket lies there; move it away or \
+                 name another control_socket"
+            ));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => Err(format!(
+            "another surgetank daemon answers at {shown}: stop it first, or give this one another control_socket"
+        )),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(unusable),
+        Err(error) => Err(unusable(error)),
     }
 }
 
@@ -278,11 +320,11 @@ mod tests {
             Request::Boost { device } => Ok(Value::String(device)),
             _ => Err("no".to_owned()),
         });
-        let server = Server::start(&path, handler.clone()).unwrap();
+        let server = Bound::new(&path).unwrap().serve(handler).unwrap();
         let client = Client::new(&path);
         assert_eq!(client.ask(&Request::Boost { device: "data".into() }), Ok(Value::String("data".into())));
         assert_eq!(client.ask(&Request::Stop), Err(ClientError::Refused("no".into())));
-        assert!(Server::start(&path, handler).is_err_and(|error| error.contains("another surgetank daemon")));
+        assert!(Bound::new(&path).is_err_and(|error| error.contains("another surgetank daemon")));
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"{\"command\":\"fly\"}\n{\"command\":\"stop\"}\n").unwrap();
         let mut lines = BufReader::new(stream).lines();
@@ -291,5 +333,20 @@ mod tests {
         drop(server);
         assert!(!path.exists());
         assert!(matches!(client.status(), Err(ClientError::Unreachable(_))));
+    }
+
+    #[test]
+    fn nothing_but_a_stale_socket_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        fs::write(&path, "precious").unwrap();
+        assert!(Bound::new(&path).is_err_and(|error| error.contains("no socket lies there")));
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        fs::remove_file(&path).unwrap();
+        drop(UnixListener::bind(&path).unwrap());
+        let bound = Bound::new(&path).unwrap();
+        assert!(Bound::new(&path).is_err_and(|error| error.contains("another surgetank daemon")), "still starting");
+        drop(bound);
+        assert!(!path.exists());
     }
 }

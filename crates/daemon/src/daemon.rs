@@ -14,7 +14,7 @@ use surgetank_provider::Provider;
 
 use crate::clock::Clock;
 use crate::config::{Config, Export};
-use crate::control::{Request, Server};
+use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device};
 use crate::files;
 use crate::losses;
@@ -105,6 +105,8 @@ impl Daemon {
         })?;
         losses::refuse_forgotten(&config.state_directory, |name| config.devices.contains_key(name))
             .map_err(StartError::Failed)?;
+        // Before anything is opened or rented: another daemon may have these sockets and devices.
+        let bound = Bound::new(&config.control_socket).map_err(StartError::Failed)?;
         let provider = match overrides.provider {
             Some(provider) => Some(provider),
             None => open_provider(&config).map_err(StartError::Failed)?,
@@ -139,7 +141,7 @@ impl Daemon {
         });
         inner.sweep();
         let handling = inner.clone();
-        let control = Server::start(&inner.config.control_socket, Arc::new(move |request| handling.handle(request)));
+        let control = bound.serve(Arc::new(move |request| handling.handle(request)));
         let mut daemon = Self { inner, control: None, sweeping: None, _lock: lock };
         daemon.control = Some(control.map_err(StartError::Failed)?);
         daemon.sweeping = Some(start_sweeping(&daemon.inner)?);

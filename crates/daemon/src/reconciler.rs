@@ -108,6 +108,10 @@ pub struct Reconciler {
     last: Option<Sample>,
     /// Answers to `Stop` that wait for the drain.
     stopping: Vec<Sender<Result<Answer, String>>>,
+    /// `Stop` was asked: no boost begins any more.
+    ending: bool,
+    /// The bytes read and written when it was: what moves after that is no burst.
+    frozen: Option<(u64, u64)>,
     reason: Option<String>,
 }
 
@@ -117,7 +121,16 @@ impl Reconciler {
     pub fn new(parts: Parts) -> Self {
         let recovery = parts.recover.map_or(Recovery::None, |epoch| Recovery::Waiting(epoch, Instant::ZERO));
         let next_sample = parts.clock.now();
-        Self { parts, recovery, next_sample, last: None, stopping: Vec::new(), reason: None }
+        Self {
+            parts,
+            recovery,
+            next_sample,
+            last: None,
+            stopping: Vec::new(),
+            ending: false,
+            frozen: None,
+            reason: None,
+        }
     }
 
     /// Runs until everybody who could tell it something is gone.
@@ -147,7 +160,9 @@ impl Reconciler {
         let others = [
             recovery,
             boosting.and_then(|(_, lifecycle)| lifecycle.next_poll()),
-            boosting.filter(|_| self.recovery == Recovery::None).and_then(|(controller, _)| controller.next_deadline()),
+            boosting
+                .filter(|_| self.recovery == Recovery::None && !self.held())
+                .and_then(|(controller, _)| controller.next_deadline()),
         ];
         others.into_iter().flatten().fold(self.next_sample, Instant::min)
     }
@@ -168,10 +183,14 @@ impl Reconciler {
     fn sample(&mut self) {
         let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer }) else { return };
         self.parts.accounts.observe(&sample);
+        let mut observation = sample.observation;
+        if let Some(frozen) = self.frozen {
+            (observation.read_bytes, observation.written_bytes) = frozen;
+        }
         if self.recovery == Recovery::None
             && let Some((controller, _)) = &mut self.parts.boosting
         {
-            controller.observe(sample.now, sample.observation);
+            controller.observe(sample.now, observation);
         }
         self.last = Some(sample);
     }
@@ -189,8 +208,9 @@ impl Reconciler {
     /// Carries out steps until nothing more happens at once.
     fn step(&mut self, now: Instant) {
         loop {
+            let held = self.held();
             let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
-            if self.recovery == Recovery::None {
+            if self.recovery == Recovery::None && !held {
                 if controller.next_deadline().is_some_and(|deadline| deadline <= now) {
                     controller.tick(now);
                 }
@@ -325,6 +345,7 @@ impl Reconciler {
                 self.note_size(size);
                 Ok(Answer::Size(size))
             }
+            Ask::Boost if self.ending => Err(format!("the device {} is being stopped", self.parts.name)),
             Ask::Boost => {
                 self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
                 Ok(Answer::Done)
@@ -396,6 +417,12 @@ impl Reconciler {
         Ok(Answer::Done)
     }
 
+    /// Whether the controller may do nothing more: the device stops, and what is rented stays or is gone.
+    fn held(&self) -> bool {
+        let rented = self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| lifecycle.rental().is_some());
+        self.ending && (self.parts.on_stop == OnStop::Keep || !rented)
+    }
+
     fn stop(&mut self, now: Instant, answer: Sender<Result<Answer, String>>) {
         if self.parts.on_stop == OnStop::Drain {
             self.sample();
@@ -405,6 +432,9 @@ impl Reconciler {
         {
             controller.hint_detach(now);
         }
+        self.ending = true;
+        let moved = |sample: &Sample| (sample.observation.read_bytes, sample.observation.written_bytes);
+        self.frozen = self.frozen.or_else(|| self.last.as_ref().map(moved));
         self.stopping.push(answer);
     }
 
@@ -428,8 +458,9 @@ impl Reconciler {
     }
 
     fn status(&mut self, now: Instant) -> DeviceStatus {
-        if let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer }) {
-            self.last = Some(sample);
+        match self.parts.shard.ask(|answer| Command::Sample { answer }) {
+            Ok(sample) => self.last = Some(sample),
+            Err(gone) => self.reason = Some(format!("{gone} and its requests are not answered: restart the daemon")),
         }
         let totals = self.parts.accounts.totals(now);
         let engine = self.last.as_ref().map(|sample| &sample.status);

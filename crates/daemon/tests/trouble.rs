@@ -154,8 +154,12 @@ fn a_second_daemon_is_refused() {
     assert!(error.contains("another surgetank daemon uses the state directory"), "{error}");
     let mut other = machine.config(&device, &Shape::default());
     other.state_directory = machine.path("other");
-    let error = Daemon::start(other).err().unwrap().to_string();
+    let error = refusal(&other);
+    assert!(error.contains("another surgetank daemon answers at"), "{error}");
+    other.control_socket = machine.path("other.sock");
+    let error = refusal(&other);
     assert!(error.contains("is in use by"), "{error}");
+    assert!(!machine.path("other.sock").exists());
     daemon.stop();
     Daemon::start(machine.config(&device, &Shape::default())).unwrap().stop();
 }
@@ -440,4 +444,26 @@ fn volumes_are_billed_while_the_daemon_is_away() {
     assert!(cost >= 1000.0 / 32.0 * (128.0 + 33.0), "{cost}");
     let state: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
     assert!(!state["learned"]["rentals"].as_array().unwrap().is_empty(), "the budget knows of it, too");
+}
+
+#[test]
+fn a_device_that_stops_while_it_is_written_to_drains_and_does_not_boost_again() {
+    let machine = Machine::new();
+    let backing = machine.backing("backing", 32 * MIB);
+    let mut shape = slow();
+    shape.device += "\non_stop = \"drain\"";
+    let daemon = Daemon::start(machine.config(&[("data", backing.to_str().unwrap())], &shape)).unwrap();
+    boost(&daemon, "data");
+    let mut nbd = connect(&machine, "data");
+    nbd.write(0, &pattern(0, 1, MIB as usize)).unwrap();
+    let writer = std::thread::spawn(move || {
+        // Until the export closes: a burst as far as the controller is concerned.
+        let mut block = 0;
+        while nbd.write(block % 32 * MIB, &pattern(block, 2, MIB as usize)).is_ok() {
+            block += 1;
+        }
+    });
+    daemon.stop();
+    writer.join().unwrap();
+    assert_eq!(machine.rented(), 0);
 }
