@@ -10,7 +10,7 @@ use surgetank_daemon::opening::{Decorator, Purpose};
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Daemon, Overrides, Phase, Request, accept_loss_offline};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults};
+use surgetank_device::{Failure, Fault, Faults, Volume, VolumeIo};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
     CreateVolume, Fault as ProviderFault, FaultRates, Faulty, LocalConfig, Provider, ProviderError, SystemClock, Tags,
@@ -466,4 +466,46 @@ fn a_device_that_stops_while_it_is_written_to_drains_and_does_not_boost_again() 
     daemon.stop();
     writer.join().unwrap();
     assert_eq!(machine.rented(), 0);
+}
+
+/// A volume whose first I/O ends its thread.
+struct Bug(Box<dyn Volume>);
+
+impl Volume for Bug {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.0.logical_block()
+    }
+
+    fn submit(&mut self, _: surgetank_model::Instant, _: VolumeIo) {
+        panic!("a bug in a test");
+    }
+
+    fn poll(&mut self, now: surgetank_model::Instant, completions: &mut Vec<surgetank_device::volume::Completion>) {
+        self.0.poll(now, completions);
+    }
+
+    fn next_deadline(&self) -> Option<surgetank_model::Instant> {
+        self.0.next_deadline()
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.0.descriptor()
+    }
+}
+
+#[test]
+fn a_device_whose_thread_has_died_says_so() {
+    let machine = Machine::new();
+    let decorator: Decorator = Arc::new(|_, volume| Box::new(Bug(volume)));
+    let overrides = Overrides { decorator: Some(decorator), ..Overrides::default() };
+    let config = machine.config(&[("data", "memory:16 MiB")], &Shape::default());
+    let daemon = Daemon::start_with(config, overrides).unwrap();
+    assert!(connect(&machine, "data").read(0, 4096).is_err());
+    eventually("it is degraded", || status(&daemon, "data").phase == Phase::Degraded);
+    assert!(status(&daemon, "data").reason.unwrap().contains("restart the daemon"));
+    daemon.stop();
 }
