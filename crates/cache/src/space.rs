@@ -52,6 +52,26 @@ pub struct Segment {
     pub checksums: Vec<u32>,
 }
 
+impl Segment {
+    /// A segment that holds nothing.
+    const fn empty(usage: Use, generation: u32, order: u64, used_at: u64) -> Self {
+        Self {
+            usage,
+            generation,
+            order,
+            oldest_superseded: u64::MAX,
+            dirty: 0,
+            held: 0,
+            pins: 0,
+            appends: 0,
+            position: 0,
+            used_at,
+            chunks: Vec::new(),
+            checksums: Vec::new(),
+        }
+    }
+}
+
 /// All segments of one log.
 #[derive(Clone, Debug)]
 pub struct Space {
@@ -82,23 +102,11 @@ impl Space {
     /// All segments free, with these generations.
     #[must_use]
     pub fn new(geometry: Geometry, generation: impl Fn(u32) -> u32) -> Self {
-        let segment = |number| Segment {
-            usage: Use::Free,
-            generation: generation(number),
-            order: 0,
-            oldest_superseded: u64::MAX,
-            dirty: 0,
-            held: 0,
-            pins: 0,
-            appends: 0,
-            position: 0,
-            used_at: 0,
-            chunks: Vec::new(),
-            checksums: Vec::new(),
-        };
         Self {
             geometry,
-            segments: (0..geometry.segments).map(segment).collect(),
+            segments: (0..geometry.segments)
+                .map(|number| Segment::empty(Use::Free, generation(number), 0, 0))
+                .collect(),
             open: None,
             open_copies: None,
             reserved: 0,
@@ -259,20 +267,7 @@ impl Space {
         let clock = self.clock;
         let segment = &mut self.segments[number as usize];
         debug_assert!(segment.pins == 0 && segment.dirty == 0 && segment.held == 0);
-        *segment = Segment {
-            usage,
-            generation: segment.generation,
-            order,
-            oldest_superseded: u64::MAX,
-            dirty: 0,
-            held: 0,
-            pins: 0,
-            appends: 0,
-            position: 0,
-            used_at: clock,
-            chunks: Vec::new(),
-            checksums: Vec::new(),
-        };
+        *segment = Segment::empty(usage, segment.generation, order, clock);
         if usage == Use::Open {
             self.in_use += 1;
             self.high_water = self.high_water.max(self.in_use);
