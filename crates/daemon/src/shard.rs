@@ -13,7 +13,7 @@ use surgetank_cache::{
     Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
 };
 use surgetank_device::front::reclaim;
-use surgetank_device::{Front, Poller, Submission, Volume, Waker};
+use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
 use surgetank_model::{Instant, Observation, Operation, Request};
 
 use crate::buffers::{Buffers, Origin};
@@ -232,6 +232,7 @@ struct Running {
     commands: Receiver<Command>,
     waker: Waker,
     poller: Poller,
+    spin: Spin,
     cache_descriptor: Option<RawFd>,
     stopping: Stopping,
     ended: bool,
@@ -260,6 +261,7 @@ impl Running {
             commands,
             waker: handle.waker,
             poller,
+            spin: Spin::default(),
             cache_descriptor: None,
             stopping: Stopping::No,
             ended: false,
@@ -498,7 +500,7 @@ impl Running {
         } else {
             Some(Duration::ZERO)
         };
-        let result = self.poller.wait(timeout, keys);
+        let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys);
         self.waker.awake();
         result
     }

@@ -4,10 +4,12 @@
 pub mod buffer;
 pub mod front;
 pub mod poller;
+pub mod spin;
 pub mod volume;
 
 pub use buffer::{Buffer, BufferPool, BufferSlice};
 pub use front::{Front, Submission, Token};
 pub use poller::{Poller, Waker};
+pub use spin::Spin;
 pub use volume::{Completion, Failure, Operation, Volume, VolumeIo};
 pub use volume::{Fault, Faults, FileVolume, MemoryVolume, OpenError, Options, Throttle};

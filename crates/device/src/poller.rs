@@ -5,9 +5,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+
+use crate::spin::{SPIN_TIME, Spin};
 
 /// Events taken per `wait`; more stay readable and come with the next one (level-triggered).
 const EVENTS_MAX: usize = 64;
@@ -68,6 +70,30 @@ impl Poller {
             Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+impl Poller {
+    /// [`Poller::wait`], but looks for events for [`SPIN_TIME`] before it sleeps, if `spin` has learnt that it pays.
+    /// Other threads that are ready to run on this core go first.
+    ///
+    /// # Errors
+    /// Those of [`Poller::wait`].
+    pub fn wait_eagerly(&self, spin: &mut Spin, timeout: Option<Duration>, keys: &mut Vec<u64>) -> io::Result<()> {
+        let window = timeout.map_or(SPIN_TIME, |timeout| timeout.min(SPIN_TIME));
+        if window.is_zero() || !spin.pays() {
+            return self.wait(timeout, keys);
+        }
+        let begun = Instant::now();
+        loop {
+            self.wait(Some(Duration::ZERO), keys)?;
+            if !keys.is_empty() || begun.elapsed() >= window {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        spin.learn(!keys.is_empty());
+        if keys.is_empty() { self.wait(timeout.map(|timeout| timeout.saturating_sub(window)), keys) } else { Ok(()) }
     }
 }
 
@@ -194,6 +220,28 @@ mod tests {
             waker.awake();
         }
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn an_eager_wait_finds_what_is_there_and_what_comes_later() {
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new().unwrap();
+        poller.add(waker.as_fd(), 3).unwrap();
+        let (mut spin, mut keys) = (Spin::default(), Vec::new());
+        poller.wait_eagerly(&mut spin, Some(Duration::from_millis(1)), &mut keys).unwrap();
+        assert!(keys.is_empty(), "the time is up");
+        waker.signal();
+        poller.wait_eagerly(&mut spin, None, &mut keys).unwrap();
+        assert_eq!(keys, [3]);
+        waker.drain();
+        let other = waker.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(SPIN_TIME * 20);
+            other.signal();
+        });
+        poller.wait_eagerly(&mut Spin::default(), None, &mut keys).unwrap();
+        thread.join().unwrap();
+        assert_eq!(keys, [3], "came after the look");
     }
 
     #[test]

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use super::Bench;
 use super::fio::{Amount, Load, Target};
 use super::peers::{NbdFuse, Nbdkit};
-use super::report::{Bar, Report, Row, median};
+use super::report::{Bar, Report, Row};
 use super::surgetank::{Setting, Surgetank};
 use crate::say;
 
 const DISK_MIB: u64 = 1024;
+const TURNS_PER_ROUND: u32 = 3;
 
 /// The loads, and whether they have a bar.
 const LOADS: [(&str, &str, &str, u32, bool); 4] = [
@@ -58,18 +59,19 @@ fn compare(
         if bench.quick && !has_bar {
             continue;
         }
-        let load = Load { pattern, block, depth, amount: Amount::Time(bench.time()) };
+        // Many short turns: both sides are as fast as the cores, whose speed in a guest changes from second to second.
+        let load = Load { pattern, block, depth, amount: Amount::Time(bench.time() / TURNS_PER_ROUND) };
         let is_random = pattern.starts_with("rand");
-        let mut sides: [Vec<f64>; 2] = Default::default();
-        // In turns, so that a change in the machine's mood meets both.
-        for _ in 0..bench.rounds() {
-            for (side, target) in sides.iter_mut().zip([ours, theirs]) {
+        let mut turns = Vec::new();
+        for _ in 0..bench.rounds() * TURNS_PER_ROUND {
+            let measure = |target| -> anyhow::Result<f64> {
                 let measured = load.run(&bench.interrupt, None, target)?;
-                side.push(if is_random { measured.iops } else { measured.mib_s });
-            }
+                Ok(if is_random { measured.iops } else { measured.mib_s })
+            };
+            turns.push([measure(ours)?, measure(theirs)?]);
         }
-        let [ours, theirs] = sides.map(median);
-        let row = Row::new(format!("{export}, {name}"), if is_random { "IOPS" } else { "MiB/s" }, ours, theirs, peer);
+        let unit = if is_random { "IOPS" } else { "MiB/s" };
+        let row = Row::paired(format!("{export}, {name}"), unit, &turns, peer);
         let row = if has_bar { row.bar(Bar::AtLeast(1.0)) } else { row };
         say(&format!("{}: {:.3}", row.name, row.ratio));
         report.rows.push(row);

@@ -57,6 +57,19 @@ impl Row {
         }
     }
 
+    /// Measurements taken in turns, so many of each. The ratio is the median of the turns' ratios: a minute in which
+    /// the machine is slow then weighs on both alike.
+    pub fn paired(
+        name: impl Into<String>,
+        unit: &'static str,
+        turns: &[[f64; 2]],
+        reference_name: impl Into<String>,
+    ) -> Self {
+        let all = |pick: fn(&[f64; 2]) -> f64| median(turns.iter().map(pick).collect());
+        let row = Self::new(name, unit, all(|turn| turn[0]), all(|turn| turn[1]), reference_name);
+        Self { ratio: all(|turn| turn[0] / turn[1]), ..row }
+    }
+
     /// The same with a bar.
     pub fn bar(self, bar: Bar) -> Self {
         let met = match bar {
@@ -146,6 +159,12 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn a_slow_minute_weighs_on_both_sides_of_a_pair() {
+        let row = Row::paired("a", "MiB/s", &[[120.0, 100.0], [12.0, 10.0], [11.0, 10.0]], "b");
+        assert_eq!((row.ours, row.reference, row.ratio), (12.0, 10.0, 1.2));
     }
 
     #[test]
