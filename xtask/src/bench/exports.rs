@@ -11,7 +11,8 @@ use super::surgetank::{Setting, Surgetank};
 use crate::say;
 
 const DISK_MIB: u64 = 1024;
-const TURNS_PER_ROUND: u32 = 3;
+/// Both sides are as fast as the cores, whose speed in a guest changes from second to second: many short turns.
+const TURNS_PER_ROUND: u32 = 5;
 
 /// The loads, and whether they have a bar.
 const LOADS: [(&str, &str, &str, u32, bool); 4] = [
@@ -59,7 +60,6 @@ fn compare(
         if bench.quick && !has_bar {
             continue;
         }
-        // Many short turns: both sides are as fast as the cores, whose speed in a guest changes from second to second.
         let load = Load { pattern, block, depth, amount: Amount::Time(bench.time() / TURNS_PER_ROUND) };
         let is_random = pattern.starts_with("rand");
         let mut turns = Vec::new();
