@@ -7,6 +7,7 @@ pub mod effect;
 pub mod engine;
 pub mod format;
 mod index;
+pub mod planted;
 mod ranges;
 mod space;
 

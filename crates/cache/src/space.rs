@@ -9,6 +9,7 @@
 
 use crate::format::{Geometry, SEGMENTS_PER_PAGE};
 use crate::index::{Extent, Kind};
+use crate::planted::{Bug, planted};
 
 /// What a segment is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +193,8 @@ impl Space {
             segment.held -= extent.blocks;
         }
         let order = segment.order;
-        if let Some(by) = by.filter(|&by| by != number && extent.state.replayable()) {
+        let covered = by.filter(|&by| by != number && extent.state.replayable());
+        if let Some(by) = covered.filter(|_| !planted(Bug::TombstoneNotCovered)) {
             let newer = &mut self.segments[by as usize];
             newer.oldest_superseded = newer.oldest_superseded.min(order);
         }
@@ -254,7 +256,8 @@ impl Space {
             .iter()
             .enumerate()
             .filter(|(number, segment)| {
-                let busy = segment.pins > 0 || segment.appends > 0 || self.open_copies == Some(*number as u32);
+                let pinned = segment.pins > 0 && !planted(Bug::PinsIgnored);
+                let busy = pinned || segment.appends > 0 || self.open_copies == Some(*number as u32);
                 !busy && matches!(segment.usage, Use::Free | Use::Copies)
             })
             .min_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number))
@@ -309,8 +312,10 @@ impl Space {
         for number in used {
             let segment = &self.segments[number as usize];
             let own_page = number / SEGMENTS_PER_PAGE;
-            let idle = segment.usage == Use::Sealed && segment.dirty == 0 && segment.appends == 0;
-            let free_of_older = youngest_kept.is_none_or(|order| segment.oldest_superseded > order);
+            let idle = segment.usage == Use::Sealed && segment.dirty == 0;
+            let idle = idle && (segment.appends == 0 || planted(Bug::AppendsIgnored));
+            let free_of_older =
+                youngest_kept.is_none_or(|order| segment.oldest_superseded > order) || planted(Bug::ReusedTooEarly);
             if idle && free_of_older && page.is_none_or(|page| page == own_page) {
                 page = Some(own_page);
                 freed.push(number);

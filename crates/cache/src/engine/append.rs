@@ -7,6 +7,7 @@ use super::{Engine, Pending, Stage};
 use crate::effect::{Effect, Outcome, ScratchId, Slice};
 use crate::format::{BLOCK, Content, Entry, Summary};
 use crate::index::{Extent, Kind, State};
+use crate::planted::{Bug, planted};
 use crate::space::Use;
 
 /// Data blocks of one record, at most: 1 MiB.
@@ -144,7 +145,7 @@ impl Engine {
         }
         boost.queued_blocks -= u64::from(data_blocks);
         boost.batches_in_flight += 1;
-        let fua = parts.iter().any(|part| part.fua);
+        let fua = parts.iter().any(|part| part.fua) && !planted(Bug::FuaIgnoredInLog);
         let (offset, summary) = boost.append_to(segment, entries, data_blocks);
         let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
         if let Some(request) = split {

@@ -14,7 +14,8 @@ use super::requests::covered;
 use super::{Engine, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
-use crate::index::{Extent, Kind};
+use crate::index::{Extent, Kind, State};
+use crate::planted::{Bug, planted};
 use crate::space::{RESERVE_SEGMENTS, Space};
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -94,7 +95,11 @@ impl Engine {
         let mut at = bytes.start;
         let blocks = bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64);
         let extents = self.boost.iter().flat_map(|boost| boost.index.overlapping(blocks.clone()));
-        for extent in extents.filter(|extent| extent.state.replayable()) {
+        let blocks_direct = |state: State| match planted(Bug::DirectOverReplayable) {
+            true => state.dirty(),
+            false => state.replayable(),
+        };
+        for extent in extents.filter(|extent| blocks_direct(extent.state)) {
             let start = (extent.block * BLOCK64).max(bytes.start);
             let end = (extent.end() * BLOCK64).min(bytes.end);
             push_run(&mut plan, at..start, Way::Direct);
@@ -229,6 +234,7 @@ impl Engine {
                     offset: (offset - request.offset) as u32,
                     length: length as u32,
                 };
+                let fua = fua && !planted(Bug::FuaIgnoredOnBacking);
                 Effect::Write { id, target: Target::Backing, offset, from: smallvec::smallvec![from], fua }
             }
             Operation::WriteZeroes { fua } => Effect::WriteZeroes { id, offset, length, fua },

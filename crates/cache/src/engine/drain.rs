@@ -9,6 +9,7 @@ use super::{Boost, Engine, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::BLOCK;
 use crate::index::{Extent, Kind, State};
+use crate::planted::{Bug, planted};
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -296,7 +297,8 @@ impl Boost {
         let same = |extent: &Extent| {
             extent.kind == copied.kind
                 && extent.state.dirty()
-                && extent.location == copied.clip(&(extent.block..extent.end())).location
+                && (extent.location == copied.clip(&(extent.block..extent.end())).location
+                    || planted(Bug::CleanWithoutVersionCheck))
         };
         self.index.overlapping(copied.block..copied.end()).filter(same).collect()
     }

@@ -11,6 +11,7 @@ use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Recorder,
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
 use crate::format::{Geometry, LogState, SEGMENTS_PER_PAGE, SegmentTable, Superblock};
 use crate::index::Index;
+use crate::planted::{Bug, planted};
 use crate::space::Space;
 
 /// How long to wait before the owner record is written again after a failure.
@@ -228,8 +229,11 @@ impl Engine {
     pub(super) fn enter_step(&mut self) {
         self.step_serial += 1;
         match &self.step {
+            Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
             Step::AdoptFlush | Step::ReleaseMarkFlush => self.step_flush(Target::Cache),
+            Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
+            Step::AdoptOwner if planted(Bug::OwnerDropped) => self.step_ended(true),
             Step::AdoptOwner => {
                 let epoch = self.boost.as_ref().map_or_else(Default::default, |boost| boost.attach.epoch);
                 self.persist_owner(Recorder::Step(self.step_serial), Owner::Cache { epoch });
@@ -331,7 +335,7 @@ impl Engine {
             self.retry_waiting = true;
         }
         self.stirred = true;
-        if let Some(boost) = self.boost.as_mut() {
+        if let Some(boost) = self.boost.as_mut().filter(|_| !planted(Bug::FailedFlushForgotten)) {
             boost.mark_drained_dirty();
         }
     }

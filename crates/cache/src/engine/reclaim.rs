@@ -9,6 +9,7 @@ use surgetank_model::Instant;
 use super::{Engine, FlushRequest, Pending, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
 use crate::format::{SEGMENTS_PER_PAGE, SegmentTable};
+use crate::planted::{Bug, planted};
 
 /// How often segments are reclaimed while nobody waits for room.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -84,7 +85,11 @@ impl Engine {
         boost.reclaim.segments = segments;
         let mut left = 0;
         for target in [Target::Backing, Target::Cache] {
-            left += u8::from(self.flush_target(target, Waiter::Reclaim) != FlushRequest::Ready);
+            let skipped = match target {
+                Target::Backing => planted(Bug::ReclaimWithoutBackingFlush),
+                Target::Cache => planted(Bug::ReclaimWithoutCacheFlush),
+            };
+            left += u8::from(!skipped && self.flush_target(target, Waiter::Reclaim) != FlushRequest::Ready);
         }
         if let Some(boost) = self.boost.as_mut() {
             boost.reclaim.phase = Phase::Flushing { left, failed: false };
@@ -134,8 +139,10 @@ impl Engine {
         let first = page * SEGMENTS_PER_PAGE;
         let end = (first + SEGMENTS_PER_PAGE).min(boost.space.geometry.segments);
         let freed = &boost.reclaim.segments;
-        let generation =
-            |number: u32| boost.space.segments[number as usize].generation + u32::from(freed.contains(&number));
+        let generation = |number: u32| {
+            boost.space.segments[number as usize].generation
+                + u32::from(freed.contains(&number) && !planted(Bug::GenerationNotRaised))
+        };
         let table = SegmentTable {
             page,
             sequence: boost.table_sequences[page as usize],
@@ -157,6 +164,9 @@ impl Engine {
             return;
         }
         boost.reclaim.phase = Phase::Settling;
+        if planted(Bug::TableNotFlushed) {
+            return self.free_segments();
+        }
         // The page was just written, so it is never durable already.
         self.flush_target(Target::Cache, Waiter::Reclaim);
     }

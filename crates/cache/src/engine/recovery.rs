@@ -13,6 +13,7 @@ use super::{Attach, Boost, Engine, Event, FlushRequest, Pending, Rejected, Stage
 use crate::effect::{Effect, IoFailure, Outcome, Target};
 use crate::format::{BLOCK, Content, LogState, Record, SegmentTable, Superblock};
 use crate::index::{Extent, Kind, State};
+use crate::planted::{Bug, planted};
 use crate::space::Space;
 
 /// Segments read at a time.
@@ -102,7 +103,8 @@ impl Engine {
         self.step = Step::RecoverFlush { left: 0, failed: false };
         self.step_serial += 1;
         let mut left = 0;
-        for target in [Target::Backing, Target::Cache] {
+        let targets = if planted(Bug::NoFlushBeforeReplay) { &[][..] } else { &[Target::Backing, Target::Cache][..] };
+        for &target in targets {
             left += u8::from(self.flush_target(target, Waiter::Lifecycle(self.step_serial)) != FlushRequest::Ready);
         }
         self.step = Step::RecoverFlush { left, failed: false };
@@ -196,6 +198,9 @@ impl Engine {
             return;
         };
         records.sort_unstable_by_key(|record| record.summary.sequence);
+        if planted(Bug::OlderRecordWins) {
+            records.reverse();
+        }
         let geometry = superblock.geometry();
         let mut space = Space::new(geometry, |segment| generations[segment as usize]);
         for record in &records {
@@ -247,6 +252,7 @@ impl Boost {
             };
             match entry.content {
                 Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
+                Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
                 Content::Discarded => self.insert(tombstone(Kind::Discarded)),
                 Content::Data => {
                     for run in intact_runs(&record.intact[data.clone()]) {

@@ -7,6 +7,7 @@ use surgetank_model::{Instant, Operation, Request, RequestId};
 use super::{Engine, FlushRequest, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, ReplyError, Target};
 use crate::format::BLOCK;
+use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 
 /// A request that has been started.
@@ -147,7 +148,10 @@ impl Engine {
     }
 
     pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
-        self.locks.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+        self.locks
+            .range(..range.end)
+            .next_back()
+            .is_some_and(|(_, &end)| end > range.start && !planted(Bug::NoRangeLock))
     }
 
     pub(super) fn lock(&mut self, range: Range<u64>) {
@@ -235,7 +239,11 @@ impl Engine {
         }
         let cached = self.boost.is_some() && self.stage != Stage::Adopting;
         for target in [Target::Backing, Target::Cache] {
-            if target == Target::Cache && !cached {
+            let skipped = match target {
+                Target::Backing => cached && planted(Bug::FlushSkipsBacking),
+                Target::Cache => !cached || planted(Bug::FlushSkipsCache),
+            };
+            if skipped {
                 continue;
             }
             self.add_part(id);

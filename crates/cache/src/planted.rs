@@ -1,0 +1,111 @@
+//! Bugs on purpose, to see that the crash tests find them: compiled in by the feature `planted-bugs` only, which
+//! nothing but those tests may switch on, and even then asleep until a test wakes one.
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Segments are freed without a flush of the backing volume: what was drained from them may vanish.
+    ReclaimWithoutBackingFlush,
+    /// Segments are freed without a flush of the cache: records that superseded theirs may vanish.
+    ReclaimWithoutCacheFlush,
+    /// Recovery takes the first hole in a segment for its end.
+    StopAtFirstHole,
+    /// Recovery believes a record's summary without checking its data.
+    DataChecksumIgnored,
+    /// Segments are reused before the table page with their new generations is durable.
+    TableNotFlushed,
+    /// A freed segment keeps its generation: old records in it stay valid.
+    GenerationNotRaised,
+    /// Forced unit access is forgotten on the way to the log.
+    FuaIgnoredInLog,
+    /// Forced unit access is forgotten on the way to the backing volume.
+    FuaIgnoredOnBacking,
+    /// Writes go straight to the backing volume over records that recovery will replay.
+    DirectOverReplayable,
+    /// A drained range is marked clean even if it was written again meanwhile.
+    CleanWithoutVersionCheck,
+    /// Recovery replays newer records first, so that the older one wins.
+    OlderRecordWins,
+    /// CLEAN is written before the backing volume is flushed.
+    CleanBeforeFlush,
+    /// Recovery forgets discards.
+    DiscardsNotReplayed,
+    /// A tombstone's segment may go before the segments whose records it covers.
+    TombstoneNotCovered,
+    /// Segments are freed in any order.
+    ReusedTooEarly,
+    /// The adopted cache is used before the owner record names it.
+    OwnerDropped,
+    /// An application's flush does not flush the cache.
+    FlushSkipsCache,
+    /// An application's flush does not flush the backing volume.
+    FlushSkipsBacking,
+    /// A read's copy is installed although the range was written meanwhile.
+    FillsNotCancelled,
+    /// Overlapping changes run together.
+    NoRangeLock,
+    /// Copies are dropped from under readers.
+    PinsIgnored,
+    /// Segments are freed while records are being appended to them.
+    AppendsIgnored,
+    /// Recovery reads what may still vanish.
+    NoFlushBeforeReplay,
+    /// The fresh superblock and table are not flushed before the cache is used.
+    AdoptNotFlushed,
+    /// What was drained before a failed flush of the backing volume is taken for safe.
+    FailedFlushForgotten,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 25] = [
+        Self::ReclaimWithoutBackingFlush,
+        Self::ReclaimWithoutCacheFlush,
+        Self::StopAtFirstHole,
+        Self::DataChecksumIgnored,
+        Self::TableNotFlushed,
+        Self::GenerationNotRaised,
+        Self::FuaIgnoredInLog,
+        Self::FuaIgnoredOnBacking,
+        Self::DirectOverReplayable,
+        Self::CleanWithoutVersionCheck,
+        Self::OlderRecordWins,
+        Self::CleanBeforeFlush,
+        Self::DiscardsNotReplayed,
+        Self::TombstoneNotCovered,
+        Self::ReusedTooEarly,
+        Self::OwnerDropped,
+        Self::FlushSkipsCache,
+        Self::FlushSkipsBacking,
+        Self::FillsNotCancelled,
+        Self::NoRangeLock,
+        Self::PinsIgnored,
+        Self::AppendsIgnored,
+        Self::NoFlushBeforeReplay,
+        Self::AdoptNotFlushed,
+        Self::FailedFlushForgotten,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+std::thread_local! {
+    static AWAKE: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Wakes one bug, or none, for the engines of this thread.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    AWAKE.set(bug);
+}
+
+/// Whether a bug is awake.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn planted(bug: Bug) -> bool {
+    AWAKE.get() == Some(bug)
+}
+
+/// Never: the feature is off.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}
