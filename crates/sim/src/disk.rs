@@ -68,6 +68,8 @@ pub struct Faults {
     pub error_range: Option<(u64, u64)>,
     /// All I/Os after this many fail with EIO.
     pub fail_after: Option<u64>,
+    /// A flush that fails forgets: what it covered is visible until the power fails, and no later flush saves it.
+    pub forgetful: bool,
     /// I/Os never finish; [`Disk::unstick`] lets them go on.
     pub stuck: bool,
     /// The volume vanished: every I/O fails with `Gone`.
@@ -124,6 +126,8 @@ pub struct Finished {
     pub tag: u32,
     /// Whether it succeeded.
     pub result: Result<(), IoFailure>,
+    /// Whether it was a flush.
+    pub flush: bool,
     /// What a read delivered. Give it back with [`Disk::recycle`].
     pub data: Vec<u8>,
 }
@@ -142,9 +146,9 @@ pub struct Finished {
 ///   (torn at sectors), or not at all; all of them are settled before the volume is opened again (the kernel keeps the
 ///   volume open, and thus locked, until then).
 /// - *Discard* behaves as write-zeroes without FUA.
-/// - *EIO* ([`Faults`]): a failed write has stored any subset of its sectors; a failed flush has made nothing durable
-///   but loses nothing: a later flush that succeeds covers the same writes. (Volumes that forget after a failed flush
-///   are not modelled.)
+/// - *EIO* ([`Faults`]): a failed write has stored any subset of its sectors; a failed flush has made nothing durable,
+///   and either loses nothing, so that a later flush that succeeds covers the same writes, or, if `forgetful`, has
+///   dropped any of them from the cache: they stay visible until the power fails, and no later flush saves them.
 /// - *Stuck* I/Os have no effect until they are let go; *gone* fails everything; *bit rot* ([`Disk::rot`]) changes
 ///   stored bytes silently.
 #[derive(Debug)]
@@ -155,6 +159,8 @@ pub struct Disk {
     /// What a power cut leaves for sure.
     media: Pages,
     unflushed: Vec<Unflushed>,
+    /// Visible until a power cut, but dropped from the write cache by a flush that failed.
+    forgotten: Vec<Unflushed>,
     /// Entries ever removed from the front of `unflushed`.
     flushed_count: u64,
     in_flight: Vec<Option<InFlight>>,
@@ -175,6 +181,7 @@ impl Disk {
             view: Pages::new(size),
             media: Pages::new(size),
             unflushed: Vec::new(),
+            forgotten: Vec::new(),
             flushed_count: 0,
             in_flight: Vec::new(),
             free: Vec::new(),
@@ -286,6 +293,11 @@ impl Disk {
         Ok((!self.faults.stuck).then(|| self.ticket(now, IoId(id))))
     }
 
+    /// From now on I/Os get stuck.
+    pub fn set_stuck(&mut self) {
+        self.faults.stuck = true;
+    }
+
     /// Lets stuck I/Os go on; the ones that already had a ticket keep it.
     pub fn unstick(&mut self, now: Instant, had_ticket: impl Fn(IoId) -> bool) -> Vec<Ticket> {
         self.faults.stuck = false;
@@ -351,9 +363,11 @@ impl Disk {
                 self.apply_write(write, *fua, entry.fate.is_err());
             }
             Io::Flush => {
-                if entry.fate.is_ok() {
-                    let count = entry.covers.saturating_sub(self.flushed_count) as usize;
-                    self.make_durable(count);
+                let count = entry.covers.saturating_sub(self.flushed_count) as usize;
+                match entry.fate {
+                    Ok(()) => self.make_durable(count),
+                    Err(_) if self.faults.forgetful => self.forget(count),
+                    Err(_) => {}
                 }
             }
         }
@@ -385,6 +399,18 @@ impl Disk {
             self.reclaim(write);
         }
         self.unflushed = flushed;
+    }
+
+    /// A flush has failed: of what it covered, some was stored all the same, and the rest has left the write cache.
+    fn forget(&mut self, count: usize) {
+        self.flushed_count += count as u64;
+        let rest = self.unflushed.split_off(count);
+        for write in std::mem::replace(&mut self.unflushed, rest) {
+            if self.random.below(2) == 0 {
+                write.put(&mut self.media);
+            }
+            self.forgotten.push(write);
+        }
     }
 
     fn reclaim(&mut self, write: Unflushed) {
@@ -420,10 +446,11 @@ impl Disk {
         self.take_effect(io);
         let entry = self.in_flight[io.0 as usize].take().expect("finished I/Os are in flight");
         self.free.push(io.0);
+        let flush = matches!(entry.io, Io::Flush);
         if let Io::Write { data, .. } = entry.io {
             self.recycle(data);
         }
-        Finished { tag: entry.tag, result: entry.fate, data: entry.read }
+        Finished { tag: entry.tag, result: entry.fate, flush, data: entry.read }
     }
 
     /// The submitter crashed; see the fault model.
@@ -472,6 +499,7 @@ impl Disk {
             }
             write.put(&mut self.media);
         }
+        writes.append(&mut self.forgotten);
         for write in writes {
             self.view.copy_from(&self.media, write.offset, write.length);
             self.reclaim(write);

@@ -311,7 +311,7 @@ impl Driver {
     /// # Errors
     /// If a buffer vanished meanwhile.
     pub fn finish(&mut self, finished: Finished, disk: &mut Disk) -> Result<(EffectId, Outcome), Broken> {
-        let Finished { tag, result, data } = finished;
+        let Finished { tag, result, data, flush: _ } = finished;
         let waiting = self.waiting[tag as usize].take();
         let Waiting { effect, then, uses } = waiting.ok_or_else(|| Broken("an I/O finished twice".into()))?;
         self.free.push(tag);

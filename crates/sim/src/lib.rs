@@ -5,17 +5,23 @@
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
 //! - [`oracle`]: the naive model that judges every answer.
 //!
+//! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
+//!
 //! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
 
 pub mod content;
 pub mod disk;
 pub mod driver;
+pub mod family;
 pub mod oracle;
 pub mod pages;
 pub mod scenario;
+pub mod shrink;
 pub mod trace;
 pub mod workload;
 pub mod world;
 
-pub use scenario::{Crash, CrashKind, Scenario, Style, Trigger, Trouble};
+pub use family::Family;
+pub use scenario::{BadRange, Crash, CrashKind, Scenario, Stuck, Style, Trigger, Trouble, Victim};
+pub use shrink::shrink;
 pub use world::{Failure, Report, run};

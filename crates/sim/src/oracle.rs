@@ -14,6 +14,8 @@ use crate::content::{self, Found, SECTOR};
 const NEVER: u32 = u32::MAX;
 /// Content that the device held before the run: always version 0.
 const INITIAL: u32 = 0;
+/// Zeroes that the backing volume brought when it grew: always version 1.
+const GROWN: u32 = 1;
 
 /// Names one write, discard or write-zeroes.
 pub type Version = u32;
@@ -21,7 +23,7 @@ pub type Version = u32;
 /// A moment of the oracle; grows with every call.
 pub type Moment = u32;
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Op {
     submitted: Moment,
     completed: Moment,
@@ -107,10 +109,11 @@ impl Oracle {
             durable: true,
             acknowledged: true,
         };
+        let grown = Op { count: 0, zero: true, ..initial };
         Self {
             seed,
             now: 1,
-            ops: vec![initial],
+            ops: vec![initial, grown],
             settled: vec![INITIAL; sectors as usize],
             open: vec![0; sectors as usize],
             lists: Vec::new(),
@@ -367,6 +370,21 @@ impl Oracle {
             for sector in op.first..op.first + op.count {
                 self.prune(sector);
             }
+        }
+    }
+
+    /// A flush failed, of a volume that forgets then: what was acknowledged before is promised no more.
+    pub fn fail_flush(&mut self) {
+        self.step();
+        self.unflushed.clear();
+    }
+
+    /// The device has grown: what is new reads as zeroes.
+    pub fn grow(&mut self, sectors: u32) {
+        self.settled.resize(sectors as usize, GROWN);
+        self.open.resize(sectors as usize, 0);
+        if self.any_loss {
+            self.loss.resize(sectors as usize, Loss::No);
         }
     }
 

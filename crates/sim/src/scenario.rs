@@ -48,7 +48,38 @@ pub enum Style {
     Overwrites,
 }
 
-/// I/O errors of a while.
+/// The volume that a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// The backing volume.
+    Backing,
+    /// The caching volume.
+    Cache,
+}
+
+/// I/Os of a volume do not come back for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Which volume.
+    pub victim: Victim,
+    /// Events after which it begins.
+    pub at_event: u32,
+    /// How long it lasts; a crash ends it too.
+    pub lasts: Duration,
+}
+
+/// A range of a volume that cannot be read or written: latent sector errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadRange {
+    /// Which volume.
+    pub victim: Victim,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Faults of a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trouble {
     /// Probability that an I/O on the backing volume fails.
@@ -59,11 +90,28 @@ pub struct Trouble {
     pub until_event: u32,
     /// Events after which the caching volume that is attached then, or next, vanishes for good.
     pub vanish_at: Option<u32>,
+    /// A flush of the backing volume that fails forgets what it covered.
+    pub forgetful: bool,
+    /// I/Os that get stuck, once.
+    pub stuck: Option<Stuck>,
+    /// A range of a volume that fails.
+    pub bad_range: Option<BadRange>,
+    /// Events after which one stored bit of the caching volume's log flips.
+    pub rot_at: Option<u32>,
 }
 
 impl Trouble {
     /// No faults yet.
-    pub const NONE: Self = Self { backing_errors: 0.0, cache_errors: 0.0, until_event: 0, vanish_at: None };
+    pub const NONE: Self = Self {
+        backing_errors: 0.0,
+        cache_errors: 0.0,
+        until_event: 0,
+        vanish_at: None,
+        forgetful: false,
+        stuck: None,
+        bad_range: None,
+        rot_at: None,
+    };
 }
 
 /// One run.
@@ -99,8 +147,10 @@ pub struct Scenario {
     pub backing_latency_max: Duration,
     /// When the run is interrupted, in order.
     pub crashes: Vec<Crash>,
-    /// I/O errors.
+    /// Faults.
     pub trouble: Option<Trouble>,
+    /// The device grows: after so many events, by so many sectors of 512 bytes; in order.
+    pub growths: Vec<(u32, u32)>,
 }
 
 impl Scenario {
@@ -139,7 +189,7 @@ impl Scenario {
         scenario
     }
 
-    /// Bytes of the device.
+    /// Bytes of the device at first.
     #[must_use]
     pub fn size(&self) -> u64 {
         u64::from(self.device_blocks) * 4096 + u64::from(self.tail) * u64::from(self.logical_block)
@@ -168,6 +218,7 @@ impl Scenario {
             backing_latency_max: Duration::from_micros(400),
             crashes: Vec::new(),
             trouble: None,
+            growths: Vec::new(),
         }
     }
 

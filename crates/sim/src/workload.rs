@@ -69,6 +69,11 @@ impl Workload {
         }
     }
 
+    /// The device has grown to `size` bytes.
+    pub fn grow(&mut self, size: u64) {
+        self.size = size;
+    }
+
     fn switch(&mut self) {
         self.left = 4 + self.random.below(24);
         self.write_share = [30, 60, 60, 95][self.random.below(4) as usize];

@@ -4,15 +4,15 @@ mod support;
 
 use surgetank_sim::Scenario;
 
-use support::{check, seeds};
+use support::check;
 
 #[test]
 fn same_seed_same_run() {
     let mut traces = Vec::new();
-    for seed in seeds(40) {
+    for seed in 1..=40 {
         let scenario = Scenario::short(seed).with_random_crashes(3, 400);
-        let first = check("same_seed_same_run", "determinism", &scenario);
-        let second = check("same_seed_same_run", "determinism", &scenario);
+        let first = check(&scenario, "cargo test -p surgetank-sim --test determinism");
+        let second = check(&scenario, "cargo test -p surgetank-sim --test determinism");
         assert_eq!(first, second, "seed {seed} ran in two ways");
         traces.push(first.trace);
     }

@@ -4,18 +4,20 @@ mod support;
 
 use surgetank_sim::{Report, Scenario, Trouble};
 
-use support::{check, seeds};
+use support::check;
+
+const AGAIN: &str = "cargo test -p surgetank-sim --test liveness";
 
 /// `run` ends only when the cache is released; it then compares the whole backing volume with the oracle.
 #[test]
 fn runs_without_faults_end_on_the_backing_volume_alone() {
     let mut total = Report::default();
-    for seed in seeds(300) {
-        let report = check("runs_without_faults_end_on_the_backing_volume_alone", "liveness", &Scenario::short(seed));
+    for seed in 1..=300 {
+        let report = check(&Scenario::short(seed), AGAIN);
         total += &report;
     }
-    for seed in seeds(20) {
-        let report = check("runs_without_faults_end_on_the_backing_volume_alone", "liveness", &Scenario::long(seed));
+    for seed in 1..=20 {
+        let report = check(&Scenario::long(seed), AGAIN);
         total += &report;
     }
     assert_eq!(total.adoptions, total.releases);
@@ -25,10 +27,10 @@ fn runs_without_faults_end_on_the_backing_volume_alone() {
 #[test]
 fn errors_of_the_backing_volume_end_with_the_faults() {
     let mut total = Report::default();
-    for seed in seeds(300) {
+    for seed in 1..=300 {
         let trouble = Trouble { backing_errors: 0.05, until_event: 300, ..Trouble::NONE };
         let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
-        total += &check("errors_of_the_backing_volume_end_with_the_faults", "liveness", &scenario);
+        total += &check(&scenario, AGAIN);
     }
     assert!(total.errors > 0, "no fault was ever seen: {total:?}");
 }
@@ -36,10 +38,10 @@ fn errors_of_the_backing_volume_end_with_the_faults() {
 #[test]
 fn errors_of_the_cache_end_with_the_faults() {
     let mut total = Report::default();
-    for seed in seeds(300) {
+    for seed in 1..=300 {
         let trouble = Trouble { cache_errors: 0.02, until_event: 400, ..Trouble::NONE };
         let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
-        total += &check("errors_of_the_cache_end_with_the_faults", "liveness", &scenario);
+        total += &check(&scenario, AGAIN);
     }
     assert!(total.failures > 0, "no cache ever failed: {total:?}");
 }
@@ -48,11 +50,11 @@ fn errors_of_the_cache_end_with_the_faults() {
 #[test]
 fn a_vanished_cache_loses_what_it_alone_had() {
     let mut total = Report::default();
-    for seed in seeds(1000) {
+    for seed in 1..=1000 {
         let scenario = if seed % 4 == 0 { Scenario::overwriting(seed) } else { Scenario::short(seed) };
         let trouble = Trouble { vanish_at: Some(40 + (seed % 200) as u32), ..Trouble::NONE };
         let scenario = Scenario { trouble: Some(trouble), ..scenario };
-        total += &check("a_vanished_cache_loses_what_it_alone_had", "liveness", &scenario);
+        total += &check(&scenario, AGAIN);
     }
     assert!(total.losses > 50, "nothing was ever lost: {total:?}");
 }

@@ -7,7 +7,7 @@ use surgetank_cache::{Attach, Engine, Epoch, Event, Mode, Owner, Stage};
 use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 
 use crate::content::SECTOR;
-use crate::disk::{Disk, Faults, Latency};
+use crate::disk::{Disk, Latency};
 use crate::workload::Wish;
 use crate::world::{Happening, Phase, SWEEP, Step, World, config};
 
@@ -167,23 +167,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The caching volume is pulled out, when the scenario says so.
-    pub(super) fn vanish(&mut self) -> Step {
-        let due = self.scenario.trouble.and_then(|trouble| trouble.vanish_at);
-        let Some(cache) = self.disks.cache.as_mut().filter(|_| !self.vanished) else { return Ok(()) };
-        if self.vanishes_left == 0 || due.is_none_or(|due| self.report.events < u64::from(due)) {
-            return Ok(());
-        }
-        self.vanishes_left -= 1;
-        self.vanished = true;
-        cache.set_faults(Faults { gone: true, ..Faults::default() });
-        // The kernel says so sometimes; else the engine finds out by errors.
-        if self.random.below(2) == 0 {
-            self.engine.cache_gone(self.now);
-        }
-        Ok(())
-    }
-
     /// The oracle hears which ranges the owner record gives up.
     pub(super) fn note_loss(&mut self) -> Step {
         let Owner::Lost { ranges, .. } = &self.owner else {
@@ -228,16 +211,6 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Sets the faults that the scenario wants now.
-    pub(super) fn apply_trouble(&mut self) {
-        let trouble = self.scenario.trouble.filter(|_| self.faulty);
-        let faults = |error_probability| Faults { error_probability, ..Faults::default() };
-        self.disks.backing.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.backing_errors)));
-        if let Some(cache) = self.disks.cache.as_mut().filter(|_| !self.vanished) {
-            cache.set_faults(faults(trouble.map_or(0.0, |trouble| trouble.cache_errors)));
-        }
-    }
-
     /// The application has ended: flush, release, read everything back; one thing at a time. True if it did one.
     pub(super) fn settle(&mut self) -> Step<bool> {
         if !self.outstanding.is_empty() || self.recovering {
@@ -272,7 +245,7 @@ impl World<'_> {
 
     /// One operation over the whole device.
     fn submit_all(&mut self, operation: Operation) {
-        let size = self.scenario.size();
+        let size = self.size;
         for offset in (0..size).step_by(SWEEP as usize) {
             self.submit(Wish { operation, offset, length: SWEEP.min(size - offset) });
         }
@@ -295,7 +268,7 @@ impl World<'_> {
 
     /// A device as a starting daemon finds it.
     pub(super) fn start_engine(&mut self) -> Step {
-        let config = config(self.scenario);
+        let config = config(self.scenario, self.size);
         self.engine = match self.owner.clone() {
             Owner::Backing => {
                 if let Some(cache) = self.disks.cache.take() {

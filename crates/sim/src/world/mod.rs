@@ -1,6 +1,7 @@
 //! One run in virtual time: the engine, its driver and volumes, an application, a controller, crashes and restarts.
 
 mod control;
+mod faults;
 mod restart;
 
 use std::cmp::Ordering;
@@ -55,6 +56,14 @@ pub struct Report {
     pub hit_bytes: u64,
     /// Bytes that found the cache full, as sampled.
     pub evicted_bytes: u64,
+    /// Times that I/Os got stuck.
+    pub stuck: u32,
+    /// Stored bits that flipped.
+    pub rotten: u32,
+    /// Flushes of the backing volume that failed and forgot.
+    pub forgotten: u32,
+    /// Times that the device grew.
+    pub growths: u32,
     /// Fingerprint of the run.
     pub trace: u64,
 }
@@ -78,6 +87,10 @@ impl AddAssign<&Report> for Report {
         self.split_bytes += other.split_bytes;
         self.hit_bytes += other.hit_bytes;
         self.evicted_bytes += other.evicted_bytes;
+        self.stuck += other.stuck;
+        self.rotten += other.rotten;
+        self.forgotten += other.forgotten;
+        self.growths += other.growths;
     }
 }
 
@@ -107,6 +120,7 @@ enum Happening {
     Submit,
     Control,
     Recover,
+    Unstick(Target),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +175,9 @@ fn say(broken: Broken) -> String {
 
 struct World<'a> {
     scenario: &'a Scenario,
+    /// Bytes of the device now.
+    size: u64,
+    growths: VecDeque<(u32, u32)>,
     random: Random,
     now: Instant,
     queue: BinaryHeap<Scheduled>,
@@ -207,6 +224,12 @@ struct World<'a> {
     accepting: bool,
     /// Everything was overwritten after a loss.
     healed: bool,
+    /// I/Os have been stuck.
+    was_stuck: bool,
+    /// A bit of the caching volume has flipped.
+    rotten: bool,
+    /// A flush of the backing volume failed, and no flush of the application has said so yet.
+    flush_failed: bool,
     sampled: Option<Status>,
     trace: Trace,
     report: Report,
@@ -254,10 +277,12 @@ impl<'a> World<'a> {
         }
         let mut world = Self {
             scenario,
+            size,
+            growths: scenario.growths.iter().copied().collect(),
             now: Instant::ZERO,
             queue: BinaryHeap::new(),
             order: 0,
-            engine: Engine::new(config(scenario)),
+            engine: Engine::new(config(scenario, size)),
             driver: Driver::default(),
             disks: Disks { backing, cache: None },
             spare: None,
@@ -288,6 +313,9 @@ impl<'a> World<'a> {
             lost: false,
             accepting: false,
             healed: false,
+            was_stuck: false,
+            rotten: false,
+            flush_failed: false,
             sampled: None,
             trace: Trace::default(),
             report: Report::default(),
@@ -376,7 +404,7 @@ impl<'a> World<'a> {
             self.faulty = false;
             self.apply_trouble();
         }
-        self.vanish()?;
+        self.strike()?;
         self.pump()?;
         self.check_status()?;
         Ok(true)
@@ -388,10 +416,15 @@ impl<'a> World<'a> {
             Happening::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
-                if finished.result.is_err() {
+                let flush_failed = finished.flush && finished.result.is_err() && target == Target::Backing;
+                let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
+                if matches!(outcome, Outcome::Failed(_)) {
                     self.faults_until = self.next_request;
                 }
-                let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
+                if flush_failed {
+                    self.flush_failed = true;
+                    self.report.forgotten += u32::from(self.is_forgetful());
+                }
                 self.engine.complete(self.now, effect, outcome);
             }
             Happening::OwnerPersisted => {
@@ -402,6 +435,7 @@ impl<'a> World<'a> {
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
+            Happening::Unstick(target) => self.unstick(target),
         }
         Ok(())
     }
@@ -497,9 +531,9 @@ impl<'a> World<'a> {
         }
         let wish = match self.sweep {
             Some(offset) => {
-                let length = SWEEP.min(self.scenario.size() - offset);
+                let length = SWEEP.min(self.size - offset);
                 let end = offset + length;
-                self.sweep = (end < self.scenario.size()).then_some(end);
+                self.sweep = (end < self.size).then_some(end);
                 Wish { operation: Operation::Read, offset, length }
             }
             None if self.left == 0 => {
@@ -556,7 +590,8 @@ impl<'a> World<'a> {
             // A partial write of a lost block cannot be merged with what is lost.
             let (first_block, end_block) = (first & !7, (first + count).next_multiple_of(8));
             let lost = error == ReplyError::Io && self.oracle.is_lost(first_block, end_block - first_block);
-            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept);
+            let flush = request.operation == Operation::Flush && std::mem::take(&mut self.flush_failed);
+            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept) || flush;
             if !excused {
                 return Err(format!("{request:?} failed with {error:?}, but no volume has a fault"));
             }
@@ -574,9 +609,13 @@ impl<'a> World<'a> {
                 Ok(())
             }
             Expect::Flush(moment) => {
-                if result.is_ok() {
-                    self.oracle.end_flush(moment);
-                    self.flushed = self.final_flush == Some(id);
+                match result {
+                    Ok(()) => {
+                        self.oracle.end_flush(moment);
+                        self.flushed = self.final_flush == Some(id);
+                    }
+                    Err(_) if self.is_forgetful() => self.oracle.fail_flush(),
+                    Err(_) => {}
                 }
                 Ok(())
             }
@@ -591,7 +630,7 @@ impl<'a> World<'a> {
 
     /// Whether faults may explain what the engine does now.
     fn faulty_lately(&self) -> bool {
-        self.faults_until > 0 || self.failing || self.vanished
+        self.rotten || self.faults_until > 0 || self.failing || self.vanished
     }
 }
 
@@ -599,9 +638,9 @@ fn backing_latency(scenario: &Scenario) -> Latency {
     Latency { max: scenario.backing_latency_max, ..Latency::default() }
 }
 
-fn config(scenario: &Scenario) -> Config {
+fn config(scenario: &Scenario, size: u64) -> Config {
     Config {
-        size: scenario.size(),
+        size,
         logical_block: scenario.logical_block,
         backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
     }

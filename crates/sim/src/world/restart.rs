@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::Owner;
+use surgetank_cache::{Owner, Target};
 
 use crate::driver::Driver;
 use crate::scenario::CrashKind;
@@ -35,6 +35,10 @@ impl World<'_> {
             }
         }
         self.trace.add(u64::from(kind == CrashKind::Daemon));
+        if self.is_forgetful() && std::mem::take(&mut self.flush_failed) {
+            // Nobody is left who could tell the application.
+            self.oracle.fail_flush();
+        }
         self.forget();
         self.start_engine()?;
         if matches!(self.owner, Owner::Lost { .. }) {
@@ -57,6 +61,10 @@ impl World<'_> {
         self.final_flush = None;
         self.flushed = false;
         self.swept = false;
+        // A restart waits for the I/Os of the process before it.
+        for target in [Target::Backing, Target::Cache] {
+            self.unstick(target);
+        }
         self.arm();
         self.idle_ticks = 0;
     }

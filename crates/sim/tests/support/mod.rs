@@ -1,28 +1,25 @@
 //! What the tests of the world share.
 
-use surgetank_sim::{Report, Scenario, run};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs one scenario; a failure, also a panic of the engine, names the command that reproduces it.
-pub fn check(test: &str, file: &str, scenario: &Scenario) -> Report {
-    let again = || {
-        let seed = scenario.seed;
-        format!("reproduce: SURGETANK_SEED={seed} cargo test -p surgetank-sim --test {file} -- --exact {test}")
-    };
-    match std::panic::catch_unwind(|| run(scenario)) {
-        Ok(Ok(report)) => report,
-        Ok(Err(failure)) => panic!("{failure}\n  {}", again()),
-        Err(_) => panic!("seed {}: the engine panicked\n  {scenario:?}\n  {}", scenario.seed, again()),
+use surgetank_sim::{Report, Scenario, run, shrink};
+
+/// Why a run failed: a broken promise, or a panic.
+fn failure(scenario: &Scenario) -> Option<String> {
+    match catch_unwind(AssertUnwindSafe(|| run(scenario))) {
+        Ok(Ok(_)) => None,
+        Ok(Err(failure)) => Some(failure.to_string()),
+        Err(_) => Some(format!("seed {}: the engine panicked\n  scenario: {scenario:?}", scenario.seed)),
     }
 }
 
-/// The seeds of a test: `count` of them, or the one of the environment variable `SURGETANK_SEED`; `SURGETANK_RUNS`
-/// sets another count and `SURGETANK_FIRST` another first seed, for long searches.
-#[allow(clippy::disallowed_methods, reason = "the tests, not the world, are told by the environment what to run")]
-pub fn seeds(count: u64) -> impl Iterator<Item = u64> {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let (first, count) = match number("SURGETANK_SEED") {
-        Some(seed) => (seed, 1),
-        None => (number("SURGETANK_FIRST").unwrap_or(1), number("SURGETANK_RUNS").unwrap_or(count)),
-    };
-    first..first + count
+/// Runs one scenario; a failure, also a panic of the engine, is shrunk, and `again` names the command that reproduces it.
+pub fn check(scenario: &Scenario, again: &str) -> Report {
+    if let Ok(Ok(report)) = catch_unwind(AssertUnwindSafe(|| run(scenario))) {
+        return report;
+    }
+    let first = failure(scenario).unwrap_or_else(|| "it failed once and then not: the run is not deterministic".into());
+    let small = shrink(scenario, |candidate| failure(candidate).is_some());
+    let smallest = failure(&small).unwrap_or_default();
+    panic!("{first}\n  reproduce: {again}\n  shrunk: {smallest}");
 }
