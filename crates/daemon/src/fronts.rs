@@ -79,7 +79,7 @@ fn make_directory(directory: &Path) -> Result<(), String> {
 
 fn nbd(export: front::Export, socket: &Path) -> Result<Opened, String> {
     socket.parent().map_or(Ok(()), make_directory)?;
-    let config = NbdConfig { export, unix: Some(socket.to_owned()), tcp: None, limits: Limits::default() };
+    let config = NbdConfig { export, unix: Some(socket.to_owned()), tcp: None, tls: None, limits: Limits::default() };
     let front = NbdFront::open(config).map_err(|error| error.to_string())?;
     let address = front.address();
     Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address) })

@@ -28,7 +28,7 @@ fn main() -> Result<(), FrontError> {
     let stop = Arc::new(AtomicBool::new(false));
     match kind.as_str() {
         "nbd" => {
-            let config = NbdConfig { export, unix: Some(place), tcp: None, limits: Limits::default() };
+            let config = NbdConfig { export, unix: Some(place), tcp: None, tls: None, limits: Limits::default() };
             let front = NbdFront::open(config)?;
             println!("{}", front.address());
             let thread = start(front, size, &stop);

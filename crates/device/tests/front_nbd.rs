@@ -25,6 +25,7 @@ fn config(socket: &Path, size: usize, logical_block: u32) -> NbdConfig {
         export: Export { name: "data".into(), size: size as u64, logical_block },
         unix: Some(socket.to_owned()),
         tcp: None,
+        tls: None,
         limits: Limits::default(),
     }
 }

@@ -50,8 +50,12 @@ fn options() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn shake(pieces: &[&[u8]]) -> (Vec<u8>, usize, bool) {
+/// What was said, how much of the input was used, and how it ended, if it did.
+fn shake(pieces: &[&[u8]], tls: bool) -> (Vec<u8>, usize, Option<Progress>) {
     let mut handshake = Handshake::new(export());
+    if tls {
+        handshake = handshake.requiring_tls();
+    }
     let (mut out, mut pending, mut used_total) = (Vec::new(), Vec::new(), 0);
     handshake.greet(&mut out);
     for piece in pieces {
@@ -64,13 +68,14 @@ fn shake(pieces: &[&[u8]]) -> (Vec<u8>, usize, bool) {
             match progress {
                 Progress::More => break,
                 Progress::Continue => {}
-                Progress::Transmission(_) => return (out, used_total, true),
-                Progress::Close => return (out, used_total, false),
+                Progress::Tls | Progress::Transmission(_) | Progress::Close => {
+                    return (out, used_total, Some(progress));
+                }
             }
         }
         assert!(pending.len() <= 16 + (16 << 10), "what waits is bounded");
     }
-    (out, used_total, false)
+    (out, used_total, None)
 }
 
 fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
@@ -140,9 +145,22 @@ proptest! {
 
     #[test]
     fn any_handshake(bytes in options(), cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8)) {
-        let whole = shake(&[&bytes]);
+        let whole = shake(&[&bytes], false);
+        prop_assert_ne!(whole.2, Some(Progress::Tls), "not offered");
         prop_assert!(whole.0.len() <= 64 + 8 * bytes.len() + 4096, "{} bytes out for {}", whole.0.len(), bytes.len());
-        prop_assert_eq!(shake(&cut(&bytes, &cuts)), whole);
+        prop_assert_eq!(shake(&cut(&bytes, &cuts), false), whole);
+    }
+
+    #[test]
+    fn nothing_is_told_before_tls(
+        bytes in options(),
+        cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        let whole = shake(&[&bytes], true);
+        prop_assert!(!matches!(whole.2, Some(Progress::Transmission(_))));
+        let told = |secret: &[u8]| whole.0.windows(secret.len()).any(|window| window == secret);
+        prop_assert!(!told(b"data") && !told(b"base:") && !told(&(1u64 << 20).to_be_bytes()));
+        prop_assert_eq!(shake(&cut(&bytes, &cuts), true), whole);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! One connection: its socket, what has arrived and what waits to be sent.
 
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 use super::handshake::Handshake;
+use super::stream::Stream;
+use super::tls::Credentials;
 use super::transmission::Receiver;
 use crate::buffer::Buffer;
 
@@ -45,7 +47,9 @@ pub(super) enum Phase {
 /// A connection and what it holds of our memory.
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: OwnedFd,
+    stream: Stream,
+    /// When it came.
+    pub(super) since: Instant,
     pub(super) phase: Phase,
     input: Box<[u8]>,
     start: usize,
@@ -78,7 +82,8 @@ impl Connection {
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
         let mut connection = Self {
-            socket,
+            stream: Stream::Plain(socket),
+            since: Instant::now(),
             phase: Phase::Handshake(handshake),
             input: vec![0; INPUT_LENGTH].into_boxed_slice(),
             start: 0,
@@ -126,8 +131,7 @@ impl Connection {
         let behind = if data >= LARGE_DATA { INPUT_BEHIND_DATA } else { INPUT_LENGTH };
         let spare = &mut self.input[self.end..behind.max(self.end)];
         let asked = data + spare.len();
-        let read = rustix::io::readv(&self.socket, &mut [IoSliceMut::new(room), IoSliceMut::new(spare)]);
-        let read = match read {
+        let read = match self.stream.read([room, spare]) {
             Ok(0) if asked > 0 => return Fate::Lost,
             Ok(read) => read,
             Err(Errno::AGAIN) => {
@@ -138,7 +142,7 @@ impl Connection {
             Err(_) => return Fate::Lost,
         };
         // A short read emptied the socket: the next byte raises a new event. The end of the stream would not.
-        if read < asked && !self.hung_up {
+        if read < asked && !self.hung_up && self.stream.short_reads_mean_empty() {
             self.readable = false;
         }
         if let Phase::Transmission(receiver) = &mut self.phase {
@@ -173,7 +177,18 @@ impl Connection {
 
     /// Whether everything queued is sent.
     pub(super) fn is_drained(&self) -> bool {
-        self.output.is_empty()
+        self.output.is_empty() && !self.stream.is_waiting()
+    }
+
+    /// Goes on under TLS once the answer that says so has left. Words that came before that answer are nobody's: a third
+    /// party may have slipped them in, to be taken for the client's own. A client that waits, as it must, has no others
+    /// on the way and room for the answer.
+    pub(super) fn begin_tls(&mut self, credentials: &Credentials) -> Fate {
+        if self.end > self.start || self.send() == Fate::Lost || !self.is_drained() {
+            return Fate::Lost;
+        }
+        self.stream.begin_tls(credentials);
+        Fate::Open
     }
 
     /// Bytes of heads that wait to be sent.
@@ -201,10 +216,17 @@ impl Connection {
                 *slice = IoSlice::new(&bytes[skip..]);
                 count += 1;
             }
-            match sendmsg(&self.socket, &slices[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL) {
+            match self.stream.write(&slices[..count]) {
                 Ok(sent) => self.count_sent(sent),
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
+                Err(_) => return Fate::Lost,
+            }
+        }
+        if self.writable {
+            match self.stream.flush() {
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.writable = false,
                 Err(_) => return Fate::Lost,
             }
         }

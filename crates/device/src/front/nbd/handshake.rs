@@ -21,6 +21,8 @@ pub enum Progress {
     More,
     /// An option was answered; the input may hold more.
     Continue,
+    /// TLS begins once the output is sent; everything after that is told under it.
+    Tls,
     /// The client chose the export.
     Transmission(Session),
     /// The connection ends once the output is sent.
@@ -35,11 +37,20 @@ enum State {
     Closed,
 }
 
+/// What is demanded of the connection, and what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tls {
+    NotOffered,
+    Required,
+    Established,
+}
+
 /// The server's side of a handshake.
 #[derive(Debug)]
 pub struct Handshake {
     export: Export,
     state: State,
+    tls: Tls,
     no_zeroes: bool,
     structured: bool,
     allocation_context: bool,
@@ -49,7 +60,21 @@ impl Handshake {
     /// For one export, which is also the default one (the empty name).
     #[must_use]
     pub fn new(export: Export) -> Self {
-        Self { export, state: State::ClientFlags, no_zeroes: false, structured: false, allocation_context: false }
+        Self {
+            export,
+            state: State::ClientFlags,
+            tls: Tls::NotOffered,
+            no_zeroes: false,
+            structured: false,
+            allocation_context: false,
+        }
+    }
+
+    /// Says nothing of the export before TLS is begun ("FORCEDTLS").
+    #[must_use]
+    pub fn requiring_tls(mut self) -> Self {
+        self.tls = Tls::Required;
+        self
     }
 
     /// Appends what the server says first.
@@ -123,6 +148,13 @@ impl Handshake {
 
     fn answer_option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
         match option {
+            option::STARTTLS if self.tls != Tls::NotOffered => return self.start_tls(data, out),
+            // There is no answer to this one but the export.
+            option::EXPORT_NAME if self.tls == Tls::Required => return Progress::Close,
+            option if self.tls == Tls::Required && option != option::ABORT => {
+                answer(out, option, option_reply::ERROR_TLS_REQUIRED, b"this server wants TLS first");
+                return Progress::Continue;
+            }
             option::EXPORT_NAME => return self.export_name(data, out),
             option::ABORT => {
                 answer(out, option, option_reply::ACK, &[]);
@@ -147,6 +179,16 @@ impl Handshake {
             _ => answer(out, option, option_reply::ERROR_UNSUPPORTED, &[]),
         }
         Progress::Continue
+    }
+
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        if self.tls == Tls::Established || !data.is_empty() {
+            answer(out, option::STARTTLS, option_reply::ERROR_INVALID, b"TLS begins once, and the option is empty");
+            return Progress::Continue;
+        }
+        self.tls = Tls::Established;
+        answer(out, option::STARTTLS, option_reply::ACK, &[]);
+        Progress::Tls
     }
 
     fn is_ours(&self, name: &[u8]) -> bool {

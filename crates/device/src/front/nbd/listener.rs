@@ -1,4 +1,4 @@
-//! Where clients connect: a Unix socket, loopback TCP.
+//! Where clients connect: a Unix socket, TCP.
 
 use std::fs;
 use std::io;
@@ -70,12 +70,13 @@ fn remove_stale(path: &Path) -> Result<(), FrontError> {
     }
 }
 
-/// Listens on a loopback address; gives the address with the port that was chosen for port 0.
-pub(super) fn bind_tcp(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), FrontError> {
-    if !address.ip().is_loopback() {
+/// Listens on an address, which is a loopback one unless TLS secures the connections; gives the address with the port
+/// that was chosen for port 0.
+pub(super) fn bind_tcp(address: SocketAddr, secured: bool) -> Result<(OwnedFd, SocketAddr), FrontError> {
+    if !secured && !address.ip().is_loopback() {
         return Err(FrontError(format!(
             "refusing to serve NBD on {address}: the connection would be neither encrypted nor authenticated; \
-             use 127.0.0.1, [::1] or a Unix socket, through an SSH tunnel if the client is elsewhere"
+             configure TLS (tls_certificates), or use 127.0.0.1, [::1] or a Unix socket"
         )));
     }
     let failed = |error: rustix::io::Errno| {

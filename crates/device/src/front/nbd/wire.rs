@@ -31,6 +31,8 @@ pub mod option {
     pub const ABORT: u32 = 2;
     /// List exports.
     pub const LIST: u32 = 3;
+    /// Go on under TLS.
+    pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
     /// Choose an export.
@@ -57,6 +59,8 @@ pub mod option_reply {
     pub const ERROR_UNSUPPORTED: u32 = (1 << 31) | 1;
     /// The option's data make no sense.
     pub const ERROR_INVALID: u32 = (1 << 31) | 3;
+    /// TLS must be begun first.
+    pub const ERROR_TLS_REQUIRED: u32 = (1 << 31) | 5;
     /// No such export.
     pub const ERROR_UNKNOWN: u32 = (1 << 31) | 6;
     /// The option's data are too long.
