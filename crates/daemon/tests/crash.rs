@@ -6,17 +6,14 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::child::{self, Running};
 use common::{Machine, Nbd, Shape, eventually, pattern};
-use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
+use surgetank_daemon::{Phase, Request};
 use surgetank_model::random::Random;
 
-const CONFIG: &str = "SURGETANK_TEST_CONFIG";
-const CRASH_AT: &str = "SURGETANK_CRASH_AT";
 const BLOCK: usize = 64 << 10;
 const BLOCKS: u64 = 128;
 
@@ -72,70 +69,7 @@ const POINTS_OF_RECOVERY: &[&str] = &[
 /// Not a test by itself: the daemon that the others kill.
 #[test]
 fn daemon_in_a_child() {
-    let Some(file) = std::env::var_os(CONFIG) else { return };
-    let daemon = Daemon::start(Config::load(Path::new(&file)).unwrap()).unwrap_or_else(|error| panic!("{error}"));
-    while !daemon.wait_stop(Duration::from_secs(600)) {}
-    daemon.stop();
-}
-
-struct Running {
-    child: Child,
-    client: Client,
-    socket: PathBuf,
-}
-
-impl Running {
-    fn start(machine: &Machine, crash_at: Option<&str>) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
-        command.env(CONFIG, machine.path("config.toml")).env_remove(CRASH_AT);
-        if let Some(point) = crash_at {
-            command.env(CRASH_AT, point);
-        }
-        let log = std::fs::File::create(machine.path("log")).unwrap();
-        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let client = Client::new(machine.path("run/control.sock"));
-        let mut running = Self { child, client, socket: machine.path("run/data.sock") };
-        eventually("the daemon answers or has died", || running.client.status().is_ok() || running.dead());
-        running
-    }
-
-    fn dead(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
-    }
-
-    fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn was_killed(&mut self) -> bool {
-        self.child.wait().unwrap().signal() == Some(9)
-    }
-
-    fn phase(&self) -> Option<Phase> {
-        self.client.status().ok().map(|status| status.devices[0].phase)
-    }
-
-    fn nbd(&mut self) -> Option<Nbd> {
-        let mut nbd = None;
-        eventually("the export answers or the daemon has died", || {
-            nbd = Nbd::connect(&self.socket).ok();
-            nbd.is_some() || self.dead()
-        });
-        nbd
-    }
-
-    fn stop(mut self) {
-        self.client.ask(&Request::Stop).unwrap();
-        assert!(self.child.wait().unwrap().success(), "a clean stop");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
-    }
+    child::serve_if_asked();
 }
 
 /// What the device must hold: for each block the versions that may be read.

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+pub mod child;
+pub mod writers;
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -78,6 +81,14 @@ impl Machine {
     /// How many volumes are rented.
     pub fn rented(&self) -> usize {
         images(&self.path("volumes"))
+    }
+}
+
+impl Machine {
+    /// What the local provider remembers.
+    pub fn records(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path("volumes/state")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
     }
 }
 
@@ -190,6 +201,12 @@ impl Nbd {
 
     pub fn trim(&mut self, offset: u64, length: u32) -> io::Result<()> {
         self.request(4, 0, offset, length, &[])?;
+        self.reply()
+    }
+
+    /// A write that is durable when it is answered.
+    pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.request(1, 1, offset, data.len() as u32, data)?;
         self.reply()
     }
 

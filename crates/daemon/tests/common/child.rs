@@ -1,0 +1,83 @@
+//! The daemon in a child process: the test program itself, at its test `daemon_in_a_child`.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
+
+use super::{Machine, Nbd, eventually};
+
+const CONFIG: &str = "SURGETANK_TEST_CONFIG";
+const CRASH_AT: &str = "SURGETANK_CRASH_AT";
+
+/// What the test `daemon_in_a_child` of every test program does: nothing, unless it was started by [`Running`].
+pub fn serve_if_asked() {
+    let Some(file) = std::env::var_os(CONFIG) else { return };
+    let daemon = Daemon::start(Config::load(Path::new(&file)).unwrap()).unwrap_or_else(|error| panic!("{error}"));
+    while !daemon.wait_stop(Duration::from_secs(600)) {}
+    daemon.stop();
+}
+
+/// A daemon that can be killed. Dropping it kills it.
+pub struct Running {
+    pub child: Child,
+    pub client: Client,
+    /// Of the device `data`.
+    pub socket: PathBuf,
+}
+
+impl Running {
+    pub fn start(machine: &Machine, crash_at: Option<&str>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.env(CONFIG, machine.path("config.toml")).env_remove(CRASH_AT);
+        if let Some(point) = crash_at {
+            command.env(CRASH_AT, point);
+        }
+        let log = std::fs::File::create(machine.path("log")).unwrap();
+        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let client = Client::new(machine.path("run/control.sock"));
+        let mut running = Self { child, client, socket: machine.path("run/data.sock") };
+        eventually("the daemon answers or has died", || running.client.status().is_ok() || running.dead());
+        running
+    }
+
+    pub fn dead(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub fn was_killed(&mut self) -> bool {
+        self.child.wait().unwrap().signal() == Some(9)
+    }
+
+    pub fn phase(&self) -> Option<Phase> {
+        self.client.status().ok().map(|status| status.devices[0].phase)
+    }
+
+    pub fn nbd(&mut self) -> Option<Nbd> {
+        let mut nbd = None;
+        eventually("the export answers or the daemon has died", || {
+            nbd = Nbd::connect(&self.socket).ok();
+            nbd.is_some() || self.dead()
+        });
+        nbd
+    }
+
+    pub fn stop(mut self) {
+        self.client.ask(&Request::Stop).unwrap();
+        assert!(self.child.wait().unwrap().success(), "a clean stop");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
