@@ -1,5 +1,8 @@
 //! A thread that serves a front from memory, as a daemon's shard would from an engine.
 
+pub mod client;
+pub mod pki;
+
 use std::collections::VecDeque;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
