@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["model", "cache", "policy"]),
     ("daemon", &["model", "cache", "policy", "provider", "device"]),
     ("cli", &["model", "cache", "provider", "device", "sim", "daemon"]),
+    ("fuzz", &["model", "cache", "provider", "device", "daemon"]),
 ];
 
 const PREFIX: &str = "surgetank-";

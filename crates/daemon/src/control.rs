@@ -204,7 +204,18 @@ fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
         return answer(stream, Err("only root and the daemon's own user may control it".to_owned()));
     }
     stream.set_read_timeout(Some(READ_PATIENCE))?;
-    let mut reader = BufReader::new(stream);
+    converse(BufReader::new(stream), stream, &**handler)
+}
+
+/// Answers the requests of one client, a line each, until it leaves.
+///
+/// # Errors
+/// Whatever reading and writing answer; a line that is no text ends the conversation.
+pub fn converse(
+    mut reader: impl BufRead,
+    mut writer: impl Write,
+    handler: &dyn Fn(Request) -> Result<Value, String>,
+) -> io::Result<()> {
     loop {
         let mut line = String::new();
         if reader.by_ref().take(REQUEST_MAX).read_line(&mut line)? == 0 {
@@ -214,21 +225,21 @@ fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
             Ok(request) => handler(request),
             Err(error) => Err(format!("not a request: {error}")),
         };
-        answer(stream, result)?;
+        answer(&mut writer, result)?;
         if !line.ends_with('\n') {
             return Ok(());
         }
     }
 }
 
-fn answer(mut stream: &UnixStream, result: Result<Value, String>) -> io::Result<()> {
+fn answer(mut writer: impl Write, result: Result<Value, String>) -> io::Result<()> {
     let response = match result {
         Ok(value) => Response::Ok(value),
         Err(error) => Response::Error(error),
     };
     let mut line = serde_json::to_vec(&response)?;
     line.push(b'\n');
-    stream.write_all(&line)
+    writer.write_all(&line)
 }
 
 /// Why a daemon did not do what it was asked.

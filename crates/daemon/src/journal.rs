@@ -85,6 +85,28 @@ pub struct State {
     pub totals: Totals,
 }
 
+impl State {
+    /// Reads what a file holds.
+    ///
+    /// # Errors
+    /// Why it is no journal.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let state: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if state.version != VERSION {
+            return Err(format!("it has version {}, this daemon knows {VERSION}", state.version));
+        }
+        Ok(state)
+    }
+
+    /// The journal as its file holds it.
+    ///
+    /// # Errors
+    /// If something in it has no place in JSON.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec_pretty(self).map_err(io::Error::other)
+    }
+}
+
 /// The journal of one device on disk.
 #[derive(Debug)]
 pub struct Journal {
@@ -104,13 +126,7 @@ impl Journal {
         };
         let state = match files::read(&path)? {
             None => State { version: VERSION, ..State::default() },
-            Some(bytes) => {
-                let state: State = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-                if state.version != VERSION {
-                    return Err(damaged(format!("it has version {}, this daemon knows {VERSION}", state.version)));
-                }
-                state
-            }
+            Some(bytes) => State::decode(&bytes).map_err(damaged)?,
         };
         Ok(Self { path, state })
     }
@@ -128,7 +144,7 @@ impl Journal {
     pub fn update(&mut self, change: impl FnOnce(&mut State)) -> io::Result<()> {
         let mut state = self.state.clone();
         change(&mut state);
-        let bytes = serde_json::to_vec_pretty(&state).map_err(io::Error::other)?;
+        let bytes = state.encode()?;
         files::write_atomically(&self.path, &bytes)?;
         self.state = state;
         Ok(())

@@ -54,7 +54,9 @@ enum Kind {
 }
 
 impl OwnerRecord {
-    fn encode(&self) -> Vec<u8> {
+    /// The record as its file holds it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let (owner, epoch, lost_ranges) = match &self.owner {
             Owner::Backing => (Kind::Backing, None, Vec::new()),
             Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string()), Vec::new()),
@@ -64,7 +66,11 @@ impl OwnerRecord {
         serde_json::to_vec_pretty(&written).expect("a record of strings and numbers is always JSON")
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads what a file holds.
+    ///
+    /// # Errors
+    /// Why it is no record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let written: Written = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if written.version != VERSION {
             return Err(format!("it has version {}, this daemon knows {VERSION}", written.version));
@@ -84,7 +90,8 @@ impl OwnerRecord {
 #[must_use]
 pub fn parse_epoch(text: &str) -> Option<Epoch> {
     let mut epoch = Epoch::default();
-    if text.len() != 32 || !text.is_ascii() {
+    // `from_str_radix` would take a sign as well.
+    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     for (index, byte) in epoch.0.iter_mut().enumerate() {

@@ -1,0 +1,90 @@
+//! What people and other processes write to us as text: configuration, control requests, state files, quantities.
+
+use std::path::Path;
+
+use surgetank_daemon::control::{Request, converse};
+use surgetank_daemon::journal::State;
+use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
+use surgetank_daemon::{Config, StatusReport};
+use surgetank_model::catalog::Catalog;
+use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes, Iops};
+
+/// The daemon's configuration file.
+pub fn config(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match Config::from_text(Path::new("file.toml"), &text) {
+        Ok(config) => assert!(!config.devices.is_empty()),
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
+        }
+    }
+}
+
+/// The control socket, both its ends.
+pub fn control(data: &[u8]) {
+    let mut answers = Vec::new();
+    let mut asked = 0;
+    let handler = |request: Request| {
+        let text = serde_json::to_string(&request).expect("a request is JSON");
+        assert_eq!(serde_json::from_str::<Request>(&text).ok(), Some(request));
+        serde_json::from_str(&text).map_err(|error| error.to_string())
+    };
+    // Errors end the conversation: bytes that are no text.
+    let ended = converse(data, &mut answers, &handler);
+    for line in answers.split_inclusive(|byte| *byte == b'\n') {
+        assert!(serde_json::from_slice::<serde_json::Value>(line).is_ok(), "an answer is a line of JSON");
+        asked += 1;
+    }
+    let lines = data.split_inclusive(|byte| *byte == b'\n').count();
+    assert!(asked <= lines && (ended.is_err() || asked == lines || data.len() > 64 << 10));
+    if let Ok(report) = serde_json::from_slice::<StatusReport>(data) {
+        serde_json::to_string(&report).expect("a report is JSON");
+    }
+}
+
+/// The files in the state directory.
+pub fn state(data: &[u8]) {
+    if let Ok(record) = OwnerRecord::decode(data) {
+        assert_eq!(OwnerRecord::decode(&record.encode()), Ok(record));
+    }
+    if let Ok(state) = State::decode(data) {
+        let written = state.encode().expect("a journal is JSON");
+        let again = State::decode(&written).expect("what was written is read");
+        // Numbers that JSON cannot hold are written as null; nothing else changes.
+        assert!(again == state || state != state, "{state:?}");
+    }
+    let text = String::from_utf8_lossy(data);
+    for word in text.split('"') {
+        if let Some(epoch) = parse_epoch(word) {
+            assert_eq!(epoch.to_string(), word.to_ascii_lowercase());
+        }
+    }
+}
+
+/// Quantities with units, and the catalog of volume types.
+pub fn units(data: &[u8]) {
+    fn exact<T: std::str::FromStr + std::fmt::Display + PartialEq + std::fmt::Debug>(text: &str)
+    where
+        T::Err: std::fmt::Debug + std::fmt::Display,
+    {
+        match text.parse::<T>() {
+            Ok(value) => assert_eq!(value.to_string().parse::<T>().expect("what is written is read"), value),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    let text = String::from_utf8_lossy(data);
+    for line in text.lines() {
+        exact::<Bytes>(line);
+        exact::<Bandwidth>(line);
+        exact::<Iops>(line);
+        exact::<Span>(line);
+    }
+    if let Ok(catalog) = Catalog::parse(&text) {
+        for volume_type in catalog.iter() {
+            let size = volume_type.size.fit(Bytes::from_gib(100)).unwrap_or(Bytes::from_gib(100));
+            let _ = (volume_type.limits_at(size), volume_type.price_per_hour(size), volume_type.credits_at(size));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The corpus, and seeded mutations of it, through every target. `SURGETANK_MUTATIONS` sets how many a target.
+
+use std::fs;
+use std::path::Path;
+
+use surgetank_fuzz::mutate::mutate;
+use surgetank_fuzz::{TARGETS, Target, seeds};
+use surgetank_model::random::Random;
+
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+    let mut files: Vec<_> = entries
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
+        .collect();
+    files.sort();
+    files
+}
+
+fn replay(name: &str) {
+    let target: Target = TARGETS.iter().find(|(known, _)| *known == name).expect("it is a target").1;
+    let files = corpus(name);
+    for (seed, bytes) in seeds::of(name) {
+        assert!(files.contains(&(seed.clone(), bytes)), "the seed {seed} differs: run the example `seeds`");
+    }
+    for (file, bytes) in &files {
+        println!("fuzz/corpus/{name}/{file}");
+        target(bytes);
+    }
+    let mutations = std::env::var("SURGETANK_MUTATIONS").map_or(3000, |text| text.parse().expect("a number"));
+    for seed in 0..mutations {
+        let mut random = Random::from_seed(seed);
+        let pick = |random: &mut Random| &files[random.below(files.len() as u64) as usize].1;
+        let (one, other) = (pick(&mut random), pick(&mut random));
+        let bytes = mutate(one, other, &mut random);
+        // The harness shows it only if the target panics.
+        print!("\rmutation {seed}");
+        target(&bytes);
+    }
+    println!("\n{name}: {} files, {mutations} mutations", files.len());
+}
+
+macro_rules! targets {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                replay(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn no_target_is_left_out() {
+            let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+            assert_eq!(names, [$(stringify!($name)),*]);
+        }
+    };
+}
+
+targets! { superblocks table segment recovery nbd config control state units provider }
