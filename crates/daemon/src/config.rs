@@ -3,6 +3,8 @@
 //! The shape of the file is a contract (`interface.md`); what leaves this module has been checked as far as that goes
 //! without touching a device.
 
+mod nbd;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use surgetank_policy::budget::Budget;
 use surgetank_provider::local::LocalConfig;
 use toml::Spanned;
 
+pub use self::nbd::NbdTcp;
 pub use crate::toml_error::ConfigError;
 use crate::toml_error::{Source, nearest};
 
@@ -51,6 +54,8 @@ pub struct DeviceConfig {
     pub export: Export,
     /// The NBD server's Unix socket.
     pub socket: PathBuf,
+    /// Where else the NBD server listens.
+    pub nbd_tcp: Option<NbdTcp>,
     /// Nominal limits of the backing volume. The bandwidth is what utilization is relative to.
     pub backing_limits: Limits,
     /// Whether the daemon holds the backing volume to these limits (files that stand for slow volumes).
@@ -225,6 +230,8 @@ struct RawDevice {
     export: Option<Spanned<String>>,
     socket: Option<Spanned<PathBuf>>,
     #[serde(default)]
+    nbd: nbd::RawNbd,
+    #[serde(default)]
     throttle: bool,
     backing_limits: RawLimits,
     backing_usd_per_gib_month: Option<Spanned<f64>>,
@@ -304,10 +311,12 @@ impl RawDevice {
             (Some(caching), Some(local)) => Some(caching.check(source, local)?),
             _ => None,
         };
+        let export = self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?;
         Ok(DeviceConfig {
             backing: check_backing(source, &self.backing)?,
-            export: self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?,
+            export,
             socket,
+            nbd_tcp: self.nbd.check(source, export)?,
             backing_limits: Limits { bandwidth: Some(self.backing_limits.bandwidth), iops: self.backing_limits.iops },
             backing_throttle: self.throttle,
             backing_usd_per_gib_month: price(

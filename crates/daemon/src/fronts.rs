@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use surgetank_device::Front;
-use surgetank_device::front::nbd::{Limits, NbdConfig, NbdFront};
+use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{self, FuseConfig, FuseFront, FuseHandle, reclaim};
 
 use crate::config::{DeviceConfig, Export};
@@ -49,13 +49,13 @@ pub fn open(
 ) -> Result<Opened, String> {
     let export = front::Export { name: name.to_owned(), size, logical_block };
     match config.export {
-        Export::Nbd => nbd(export, &config.socket),
+        Export::Nbd => nbd(export, config),
         Export::Fuse => fuse(export, run_directory),
         Export::Auto => match fuse_is_possible().and_then(|()| fuse(export.clone(), run_directory)) {
             Ok(opened) => Ok(opened),
             Err(why) => {
                 tracing::info!(device = name, why, "no loop device here: exporting over NBD");
-                nbd(export, &config.socket)
+                nbd(export, config)
             }
         },
     }
@@ -77,10 +77,25 @@ fn make_directory(directory: &Path) -> Result<(), String> {
         .map_err(|error| format!("the directory {} cannot be made: {error}", directory.display()))
 }
 
-fn nbd(export: front::Export, socket: &Path) -> Result<Opened, String> {
-    socket.parent().map_or(Ok(()), make_directory)?;
-    let config = NbdConfig { export, unix: Some(socket.to_owned()), tcp: None, tls: None, limits: Limits::default() };
-    let front = NbdFront::open(config).map_err(|error| error.to_string())?;
+fn nbd(export: front::Export, config: &DeviceConfig) -> Result<Opened, String> {
+    config.socket.parent().map_or(Ok(()), make_directory)?;
+    let (name, tcp) = (export.name.clone(), config.nbd_tcp.as_ref());
+    let certificates = tcp.and_then(|tcp| tcp.tls_certificates.as_deref());
+    let tls = certificates.map(Credentials::load).transpose().map_err(|error| error.to_string())?;
+    let secured = tls.is_some();
+    let front = NbdFront::open(NbdConfig {
+        export,
+        unix: Some(config.socket.clone()),
+        tcp: tcp.map(|tcp| tcp.listen),
+        tls,
+        limits: Limits::default(),
+    })
+    .map_err(|error| error.to_string())?;
+    match front.tcp_address() {
+        Some(address) if secured => tracing::info!(device = name, %address, "listening for NBD over TLS"),
+        Some(address) => tracing::warn!(device = name, %address, "every user of this machine may open this device"),
+        None => {}
+    }
     let address = front.address();
     Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address) })
 }
