@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test program uses its own part")]
 
 pub mod child;
+pub mod mounted;
+pub mod rounds;
 pub mod writers;
 
 use std::io::{self, Read, Write};
@@ -85,6 +87,11 @@ impl Machine {
 }
 
 impl Machine {
+    /// What the daemon in the child process said.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
     /// What the local provider remembers.
     pub fn records(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path("volumes/state")).unwrap();

@@ -1,0 +1,223 @@
+//! What every test that kills the daemon again and again does in a round: people who boost, drain and change their
+//! minds, and a kill that is aimed at a moment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use surgetank_daemon::{Client, Phase, Request};
+use surgetank_model::random::Random;
+
+use super::child::Running;
+use super::{Machine, Shape, eventually};
+
+/// How long a kill waits for the moment it is meant for.
+const AIM_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where a device is, seen from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moment {
+    Idle,
+    Attach,
+    Adopt,
+    Recover,
+    Absorb,
+    Drain,
+    /// A drain or a release has just been called off.
+    Cancel,
+    Release,
+    Detach,
+    Delete,
+}
+
+pub const MOMENTS: [Moment; 10] = [
+    Moment::Idle,
+    Moment::Attach,
+    Moment::Adopt,
+    Moment::Recover,
+    Moment::Absorb,
+    Moment::Drain,
+    Moment::Cancel,
+    Moment::Release,
+    Moment::Detach,
+    Moment::Delete,
+];
+
+/// What the threads of a round tell each other.
+#[derive(Default)]
+pub struct Seen {
+    phase: Mutex<Option<Phase>>,
+    cancelled: Mutex<Option<Instant>>,
+    over: AtomicBool,
+}
+
+impl Seen {
+    pub fn over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn moment(&self, machine: &Machine) -> Moment {
+        let journal = json(&machine.path("state/data/journal.json"));
+        let phase = *self.phase.lock().unwrap();
+        match journal["rental"]["stage"].as_str() {
+            None => Moment::Idle,
+            Some("creating" | "created" | "attaching" | "attached") => Moment::Attach,
+            Some("adopting") => Moment::Adopt,
+            Some("released" | "detaching") => Moment::Detach,
+            Some("deleting") => Moment::Delete,
+            Some("adopted") => {
+                let cancelled = *self.cancelled.lock().unwrap();
+                match phase {
+                    None | Some(Phase::Attaching) => Moment::Recover,
+                    _ if cancelled.is_some_and(|at| at.elapsed() < Duration::from_millis(40)) => Moment::Cancel,
+                    Some(Phase::Drain) => Moment::Drain,
+                    Some(Phase::Detaching) => Moment::Release,
+                    Some(Phase::Idle | Phase::Boost | Phase::Degraded) => Moment::Absorb,
+                }
+            }
+            Some(other) => panic!("the journal says {other}"),
+        }
+    }
+}
+
+/// A state file; they are replaced whole, so there is always a whole one.
+fn json(path: &Path) -> Value {
+    std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// Looks at the device all the time.
+fn watch(client: &Client, seen: &Seen) {
+    while !seen.over() {
+        let Ok(status) = client.status() else { return };
+        *seen.phase.lock().unwrap() = Some(status.devices[0].phase);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Boosts, drains, detaches and changes its mind, until the daemon has died.
+fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
+    let device = || "data".to_owned();
+    let rest = |random: &mut Random, most: u64| std::thread::sleep(Duration::from_millis(random.below(most)));
+    while !seen.over() {
+        // Refused while the caching volume is read back.
+        let _ = client.ask(&Request::Boost { device: device() });
+        rest(random, 300);
+        let end = if random.chance(0.5) {
+            Request::Drain { device: device() }
+        } else {
+            Request::Detach { device: device(), accept_loss: false }
+        };
+        let _ = client.ask(&end);
+        rest(random, 120);
+        if random.chance(0.5) {
+            let ending = matches!(*seen.phase.lock().unwrap(), Some(Phase::Drain | Phase::Detaching));
+            if client.ask(&Request::Boost { device: device() }).is_ok() && ending {
+                *seen.cancelled.lock().unwrap() = Some(Instant::now());
+            }
+            rest(random, 120);
+        } else {
+            rest(random, 400);
+        }
+    }
+}
+
+/// Waits for the moment, if there is one, and a little longer.
+fn wait_for(aim: Option<Moment>, machine: &Machine, seen: &Seen, random: &mut Random) {
+    let give_up = Instant::now() + AIM_PATIENCE;
+    match aim {
+        None => std::thread::sleep(Duration::from_millis(random.below(700))),
+        Some(aim) => {
+            while seen.moment(machine) != aim && Instant::now() < give_up {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            std::thread::sleep(Duration::from_micros(random.below(12_000)));
+        }
+    }
+}
+
+/// Which moment a round's kill is aimed at: every third at none, the others at one after the other.
+pub fn aim(round: usize) -> Option<Moment> {
+    (!round.is_multiple_of(3)).then(|| MOMENTS[round % MOMENTS.len()])
+}
+
+/// Boosts, drains and kills the daemon at the moment that is aimed at. Answers the moment at which that was.
+pub fn kill_at(machine: &Machine, running: &Running, seen: &Seen, random: &mut Random, aim: Option<Moment>) -> Moment {
+    std::thread::scope(|scope| {
+        let mut conducting = Random::from_seed(random.next_u64());
+        scope.spawn(|| watch(&running.client, seen));
+        scope.spawn(move || conduct(&running.client, seen, &mut conducting));
+        wait_for(aim, machine, seen, random);
+        let moment = seen.moment(machine);
+        // SAFETY: signals our own child, which is not waited for yet.
+        unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
+        seen.over.store(true, Ordering::Relaxed);
+        moment
+    })
+}
+
+/// How many moments were hit.
+#[derive(Debug, Default)]
+pub struct Histogram(BTreeMap<Moment, usize>);
+
+impl Histogram {
+    pub fn add(&mut self, moment: Moment) {
+        *self.0.entry(moment).or_default() += 1;
+    }
+
+    /// Most kills must fall into boosts, and into every part of them.
+    pub fn are_telling(&self) {
+        let all: usize = self.0.values().sum();
+        let boosted = all - self.0.get(&Moment::Idle).copied().unwrap_or(0);
+        assert!(boosted * 2 > all, "most kills must fall into boosts: {self}");
+        let kinds = [Moment::Attach, Moment::Absorb, Moment::Drain, Moment::Detach];
+        assert!(all < 60 || kinds.iter().all(|kind| self.0.contains_key(kind)), "a phase was never hit: {self}");
+    }
+}
+
+impl fmt::Display for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts: Vec<String> = self.0.iter().map(|(moment, count)| format!("{moment:?} {count}")).collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// Writes the configuration of a machine with one device, `data`, whose boosts take long enough to be hit.
+pub fn configure(machine: &Machine, backing: &Path, policy: &str, cache: &str, export: &str) {
+    let mut shape = Shape {
+        provider: "create_latency = \"20 ms\"\nattach_latency = \"40 ms\"\ndetach_latency = \"30 ms\"\n\
+                   delete_latency = \"20 ms\""
+            .to_owned(),
+        device: "throttle = true".to_owned(),
+        caching: format!("initial_size = \"{cache}\"\nmax_size = \"{cache}\"\nbandwidth = \"8 GiB/s\""),
+        ..Shape::default()
+    };
+    shape.policy += &format!("\nname = \"{policy}\"\nboost_interval = \"1 ms\"");
+    let text = machine.config_text(&[("data", backing.to_str().unwrap())], &shape);
+    let text = text.replace("\"33 MiB/s\"", "\"64 MiB/s\"").replace("\"nbd\"", &format!("\"{export}\""));
+    std::fs::write(machine.path("config.toml"), text).unwrap();
+}
+
+/// Nothing is rented any more once the device is idle.
+pub fn gives_everything_back(machine: &Machine, running: &Running) {
+    eventually("idle", || {
+        // Refused while the volume is being read back.
+        let _ = running.client.ask(&Request::Drain { device: "data".into() });
+        running.phase() == Some(Phase::Idle)
+    });
+    assert_eq!(machine.rented(), 0, "a volume was left behind");
+    eventually("no record is left behind", || {
+        // A deletion takes its time; the provider looks when it is asked.
+        let swept = running.client.gc().unwrap();
+        assert_eq!(swept.deleted, [] as [String; 0], "a volume that nobody owned");
+        machine.records().is_empty()
+    });
+}
+
+/// How many kills: `SURGETANK_KILLS` asks for more than the usual number.
+pub fn kills(usual: usize) -> usize {
+    std::env::var("SURGETANK_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
