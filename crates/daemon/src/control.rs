@@ -1,7 +1,7 @@
 //! The control socket: newline-delimited JSON, one request and one answer a line.
 //!
 //! Only root and the user who runs the daemon may connect; the socket's mode says so and the peer's credentials are
-//! checked as well.
+//! checked as well. What a client can ask for is bounded in length, number and time.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,8 +25,12 @@ use crate::sweep::Swept;
 const REQUEST_MAX: u64 = 64 << 10;
 /// Connections that are served at the same time.
 const CONNECTIONS_MAX: usize = 32;
-/// How long a client may take to send its request.
-const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// Requests of one connection.
+const REQUESTS_MAX: usize = 1024;
+/// How long a connection's requests may keep us waiting, all in all; and how long it may leave an answer unread.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
 
 /// What can be asked of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,9 +102,14 @@ impl Bound {
             files::make_directory(directory).map_err(failed)?;
         }
         remove_stale(path)?;
-        let listener = UnixListener::bind(path).map_err(failed)?;
-        let bound = Self { path: path.to_owned(), listener, served: false };
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(|error| failed(error.into()))?;
+        let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+        rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
+        let bound = Self { path: path.to_owned(), listener: UnixListener::from(socket), served: false };
+        // Nobody can connect before `listen`, so there is no moment at which others could.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        rustix::net::listen(&bound.listener, BACKLOG).map_err(|error| failed(error.into()))?;
         Ok(bound)
     }
 
@@ -180,6 +190,10 @@ fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
                 continue;
             }
         };
+        if !may_control(&stream) {
+            let _ = answer(&stream, Err("only root and the daemon's own user may control it".to_owned()));
+            continue;
+        }
         if served.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
             let _ = answer(&stream, Err("too many control connections: try again".to_owned()));
             continue;
@@ -198,16 +212,37 @@ fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
     }
 }
 
-fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
-    if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return answer(stream, Err("only root and the daemon's own user may control it".to_owned()));
-    }
-    stream.set_read_timeout(Some(READ_PATIENCE))?;
-    converse(BufReader::new(stream), stream, &**handler)
+/// Whether the process that connected belongs to root or to our own user.
+fn may_control(stream: &UnixStream) -> bool {
+    rustix::net::sockopt::socket_peercred(stream)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
-/// Answers the requests of one client, a line each, until it leaves.
+fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    converse(BufReader::new(Patient { stream, left: PATIENCE }), stream, &**handler)
+}
+
+/// Waits for bytes for so long altogether, however few of them come at a time.
+struct Patient<'a> {
+    stream: &'a UnixStream,
+    left: Duration,
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(self.left))?;
+        let begun = Instant::now();
+        let read = self.stream.read(room);
+        self.left = self.left.saturating_sub(begun.elapsed());
+        read
+    }
+}
+
+/// Answers the requests of one client, a line each, until it leaves or has asked for enough.
 ///
 /// # Errors
 /// Whatever reading and writing answer; a line that is no text ends the conversation.
@@ -216,7 +251,7 @@ pub fn converse(
     mut writer: impl Write,
     handler: &dyn Fn(Request) -> Result<Value, String>,
 ) -> io::Result<()> {
-    loop {
+    for _ in 0..REQUESTS_MAX {
         let mut line = String::new();
         if reader.by_ref().take(REQUEST_MAX).read_line(&mut line)? == 0 {
             return Ok(());
@@ -230,6 +265,7 @@ pub fn converse(
             return Ok(());
         }
     }
+    Ok(())
 }
 
 fn answer(mut writer: impl Write, result: Result<Value, String>) -> io::Result<()> {
@@ -287,9 +323,13 @@ impl Client {
         let broken = |error: io::Error| ClientError::Unreachable(format!("the daemon at {path} went away: {error}"));
         let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
         line.push(b'\n');
-        (&stream).write_all(&line).map_err(broken)?;
+        // A daemon that refuses us may have said so and gone before we asked.
+        let asked = (&stream).write_all(&line);
         let mut answer = String::new();
         BufReader::new(&stream).read_line(&mut answer).map_err(broken)?;
+        if answer.is_empty() {
+            asked.map_err(broken)?;
+        }
         match serde_json::from_str(&answer).map_err(|error| broken(error.into()))? {
             Response::Ok(value) => Ok(value),
             Response::Error(error) => Err(ClientError::Refused(error)),
@@ -359,5 +399,103 @@ mod tests {
         assert!(Bound::new(&path).is_err_and(|error| error.contains("another surgetank daemon")), "still starting");
         drop(bound);
         assert!(!path.exists());
+    }
+
+    fn serve_at(path: &Path) -> Server {
+        let handler: Handler = Arc::new(|_| Ok(Value::Null));
+        Bound::new(path).unwrap().serve(handler).unwrap()
+    }
+
+    #[test]
+    #[allow(clippy::print_stderr, reason = "says what it skips")]
+    fn another_user_cannot_control_the_daemon() {
+        use rustix::process::{Uid, geteuid};
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root can become another user");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        open(directory.path(), 0o755);
+        let path = directory.path().join("run/control.sock");
+        let server = serve_at(&path);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        // On Linux a thread has credentials of its own, until a library makes all threads follow; this goes below it.
+        let as_another = |client: Client| {
+            let other = Uid::from_raw(65534);
+            let asking = std::thread::spawn(move || {
+                rustix::thread::set_thread_res_uid(other, other, other).unwrap();
+                client.ask(&Request::Stop)
+            });
+            asking.join().unwrap()
+        };
+        for (what, socket_mode, directory_mode) in
+            [("as it is", 0o600, 0o700), ("in an open directory", 0o600, 0o755), ("in a closed one", 0o666, 0o700)]
+        {
+            open(&path, socket_mode);
+            open(path.parent().unwrap(), directory_mode);
+            let refusal = as_another(Client::new(&path));
+            assert!(
+                matches!(&refusal, Err(ClientError::Unreachable(text)) if text.contains("may not be opened")),
+                "{what}: {refusal:?}"
+            );
+        }
+        // Where the modes say yes, the credentials say no.
+        open(&path, 0o666);
+        open(path.parent().unwrap(), 0o755);
+        let refusal = as_another(Client::new(&path));
+        let expected = "only root and the daemon's own user may control it";
+        assert_eq!(refusal, Err(ClientError::Refused(expected.to_owned())));
+        assert_eq!(Client::new(&path).ask(&Request::Status), Ok(Value::Null));
+        drop(server);
+    }
+
+    #[test]
+    fn what_a_client_can_ask_for_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let server = serve_at(&path);
+        // Length: no line longer than the limit is kept; the rest of it is not read.
+        let mut long = UnixStream::connect(&path).unwrap();
+        let _ = long.write_all(&vec![b' '; 4 * REQUEST_MAX as usize]);
+        let mut answers = String::new();
+        let _ = long.read_to_string(&mut answers);
+        assert!(answers.is_empty() || answers.contains("not a request") && answers.lines().count() == 1, "{answers}");
+        // Number of requests.
+        let mut many = UnixStream::connect(&path).unwrap();
+        let mut writer = many.try_clone().unwrap();
+        let writing = std::thread::spawn(move || {
+            for _ in 0..2 * REQUESTS_MAX {
+                if writer.write_all(b"{\"command\":\"status\"}\n").is_err() {
+                    return;
+                }
+            }
+        });
+        answers.clear();
+        let _ = many.read_to_string(&mut answers);
+        writing.join().unwrap();
+        assert_eq!(answers.lines().count(), REQUESTS_MAX);
+        // Number of connections.
+        let idle: Vec<UnixStream> = (0..CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        answers.clear();
+        BufReader::new(UnixStream::connect(&path).unwrap()).read_line(&mut answers).unwrap();
+        assert!(answers.contains("too many control connections"), "{answers}");
+        drop(idle);
+        drop(server);
+    }
+
+    #[test]
+    fn a_client_that_trickles_is_not_waited_for() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let trickling = std::thread::spawn(move || {
+            while theirs.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let patient = Patient { stream: &ours, left: Duration::from_millis(50) };
+        assert!(converse(BufReader::new(patient), &mut Vec::new(), &|_| Ok(Value::Null)).is_err());
+        drop(ours);
+        trickling.join().unwrap();
     }
 }
