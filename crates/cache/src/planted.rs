@@ -54,11 +54,13 @@ pub enum Bug {
     AdoptNotFlushed,
     /// What was drained before a failed flush of the backing volume is taken for safe.
     FailedFlushForgotten,
+    /// The application is not told that a flush of its writes failed that it did not ask for.
+    FlushFailureUnreported,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -84,6 +86,7 @@ impl Bug {
         Self::NoFlushBeforeReplay,
         Self::AdoptNotFlushed,
         Self::FailedFlushForgotten,
+        Self::FlushFailureUnreported,
     ];
 }
 

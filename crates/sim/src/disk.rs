@@ -293,6 +293,12 @@ impl Disk {
         Ok((!self.faults.stuck).then(|| self.ticket(now, IoId(id))))
     }
 
+    /// Whether a flush has failed and forgotten something since the power last failed.
+    #[must_use]
+    pub fn has_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
+    }
+
     /// From now on I/Os get stuck.
     pub fn set_stuck(&mut self) {
         self.faults.stuck = true;

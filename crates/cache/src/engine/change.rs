@@ -258,7 +258,7 @@ impl Engine {
         self.backing.ended(self.now, transferred);
         if change {
             self.direct_bytes -= transferred;
-            self.backing.wrote();
+            self.backing.wrote_for_application();
             if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
                 self.mark_healed(id);
             }

@@ -35,6 +35,8 @@ struct Job {
     reads_left: u32,
     scratch: Option<ScratchId>,
     makes_room: bool,
+    /// A flush of the backing volume failed meanwhile, and may have made it forget the write.
+    forgotten: bool,
 }
 
 /// The state of the drain.
@@ -131,7 +133,8 @@ impl Engine {
             boost.drain.jobs.len() - 1
         });
         let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
-        let job = Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room };
+        let job =
+            Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room, forgotten: false };
         boost.drain.jobs[slot] = Some(job);
         match kind {
             Kind::Data => self.read_job(slot as u32),
@@ -218,7 +221,7 @@ impl Engine {
         let Some(job) = boost.drain.jobs[slot as usize].as_ref() else { return };
         let bytes = (job.blocks.end - job.blocks.start) * BLOCK64;
         let transferred = if job.scratch.is_some() { bytes } else { 0 };
-        let (extents, makes_room) = (job.extents.clone(), job.makes_room);
+        let (extents, makes_room, forgotten) = (job.extents.clone(), job.makes_room, job.forgotten);
         let discards = extents.first().is_some_and(|extent| extent.kind == Kind::Discarded);
         if discards && result == Err(IoFailure::Unsupported) {
             let blocks = job.blocks.clone();
@@ -226,6 +229,7 @@ impl Engine {
             return self.zero_job(slot, &blocks, Kind::Zeroes);
         }
         match result {
+            Ok(()) if forgotten => {}
             Ok(()) => {
                 boost.drain.backoff = BACKOFF_MIN;
                 boost.drain.blocked_until = None;
@@ -304,9 +308,15 @@ impl Boost {
     }
 
     /// The backing volume failed to flush and may have forgotten what was drained to it: as far as the log still has it,
-    /// it is dirty again.
+    /// it is dirty again, and what is being drained now stays dirty.
     pub(super) fn mark_drained_dirty(&mut self) {
-        let clean: Vec<Extent> = self.index.iter().filter(|extent| extent.state == State::Clean).collect();
+        self.drain.jobs.iter_mut().flatten().for_each(|job| job.forgotten = true);
+        self.reclaim.abandon();
+        let Self { index, space, reclaim, .. } = self;
+        let forgotten = |extent: &Extent| {
+            extent.state == State::Clean && !reclaim.freeing().contains(&space.segment_of(extent.location))
+        };
+        let clean: Vec<Extent> = index.iter().filter(forgotten).collect();
         for extent in clean {
             let dirty = Extent { state: State::Dirty, ..extent };
             self.index.replace(extent.block..extent.end(), Some(dirty), |_| ());

@@ -30,6 +30,7 @@ use self::slab::Slab;
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Superblock};
 use crate::index::Index;
+use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 use crate::space::Space;
 
@@ -297,6 +298,8 @@ pub struct Engine {
     events: VecDeque<Event>,
     backing: Port,
     cache: Port,
+    /// The backing volume failed to flush what an application wrote, and no reply has said so yet.
+    unreported_flush_failure: bool,
     /// Bytes of changes in flight on the backing volume.
     direct_bytes: u64,
     boost: Option<Boost>,
@@ -332,6 +335,7 @@ impl Engine {
             events: VecDeque::new(),
             backing: Port::new(now, config.backing_limits),
             cache: Port::new(now, Limits::NONE),
+            unreported_flush_failure: false,
             direct_bytes: 0,
             boost: None,
             recovery: None,
@@ -508,6 +512,9 @@ impl Engine {
             Target::Cache if result.is_err() => self.cache_failing(),
             Target::Backing if result.is_err() => self.backing_flush_failed(),
             Target::Cache | Target::Backing => {}
+        }
+        if target == Target::Backing && result.is_err() && !planted(Bug::FlushFailureUnreported) {
+            self.note_forgotten(waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(_))));
         }
         for waiter in waiters {
             match waiter {

@@ -20,6 +20,8 @@ pub enum Waiter {
 pub struct Port {
     /// Writes completed so far; what a flush must cover.
     completed: u64,
+    /// The last of them that was an application's own.
+    application: u64,
     /// Writes known to be durable.
     durable: u64,
     /// What the flush in flight covers.
@@ -34,10 +36,11 @@ pub struct Port {
 }
 
 impl Port {
-    /// A volume with these nominal limits. Nothing is known to be durable.
+    /// A volume with these nominal limits. Nothing is known to be durable, also nothing of the process before this one.
     pub fn new(now: Instant, limits: Limits) -> Self {
         Self {
             completed: 1,
+            application: 1,
             durable: 0,
             flushing: None,
             waiters: Vec::new(),
@@ -71,6 +74,17 @@ impl Port {
         self.completed += 1;
     }
 
+    /// An application's write has completed: the application counts on its next flush.
+    pub fn wrote_for_application(&mut self) {
+        self.wrote();
+        self.application = self.completed;
+    }
+
+    /// Whether an application counts on a flush that has not succeeded yet.
+    pub fn owes_application(&self) -> bool {
+        self.application > self.durable
+    }
+
     /// Whether a flush is in flight.
     pub fn is_flushing(&self) -> bool {
         self.flushing.is_some()
@@ -94,14 +108,16 @@ impl Port {
         FlushRequest::Issue
     }
 
-    /// The flush in flight has ended. Returns who need not wait any more, with success, and whether the caller emits
-    /// another flush for those who came later.
+    /// The flush in flight has ended. Returns who need not wait any more, and whether the caller emits another flush for
+    /// those who came later. A flush that failed may have made the volume forget what it covered, and a later one that
+    /// succeeds would hide that: nobody waits on.
     pub fn flushed(&mut self, success: bool) -> (Vec<Waiter>, bool) {
         let covered = self.flushing.take().unwrap_or(0);
         if success {
             self.durable = self.durable.max(covered);
         }
-        let (done, later) = std::mem::take(&mut self.waiters).into_iter().partition(|(needed, _)| *needed <= covered);
+        let (done, later) =
+            std::mem::take(&mut self.waiters).into_iter().partition(|(needed, _)| *needed <= covered || !success);
         self.waiters = later;
         let done: Vec<(u64, Waiter)> = done;
         let again = !self.waiters.is_empty();

@@ -50,6 +50,21 @@ impl Reclaim {
     pub(super) fn is_idle(&self) -> bool {
         self.phase == Phase::Idle
     }
+
+    /// The segments that are being freed: what was drained from them is durable.
+    pub(super) fn freeing(&self) -> &[u32] {
+        match self.phase {
+            Phase::Writing | Phase::Settling => &self.segments,
+            Phase::Idle | Phase::Flushing { .. } => &[],
+        }
+    }
+
+    /// The backing volume did not flush: segments that were to be freed have something dirty again.
+    pub(super) fn abandon(&mut self) {
+        if let Phase::Flushing { failed, .. } = &mut self.phase {
+            *failed = true;
+        }
+    }
 }
 
 impl Engine {

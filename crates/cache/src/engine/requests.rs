@@ -19,6 +19,8 @@ pub(super) struct Active {
     error: Option<ReplyError>,
     /// It overwrote lost ranges, which must be recorded before the reply.
     healed: bool,
+    /// A flush of the backing volume failed meanwhile, and may have made it forget a part of this change.
+    forgotten: bool,
     /// Flush: which ranges were lost when it came, if that is not recorded yet.
     pub loss: Option<(u64, RangeSet)>,
 }
@@ -144,7 +146,8 @@ impl Engine {
     }
 
     pub(super) fn begin(&mut self, request: Request) {
-        self.requests.insert(request.id, Active { request, parts: 1, error: None, healed: false, loss: None });
+        self.requests
+            .insert(request.id, Active { request, parts: 1, error: None, healed: false, forgotten: false, loss: None });
     }
 
     pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
@@ -192,6 +195,15 @@ impl Engine {
         self.reply(id);
     }
 
+    /// The backing volume did not flush, and may have forgotten what the application wrote to it. Who waits for the
+    /// flush is told by its reply; else the next flush of the application says so.
+    pub(super) fn note_forgotten(&mut self, reported: bool) {
+        self.unreported_flush_failure |= !reported && self.backing.owes_application();
+        for active in self.requests.values_mut() {
+            active.forgotten |= is_change(active.request.operation);
+        }
+    }
+
     pub(super) fn reply(&mut self, id: RequestId) {
         let Some(active) = self.requests.remove(&id) else { return };
         let Request { operation, length, .. } = active.request;
@@ -203,6 +215,8 @@ impl Engine {
             None => Ok(()),
             Some(error) => Err(error),
         };
+        // From its reply on, the application counts on the next flush for it.
+        self.unreported_flush_failure |= active.forgotten;
         if result.is_ok() {
             self.counters.requests += 1;
             match operation {
@@ -236,6 +250,10 @@ impl Engine {
         let loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
         if let Some(active) = self.requests.get_mut(&id) {
             active.loss = loss;
+        }
+        if std::mem::take(&mut self.unreported_flush_failure) {
+            self.add_part(id);
+            self.finish_part(id, Err(IoFailure::Io));
         }
         let cached = self.boost.is_some() && self.stage != Stage::Adopting;
         for target in [Target::Backing, Target::Cache] {

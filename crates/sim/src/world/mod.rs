@@ -228,8 +228,9 @@ struct World<'a> {
     was_stuck: bool,
     /// A bit of the caching volume has flipped.
     rotten: bool,
-    /// A flush of the backing volume failed, and no flush of the application has said so yet.
-    flush_failed: bool,
+    /// Flushes of the application that may report a failed flush of the backing volume that came before: one, and one for
+    /// each change that was in flight.
+    unreported_failures: usize,
     sampled: Option<Status>,
     trace: Trace,
     report: Report,
@@ -315,7 +316,7 @@ impl<'a> World<'a> {
             healed: false,
             was_stuck: false,
             rotten: false,
-            flush_failed: false,
+            unreported_failures: 0,
             sampled: None,
             trace: Trace::default(),
             report: Report::default(),
@@ -422,7 +423,8 @@ impl<'a> World<'a> {
                     self.faults_until = self.next_request;
                 }
                 if flush_failed {
-                    self.flush_failed = true;
+                    let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
+                    self.unreported_failures += 1 + changes.count();
                     self.report.forgotten += u32::from(self.is_forgetful());
                 }
                 self.engine.complete(self.now, effect, outcome);
@@ -590,9 +592,10 @@ impl<'a> World<'a> {
             // A partial write of a lost block cannot be merged with what is lost.
             let (first_block, end_block) = (first & !7, (first + count).next_multiple_of(8));
             let lost = error == ReplyError::Io && self.oracle.is_lost(first_block, end_block - first_block);
-            let flush = request.operation == Operation::Flush && std::mem::take(&mut self.flush_failed);
-            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept) || flush;
-            if !excused {
+            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept);
+            if !excused && request.operation == Operation::Flush && self.unreported_failures > 0 {
+                self.unreported_failures -= 1;
+            } else if !excused {
                 return Err(format!("{request:?} failed with {error:?}, but no volume has a fault"));
             }
         }

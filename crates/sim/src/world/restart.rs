@@ -35,10 +35,11 @@ impl World<'_> {
             }
         }
         self.trace.add(u64::from(kind == CrashKind::Daemon));
-        if self.is_forgetful() && std::mem::take(&mut self.flush_failed) {
+        if self.disks.backing.has_forgotten() {
             // Nobody is left who could tell the application.
             self.oracle.fail_flush();
         }
+        self.unreported_failures = 0;
         self.forget();
         self.start_engine()?;
         if matches!(self.owner, Owner::Lost { .. }) {
