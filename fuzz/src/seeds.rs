@@ -85,7 +85,7 @@ fn state() -> Vec<Seed> {
         token: epoch.to_string(),
         volume_type: "fast".to_owned(),
         size: Bytes::from_gib(1),
-        started_unix_s: 1_700_000_000,
+        started_unix_ms: 1_700_000_000_000,
         stage: Stage::Adopted,
         volume,
         epoch: Some(epoch.to_string()),

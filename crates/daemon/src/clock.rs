@@ -30,8 +30,9 @@ impl Clock {
     }
 }
 
-/// Seconds since 1970, for records that outlive the daemon.
+/// Milliseconds since 1970, for records that outlive the daemon.
 #[must_use]
-pub fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

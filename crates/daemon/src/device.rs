@@ -16,12 +16,12 @@ use surgetank_policy::{Controller, Name, ResumeAt};
 use surgetank_provider::{Provider, ProviderError};
 
 use crate::accounting::{Accounts, Price, Totals};
-use crate::clock::{Clock, unix_s};
+use crate::clock::{Clock, unix_ms};
 use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::files;
 use crate::fronts::{self, Control};
 use crate::identity::Identity;
-use crate::journal::{Journal, Rental};
+use crate::journal::{Journal, Rental, State, Unbooked};
 use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{Keeper, OwnerRecord, OwnerStore};
@@ -279,33 +279,29 @@ impl Starting<'_> {
         {
             served.admits(&found, self.name)?;
         }
-        let now = unix_s();
+        let now = unix_ms();
         let written = journal.update(|state| {
-            let rented = state.rental.as_ref().map(|rental| (rental.size, unbilled(rental, state.saved_unix_s, now)));
-            state.totals = self.totals(state.saved_unix_s, state.totals, now, size, rented);
-            let saved = if state.saved_unix_s == 0 { now } else { state.saved_unix_s };
-            state.learned = std::mem::take(&mut state.learned).aged(Duration::from_secs(now.saturating_sub(saved)));
-            if let Some((size, time)) = rented.filter(|(_, time)| !time.is_zero()) {
-                let (started_ago, lasted) = (Span(time), Span(time));
-                state.learned.rentals.push(PastRental { started_ago, lasted, size });
-            }
+            let rented = unbilled(state, now);
+            state.totals = self.totals(state.saved_unix_ms, state.totals, now, size, &rented);
+            let saved = if state.saved_unix_ms == 0 { now } else { state.saved_unix_ms };
+            state.learned = std::mem::take(&mut state.learned).aged(Duration::from_millis(now.saturating_sub(saved)));
+            state.learned.rentals.extend(rented);
+            state.unbooked.clear();
             state.backing = Some(found);
-            state.saved_unix_s = now;
+            state.saved_unix_ms = now;
         });
         written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))
     }
 
     /// What everything has cost until now: both volumes stayed rented while the daemon was away.
-    fn totals(&self, saved: u64, before: Totals, now: u64, size: Bytes, rented: Option<(Bytes, Duration)>) -> Totals {
+    fn totals(&self, saved: u64, before: Totals, now: u64, size: Bytes, rented: &[PastRental]) -> Totals {
         let (away, before) = match saved {
             0 => (Duration::ZERO, Totals { agbs: 0.0, usd: Some(0.0) }),
-            saved => (Duration::from_secs(now.saturating_sub(saved)), before),
+            saved => (Duration::from_millis(now.saturating_sub(saved)), before),
         };
-        let volumes = [
-            Some((self.backing_price(), size, away)),
-            self.caching_price().zip(rented).map(|(price, (size, time))| (price, size, time)),
-        ];
-        volumes.into_iter().flatten().fold(before, |sum, (price, size, time)| {
+        let price = self.caching_price();
+        let caching = rented.iter().filter_map(|rental| Some((price?, rental.size, rental.lasted.0)));
+        std::iter::once((self.backing_price(), size, away)).chain(caching).fold(before, |sum, (price, size, time)| {
             let usd = price.usd_per_hour(size).map(|usd| usd * time.as_secs_f64() / 3600.0);
             Totals {
                 agbs: sum.agbs + surgetank_model::cost::agbs(size, price.bandwidth, time),
@@ -364,9 +360,12 @@ impl Starting<'_> {
                 controller.resume(now, at);
                 parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
             }
-            Resume::Recover { rental, .. } => lifecycle
-                .take_over(rental)
-                .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?,
+            Resume::Recover { rental, .. } => {
+                lifecycle
+                    .take_over(rental)
+                    .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+                parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
+            }
             Resume::Lost { ranges, .. } => {
                 if let Some(size) = rented(&lifecycle) {
                     lifecycle.resume_lost(ranges.iter().map(|(_, length)| length).sum());
@@ -392,13 +391,17 @@ fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name).spawn(move || Reconciler::new(parts).run())
 }
 
-/// How long a caching volume has been rented since the accounts were last right.
-fn unbilled(rental: &Rental, saved: u64, now: u64) -> Duration {
-    let from = match rental.started_unix_s.max(saved) {
-        0 => now,
-        from => from,
+/// What was rented since the accounts were last right: by the dead daemon, and since then.
+fn unbilled(state: &State, now: u64) -> Vec<PastRental> {
+    let mut until_now = state.clone();
+    until_now.forget_rental(now);
+    let past = |rental: &Unbooked| {
+        let ago = |unix_ms| Duration::from_millis(now.saturating_sub(unix_ms));
+        let (started, ended) = (ago(rental.from_unix_ms), ago(rental.until_unix_ms));
+        let (started_ago, lasted) = (Span(started), Span(started.saturating_sub(ended)));
+        PastRental { started_ago, lasted, size: rental.size }
     };
-    Duration::from_secs(now.saturating_sub(from))
+    until_now.unbooked.iter().map(past).filter(|rental| !rental.lasted.0.is_zero()).collect()
 }
 
 fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes) -> surgetank_policy::Config {

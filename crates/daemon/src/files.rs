@@ -38,6 +38,27 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// The version of a state file, if it is one that can be read: at most `newest`. Files name it first of all, and a newer
+/// one may hold anything besides.
+///
+/// # Errors
+/// The end of a sentence that begins with the file's name.
+pub fn version(bytes: &[u8], newest: u32) -> Result<u32, String> {
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    match serde_json::from_slice::<Versioned>(bytes) {
+        Ok(Versioned { version: 0 }) => Err("is damaged: its version is 0".to_owned()),
+        Ok(Versioned { version }) if version > newest => Err(format!(
+            "was written by a newer surgetank (its version is {version}, this one reads {newest} and older): run the newer \
+             one, or drain the device with it before going back"
+        )),
+        Ok(Versioned { version }) => Ok(version),
+        Err(error) => Err(format!("is damaged: {error}")),
+    }
+}
+
 /// Makes a directory (and its parents) that only its owner may enter, durably.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use surgetank_model::Bytes;
 use surgetank_policy::Learned;
 use surgetank_provider::VolumeId;
@@ -14,7 +15,8 @@ use crate::files;
 use crate::identity::Identity;
 
 const FILE: &str = "journal.json";
-const VERSION: u32 = 1;
+/// Version 1 counted in seconds, and knew no rentals that had ended.
+const VERSION: u32 = 2;
 
 /// How far a rented volume is. The present participles are intents: the call may or may not have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,8 +51,8 @@ pub struct Rental {
     pub volume_type: String,
     /// Its size.
     pub size: Bytes,
-    /// Seconds since 1970 at which its creation was asked for.
-    pub started_unix_s: u64,
+    /// Milliseconds since 1970 at which its creation was asked for.
+    pub started_unix_ms: u64,
     /// How far it is.
     pub stage: Stage,
     /// The provider's name, once known.
@@ -62,12 +64,23 @@ pub struct Rental {
     pub disposable: bool,
 }
 
+/// A rental that has ended and that `learned` and `totals` do not know of yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unbooked {
+    /// The volume's size.
+    pub size: Bytes,
+    /// From when, in milliseconds since 1970.
+    pub from_unix_ms: u64,
+    /// Until when.
+    pub until_unix_ms: u64,
+}
+
 /// The whole journal of a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Seconds since 1970 at which `learned` and `totals` were last right; 0: never.
-    pub saved_unix_s: u64,
+    /// Milliseconds since 1970 at which `learned` and `totals` were last right; 0: never.
+    pub saved_unix_ms: u64,
     /// The backing volume that all this speaks of.
     #[serde(default)]
     pub backing: Option<Identity>,
@@ -77,6 +90,9 @@ pub struct State {
     /// The volume that is rented now.
     #[serde(default)]
     pub rental: Option<Rental>,
+    /// What ended after `saved_unix_ms`.
+    #[serde(default)]
+    pub unbooked: Vec<Unbooked>,
     /// What the controller has learned.
     #[serde(default)]
     pub learned: Learned,
@@ -89,13 +105,30 @@ impl State {
     /// Reads what a file holds.
     ///
     /// # Errors
-    /// Why it is no journal.
+    /// Why it is no journal that can be read, as the end of a sentence.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let state: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if state.version != VERSION {
-            return Err(format!("it has version {}, this daemon knows {VERSION}", state.version));
+        let damaged = |error: serde_json::Error| format!("is damaged: {error}");
+        let version = files::version(bytes, VERSION)?;
+        let mut written: Value = serde_json::from_slice(bytes).map_err(damaged)?;
+        if version == 1 {
+            count_in_milliseconds(&mut written, "saved_unix");
+            if let Some(rental) = written.get_mut("rental") {
+                count_in_milliseconds(rental, "started_unix");
+            }
         }
-        Ok(state)
+        let state: Self = serde_json::from_value(written).map_err(damaged)?;
+        Ok(Self { version: VERSION, ..state })
+    }
+
+    /// The rental is over: what it cost is booked with the next accounts.
+    pub fn forget_rental(&mut self, now_unix_ms: u64) {
+        let Some(rental) = self.rental.take() else { return };
+        let from_unix_ms = match rental.started_unix_ms.max(self.saved_unix_ms) {
+            0 => now_unix_ms,
+            from => from,
+        };
+        let until_unix_ms = now_unix_ms.max(from_unix_ms);
+        self.unbooked.push(Unbooked { size: rental.size, from_unix_ms, until_unix_ms });
     }
 
     /// The journal as its file holds it.
@@ -104,6 +137,15 @@ impl State {
     /// If something in it has no place in JSON.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         serde_json::to_vec_pretty(self).map_err(io::Error::other)
+    }
+}
+
+/// Renames `NAME_s` to `NAME_ms`.
+fn count_in_milliseconds(object: &mut Value, name: &str) {
+    let Some(fields) = object.as_object_mut() else { return };
+    if let Some(seconds) = fields.remove(&format!("{name}_s")) {
+        let milliseconds = seconds.as_u64().map_or(seconds, |seconds| seconds.saturating_mul(1000).into());
+        fields.insert(format!("{name}_ms"), milliseconds);
     }
 }
 
@@ -121,12 +163,11 @@ impl Journal {
     /// If the file cannot be read or makes no sense.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE);
-        let damaged = |why: String| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("the journal {} is damaged: {why}", path.display()))
-        };
+        let unreadable =
+            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("the journal {} {why}", path.display()));
         let state = match files::read(&path)? {
             None => State { version: VERSION, ..State::default() },
-            Some(bytes) => State::decode(&bytes).map_err(damaged)?,
+            Some(bytes) => State::decode(&bytes).map_err(unreadable)?,
         };
         Ok(Self { path, state })
     }
@@ -164,7 +205,7 @@ mod tests {
             token: "t".to_owned(),
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),
-            started_unix_s: 1,
+            started_unix_ms: 1,
             stage: Stage::Creating,
             volume: None,
             epoch: None,
@@ -176,5 +217,44 @@ mod tests {
         assert_eq!(again.state().rental.as_ref(), Some(&rental));
         std::fs::write(directory.path().join(FILE), "[]").unwrap();
         assert!(Journal::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
+    }
+    /// As the first version wrote it, in the middle of a boost.
+    const VERSION_1: &str = r#"{
+        "version": 1, "saved_unix_s": 1700000000,
+        "backing": { "name": "disk 7", "size_bytes": 4096 },
+        "rental": {
+            "token": "t", "volume_type": "fast", "size": "1 GiB", "started_unix_s": 1700000100, "stage": "adopted",
+            "volume": "vol-1", "epoch": "00000000000000000000000000000001", "disposable": false
+        },
+        "learned": { "next_size": null, "boosts": 3, "rentals": [] },
+        "totals": { "agbs": 1.5, "usd": null }
+    }"#;
+
+    #[test]
+    fn what_the_first_version_wrote_is_read() {
+        let state = State::decode(VERSION_1.as_bytes()).unwrap();
+        let rental = state.rental.clone().unwrap();
+        assert_eq!((state.saved_unix_ms, rental.started_unix_ms), (1_700_000_000_000, 1_700_000_100_000));
+        assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (Stage::Adopted, 1.5, 0));
+        assert_eq!(State::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(FILE), "{\"version\": 3, \"everything\": \"else\"}").unwrap();
+        let error = Journal::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("was written by a newer surgetank (its version is 3"), "{error}");
+    }
+
+    #[test]
+    fn a_rental_that_has_ended_stays_until_it_is_booked() {
+        let mut state = State::decode(VERSION_1.as_bytes()).unwrap();
+        state.forget_rental(1_700_000_200_000);
+        assert_eq!(state.rental, None);
+        let (from_unix_ms, until_unix_ms) = (1_700_000_100_000, 1_700_000_200_000);
+        assert_eq!(state.unbooked, [Unbooked { size: Bytes::from_gib(1), from_unix_ms, until_unix_ms }]);
+        state.forget_rental(1_700_000_300_000);
+        assert_eq!(state.unbooked.len(), 1, "there was nothing more to forget");
     }
 }

@@ -63,7 +63,7 @@ pub fn refuse_strangers(provider: &dyn Provider, clock: Clock, device: &str, jou
         match dirty_strangers(provider, device, journal.state().rental.as_ref()) {
             Ok(found) => break found,
             Err(error) if clock.now() >= give_up => {
-                if journal.state().saved_unix_s == 0 {
+                if journal.state().saved_unix_ms == 0 {
                     return Err(format!(
                         "device {device} has no records yet, and the provider does not say whether a volume holds its \
                          newest data ({error}): try again when it answers"

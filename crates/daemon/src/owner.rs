@@ -69,18 +69,17 @@ impl OwnerRecord {
     /// Reads what a file holds.
     ///
     /// # Errors
-    /// Why it is no record.
+    /// Why it is no record that can be read, as the end of a sentence.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let written: Written = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if written.version != VERSION {
-            return Err(format!("it has version {}, this daemon knows {VERSION}", written.version));
-        }
-        let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or("its epoch is not 32 hex digits"));
+        files::version(bytes, VERSION)?;
+        let written: Written = serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?;
+        let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
+        let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
         let owner = match (written.owner, epoch.transpose()?) {
             (Kind::Backing, _) => Owner::Backing,
             (Kind::Cache, Some(epoch)) => Owner::Cache { epoch },
             (Kind::Lost, Some(epoch)) => Owner::Lost { epoch, ranges: written.lost_ranges },
-            (Kind::Cache | Kind::Lost, None) => return Err("its epoch is missing".to_owned()),
+            (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
         };
         Ok(Self { owner, volume: written.volume })
     }
@@ -119,10 +118,7 @@ impl OwnerStore {
         let record = match files::read(&path)? {
             None => OwnerRecord::default(),
             Some(bytes) => OwnerRecord::decode(&bytes).map_err(|why| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("the owner record {} is damaged: {why}", path.display()),
-                )
+                io::Error::new(io::ErrorKind::InvalidData, format!("the owner record {} {why}", path.display()))
             })?,
         };
         Ok(Self { path, record, uncertain: false })
@@ -337,6 +333,8 @@ mod tests {
         assert_eq!(OwnerStore::open(directory.path()).unwrap().record(), &OwnerRecord::default());
         std::fs::write(directory.path().join(FILE), "{").unwrap();
         assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
+        std::fs::write(directory.path().join(FILE), "{\"version\": 2, \"owner\": \"nowhere\"}").unwrap();
+        assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("by a newer surgetank"));
     }
 
     #[test]

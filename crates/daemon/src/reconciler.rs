@@ -10,7 +10,7 @@ use surgetank_model::Instant;
 use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 
 use crate::accounting::Accounts;
-use crate::clock::{Clock, unix_s};
+use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
@@ -256,7 +256,8 @@ impl Reconciler {
             let written = lifecycle.journal().update(|state| {
                 state.learned = learned;
                 state.totals = totals;
-                state.saved_unix_s = unix_s();
+                state.unbooked.clear();
+                state.saved_unix_ms = unix_ms();
             });
             if let Err(error) = written {
                 tracing::warn!(device = self.parts.name, %error, "cannot keep what was learned");
@@ -271,7 +272,6 @@ impl Reconciler {
             let size = lifecycle.rental().map_or_else(Default::default, |rental| rental.size);
             tracing::info!(device = self.parts.name, "the caching volume is read back after a crash");
             controller.resume(now, ResumeAt::Adopted { size });
-            self.parts.accounts.rent(now, size);
             self.recovery = Recovery::None;
             self.reason = None;
             self.note_recovery(false);

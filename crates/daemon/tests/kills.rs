@@ -4,6 +4,9 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::child::{self, Running};
@@ -51,6 +54,35 @@ fn write_until_killed(writer: &mut Writer, socket: &Path, seen: &Seen) {
     }
 }
 
+/// For how long volumes were there, whoever ran meanwhile.
+struct Rented {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<f64>,
+}
+
+impl Rented {
+    fn watch(machine: &Machine) -> Self {
+        let (directory, ended) = (machine.path("volumes"), Arc::new(AtomicBool::new(false)));
+        let over = ended.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut sum, mut last) = (0.0, Instant::now());
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+                let volumes = common::images(&directory);
+                sum += volumes as f64 * last.elapsed().as_secs_f64();
+                last = Instant::now();
+            }
+            sum
+        });
+        Self { ended, thread }
+    }
+
+    fn seconds(self) -> f64 {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
 fn machine(policy: &str, cache: &str) -> (Machine, PathBuf) {
     let machine = Machine::new();
     let backing = machine.backing("backing", SIZE);
@@ -58,33 +90,37 @@ fn machine(policy: &str, cache: &str) -> (Machine, PathBuf) {
     (machine, backing)
 }
 
-/// After all kills: everything is there, also in the backing volume alone, and nothing is rented.
-fn ends_well(machine: &Machine, backing: &Path, writers: &mut [Writer]) {
+/// After all kills: everything is there, also in the backing volume alone, and nothing is rented. Answers the bill.
+fn ends_well(machine: &Machine, backing: &Path, writers: &mut [Writer]) -> f64 {
     let mut running = Running::start(machine, None);
     let mut nbd = running.nbd().unwrap_or_else(|| panic!("the daemon does not start again: {}", machine.log()));
     for writer in writers.iter_mut() {
         writer.check(&mut nbd).unwrap();
     }
     rounds::gives_everything_back(machine, &running);
+    let billed_agbs = running.client.status().unwrap().devices[0].cost_agbs;
     running.stop();
     for writer in writers {
         writer.check_file(backing);
     }
+    billed_agbs
 }
 
 #[expect(clippy::print_stderr, reason = "the counts are what the test is for")]
-fn kill_under_load(policy: &str, cache: &str, seed: u64) {
+fn kill_under_load(policy: &str, cache_mib: u32, seed: u64) {
     let mut random = Random::from_seed(seed);
-    let (machine, backing) = machine(policy, cache);
+    let (machine, backing) = machine(policy, &format!("{cache_mib} MiB"));
     let mut writers = Writer::several(WRITERS, SIZE, seed);
     let mut moments = Histogram::default();
     let kills = rounds::kills(70);
     let began = Instant::now();
+    let rented = Rented::watch(&machine);
     for round_number in 0..kills {
         let aim = rounds::aim(round_number);
         moments.add(round(&machine, &mut writers, &mut random, aim));
     }
-    ends_well(&machine, &backing, &mut writers);
+    let billed_agbs = ends_well(&machine, &backing, &mut writers);
+    let rented_s = rented.seconds();
     let mut counts = Counts::default();
     writers.iter().for_each(|writer| counts.add(&writer.counts));
     eprintln!(
@@ -100,15 +136,21 @@ fn kill_under_load(policy: &str, cache: &str, seed: u64) {
         counts.arrived,
     );
     moments.are_telling();
+    // What was billed for the backing volume is known; caching volumes cost over a hundred times as much.
+    let backing_agbs = 16.0 / 1024.0 * 64.0 * began.elapsed().as_secs_f64();
+    let caching_agbs = f64::from(cache_mib) / 1024.0 * 8192.0 * rented_s;
+    let share = (billed_agbs - backing_agbs) / caching_agbs;
+    eprintln!("{policy}: {rented_s:.1} s rented, billed {:.1} %", share * 100.0);
+    assert!((0.8..1.25).contains(&share), "the bill is wrong: {billed_agbs} AGBs, {rented_s} s rented");
     assert!(began.elapsed() < PATIENCE * 60, "and it ends");
 }
 
 #[test]
 fn kills_under_load_lose_nothing_with_a_cache_as_large_as_the_device() {
-    kill_under_load("adaptive", "24 MiB", 11);
+    kill_under_load("adaptive", 24, 11);
 }
 
 #[test]
 fn kills_under_load_lose_nothing_with_a_cache_that_is_always_full() {
-    kill_under_load("paper", "6 MiB", 12);
+    kill_under_load("paper", 6, 12);
 }

@@ -433,9 +433,9 @@ fn volumes_are_billed_while_the_daemon_is_away() {
     let config = stopped_dirty(&machine, &slow());
     let journal = machine.path("state/data/journal.json");
     let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
-    for time in ["/saved_unix_s", "/rental/started_unix_s"] {
+    for time in ["/saved_unix_ms", "/rental/started_unix_ms"] {
         let time = state.pointer_mut(time).unwrap();
-        *time = (time.as_u64().unwrap() - 1000).into();
+        *time = (time.as_u64().unwrap() - 1_000_000).into();
     }
     std::fs::write(&journal, state.to_string()).unwrap();
     let daemon = Daemon::start(config).unwrap();

@@ -7,6 +7,7 @@ use surgetank_policy::Refusal;
 use surgetank_provider::{VolumeDescription, VolumeState, tag};
 
 use super::{DONE, LetGo, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, refusal};
+use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::Stage;
 use crate::opening;
@@ -175,7 +176,7 @@ impl Lifecycle {
     fn forget(&mut self) -> Result<Progress, Refusal> {
         self.tools.keeper.set_volume(None);
         crash_point("forget", "before");
-        self.journal.update(|state| state.rental = None).map_err(journal_refusal)?;
+        self.journal.update(|state| state.forget_rental(unix_ms())).map_err(journal_refusal)?;
         crash_point("forget", "after");
         Ok(DONE)
     }

@@ -7,7 +7,7 @@ use surgetank_policy::Refusal;
 use surgetank_provider::{CreateVolume, Tags, VolumeDescription, VolumeState, tag};
 
 use super::{DONE, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, random_name, refusal};
-use crate::clock::unix_s;
+use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::{Rental, Stage};
 use crate::opening::{self, Purpose};
@@ -20,7 +20,7 @@ impl Lifecycle {
                 token: random_name(),
                 volume_type: self.tools.caching.volume_type.clone(),
                 size,
-                started_unix_s: unix_s(),
+                started_unix_ms: unix_ms(),
                 stage: Stage::Creating,
                 volume: None,
                 epoch: None,

@@ -100,7 +100,7 @@ impl Machine {
 }
 
 /// Files of at least a MiB below a directory: the images of volumes.
-fn images(directory: &Path) -> usize {
+pub fn images(directory: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
     let count = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => images(&entry.path()),

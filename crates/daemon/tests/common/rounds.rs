@@ -192,7 +192,9 @@ pub fn configure(machine: &Machine, backing: &Path, policy: &str, cache: &str, e
                    delete_latency = \"20 ms\""
             .to_owned(),
         device: "throttle = true".to_owned(),
-        caching: format!("initial_size = \"{cache}\"\nmax_size = \"{cache}\"\nbandwidth = \"8 GiB/s\""),
+        caching: format!(
+            "initial_size = \"{cache}\"\nmin_size = \"{cache}\"\nmax_size = \"{cache}\"\nbandwidth = \"8 GiB/s\""
+        ),
         ..Shape::default()
     };
     shape.policy += &format!("\nname = \"{policy}\"\nboost_interval = \"1 ms\"");
