@@ -426,6 +426,7 @@ fn lock_state(directory: &Path) -> Result<File, StartError> {
         StartError::Failed(format!("the state directory {} cannot be used: {error}", directory.display()))
     };
     files::make_directory(directory).map_err(failed)?;
+    files::check_ours(directory).map_err(StartError::Failed)?;
     let path: PathBuf = directory.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
     let give_up = std::time::Instant::now() + LOCK_PATIENCE;

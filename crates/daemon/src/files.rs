@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags};
@@ -16,7 +16,13 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or_else(|| io::Error::other("a state file lies in a directory"))?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     rustix::fs::renameat_with(CWD, Path::new(&temporary), CWD, path, RenameFlags::empty())?;
@@ -75,8 +81,30 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Refuses a directory in which others could plant what we then believe.
+///
+/// # Errors
+/// One sentence: who could, and the mend.
+pub fn check_ours(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let metadata = fs::metadata(path).map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(format!("others may write to {shown} (its mode is {mode:04o}): run `chmod go-w {shown}`"));
+    }
+    let (owner, we) = (metadata.uid(), rustix::process::geteuid().as_raw());
+    if owner != 0 && owner != we {
+        return Err(format!(
+            "{shown} belongs to the user {owner} and not to {we}, who runs the daemon: run `chown {we} {shown}`"
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -89,5 +117,34 @@ mod tests {
         write_atomically(&path, b"two").unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_directory_in_which_others_may_write_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o707, true), (0o1777, true)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(check_ours(path).is_err(), refused, "{mode:o}");
+        }
+        assert!(check_ours(path).is_err_and(|error| error.contains("chmod go-w")));
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+        if std::os::unix::fs::chown(path, Some(65534), None).is_ok() && rustix::process::geteuid().is_root() {
+            assert!(check_ours(path).is_err_and(|error| error.contains("belongs to the user 65534")));
+        }
+    }
+
+    #[test]
+    fn a_planted_link_is_not_written_through() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, precious) = (directory.path().join("record"), directory.path().join("precious"));
+        fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, directory.path().join("record.new")).unwrap();
+        assert!(write_atomically(&path, b"one").is_err());
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        fs::remove_file(directory.path().join("record.new")).unwrap();
+        write_atomically(&path, b"two").unwrap();
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+        assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]), "the link was replaced");
     }
 }

@@ -81,7 +81,7 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
 pub fn caching(description: &VolumeDescription, size: Bytes) -> Result<Box<dyn Volume>, String> {
     let path = device_of(description)?;
     check_serial(path, description)?;
-    let volume = FileVolume::open(path, Options::default()).map_err(|error| error.to_string())?;
+    let volume = FileVolume::open(path, rented_at(path)).map_err(|error| error.to_string())?;
     if volume.size() < size.get() {
         return Err(format!("{} has {} bytes instead of the {size} that were rented", path.display(), volume.size()));
     }
@@ -92,6 +92,11 @@ pub fn caching(description: &VolumeDescription, size: Bytes) -> Result<Box<dyn V
 fn device_of(description: &VolumeDescription) -> Result<&Path, String> {
     let missing = || format!("the volume {} is attached, but the provider does not say where", description.id.0);
     description.device.as_deref().ok_or_else(missing)
+}
+
+/// How to open a caching volume. Clouds name disks by links in /dev/disk; every other link was planted.
+fn rented_at(path: &Path) -> Options {
+    Options { no_links: !path.starts_with("/dev/disk"), ..Options::default() }
 }
 
 /// A disk of another serial at the same path is not ours. Files have no serial.
@@ -116,7 +121,7 @@ fn check_serial(path: &Path, description: &VolumeDescription) -> Result<(), Stri
 pub fn superblock(description: &VolumeDescription, clock: Clock) -> Result<Option<Superblock>, String> {
     let path = device_of(description)?;
     check_serial(path, description)?;
-    let options = Options { read_only: true, ..Options::default() };
+    let options = Options { read_only: true, ..rented_at(path) };
     let mut volume = FileVolume::open(path, options).map_err(|error| error.to_string())?;
     let length = 2 * BLOCK as usize;
     let buffer = Buffer::zeroed(length);

@@ -108,7 +108,12 @@ fn what_is_no_volume_is_refused_in_one_sentence() {
     let blocks = Options { logical_block: Some(1000), ..Options::default() };
     let blocks = open(&image(&directory, 1 << 20), blocks);
     assert!(matches!(blocks, OpenError::LogicalBlock { asked: 1000, .. }), "{blocks}");
-    assert_eq!([missing, not_a_volume, small, blocks].map(|error| error.to_string().lines().count()), [1; 4]);
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(image(&directory, 1 << 20), &link).unwrap();
+    drop(FileVolume::open(&link, Options::default()).unwrap());
+    let link = open(&link, Options { no_links: true, ..Options::default() });
+    assert!(matches!(link, OpenError::Link { .. }), "{link}");
+    assert_eq!([missing, not_a_volume, small, blocks, link].map(|error| error.to_string().lines().count()), [1; 5]);
 }
 
 #[test]

@@ -34,6 +34,15 @@ pub enum OpenError {
         /// As it was given.
         path: PathBuf,
     },
+    /// It is a symbolic link where none belongs.
+    #[error(
+        "{path} is a symbolic link where surgetank keeps a volume of its own; somebody planted it: remove it",
+        path = .path.display()
+    )]
+    Link {
+        /// As it was given.
+        path: PathBuf,
+    },
     /// It holds less than a block.
     #[error("{path} has only {size} bytes; a volume needs at least {needed}: enlarge it (truncate -s)", path = .path.display())]
     TooSmall {

@@ -22,6 +22,8 @@ pub struct Options {
     pub exclusive: bool,
     /// Open for reading; everything that changes data fails as unsupported.
     pub read_only: bool,
+    /// Refuse a path whose last part is a symbolic link: for files of which we know that they are none.
+    pub no_links: bool,
     /// The logical block size, in bytes, instead of the device's own; not smaller than that.
     pub logical_block: Option<u32>,
     /// I/Os in flight, at most; more wait here. A power of two is best.
@@ -29,9 +31,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Exclusive, for writing, the device's own logical block, 256 in flight.
+    /// Exclusive, for writing, through links, the device's own logical block, 256 in flight.
     fn default() -> Self {
-        Self { exclusive: true, read_only: false, logical_block: None, depth: 256 }
+        Self { exclusive: true, read_only: false, no_links: false, logical_block: None, depth: 256 }
     }
 }
 
@@ -277,9 +279,14 @@ fn open_file(path: &Path, options: Options) -> Result<Opened, OpenError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
         io::ErrorKind::PermissionDenied => OpenError::Forbidden { path: path.to_owned() },
+        _ if options.no_links && error.raw_os_error() == Some(libc::ELOOP) => OpenError::Link { path: path.to_owned() },
         _ => OpenError::System { path: path.to_owned(), error },
     };
-    let metadata = std::fs::metadata(path).map_err(failed)?;
+    let looked_at = if options.no_links { std::fs::symlink_metadata(path) } else { std::fs::metadata(path) };
+    let metadata = looked_at.map_err(failed)?;
+    if metadata.is_symlink() {
+        return Err(OpenError::Link { path: path.to_owned() });
+    }
     let block = metadata.file_type().is_block_device();
     if !block && !metadata.is_file() {
         return Err(OpenError::NotAVolume { path: path.to_owned() });
@@ -287,8 +294,9 @@ fn open_file(path: &Path, options: Options) -> Result<Opened, OpenError> {
     if options.exclusive {
         exclusive::check(path, &metadata)?;
     }
-    let exclusive = if block && options.exclusive { libc::O_EXCL } else { 0 };
-    let open = |flags| File::options().read(true).write(!options.read_only).custom_flags(flags | exclusive).open(path);
+    let always =
+        if block && options.exclusive { libc::O_EXCL } else { 0 } | if options.no_links { libc::O_NOFOLLOW } else { 0 };
+    let open = |flags| File::options().read(true).write(!options.read_only).custom_flags(flags | always).open(path);
     let (result, direct) = match open(libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
         result => (result, true),
