@@ -1,5 +1,7 @@
 //! The local provider in trouble: death and errors before every change of the directory, foreign files, limits.
 
+mod tricks;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
