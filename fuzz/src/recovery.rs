@@ -20,7 +20,7 @@ struct Image {
 }
 
 fn image(input: &mut Input<'_>, device_bytes: usize) -> Image {
-    let size = 9 * (64 << 10) + input.below(64) * (16 << 10);
+    let size = 9 * (64 << 10) + input.below(16) * (16 << 10);
     let geometry = Geometry::of_volume(size as u64).expect("it is large enough");
     let mut bytes = vec![0xee; size];
     let good = Superblock {
@@ -123,7 +123,7 @@ pub fn recovery(data: &[u8]) {
     let mut input = Input(data);
     let unit = if input.once_in(2) { 512 } else { 4096 };
     let tail = if unit == 512 { input.below(8) * 512 } else { 0 };
-    let device_bytes = (1 + input.below(300)) * BLOCK_BYTES + tail;
+    let device_bytes = (1 + input.below(80)) * BLOCK_BYTES + tail;
     let split = input.once_in(2);
     let fill = [ReadFill::Never, ReadFill::SecondHit, ReadFill::Always][input.below(3)];
     let mut image = image(&mut input, device_bytes);

@@ -178,6 +178,11 @@ impl Journal {
         &self.state
     }
 
+    /// Changes it in memory alone: a bug to be planted.
+    pub(crate) fn remember(&mut self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state);
+    }
+
     /// Changes it, durably. On an error nothing has changed in memory, and the file may hold either.
     ///
     /// # Errors

@@ -39,6 +39,8 @@ pub enum Fault {
     Twice,
     /// The call is carried out, then the volume disappears for good without anybody having deleted it.
     Vanish,
+    /// `list` answers what it answered the last time, or nothing if it was never asked: clouds' lists lag behind.
+    Stale,
 }
 
 /// Faults by chance, each with its probability per call (0 to 1).
@@ -68,6 +70,8 @@ pub struct FaultRates {
     pub twice: f64,
     /// The volume disappears after a change.
     pub vanish: f64,
+    /// `list` answers as it did the last time.
+    pub stale: f64,
 }
 
 impl Default for FaultRates {
@@ -84,6 +88,7 @@ impl Default for FaultRates {
             attach_limit: 0.0,
             twice: 0.0,
             vanish: 0.0,
+            stale: 0.0,
         }
     }
 }
@@ -107,6 +112,7 @@ impl FaultRates {
             ),
             (self.twice, changes, Fault::Twice),
             (self.vanish, moves, Fault::Vanish),
+            (self.stale, verb == Verb::List, Fault::Stale),
         ];
         // Every chance is drawn every time, so that changing one rate leaves the others' faults where they were.
         let mut drawn = None;
@@ -129,6 +135,7 @@ impl FaultRates {
 /// - A call may be carried out twice; then a `create` leaves an orphan ([`Fault::Twice`]).
 /// - A volume may vanish: no verb knows it any more, and the deletion is `Identity`. Its bytes are not touched: what
 ///   reading and writing a vanished volume does is for the device's fault decorator to say.
+/// - A `list` may lag behind: it leaves out what is new and shows what is gone ([`Fault::Stale`]).
 /// - Answers are never wrong otherwise: no other volume's description, no stale tags, no states that go backwards.
 ///
 /// Scripted faults come first, in their order for each verb; then those by chance.
@@ -136,7 +143,11 @@ pub struct Faulty<P> {
     inner: P,
     clock: Arc<dyn Clock>,
     plan: Mutex<Plan>,
+    observer: Option<Observer>,
 }
+
+/// Told of every fault as it happens, on the caller's thread.
+pub type Observer = Box<dyn Fn(Verb, &Fault) + Send + Sync>;
 
 /// What is yet to go wrong, and what has.
 #[derive(Default)]
@@ -148,6 +159,8 @@ struct Plan {
     /// Changes that do not show yet.
     pending: BTreeMap<VolumeId, Pending>,
     vanished: Vec<VolumeId>,
+    /// The latest answer to each `list`, by key and value.
+    listed: BTreeMap<(String, String), Vec<VolumeDescription>>,
 }
 
 /// A change that does not show yet.
@@ -160,7 +173,13 @@ struct Pending {
 impl<P: Provider> Faulty<P> {
     /// Decorates a provider; as yet it behaves. The clock is for [`Fault::Slow`].
     pub fn new(inner: P, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, clock, plan: Mutex::default() }
+        Self { inner, clock, plan: Mutex::default(), observer: None }
+    }
+
+    /// Tells of every fault.
+    #[must_use]
+    pub fn with_observer(self, observer: Observer) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     /// Adds faults by chance.
@@ -200,6 +219,15 @@ impl<P: Provider> Faulty<P> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The fault of this call.
+    fn next(&self, verb: Verb) -> Option<Fault> {
+        let fault = self.plan().next(verb);
+        if let (Some(observer), Some(fault)) = (&self.observer, &fault) {
+            observer(verb, fault);
+        }
+        fault
+    }
+
     /// Carries out a verb on a volume that exists, with the fault that is due.
     fn change(
         &self,
@@ -207,7 +235,7 @@ impl<P: Provider> Faulty<P> {
         id: &VolumeId,
         act: impl Fn() -> Result<Change, ProviderError>,
     ) -> Result<Change, ProviderError> {
-        let fault = self.plan().next(verb);
+        let fault = self.next(verb);
         if let Some(Fault::Before(error)) = fault {
             return Err(error);
         }
@@ -256,7 +284,7 @@ impl<P: Provider> Faulty<P> {
         again: impl Fn() -> Result<Change, ProviderError>,
     ) -> Result<Change, ProviderError> {
         match fault {
-            None | Some(Fault::Before(_)) => {}
+            None | Some(Fault::Before(_) | Fault::Stale) => {}
             Some(Fault::After(error)) => return Err(error),
             Some(Fault::Twice) => {
                 let _ = again();
@@ -319,7 +347,7 @@ impl Plan {
 
 impl<P: Provider> Provider for Faulty<P> {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-        let fault = self.plan().next(Verb::Create);
+        let fault = self.next(Verb::Create);
         if let Some(Fault::Before(error)) = fault {
             return Err(error);
         }
@@ -345,10 +373,10 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        let mut plan = self.plan();
-        if let Some(Fault::Before(error) | Fault::After(error)) = plan.next(Verb::Describe) {
+        if let Some(Fault::Before(error) | Fault::After(error)) = self.next(Verb::Describe) {
             return Err(error);
         }
+        let mut plan = self.plan();
         if plan.vanished.contains(id) {
             return Err(ProviderError::NotFound(id.clone()));
         }
@@ -364,9 +392,13 @@ impl<P: Provider> Provider for Faulty<P> {
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        let fault = self.next(Verb::List);
         let mut plan = self.plan();
-        if let Some(Fault::Before(error) | Fault::After(error)) = plan.next(Verb::List) {
-            return Err(error);
+        let name = (key.to_owned(), value.to_owned());
+        match fault {
+            Some(Fault::Before(error) | Fault::After(error)) => return Err(error),
+            Some(Fault::Stale) => return Ok(plan.listed.get(&name).cloned().unwrap_or_default()),
+            _ => {}
         }
         let now_ms = self.clock.now_ms();
         let mut volumes = self.inner.list(key, value)?;
@@ -380,11 +412,12 @@ impl<P: Provider> Provider for Faulty<P> {
         volumes.retain(|volume| deleting.iter().all(|other| other.id != volume.id));
         volumes.extend(deleting);
         volumes.sort_by(|a, b| a.id.cmp(&b.id));
+        plan.listed.insert(name, volumes.clone());
         Ok(volumes)
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-        let fault = self.plan().next(Verb::SetTag);
+        let fault = self.next(Verb::SetTag);
         if let Some(Fault::Before(error)) = fault {
             return Err(error);
         }

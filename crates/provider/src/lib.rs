@@ -9,7 +9,7 @@ pub mod recording;
 pub mod sweep;
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use faulty::{Fault, FaultRates, Faulty, Verb};
+pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use local::{LocalConfig, LocalProvider, LocalType};
 pub use recording::{Call, Recording};
 

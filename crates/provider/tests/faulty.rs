@@ -235,3 +235,28 @@ fn the_same_seed_gives_the_same_faults_and_retries_leave_nothing() {
     assert_eq!(few.1, 3);
     assert_eq!(stubborn_run(FaultRates::default()).1, 0);
 }
+
+#[test]
+fn a_stale_list_is_the_one_before_and_every_fault_is_told() {
+    let World { _directory, clock, provider } = world();
+    let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let teller = told.clone();
+    let provider =
+        provider.with_observer(Box::new(move |verb, fault| teller.lock().unwrap().push((verb, fault.clone()))));
+    let world = World { _directory, clock, provider };
+    for _ in 0..3 {
+        world.provider.script(Verb::List, Fault::Stale);
+    }
+    let (volume, _) = world.provider.create(&request("t")).unwrap();
+    assert_eq!(world.listed(), 0, "never asked before");
+    world.provider.script(Verb::Create, Fault::Before(lost()));
+    assert_eq!(world.provider.create(&request("u")), Err(lost()));
+    assert_eq!((world.listed(), world.listed()), (0, 0));
+    assert_eq!(world.listed(), 1);
+    world.provider.script(Verb::List, Fault::Stale);
+    world.provider.delete(&volume.id).unwrap();
+    assert_eq!((world.listed(), world.listed()), (1, 0), "what is gone is shown once more");
+    let stale = (Verb::List, Fault::Stale);
+    let create = (Verb::Create, Fault::Before(lost()));
+    assert_eq!(*told.lock().unwrap(), [stale.clone(), create, stale.clone(), stale.clone(), stale]);
+}

@@ -11,6 +11,7 @@ use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::{Rental, Stage};
 use crate::opening::{self, Purpose};
+use crate::planted::{Bug, planted};
 use crate::shard::Command;
 
 impl Lifecycle {
@@ -26,7 +27,11 @@ impl Lifecycle {
                 epoch: None,
                 disposable: true,
             };
-            self.journal.update(|state| state.rental = Some(rental)).map_err(journal_refusal)?;
+            if planted(Bug::IntentNotPersisted) {
+                self.journal.remember(|state| state.rental = Some(rental));
+            } else {
+                self.journal.update(|state| state.rental = Some(rental)).map_err(journal_refusal)?;
+            }
             self.let_go = None;
             self.publish();
         }

@@ -1,0 +1,119 @@
+//! A thousand life cycles of caching volumes under a provider that fails, hangs, answers late, repeats itself and lists
+//! what was, and under SIGKILLs of the daemon between any two of its calls. At the end nothing of ours is rented, nothing
+//! foreign was touched, and the bill covers what the provider would charge.
+//!
+//! The production daemon over the production local provider, in child processes: 16 devices at a time, each boosted,
+//! written to and drained over and over. What the provider does is logged call by call; the parent reads the log.
+
+mod common;
+mod lives;
+
+use std::collections::BTreeMap;
+
+use lives::log::{Log, Outcome};
+use lives::{Camp, End, Mode};
+
+#[test]
+fn daemon_in_a_child() {
+    lives::serve_if_asked();
+}
+
+/// No volume is made twice and lists tell the truth: then a journal knows of every volume at every moment.
+#[test]
+fn every_volume_is_in_a_journal_at_every_kill() {
+    let camp = Camp::new(None);
+    let mut seed = 0;
+    while camp.log().lives().len() < 500 {
+        camp.generation(Mode::Strict, seed);
+        camp.check_journals();
+        seed += 1;
+    }
+    finish(&camp, "without repeated calls and stale lists");
+}
+
+/// Everything at once. A volume that no journal knows is the sweep's.
+#[test]
+fn nothing_is_left_of_a_thousand_lives() {
+    let camp = Camp::new(None);
+    let mut seed = 1000;
+    while camp.log().faulted() < 1000 {
+        camp.generation(Mode::Wild, seed);
+        seed += 1;
+    }
+    finish(&camp, "with everything that can go wrong");
+}
+
+/// Until nothing is left, or a test says what is.
+fn finish(camp: &Camp, title: &str) {
+    assert_eq!(camp.settle(), End::Settled);
+    camp.check_nothing_left();
+    let log = camp.log();
+    table(&log, title);
+    assert!(log.lives().values().all(|life| life.outcome() != Outcome::Leaked), "a life without an end");
+}
+
+/// Faults by outcomes.
+fn table(log: &Log, title: &str) {
+    let mut rows: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+    let lives = log.lives();
+    for life in lives.values() {
+        let column = match life.outcome() {
+            Outcome::Used => 0,
+            Outcome::Unused => 1,
+            Outcome::Leaked => 2,
+        };
+        rows.entry("(all)").or_default()[column] += 1;
+        for fault in &life.faults {
+            rows.entry(fault).or_default()[column] += 1;
+        }
+    }
+    println!("{title}: {} lives, {} of them with faults; {} kills", lives.len(), log.faulted(), log.kills());
+    println!("{:32} {:>18} {:>18} {:>8}", "lives with this fault", "used, given back", "unused, given back", "leaked");
+    for (fault, [used, unused, leaked]) in rows {
+        println!("{fault:32} {used:>18} {unused:>18} {leaked:>8}");
+    }
+}
+
+#[test]
+fn the_bill_covers_what_was_rented() {
+    let camp = Camp::new(None);
+    assert_eq!(camp.bill(7), End::Settled);
+    camp.check_nothing_left();
+}
+
+/// Plants a bug and says what the checks say.
+fn found(bug: &str, mode: Mode) -> Option<String> {
+    let camp = Camp::new(Some(bug));
+    for seed in 0..40 {
+        camp.generation(mode, seed);
+        if mode == Mode::Strict
+            && let Err(finding) = camp.journals()
+        {
+            return Some(format!("{finding} (generation {seed})"));
+        }
+        // Now and then the books are closed.
+        if seed % 4 == 3
+            && let End::Left(what) = camp.settle()
+        {
+            return Some(format!("{what} (after generation {seed})"));
+        }
+    }
+    None
+}
+
+#[test]
+fn planted_leaks_are_found() {
+    let bugs = [
+        ("IntentNotPersisted", Mode::Strict),
+        ("FailedDeleteIsDone", Mode::Strict),
+        ("AskedIsDeleted", Mode::Strict),
+        ("SweepIgnoresStrangers", Mode::Wild),
+    ];
+    std::thread::scope(|scope| {
+        let searches = bugs.map(|(bug, mode)| (bug, scope.spawn(move || found(bug, mode))));
+        for (bug, search) in searches {
+            let finding = search.join().unwrap().unwrap_or_else(|| panic!("{bug} was not found"));
+            println!("{bug}: {finding}");
+        }
+    });
+}

@@ -1,0 +1,403 @@
+//! A camp of devices whose daemon lives for a few tenths of a second at a time.
+
+pub mod log;
+pub mod witness;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use surgetank_cache::Owner;
+use surgetank_daemon::config::Timeouts;
+use surgetank_daemon::journal::{Journal, Rental};
+use surgetank_daemon::owner::OwnerStore;
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
+use surgetank_model::Bytes;
+use surgetank_model::random::Random;
+use surgetank_provider::{
+    CreateVolume, LocalConfig, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag,
+};
+
+use crate::common::{Machine, Nbd, PATIENCE, Shape, eventually};
+use log::{Log, Writer};
+use witness::{TOKEN, Witness};
+
+const DEVICES: usize = 16;
+const CAMP: &str = "SURGETANK_TEST_CAMP";
+const SEED: &str = "SURGETANK_TEST_SEED";
+const MODE: &str = "SURGETANK_TEST_MODE";
+const PLANT: &str = "SURGETANK_PLANT";
+const CRASH_AT: &str = "SURGETANK_CRASH_AT";
+/// What a child says when something is left.
+const LEFT: &str = "left";
+
+/// What a daemon is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Faults, but each call is carried out once at most, and lists are true.
+    Strict,
+    /// All faults.
+    Wild,
+    /// No faults: until nothing is rented.
+    Settle,
+    /// Faults as in `Strict`, no kill: three boosts a device, then the bill is compared.
+    Bill,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::Strict, Self::Wild, Self::Settle, Self::Bill];
+}
+
+/// How a daemon that was not killed ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nothing is rented.
+    Settled,
+    /// What is left or wrong.
+    Left(String),
+}
+
+fn name(index: usize) -> String {
+    format!("d{index:02}")
+}
+
+/// State files are synced for every step: in memory that costs nothing.
+fn machine() -> Machine {
+    let memory = Path::new("/dev/shm");
+    let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    Machine { directory: directory.unwrap() }
+}
+
+/// A directory with everything: state, volumes, the log.
+pub struct Camp {
+    machine: Machine,
+    bug: Option<String>,
+    foreign: Vec<VolumeDescription>,
+}
+
+impl Camp {
+    pub fn new(bug: Option<&str>) -> Self {
+        let machine = machine();
+        let names: Vec<String> = (0..DEVICES).map(name).collect();
+        let devices: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "memory:4 MiB")).collect();
+        let shape = Shape { caching: "initial_size = \"2 MiB\"".to_owned(), ..Shape::default() };
+        let text = machine.config_text(&devices, &shape);
+        let text = text.replace("\"128 MiB/s\"\n", "\"128 MiB/s\"\npreallocate = false\n");
+        std::fs::write(machine.path("config.toml"), text).unwrap();
+        let mut camp = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new() };
+        camp.foreign = camp.settlers();
+        camp
+    }
+
+    /// Volumes that are none of ours: of another daemon, even for a device of the same name, and of nobody.
+    fn settlers(&self) -> Vec<VolumeDescription> {
+        let provider = self.provider();
+        let foreign = |token: &str, tags: &[(&str, &str)]| {
+            let tags = tags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Tags>();
+            let request = CreateVolume {
+                token: token.to_owned(),
+                volume_type: "fast".to_owned(),
+                size: Bytes::from_mib(1),
+                tags,
+            };
+            provider.create(&request).unwrap().0
+        };
+        let theirs = "5".repeat(32);
+        vec![
+            foreign("x", &[(tag::OWNER, &theirs), (tag::DEVICE, "d00"), (TOKEN, "x")]),
+            foreign("y", &[(tag::DEVICE, "d01")]),
+            foreign("z", &[]),
+        ]
+    }
+
+    fn config(&self) -> Config {
+        load(self.machine.directory.path())
+    }
+
+    /// The provider as it is, while no daemon runs.
+    fn provider(&self) -> LocalProvider {
+        let config: LocalConfig = self.config().local.unwrap();
+        LocalProvider::open(config, Arc::new(SystemClock)).unwrap()
+    }
+
+    fn ours(&self) -> Vec<VolumeDescription> {
+        let Ok(owner) = std::fs::read_to_string(self.machine.path("state/owner-id")) else { return Vec::new() };
+        self.provider().list(tag::OWNER, owner.trim()).unwrap()
+    }
+
+    fn rentals(&self) -> Vec<(String, Rental)> {
+        let of = |index| {
+            let directory = self.machine.path("state").join(name(index));
+            let journal = Journal::open(&directory).unwrap();
+            Some((name(index), journal.state().rental.clone()?))
+        };
+        (0..DEVICES).filter_map(of).collect()
+    }
+
+    pub fn log(&self) -> Log {
+        Log::read(&self.machine.path("calls"))
+    }
+
+    fn start(&self, mode: Mode, seed: u64, crash_at: Option<String>) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.env(CAMP, self.machine.directory.path()).env(SEED, seed.to_string()).env(MODE, format!("{mode:?}"));
+        command.env_remove(CRASH_AT).env_remove(PLANT);
+        command.envs(crash_at.map(|point| (CRASH_AT, point)));
+        command.envs(self.bug.as_ref().map(|bug| (PLANT, bug)));
+        let log = std::fs::File::create(self.machine.path("log")).unwrap();
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    }
+
+    /// A daemon that is killed at some point: at a random moment, or between two calls.
+    pub fn generation(&self, mode: Mode, seed: u64) {
+        const POINTS: &[&str] = &[
+            "create:before",
+            "create:after",
+            "created:after",
+            "attach:before",
+            "attach:after",
+            "adopt:before",
+            "adopt:after",
+            "adopted:after",
+            "owner:before",
+            "owner:after",
+            "owner-untag:before",
+            "release:before",
+            "release:after",
+            "clean:before",
+            "clean:after",
+            "detach:before",
+            "detach:after",
+            "delete:before",
+            "delete:after",
+            "forget:before",
+            "forget:after",
+            "recover:before",
+            "recover:after",
+        ];
+        let mut random = Random::from_seed(seed);
+        let point = POINTS[random.below(POINTS.len() as u64) as usize];
+        let crash_at = random.chance(0.8).then(|| format!("{point}:{}", 1 + random.below(DEVICES as u64)));
+        let most = Duration::from_millis(200 + random.below(800));
+        let mut child = self.start(mode, seed, crash_at);
+        let until = Instant::now() + most;
+        let mut ended = None;
+        while ended.is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+            ended = child.try_wait().unwrap();
+        }
+        let _ = child.kill();
+        let status = child.wait().unwrap();
+        assert!(!status.success() && status.code().is_none(), "it failed by itself: {}", self.said());
+        let rentals = self.rentals();
+        let mut line = vec!["killed"];
+        line.extend(rentals.iter().map(|(_, rental)| rental.token.as_str()));
+        Writer::open(&self.machine.path("calls")).line(&line);
+    }
+
+    /// Every volume that carries our name is the one that its device's journal speaks of.
+    pub fn journals(&self) -> Result<(), String> {
+        let rentals = self.rentals();
+        for volume in self.ours() {
+            let known = rentals.iter().any(|(device, rental)| {
+                volume.tags.get(tag::DEVICE) == Some(device) && volume.tags.get(TOKEN) == Some(&rental.token)
+            });
+            if !known && volume.state != surgetank_provider::VolumeState::Deleting {
+                return Err(format!("no journal knows the volume {} ({:?})", volume.id.0, volume.state));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn check_journals(&self) {
+        assert_eq!(self.journals(), Ok(()), "{}", self.said());
+    }
+
+    /// Runs without faults until nothing is rented.
+    pub fn settle(&self) -> End {
+        self.whole(Mode::Settle, 0)
+    }
+
+    /// Runs with faults, without kills, and compares the bill.
+    pub fn bill(&self, seed: u64) -> End {
+        self.whole(Mode::Bill, seed)
+    }
+
+    fn whole(&self, mode: Mode, seed: u64) -> End {
+        let mut child = self.start(mode, seed, None);
+        let mut status = None;
+        eventually("the daemon ends by itself", || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        let there: Vec<String> = self.ours().into_iter().map(|volume| volume.id.0).collect();
+        let mut line = vec!["there"];
+        line.extend(there.iter().map(String::as_str));
+        Writer::open(&self.machine.path("calls")).line(&line);
+        if status.is_some_and(|status| status.success()) {
+            return End::Settled;
+        }
+        let said = self.said();
+        match said.split_once(LEFT) {
+            Some((_, what)) => End::Left(what.lines().next().unwrap_or_default().trim().to_owned()),
+            None => panic!("the daemon failed: {said}"),
+        }
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.machine.path("log")).unwrap_or_default()
+    }
+
+    /// Nothing of ours is rented, all else is as it was.
+    pub fn check_nothing_left(&self) {
+        assert_eq!(self.ours(), []);
+        assert_eq!(self.rentals(), []);
+        for index in 0..DEVICES {
+            let owner = OwnerStore::open(&self.machine.path("state").join(name(index))).unwrap();
+            assert_eq!(owner.record().owner, Owner::Backing);
+        }
+        let provider = self.provider();
+        for volume in &self.foreign {
+            let now = provider.describe(&volume.id).expect("a volume that is not ours was deleted");
+            assert_eq!((&now.tags, now.device), (&volume.tags, None));
+        }
+        assert_eq!(self.machine.records().len(), self.foreign.len());
+    }
+}
+
+fn load(root: &Path) -> Config {
+    let mut config = Config::load(&root.join("config.toml")).unwrap_or_else(|error| panic!("{error}"));
+    for device in config.devices.values_mut() {
+        device.policy.retry = (Duration::from_millis(5), Duration::from_millis(20));
+        let short = Duration::from_millis(150);
+        device.policy.timeouts = Timeouts { create: short, attach: short, detach: short };
+    }
+    config
+}
+
+/// What the test `daemon_in_a_child` does: nothing, unless it was started by a [`Camp`].
+pub fn serve_if_asked() {
+    let Some(root) = std::env::var_os(CAMP).map(PathBuf::from) else { return };
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let mode = Mode::ALL.into_iter().find(|mode| format!("{mode:?}") == variable(MODE)).unwrap();
+    let config = load(&root);
+    let log = Arc::new(Writer::open(&root.join("calls")));
+    let seed = variable(SEED).parse().unwrap();
+    let witness = Arc::new(Witness::open(config.local.as_ref().unwrap(), log, mode, seed));
+    let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
+    let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
+    let drovers = || (0..DEVICES).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();
+    match mode {
+        Mode::Strict | Mode::Wild => {
+            let mut drovers = drovers();
+            loop {
+                drive(&daemon, &mut drovers, u32::MAX);
+            }
+        }
+        Mode::Settle => settle(&daemon, &witness),
+        Mode::Bill => {
+            let mut drovers = drovers();
+            eventually("three boosts a device", || drive(&daemon, &mut drovers, 3));
+            settle(&daemon, &witness);
+            compare(&daemon, &witness);
+        }
+    }
+    daemon.stop();
+}
+
+/// Boosts one device, writes to it, ends the boost; again and again.
+struct Drover {
+    name: String,
+    socket: PathBuf,
+    boosts: u32,
+    written: bool,
+}
+
+impl Drover {
+    fn new(root: &Path, index: usize) -> Self {
+        let name = name(index);
+        Self { socket: root.join(format!("run/{name}.sock")), name, boosts: 0, written: false }
+    }
+
+    /// False: it has had its boosts.
+    fn step(&mut self, daemon: &Daemon, status: &DeviceStatus, most: u32) -> bool {
+        let device = self.name.clone();
+        match status.phase {
+            Phase::Idle if self.boosts == most => return false,
+            // Refused while it cools down after a refusal: asked again.
+            Phase::Idle => drop(daemon.handle(Request::Boost { device })),
+            Phase::Boost if !self.written => {
+                // A device that recovers answers late.
+                let mut nbd = Nbd::connect(&self.socket).unwrap();
+                nbd.write(0, &vec![self.boosts as u8; 16 << 10]).unwrap();
+                self.written = true;
+            }
+            Phase::Boost => {
+                self.written = false;
+                self.boosts += 1;
+                drop(daemon.handle(Request::Drain { device }));
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+/// One round over all devices. True: all have had their boosts.
+fn drive(daemon: &Daemon, drovers: &mut [Drover], most: u32) -> bool {
+    let mut done = true;
+    for status in daemon.status().devices {
+        let drover = drovers.iter_mut().find(|drover| drover.name == status.name).unwrap();
+        done &= !drover.step(daemon, &status, most);
+    }
+    std::thread::sleep(Duration::from_millis(1));
+    done
+}
+
+/// Ends every boost and sweeps until nothing is rented; panics with what is left if that does not come.
+fn settle(daemon: &Daemon, witness: &Witness) {
+    let owner = {
+        let path = daemon.control_socket().parent().unwrap().parent().unwrap().join("state/owner-id");
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    };
+    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { PATIENCE };
+    loop {
+        let devices = daemon.status().devices;
+        for device in devices.iter().filter(|device| device.phase != Phase::Idle) {
+            let _ = daemon.handle(Request::Drain { device: device.name.clone() });
+        }
+        let idle = devices.iter().all(|device| device.phase == Phase::Idle);
+        let _ = daemon.handle(Request::Gc);
+        let there = witness.list(tag::OWNER, &owner);
+        if idle && there.as_ref().is_ok_and(Vec::is_empty) {
+            return;
+        }
+        let busy: Vec<_> = devices.iter().map(|device| (&device.name, device.phase, &device.reason)).collect();
+        assert!(Instant::now() < until, "{LEFT} {there:?}, devices {busy:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The daemon's bill covers every moment for which the provider charges, and ends.
+fn compare(daemon: &Daemon, witness: &Witness) {
+    let mut paid = 0.0;
+    for index in 0..DEVICES {
+        let device = name(index);
+        let report = daemon.report(&device).unwrap();
+        let caching = report.rentals.iter().filter(|rental| rental.volume == "caching");
+        let mut billed = 0.0;
+        for rental in caching {
+            let until =
+                rental.until.unwrap_or_else(|| panic!("{LEFT} {device} is still billed for a volume: {rental:?}"));
+            billed += rental.size.as_mib() * until.since(rental.from).as_secs_f64();
+        }
+        let stays = witness.stays().into_iter().filter(|stay| stay.device == device);
+        let charged: f64 =
+            stays.map(|stay| stay.mib * stay.until.unwrap().duration_since(stay.from).as_secs_f64()).sum();
+        assert!(charged > 0.0 && billed >= charged, "{LEFT} {device} is billed {billed} of {charged} MiB s");
+        paid += charged;
+    }
+    assert!(paid > 0.0);
+}

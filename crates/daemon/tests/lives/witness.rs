@@ -1,0 +1,212 @@
+//! The provider of the life-cycle tests: faults by chance, calls that hang, and everything written down.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use surgetank_model::random::Random;
+use surgetank_model::units::Span;
+use surgetank_provider::{
+    Change, CreateVolume, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
+    Tags, VolumeDescription, VolumeId, tag,
+};
+
+use super::Mode;
+use super::log::Writer;
+
+/// The tag that carries the client token.
+pub const TOKEN: &str = "surgetank:token";
+
+thread_local! {
+    /// The life that the call at hand belongs to.
+    static TOKEN_AT_HAND: RefCell<String> = RefCell::new("-".to_owned());
+}
+
+/// When a volume was made, and when it was gone.
+#[derive(Clone, Debug)]
+pub struct Stay {
+    pub device: String,
+    pub mib: f64,
+    pub from: Instant,
+    pub until: Option<Instant>,
+}
+
+pub struct Witness {
+    inner: Faulty<Counted>,
+    log: Arc<Writer>,
+    stays: Stays,
+    hangs: Mutex<(f64, Random)>,
+}
+
+type Stays = Arc<Mutex<BTreeMap<VolumeId, Stay>>>;
+
+/// The provider as it really is, beneath the faults: what is made and deleted there is what is paid for.
+struct Counted {
+    local: LocalProvider,
+    log: Arc<Writer>,
+    stays: Stays,
+}
+
+fn rates(mode: Mode, seed: u64) -> FaultRates {
+    let calm = FaultRates { seed, ..FaultRates::default() };
+    let usual = FaultRates {
+        fail_before: 0.06,
+        fail_after: 0.06,
+        slow: 0.05,
+        slow_for: Span(Duration::from_millis(60)),
+        quota: 0.04,
+        capacity: 0.04,
+        attach_limit: 0.05,
+        ..calm.clone()
+    };
+    match mode {
+        Mode::Settle => calm,
+        Mode::Strict | Mode::Bill => usual,
+        Mode::Wild => FaultRates { twice: 0.06, stale: 0.3, ..usual },
+    }
+}
+
+fn name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Before(ProviderError::Quota(_)) => "quota",
+        Fault::Before(ProviderError::Capacity(_)) => "capacity",
+        Fault::Before(ProviderError::AttachLimit(_)) => "attach limit",
+        Fault::Before(_) => "failed",
+        Fault::After(_) => "done, answer lost",
+        Fault::Slow(_) => "slow",
+        Fault::Twice => "done twice",
+        Fault::Vanish => "vanished",
+        Fault::Stale => "stale",
+    }
+}
+
+impl Witness {
+    pub fn open(config: &LocalConfig, log: Arc<Writer>, mode: Mode, seed: u64) -> Self {
+        let local = LocalProvider::open(config.clone(), Arc::new(SystemClock)).unwrap();
+        let stays = Stays::default();
+        let counted = Counted { local, log: log.clone(), stays: stays.clone() };
+        let told = log.clone();
+        let observer = move |verb: surgetank_provider::Verb, fault: &Fault| {
+            let what = format!("{verb:?}: {}", name(fault)).replace(' ', "_").to_lowercase();
+            TOKEN_AT_HAND.with_borrow(|token| told.line(&["fault", token, &what]));
+        };
+        let faulty = Faulty::new(counted, Arc::new(SystemClock));
+        let inner = faulty.with_rates(rates(mode, seed)).with_observer(Box::new(observer));
+        let chance = if mode == Mode::Settle { 0.0 } else { 0.03 };
+        Self { inner, log, stays, hangs: Mutex::new((chance, Random::from_seed(!seed))) }
+    }
+
+    /// What was rented in this run, by the provider's own account.
+    pub fn stays(&self) -> Vec<Stay> {
+        self.stays.lock().unwrap().values().cloned().collect()
+    }
+
+    /// Notes whose call this is, and perhaps answers late.
+    fn call<T>(&self, token: &str, call: impl FnOnce() -> T) -> T {
+        TOKEN_AT_HAND.with_borrow_mut(|at_hand| token.clone_into(at_hand));
+        let answer = call();
+        let hang = {
+            let mut hangs = self.hangs.lock().unwrap();
+            let chance = hangs.0;
+            hangs.1.chance(chance)
+        };
+        if hang {
+            self.log.line(&["fault", token, "any:_answered_late"]);
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        TOKEN_AT_HAND.with_borrow_mut(|at_hand| "-".clone_into(at_hand));
+        answer
+    }
+
+    fn of(&self, id: &VolumeId, call: impl FnOnce() -> Result<Change, ProviderError>) -> Result<Change, ProviderError> {
+        let token = self.token_of(id);
+        self.call(&token, call)
+    }
+
+    fn token_of(&self, id: &VolumeId) -> String {
+        let tags = self.inner.inner().local.describe(id).map(|volume| volume.tags);
+        token(&tags.unwrap_or_default())
+    }
+}
+
+fn token(tags: &Tags) -> String {
+    tags.get(TOKEN).cloned().unwrap_or_else(|| "-".to_owned())
+}
+
+impl Provider for Witness {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        self.log.line(&["asked", &request.token]);
+        self.call(&request.token, || self.inner.create(request))
+    }
+
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.of(id, || self.inner.attach(id))
+    }
+
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.of(id, || self.inner.detach(id))
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.of(id, || self.inner.delete(id))
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        let token = self.token_of(id);
+        self.call(&token, || self.inner.describe(id))
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        self.call(if key == TOKEN { value } else { "-" }, || self.inner.list(key, value))
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.of(id, || self.inner.set_tag(id, key, value))
+    }
+}
+
+impl Provider for Counted {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let made = self.local.create(request)?;
+        self.log.line(&["made", &token(&request.tags), &made.0.id.0]);
+        let device = request.tags.get(tag::DEVICE).cloned().unwrap_or_default();
+        let stay = Stay { device, mib: request.size.as_mib(), from: Instant::now(), until: None };
+        self.stays.lock().unwrap().entry(made.0.id.clone()).or_insert(stay);
+        Ok(made)
+    }
+
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.local.attach(id)
+    }
+
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.local.detach(id)
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        // Before: a provider stops charging when it is told to delete.
+        let now = Instant::now();
+        let change = self.local.delete(id)?;
+        if let Some(stay) = self.stays.lock().unwrap().get_mut(id) {
+            stay.until.get_or_insert(now);
+        }
+        Ok(change)
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        self.local.describe(id)
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        self.local.list(key, value)
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        if key == tag::DIRTY_EPOCH && value.is_some() {
+            let tags = self.local.describe(id).map(|volume| volume.tags).unwrap_or_default();
+            self.log.line(&["used", &token(&tags)]);
+        }
+        self.local.set_tag(id, key, value)
+    }
+}
