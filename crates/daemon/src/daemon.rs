@@ -201,6 +201,28 @@ impl Daemon {
     pub fn stop(self) {
         drop(self);
     }
+
+    /// Whether every export can be taken down and put up again without harm: NBD clients connect again, but a block
+    /// device that is mounted would end under its file system.
+    ///
+    /// # Errors
+    /// One sentence: which device is in use, and by whom.
+    pub fn may_hand_over(&self) -> Result<(), String> {
+        let devices = guard(&self.inner.devices);
+        devices.values().try_for_each(|slot| match slot {
+            Slot::Running(device) => device.export().unused(),
+            Slot::Refused(_) => Ok(()),
+        })
+    }
+
+    /// Stops so that another daemon goes on at once: dirty data stays on caching volumes, whatever is configured.
+    pub fn hand_over(self) {
+        for asker in self.inner.running() {
+            // A device that has ended already has nothing to keep.
+            let _ = asker.ask(Ask::Stop { keep: true });
+        }
+        drop(self);
+    }
 }
 
 impl Drop for Daemon {
@@ -212,7 +234,7 @@ impl Drop for Daemon {
         std::thread::scope(|scope| {
             for asker in devices {
                 // All drain at the same time.
-                scope.spawn(move || asker.ask(Ask::Stop));
+                scope.spawn(move || asker.ask(Ask::Stop { keep: false }));
             }
         });
         self.control = None;

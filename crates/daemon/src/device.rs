@@ -136,7 +136,7 @@ impl Device {
     /// says.
     pub fn stop(self) {
         let asker = self.asker();
-        if let Err(error) = asker.ask(Ask::Stop) {
+        if let Err(error) = asker.ask(Ask::Stop { keep: false }) {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
         self.export.close(&self.name);

@@ -140,6 +140,17 @@ impl Control {
         }
     }
 
+    /// Whether taking the export down now disturbs nobody. NBD clients connect again.
+    ///
+    /// # Errors
+    /// Who uses it.
+    pub fn unused(&self) -> Result<(), String> {
+        match self {
+            Self::Nbd(_) => Ok(()),
+            Self::Fuse(handle, _) => handle.unused().map_err(|error| error.to_string()),
+        }
+    }
+
     /// Takes the export down while the front is served. A device that is in use is waited for; then what the file
     /// systems have not written yet is written, and the device ends under them.
     pub fn close(&self, device: &str) {

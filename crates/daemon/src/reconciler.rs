@@ -48,7 +48,10 @@ pub enum Ask {
     /// The backing volume has grown.
     Resize,
     /// Stop: answered when the device may be stopped (drained, if so configured).
-    Stop,
+    Stop {
+        /// Keep dirty data on the caching volume, whatever is configured.
+        keep: bool,
+    },
 }
 
 /// What they are answered.
@@ -305,7 +308,7 @@ impl Reconciler {
         let now = self.parts.clock.now();
         match message {
             Message::Event(event) => self.event(now, &event),
-            Message::Ask(Ask::Stop, answer) => self.stop(now, answer),
+            Message::Ask(Ask::Stop { keep }, answer) => self.stop(now, keep, answer),
             Message::Ask(ask, answer) => {
                 let result = self.ask(now, ask);
                 // Whoever asked may have gone.
@@ -370,7 +373,7 @@ impl Reconciler {
                 self.boostable()?.hint_detach(now);
                 Ok(Answer::Done)
             }
-            Ask::Stop => Ok(Answer::Done),
+            Ask::Stop { .. } => Ok(Answer::Done),
         }
     }
 
@@ -423,7 +426,10 @@ impl Reconciler {
         self.ending && (self.parts.on_stop == OnStop::Keep || !rented)
     }
 
-    fn stop(&mut self, now: Instant, answer: Sender<Result<Answer, String>>) {
+    fn stop(&mut self, now: Instant, keep: bool, answer: Sender<Result<Answer, String>>) {
+        if keep {
+            self.parts.on_stop = OnStop::Keep;
+        }
         if self.parts.on_stop == OnStop::Drain {
             self.sample();
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::child::{self, Running};
 use common::rounds::{self, Histogram, Moment, Seen};
 use common::writers::{Counts, Writer};
-use common::{Machine, Nbd, PATIENCE};
+use common::{Machine, PATIENCE};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -33,25 +33,12 @@ fn round(machine: &Machine, writers: &mut [Writer], random: &mut Random, aim: Op
     let seen = Seen::default();
     let moment = std::thread::scope(|scope| {
         for writer in writers.iter_mut() {
-            scope.spawn(|| write_until_killed(writer, &socket, &seen));
+            scope.spawn(|| writer.serve_itself(&socket, || seen.over()));
         }
         rounds::kill_at(machine, &running, &seen, random, aim)
     });
     assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());
     moment
-}
-
-fn write_until_killed(writer: &mut Writer, socket: &Path, seen: &Seen) {
-    let mut nbd = loop {
-        match Nbd::connect(socket) {
-            Ok(nbd) => break nbd,
-            Err(_) if seen.over() => return,
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
-        }
-    };
-    if writer.check(&mut nbd).is_ok() {
-        writer.work(&mut nbd);
-    }
 }
 
 /// For how long volumes were there, whoever ran meanwhile.

@@ -428,6 +428,30 @@ fn data_that_is_there_is_not_given_up() {
 }
 
 #[test]
+fn records_of_the_previous_version_are_taken_over_and_those_of_a_newer_one_refused() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    let journal = machine.path("state/data/journal.json");
+    let mut state: serde_json::Value = serde_json::from_slice(&std::fs::read(&journal).unwrap()).unwrap();
+    let seconds = |milliseconds: Option<serde_json::Value>| milliseconds.unwrap().as_u64().unwrap() / 1000;
+    let written = state.as_object_mut().unwrap();
+    written.insert("version".into(), 99.into());
+    std::fs::write(&journal, serde_json::to_vec(written).unwrap()).unwrap();
+    let error = refusal(&config);
+    assert!(error.contains("was written by a newer surgetank (its version is 99"), "{error}");
+    written.insert("version".into(), 1.into());
+    let saved = seconds(written.remove("saved_unix_ms"));
+    written.insert("saved_unix_s".into(), saved.into());
+    written.remove("unbooked");
+    let rental = written["rental"].as_object_mut().unwrap();
+    let started = seconds(rental.remove("started_unix_ms"));
+    rental.insert("started_unix_s".into(), started.into());
+    std::fs::write(&journal, serde_json::to_vec(written).unwrap()).unwrap();
+    nothing_is_lost(&machine, &config);
+    assert_eq!(machine.rented(), 0);
+}
+
+#[test]
 fn volumes_are_billed_while_the_daemon_is_away() {
     let machine = Machine::new();
     let config = stopped_dirty(&machine, &slow());

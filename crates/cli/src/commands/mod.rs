@@ -4,6 +4,7 @@ mod control;
 mod inspect;
 mod serve;
 mod shell;
+mod upgrade;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};

@@ -13,6 +13,7 @@ use surgetank_daemon::control::Client;
 use surgetank_daemon::status::StatusReport;
 use surgetank_daemon::{Daemon, StartError};
 
+use crate::commands::upgrade::Upgrade;
 use crate::failure::Failure;
 use crate::logging;
 use crate::output::{self, note};
@@ -29,7 +30,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
   SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
 
 SIGTERM and SIGINT stop it: requests in flight are finished, and dirty data stay on their caching volume or are
-drained first, as on_stop in the configuration says. A second signal says what it still waits for.")]
+drained first, as on_stop in the configuration says. A second signal says what it still waits for. SIGUSR2 upgrades in
+place: the binary that now lies at this one's path takes over; dirty data stay where they are.")]
 pub struct Arguments {
     /// The configuration
     #[arg(long, value_name = "FILE")]
@@ -54,17 +56,27 @@ impl Arguments {
             ));
         }
         logging::start(self.log, tracing::Level::INFO)?;
-        let interrupt = Interrupt::install()
-            .map_err(|error| Failure::Failed(format!("the signal handlers cannot be installed: {error}")))?;
+        let no_handlers =
+            |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
+        let interrupt = Interrupt::install().map_err(no_handlers)?;
+        let upgrade = Upgrade::install().map_err(no_handlers)?;
         let daemon = Daemon::start(config).map_err(|error| match error {
             StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
             StartError::Failed(text) => Failure::Failed(text),
         })?;
         output::print(&addresses(&daemon.status()))?;
         notify("READY=1");
-        while !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {}
+        while !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {
+            if !upgrade.asked() {
+                continue;
+            }
+            match upgrade.check(&daemon, &self.config) {
+                Ok(()) => return hand_over(daemon, &upgrade, &interrupt),
+                Err(reason) => tracing::error!("no upgrade, this daemon goes on: {reason}"),
+            }
+        }
         notify("STOPPING=1");
-        stop(daemon, &interrupt)
+        stop(&interrupt, daemon.control_socket().to_owned(), || daemon.stop())
     }
 }
 
@@ -82,12 +94,24 @@ fn addresses(report: &StatusReport) -> String {
     lines.collect()
 }
 
+/// Lets the new binary take over, unless the process was asked to stop meanwhile.
+fn hand_over(daemon: Daemon, upgrade: &Upgrade, interrupt: &Interrupt) -> Result<(), Failure> {
+    tracing::info!("handing over to the new binary");
+    notify("RELOADING=1");
+    stop(interrupt, daemon.control_socket().to_owned(), || daemon.hand_over())?;
+    if interrupt.raised() {
+        notify("STOPPING=1");
+        return Ok(());
+    }
+    upgrade.become_it().map(|never| match never {})
+}
+
 /// Stops the daemon; each further signal is answered with what it waits for.
-fn stop(daemon: Daemon, interrupt: &Interrupt) -> Result<(), Failure> {
-    let client = Client::new(daemon.control_socket());
+fn stop(interrupt: &Interrupt, socket: PathBuf, how: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let client = Client::new(socket);
     let (ended, end) = mpsc::channel();
     let stopping = std::thread::Builder::new().name("stop".into()).spawn(move || {
-        daemon.stop();
+        how();
         let _ = ended.send(());
     });
     let stopping = stopping.map_err(|error| Failure::Failed(format!("a thread cannot be started: {error}")))?;

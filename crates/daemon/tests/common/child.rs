@@ -36,6 +36,11 @@ impl Running {
         if let Some(point) = crash_at {
             command.env(CRASH_AT, point);
         }
+        Self::spawn(machine, command)
+    }
+
+    /// Starts some other program that serves the machine's configuration.
+    pub fn spawn(machine: &Machine, mut command: Command) -> Self {
         let log = std::fs::File::create(machine.path("log")).unwrap();
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let client = Client::new(machine.path("run/control.sock"));
@@ -58,7 +63,7 @@ impl Running {
     }
 
     pub fn phase(&self) -> Option<Phase> {
-        self.client.status().ok().map(|status| status.devices[0].phase)
+        self.client.status().ok().and_then(|status| Some(status.devices.first()?.phase))
     }
 
     pub fn nbd(&mut self) -> Option<Nbd> {

@@ -92,8 +92,7 @@ fn json(path: &Path) -> Value {
 /// Looks at the device all the time.
 fn watch(client: &Client, seen: &Seen) {
     while !seen.over() {
-        let Ok(status) = client.status() else { return };
-        *seen.phase.lock().unwrap() = Some(status.devices[0].phase);
+        *seen.phase.lock().unwrap() = client.status().ok().and_then(|status| Some(status.devices.first()?.phase));
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -144,19 +143,36 @@ pub fn aim(round: usize) -> Option<Moment> {
     (!round.is_multiple_of(3)).then(|| MOMENTS[round % MOMENTS.len()])
 }
 
-/// Boosts, drains and kills the daemon at the moment that is aimed at. Answers the moment at which that was.
-pub fn kill_at(machine: &Machine, running: &Running, seen: &Seen, random: &mut Random, aim: Option<Moment>) -> Moment {
+/// Boosts and drains and does `act` at the moment that is aimed at, again and again, until it has no more aims.
+pub fn act_at(
+    machine: &Machine,
+    client: &Client,
+    seen: &Seen,
+    random: &mut Random,
+    aims: impl IntoIterator<Item = Option<Moment>>,
+    mut act: impl FnMut(Moment),
+) {
     std::thread::scope(|scope| {
         let mut conducting = Random::from_seed(random.next_u64());
-        scope.spawn(|| watch(&running.client, seen));
-        scope.spawn(move || conduct(&running.client, seen, &mut conducting));
-        wait_for(aim, machine, seen, random);
-        let moment = seen.moment(machine);
+        scope.spawn(|| watch(client, seen));
+        scope.spawn(move || conduct(client, seen, &mut conducting));
+        for aim in aims {
+            wait_for(aim, machine, seen, random);
+            act(seen.moment(machine));
+        }
+        seen.over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// Boosts, drains and kills the daemon at the moment that is aimed at. Answers the moment at which that was.
+pub fn kill_at(machine: &Machine, running: &Running, seen: &Seen, random: &mut Random, aim: Option<Moment>) -> Moment {
+    let mut killed_at = Moment::Idle;
+    act_at(machine, &running.client, seen, random, [aim], |moment| {
         // SAFETY: signals our own child, which is not waited for yet.
         unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
-        seen.over.store(true, Ordering::Relaxed);
-        moment
-    })
+        killed_at = moment;
+    });
+    killed_at
 }
 
 /// How many moments were hit.

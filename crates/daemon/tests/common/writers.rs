@@ -7,6 +7,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::time::Duration;
 
 use surgetank_model::random::Random;
 
@@ -124,12 +125,19 @@ impl Writer {
         }
     }
 
-    /// Writes, flushes, zeroes, discards and reads until the daemon dies.
-    pub fn work(&mut self, nbd: &mut Nbd) -> Died {
-        loop {
-            if let Err(died) = self.step(nbd) {
-                return died;
+    /// Connects, checks everything, then writes, flushes, zeroes, discards and reads, until the daemon dies or it is
+    /// over.
+    pub fn serve_itself(&mut self, socket: &Path, over: impl Fn() -> bool) {
+        let mut nbd = loop {
+            match Nbd::connect(socket) {
+                Ok(nbd) => break nbd,
+                Err(_) if over() => return,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
+        };
+        let mut alive = self.check(&mut nbd).is_ok();
+        while alive && !over() {
+            alive = self.step(&mut nbd).is_ok();
         }
     }
 

@@ -209,6 +209,12 @@ impl LoopDevice {
         }
     }
 
+    /// Whether nobody uses it.
+    pub(super) fn unused(&self) -> Result<(), FrontError> {
+        let users = self.users();
+        if users.is_empty() { Ok(()) } else { Err(self.busy(users)) }
+    }
+
     fn busy(&self, users: Vec<String>) -> FrontError {
         let shown = self.path();
         let who = if users.is_empty() { "something not visible from here".to_owned() } else { users.join(", ") };

@@ -228,6 +228,18 @@ impl FuseHandle {
         }
     }
 
+    /// Whether nobody uses the device, so that it can be closed at once.
+    ///
+    /// # Errors
+    /// Who does.
+    pub fn unused(&self) -> Result<(), FrontError> {
+        let state = lock(&self.0.state).clone();
+        match state {
+            State::Ready(device) => device.unused(),
+            State::Starting | State::Failed(_) | State::Closed => Ok(()),
+        }
+    }
+
     /// Detaches the loop device, unmounts and removes the directory. Dirty pages are written first, so the front must
     /// be served until this returns; then drop it.
     ///
