@@ -5,12 +5,16 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 # Arguments for the demo and the bench: `make demo ARGS=--quick`.
 ARGS ?=
+# The crash simulation for hours: so many times the runs of the tests, from this seed on.
+TIMES ?= 100
+FIRST ?= 1000000
 
-.PHONY: help demo test bench lint fmt build install uninstall clean
+.PHONY: help demo test sim bench lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
 	@echo 'make test     style, layout and licence checks, then all tests'
+	@echo 'make sim      the crash tests for hours (TIMES=100 times the runs of make test, seeds from FIRST=1000000)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
@@ -26,6 +30,11 @@ test:
 	@$(MAKE) --no-print-directory lint
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --workspace --lib --bins --tests --examples
+	$(CARGO) test --package surgetank-sim --features planted-bugs --test planted -- --nocapture
+
+sim:
+	@scripts/setup test
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash
 
 bench:
 	@scripts/setup bench

@@ -15,6 +15,9 @@ pub enum Family {
     Long,
     /// The same blocks overwritten over and over, with crashes.
     Overwrites,
+    /// A few blocks overwritten over and over while nothing is drained, and power cuts right after the segment table is
+    /// written: segments go because newer records supersede all of theirs.
+    Superseding,
     /// A crash of each kind at every event of a short run, and a second one during the recovery: the seed counts
     /// through events and kinds of one run after another.
     EveryEvent,
@@ -34,10 +37,11 @@ pub enum Family {
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
+        Self::Superseding,
         Self::EveryEvent,
         Self::Errors,
         Self::ForgetfulFlushes,
@@ -54,6 +58,7 @@ impl Family {
             Self::Short => "short",
             Self::Long => "long",
             Self::Overwrites => "overwrites",
+            Self::Superseding => "superseding",
             Self::EveryEvent => "every-event",
             Self::Errors => "errors",
             Self::ForgetfulFlushes => "forgetful-flushes",
@@ -77,6 +82,7 @@ impl Family {
             Self::Short => Scenario::short(seed).with_random_crashes(4, 400),
             Self::Long => Scenario::long(seed).with_random_crashes(6, 6000),
             Self::Overwrites => Scenario::overwriting(seed).with_random_crashes(4, 2000),
+            Self::Superseding => superseding(seed, &mut random),
             Self::EveryEvent => every_event(seed),
             Self::Errors => trouble(match seed % 3 {
                 0 => Trouble { cache_errors: 0.02, ..Trouble::NONE },
@@ -113,6 +119,19 @@ impl Family {
             }
             Self::Rot => trouble(Trouble { rot_at: Some(event), ..Trouble::NONE }),
         }
+    }
+}
+
+fn superseding(seed: u64, random: &mut Random) -> Scenario {
+    let crash =
+        |_| Crash { trigger: Trigger::TableWrite, after_events: random.below(6) as u32, kind: CrashKind::PowerCut };
+    Scenario {
+        crashes: (0..3).map(crash).collect(),
+        device_blocks: 6 + (seed % 12) as u32,
+        backing_latency_max: Duration::from_millis(300),
+        think_max: Duration::from_millis(200),
+        boosts: Some(Duration::from_secs(10)),
+        ..Scenario::overwriting(seed)
     }
 }
 

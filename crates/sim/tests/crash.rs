@@ -32,6 +32,12 @@ fn random_crashes_amid_overwrites() {
 }
 
 #[test]
+fn power_cuts_while_superseded_segments_go() {
+    let report = campaign("power_cuts_while_superseded_segments_go", Family::Superseding, 4500);
+    assert!(report.recoveries > 0, "the runs do not do enough: {report:?}");
+}
+
+#[test]
 fn a_crash_at_every_event() {
     let report = campaign("a_crash_at_every_event", Family::EveryEvent, 36_000);
     assert!(crashes(&report) >= 55_000, "too few crash points: {report:?}");

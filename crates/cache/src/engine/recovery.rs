@@ -103,8 +103,7 @@ impl Engine {
         self.step = Step::RecoverFlush { left: 0, failed: false };
         self.step_serial += 1;
         let mut left = 0;
-        let targets = if planted(Bug::NoFlushBeforeReplay) { &[][..] } else { &[Target::Backing, Target::Cache][..] };
-        for &target in targets {
+        for target in [Target::Backing, Target::Cache] {
             left += u8::from(self.flush_target(target, Waiter::Lifecycle(self.step_serial)) != FlushRequest::Ready);
         }
         self.step = Step::RecoverFlush { left, failed: false };
