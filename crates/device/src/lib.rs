@@ -2,10 +2,17 @@
 //! elastic device (fuse + loop, nbd).
 
 pub mod buffer;
+mod event;
 pub mod front;
 pub mod poller;
 pub mod spin;
 pub mod volume;
+mod waking;
+
+/// Where `waking` takes its atomics from; its model checker has others.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
+}
 
 pub use buffer::{Buffer, BufferPool, BufferSlice};
 pub use front::{Front, Submission, Token};

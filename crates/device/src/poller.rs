@@ -4,12 +4,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{Timespec, epoll};
 
+use crate::event::EventFd;
 use crate::spin::{SPIN_TIME, Spin};
+use crate::waking::{Event, Sleeping};
 
 /// Events taken per `wait`; more stay readable and come with the next one (level-triggered).
 const EVENTS_MAX: usize = 64;
@@ -116,8 +117,8 @@ pub struct Waker(Arc<WakerState>);
 
 #[derive(Debug)]
 struct WakerState {
-    eventfd: OwnedFd,
-    sleeping: AtomicBool,
+    event: EventFd,
+    sleeping: Sleeping,
 }
 
 impl Waker {
@@ -126,49 +127,38 @@ impl Waker {
     /// # Errors
     /// Those of `eventfd(2)`.
     pub fn new() -> io::Result<Self> {
-        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(WakerState { eventfd, sleeping: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(WakerState { event: EventFd::new()?, sleeping: Sleeping::new() })))
     }
 
     /// The sleeper is about to wait. What others queued before this is to be looked at after it.
     pub fn sleep(&self) {
-        self.0.sleeping.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `wake`: either the sleeper sees the message or the waker sees the sleeper.
-        fence(Ordering::SeqCst);
+        self.0.sleeping.sleep();
     }
 
-    /// The sleeper has waited and is awake again.
-    pub fn awake(&self) {
-        // The eventfd was written only by the `wake` that cleared the flag.
-        if !self.0.sleeping.swap(false, Ordering::AcqRel) {
-            self.drain();
-        }
+    /// The sleeper has waited and is awake again. `signalled`: the waker's descriptor was readable.
+    pub fn awake(&self, signalled: bool) {
+        self.0.sleeping.awake(&self.0.event, signalled);
     }
 
     /// Wakes the sleeper, if it sleeps. Called after the message is queued.
     pub fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.0.sleeping.load(Ordering::Relaxed) && self.0.sleeping.swap(false, Ordering::AcqRel) {
-            self.signal();
-        }
+        self.0.sleeping.wake(&self.0.event);
     }
 
     /// Makes the descriptor readable whether or not anybody sleeps.
     pub(crate) fn signal(&self) {
-        // EAGAIN: the counter is full, so the descriptor is readable already.
-        let _ = rustix::io::write(&self.0.eventfd, &1u64.to_ne_bytes());
+        self.0.event.signal();
     }
 
     /// Makes the descriptor unreadable.
     pub(crate) fn drain(&self) {
-        // EAGAIN: it is unreadable already.
-        let _ = rustix::io::read(&self.0.eventfd, &mut [0; 8]);
+        self.0.event.drain();
     }
 }
 
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.eventfd.as_fd()
+        self.0.event.as_fd()
     }
 }
 
@@ -191,9 +181,25 @@ mod tests {
         poller.wait(None, &mut keys).unwrap();
         thread.join().unwrap();
         assert_eq!(keys, [7]);
-        waker.awake();
+        waker.awake(true);
         poller.wait(Some(Duration::ZERO), &mut keys).unwrap();
         assert!(keys.is_empty(), "drained");
+    }
+
+    #[test]
+    fn a_signal_that_comes_after_its_drain_ends_one_wait_only() {
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new().unwrap();
+        poller.add(waker.as_fd(), 7).unwrap();
+        // What a `wake` does that is interrupted between clearing the flag and signalling.
+        waker.signal();
+        let mut keys = Vec::new();
+        for expected in [1, 0] {
+            waker.sleep();
+            poller.wait(Some(Duration::ZERO), &mut keys).unwrap();
+            waker.awake(keys.contains(&7));
+            assert_eq!(keys.len(), expected);
+        }
     }
 
     #[test]
@@ -214,10 +220,11 @@ mod tests {
         while received < MESSAGES {
             received += receiver.try_iter().count();
             waker.sleep();
+            keys.clear();
             if receiver.is_empty() && received < MESSAGES {
                 poller.wait(None, &mut keys).unwrap();
             }
-            waker.awake();
+            waker.awake(!keys.is_empty());
         }
         thread.join().unwrap();
     }

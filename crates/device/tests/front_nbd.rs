@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use front_support::Driver;
 use front_support::client::Client;
-use front_support::{Driver, has, run, try_run};
 use surgetank_device::front::nbd::wire::{self, RequestHeader, command, command_flag, error, option, option_reply};
 use surgetank_device::front::nbd::{Extent, Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{Export, Front};
@@ -34,7 +34,6 @@ fn config(socket: &Path, size: usize, logical_block: u32) -> NbdConfig {
 struct Server {
     driver: Driver,
     socket: PathBuf,
-    uri: String,
     _directory: tempfile::TempDir,
 }
 
@@ -42,8 +41,7 @@ fn server(size: usize, logical_block: u32) -> Server {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("data.sock");
     let front = NbdFront::open(config(&socket, size, logical_block)).unwrap();
-    let uri = front.address();
-    Server { driver: Driver::start(front, size), socket, uri, _directory: directory }
+    Server { driver: Driver::start(front, size), socket, _directory: directory }
 }
 
 #[test]
@@ -253,95 +251,4 @@ fn places_to_listen() {
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
     drop(driver);
-}
-
-#[test]
-fn libnbd_tools() {
-    if !has("nbdinfo") || !has("nbdcopy") {
-        return;
-    }
-    let server = server(16 * MIB, 512);
-    let info = run("nbdinfo", &["--json", &server.uri]);
-    for expected in
-        ["\"can_multi_conn\": true", "\"can_fua\": true", "\"can_trim\": true", "\"block_size_minimum\": 512"]
-    {
-        assert!(info.contains(expected), "{expected} in {info}");
-    }
-    assert!(run("nbdinfo", &["--list", &server.uri]).contains("data"));
-    assert!(run("nbdinfo", &["--map", &server.uri]).contains("data"));
-    let directory = tempfile::tempdir().unwrap();
-    let (source, copy) = (directory.path().join("source"), directory.path().join("copy"));
-    let bytes: Vec<u8> =
-        (0..16 * MIB as u32 / 4).flat_map(|word| word.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
-    std::fs::write(&source, &bytes).unwrap();
-    run("nbdcopy", &["--flush", source.to_str().unwrap(), &server.uri]);
-    run("nbdcopy", &[&server.uri, copy.to_str().unwrap()]);
-    assert!(std::fs::read(&copy).unwrap() == bytes);
-    assert!(*server.driver.disk.lock().unwrap() == bytes);
-    assert!(server.driver.seen.flushes.load(Ordering::SeqCst) > 0);
-}
-
-#[test]
-fn qemu_tools() {
-    if !has("qemu-io") || !has("qemu-img") {
-        return;
-    }
-    let server = server(16 * MIB, 512);
-    let commands = [
-        "write -P 7 0 1M",
-        "write -f -P 8 1M 64k",
-        "read -P 7 0 1M",
-        "write -z 0 4k",
-        "read -P 0 0 4k",
-        "discard 4k 4k",
-        "read -P 0 4k 4k",
-        "flush",
-        "read -P 8 1M 64k",
-    ];
-    let mut arguments = vec!["-f", "raw"];
-    arguments.extend(commands.iter().flat_map(|command| ["-c", *command]));
-    arguments.push(&server.uri);
-    let output = run("qemu-io", &arguments);
-    assert!(!output.contains("failed") && !output.contains("error"), "{output}");
-    let seen = &server.driver.seen;
-    assert!(seen.zeroed.load(Ordering::SeqCst) >= 4096 && seen.discarded.load(Ordering::SeqCst) >= 4096);
-    run("qemu-img", &["bench", "-f", "raw", "-w", "-c", "500", "-d", "16", "-s", "4096", &server.uri]);
-    assert!(run("qemu-img", &["map", "--output=json", "-f", "raw", &server.uri]).contains("\"data\": true"));
-}
-
-#[test]
-fn fio_verifies() {
-    if !has("fio") {
-        return;
-    }
-    if !String::from_utf8_lossy(&try_run("fio", &["--enghelp"]).stdout).contains("nbd") {
-        println!("skipped: fio has no nbd engine");
-        return;
-    }
-    let server = server(32 * MIB, 4096);
-    let uri = format!("--uri={}", server.uri);
-    for (name, mode, size, depth) in
-        [("large", "write", "1M", "8"), ("small", "randrw", "4k", "32"), ("mixed", "randwrite", "4k-256k", "16")]
-    {
-        let (mode, size, depth) = (format!("--rw={mode}"), format!("--bsrange={size}"), format!("--iodepth={depth}"));
-        let size = if size.contains("k-") { size } else { size.replace("range", "") };
-        let name = format!("--name={name}");
-        run(
-            "fio",
-            &[
-                &name,
-                "--ioengine=nbd",
-                &uri,
-                &mode,
-                &size,
-                &depth,
-                "--size=32M",
-                "--verify=crc32c",
-                "--verify_fatal=1",
-                "--verify_state_save=0",
-                "--randseed=7",
-                "--group_reporting",
-            ],
-        );
-    }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use front_support::client::Client;
 use front_support::pki::{Authority, Validity};
-use front_support::{Driver, has, run, try_run};
+use front_support::{Driver, has, have, run, try_run};
 use rcgen::ExtendedKeyUsagePurpose as Usage;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -134,7 +134,7 @@ fn clients_with_certificates_are_served() {
 
 #[test]
 fn libnbd_and_qemu_speak_tls_with_us() {
-    if !has("nbdinfo") || !has("nbdcopy") || !has("qemu-img") || !has("qemu-io") {
+    if !have(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]) {
         return;
     }
     let authority = Authority::new("ours");

@@ -20,6 +20,10 @@ pub struct Seen {
     pub discarded: AtomicU64,
     pub zeroed: AtomicU64,
     pub writes: AtomicU64,
+    /// Writes and zeroings that carried FUA.
+    pub durable: AtomicU64,
+    /// What came, in its order.
+    pub operations: Mutex<Vec<Operation>>,
     /// Requests wait while this is set.
     pub hold: AtomicBool,
     stop: AtomicBool,
@@ -84,6 +88,10 @@ fn serve<F: Front>(mut front: F, seen: &Seen, disk: &Mutex<Vec<u8>>, mut watch: 
 fn apply(submission: &mut Submission, disk: &mut [u8], seen: &Seen) -> Result<(), i32> {
     let start = submission.offset as usize;
     let range = start..start + submission.length as usize;
+    seen.operations.lock().unwrap().push(submission.operation);
+    if let Operation::Write { fua: true } | Operation::WriteZeroes { fua: true } = submission.operation {
+        seen.durable.fetch_add(1, Ordering::SeqCst);
+    }
     match submission.operation {
         Operation::Flush => {
             seen.flushes.fetch_add(1, Ordering::SeqCst);
@@ -114,6 +122,19 @@ pub fn has(program: &str) -> bool {
         println!("skipped: {program} is not installed");
     }
     found
+}
+
+/// Whether all of them are installed; prints the versions that run, or what is skipped.
+pub fn have(programs: &[&str]) -> bool {
+    let all = programs.iter().all(|program| has(program));
+    for program in programs.iter().filter(|_| all) {
+        let said = try_run(program, &["--version"]);
+        println!(
+            "{program}: {}",
+            String::from_utf8_lossy(&said.stdout).lines().next().unwrap_or("of no known version")
+        );
+    }
+    all
 }
 
 /// Runs a program that must succeed.

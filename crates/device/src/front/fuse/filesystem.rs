@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use crossbeam_queue::SegQueue;
@@ -17,6 +17,7 @@ use surgetank_model::Operation;
 use crate::buffer::{Buffer, BufferPool};
 use crate::front::Export;
 use crate::front::wake::Wake;
+use crate::waking::Closing;
 
 /// The name of the one file.
 pub(super) const FILE: &str = "disk";
@@ -64,12 +65,12 @@ pub(super) struct Calls {
     pub(super) pool: BufferPool,
     /// Bytes of the device: it may grow.
     size: AtomicU64,
-    closed: AtomicBool,
+    closing: Closing,
 }
 
 impl Calls {
     pub(super) fn new(wake: Wake, pool: BufferPool, size: u64) -> Self {
-        Self { queue: SegQueue::new(), wake, pool, size: AtomicU64::new(size), closed: AtomicBool::new(false) }
+        Self { queue: SegQueue::new(), wake, pool, size: AtomicU64::new(size), closing: Closing::new() }
     }
 
     pub(super) fn set_size(&self, size: u64) {
@@ -78,7 +79,7 @@ impl Calls {
 
     fn push(&self, call: Call) {
         self.queue.push(call);
-        if self.closed.load(Ordering::SeqCst) {
+        if self.closing.is_closed() {
             self.fail_all();
         } else {
             self.wake.raise();
@@ -87,7 +88,7 @@ impl Calls {
 
     /// Nobody serves the device any more: every call fails from now on.
     pub(super) fn close(&self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.closing.close();
         self.fail_all();
     }
 
