@@ -31,13 +31,15 @@ pub enum Family {
     BadRanges,
     /// The device grows, with crashes.
     Growth,
+    /// The production controller steers, and its provider refuses, hangs, and answers late or twice, with crashes.
+    Provider,
     /// A bit flips on the caching volume; no crash after that.
     Rot,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -48,6 +50,7 @@ impl Family {
         Self::Stuck,
         Self::BadRanges,
         Self::Growth,
+        Self::Provider,
         Self::Rot,
     ];
 
@@ -65,6 +68,7 @@ impl Family {
             Self::Stuck => "stuck",
             Self::BadRanges => "bad-ranges",
             Self::Growth => "growth",
+            Self::Provider => "provider",
             Self::Rot => "rot",
         }
     }
@@ -116,6 +120,10 @@ impl Family {
                     (at, (unit * (1 + random.below(200 / unit))) as u32)
                 });
                 Scenario { growths: growths.collect(), ..base }.with_random_crashes(4, 600)
+            }
+            Self::Provider => {
+                let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
+                Scenario { boosts: None, provider_faults: Some(faults), ..base }.with_random_crashes(4, 600)
             }
             Self::Rot => trouble(Trouble { rot_at: Some(event), ..Trouble::NONE }),
         }

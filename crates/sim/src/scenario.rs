@@ -151,6 +151,8 @@ pub struct Scenario {
     pub trouble: Option<Trouble>,
     /// The device grows: after so many events, by so many sectors of 512 bytes; in order.
     pub growths: Vec<(u32, u32)>,
+    /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
+    pub provider_faults: Option<f64>,
 }
 
 impl Scenario {
@@ -219,6 +221,7 @@ impl Scenario {
             crashes: Vec::new(),
             trouble: None,
             growths: Vec::new(),
+            provider_faults: None,
         }
     }
 

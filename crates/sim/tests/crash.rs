@@ -73,6 +73,12 @@ fn random_crashes_of_a_growing_device() {
     assert!(report.growths > 0, "no device ever grew: {report:?}");
 }
 
+#[test]
+fn random_crashes_amid_faults_of_the_provider() {
+    let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 3000);
+    assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
+}
+
 /// A flipped bit is never read: it answers an error, or the data come from elsewhere.
 #[test]
 fn a_rotten_bit_is_never_read() {

@@ -46,19 +46,19 @@ impl World<'_> {
     pub(super) fn attach(&self) -> Attach {
         Attach {
             epoch: self.epoch,
-            cache_size: self.scenario.cache_size,
+            cache_size: self.cache_size,
             cache_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(128)), iops: Some(Iops::new(10_000)) },
             split: self.scenario.split,
             read_fill: self.scenario.read_fill,
         }
     }
 
-    fn adopt(&mut self) -> Step {
+    pub(super) fn adopt(&mut self) -> Step {
         if self.disks.cache.is_none() {
             let reuse = self.random.below(2) == 0;
             let disk = match self.spare.take() {
                 Some(spare) if reuse => spare,
-                _ => Disk::new(self.scenario.cache_size, Latency::default(), self.random.next_u64()),
+                _ => Disk::new(self.cache_size, Latency::default(), self.random.next_u64()),
             };
             self.disks.cache = Some(disk);
             self.apply_trouble();
@@ -89,7 +89,12 @@ impl World<'_> {
 
     /// What the engine tells the controller's driver.
     pub(super) fn hear(&mut self, event: Event) -> Step {
-        match event {
+        self.note(&event)?;
+        self.tell_pilot(&event)
+    }
+
+    fn note(&mut self, event: &Event) -> Step {
+        match *event {
             Event::Adopted => {
                 self.report.adoptions += 1;
                 if self.owner != (Owner::Cache { epoch: self.epoch }) {
@@ -222,6 +227,8 @@ impl World<'_> {
             return self.pump().map(|()| true);
         }
         match self.engine.status().stage {
+            // The controller ends the boost, and gives everything back, because the application is quiet.
+            _ if self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) => return Ok(false),
             Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
             Stage::Lost if self.accepting => return Ok(false),
             Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
@@ -255,6 +262,9 @@ impl World<'_> {
     pub(super) fn check_volumes(&mut self) -> Step {
         if self.owner != Owner::Backing || self.disks.cache.is_some() {
             return Err(format!("the run ends with the owner {:?}", self.owner));
+        }
+        if self.pilot.as_ref().is_some_and(|pilot| pilot.volumes() > 0) {
+            return Err("a volume is left at the provider, and nobody knows of it".into());
         }
         if self.driver.scratch_buffers() > 0 {
             return Err(format!("an idle engine keeps {} scratch buffers", self.driver.scratch_buffers()));

@@ -2,6 +2,7 @@
 
 mod control;
 mod faults;
+mod pilot;
 mod restart;
 
 use std::cmp::Ordering;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Outcome, Owner, ReplyError, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Operation, Request, RequestId};
+use surgetank_policy::StepId;
 
 use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
@@ -20,6 +22,7 @@ use crate::oracle::{Moment, Oracle, Version, Wrong};
 use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::{Wish, Workload};
+use crate::world::pilot::Pilot;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +67,10 @@ pub struct Report {
     pub forgotten: u32,
     /// Times that the device grew.
     pub growths: u32,
+    /// Calls of the provider that went wrong.
+    pub provider_faults: u32,
+    /// Caching volumes that the controller rented and gave back.
+    pub rentals: u32,
     /// Fingerprint of the run.
     pub trace: u64,
 }
@@ -91,6 +98,8 @@ impl AddAssign<&Report> for Report {
         self.rotten += other.rotten;
         self.forgotten += other.forgotten;
         self.growths += other.growths;
+        self.provider_faults += other.provider_faults;
+        self.rentals += other.rentals;
     }
 }
 
@@ -121,6 +130,12 @@ enum Happening {
     Control,
     Recover,
     Unstick(Target),
+    /// The controller looks at the device.
+    Observe,
+    /// A step of the controller's is due.
+    Answer(StepId),
+    /// The provider carries out what nobody waits for any more.
+    Late,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +193,9 @@ struct World<'a> {
     /// Bytes of the device now.
     size: u64,
     growths: VecDeque<(u32, u32)>,
+    /// Bytes of the caching volume that is attached, or was last.
+    cache_size: u64,
+    pilot: Option<Pilot>,
     random: Random,
     now: Instant,
     queue: BinaryHeap<Scheduled>,
@@ -259,6 +277,8 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
 
 /// A run that takes longer has stopped getting anywhere.
 const EVENTS_PER_REQUEST_MAX: u64 = 20_000;
+/// Events after which the provider's faults stop, where no others say when.
+const PROVIDER_FAULTS_END: u32 = 2000;
 /// Ticks at one moment without anything else happening.
 const IDLE_TICKS_MAX: u32 = 1000;
 /// Bytes of the reads that check the whole device.
@@ -280,6 +300,8 @@ impl<'a> World<'a> {
             scenario,
             size,
             growths: scenario.growths.iter().copied().collect(),
+            cache_size: scenario.cache_size,
+            pilot: scenario.provider_faults.map(|faults| Pilot::new(scenario.seed, size, faults)),
             now: Instant::ZERO,
             queue: BinaryHeap::new(),
             order: 0,
@@ -306,7 +328,7 @@ impl<'a> World<'a> {
             crashes: scenario.crashes.iter().copied().collect(),
             events_to_crash: None,
             idle_ticks: 0,
-            faulty: scenario.trouble.is_some(),
+            faulty: scenario.trouble.is_some() || scenario.provider_faults.is_some(),
             faults_until: 0,
             failing: false,
             vanished: false,
@@ -326,6 +348,9 @@ impl<'a> World<'a> {
         world.apply_trouble();
         world.schedule(Duration::ZERO, Happening::Submit);
         world.schedule_first_control();
+        if world.pilot.is_some() {
+            world.schedule(Duration::ZERO, Happening::Observe);
+        }
         world
     }
 
@@ -400,7 +425,8 @@ impl<'a> World<'a> {
         self.report.events += 1;
         self.events_to_crash = self.events_to_crash.map(|events| events + 1);
         if self.faulty
-            && self.scenario.trouble.is_some_and(|trouble| self.report.events > u64::from(trouble.until_event))
+            && self.report.events
+                > u64::from(self.scenario.trouble.map_or(PROVIDER_FAULTS_END, |trouble| trouble.until_event))
         {
             self.faulty = false;
             self.apply_trouble();
@@ -438,6 +464,9 @@ impl<'a> World<'a> {
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
             Happening::Unstick(target) => self.unstick(target),
+            Happening::Observe => self.observe()?,
+            Happening::Answer(id) => self.answer(id)?,
+            Happening::Late => self.late()?,
         }
         Ok(())
     }

@@ -46,6 +46,7 @@ impl World<'_> {
             self.note_loss()?;
         }
         self.resume();
+        self.restart_pilot()?;
         self.pump()
     }
 
