@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -53,6 +53,8 @@ pub struct Seen {
     phase: Mutex<Option<Phase>>,
     cancelled: Mutex<Option<Instant>>,
     over: AtomicBool,
+    /// Drains and releases that were called off.
+    pub calls_off: AtomicUsize,
 }
 
 impl Seen {
@@ -84,13 +86,22 @@ impl Seen {
     }
 }
 
+/// Tells everybody that it is over when it is dropped.
+pub struct Over<'a>(pub &'a Seen);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A state file; they are replaced whole, so there is always a whole one.
 fn json(path: &Path) -> Value {
     std::fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 /// Looks at the device all the time.
-fn watch(client: &Client, seen: &Seen) {
+pub fn watch(client: &Client, seen: &Seen) {
     while !seen.over() {
         *seen.phase.lock().unwrap() = client.status().ok().and_then(|status| Some(status.devices.first()?.phase));
         std::thread::sleep(Duration::from_millis(2));
@@ -98,7 +109,7 @@ fn watch(client: &Client, seen: &Seen) {
 }
 
 /// Boosts, drains, detaches and changes its mind, until the daemon has died.
-fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
+pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
     let device = || "data".to_owned();
     let rest = |random: &mut Random, most: u64| std::thread::sleep(Duration::from_millis(random.below(most)));
     while !seen.over() {
@@ -116,10 +127,15 @@ fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
             let ending = matches!(*seen.phase.lock().unwrap(), Some(Phase::Drain | Phase::Detaching));
             if client.ask(&Request::Boost { device: device() }).is_ok() && ending {
                 *seen.cancelled.lock().unwrap() = Some(Instant::now());
+                seen.calls_off.fetch_add(1, Ordering::Relaxed);
             }
             rest(random, 120);
         } else {
-            rest(random, 400);
+            let give_up = Instant::now() + Duration::from_millis(200 + random.below(2000));
+            while !seen.over() && *seen.phase.lock().unwrap() != Some(Phase::Idle) && Instant::now() < give_up {
+                rest(random, 10);
+            }
+            rest(random, 150);
         }
     }
 }
@@ -156,11 +172,11 @@ pub fn act_at(
         let mut conducting = Random::from_seed(random.next_u64());
         scope.spawn(|| watch(client, seen));
         scope.spawn(move || conduct(client, seen, &mut conducting));
+        let _over = Over(seen);
         for aim in aims {
             wait_for(aim, machine, seen, random);
             act(seen.moment(machine));
         }
-        seen.over.store(true, Ordering::Relaxed);
     });
 }
 
