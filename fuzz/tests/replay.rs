@@ -25,8 +25,7 @@ fn replay(name: &str) {
         assert!(files.contains(&(seed.clone(), bytes)), "the seed {seed} differs: run the example `seeds`");
     }
     for (file, bytes) in &files {
-        println!("fuzz/corpus/{name}/{file}");
-        target(bytes);
+        assert!(std::panic::catch_unwind(|| target(bytes)).is_ok(), "fuzz/corpus/{name}/{file}");
     }
     let mutations = std::env::var("SURGETANK_MUTATIONS").map_or(3000, |text| text.parse().expect("a number"));
     for seed in 0..mutations {
@@ -34,11 +33,10 @@ fn replay(name: &str) {
         let pick = |random: &mut Random| &files[random.below(files.len() as u64) as usize].1;
         let (one, other) = (pick(&mut random), pick(&mut random));
         let bytes = mutate(one, other, &mut random);
-        // The harness shows it only if the target panics.
-        print!("\rmutation {seed}");
-        target(&bytes);
+        if std::panic::catch_unwind(|| target(&bytes)).is_err() {
+            panic!("mutation {seed} of fuzz/corpus/{name}; the bytes: {bytes:?}");
+        }
     }
-    println!("\n{name}: {} files, {mutations} mutations", files.len());
 }
 
 macro_rules! targets {

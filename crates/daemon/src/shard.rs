@@ -501,7 +501,7 @@ impl Running {
             Some(Duration::ZERO)
         };
         let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys);
-        self.waker.awake();
+        self.waker.awake(keys.contains(&KEY_WAKER));
         result
     }
 

@@ -5,6 +5,8 @@
 //! The production daemon over the production local provider, in child processes: 16 devices at a time, each boosted,
 //! written to and drained over and over. What the provider does is logged call by call; the parent reads the log.
 
+#![allow(clippy::print_stdout, reason = "the tables are the result")]
+
 mod common;
 mod lives;
 
