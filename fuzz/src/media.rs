@@ -209,8 +209,9 @@ fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &
     let start = (position + 1) * BLOCK_BYTES;
     let torn = if input.once_in(8) { 1 + input.below(count.max(1)) } else { 0 };
     for (index, data) in bytes[start..start + count * BLOCK_BYTES].chunks_mut(BLOCK_BYTES).enumerate() {
-        let sector = |at: usize| fill ^ (index * 8 + at / 512) as u8;
-        data.iter_mut().enumerate().for_each(|(at, byte)| *byte = sector(at));
+        for (sector, bytes) in data.chunks_mut(512).enumerate() {
+            bytes.fill(fill ^ (index * 8 + sector) as u8);
+        }
         summary.checksums.push(checksum(data));
         data[0] ^= u8::from(torn == index + 1);
     }
