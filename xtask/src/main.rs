@@ -6,6 +6,7 @@ mod finding;
 mod licences;
 mod metadata;
 mod semantics;
+mod supply;
 mod tidy;
 mod tree;
 
@@ -25,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// All checks of the tree: tidy, arrows, licences, semantics
+    /// All checks of the tree: tidy, arrows, licences, supply, semantics
     Check,
     /// Layout and habits: file lengths, module docs, purity, markers, links
     Tidy,
@@ -33,6 +34,8 @@ enum Task {
     Arrows,
     /// The licence of every dependency is one that we accept
     Licences,
+    /// Every dependency is locked, from crates.io, once, and not withdrawn
+    Supply,
     /// Every promise of docs/SEMANTICS.md names a test that exists
     Semantics,
     /// The bars of docs/BENCHMARKS.md against their peers
@@ -56,11 +59,13 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             ("tidy", tidy::check),
             ("arrows", arrows::check),
             ("licences", licences::check),
+            ("supply", supply::check),
             ("semantics", semantics::check),
         ],
         Task::Tidy => &[("tidy", tidy::check)],
         Task::Arrows => &[("arrows", arrows::check)],
         Task::Licences => &[("licences", licences::check)],
+        Task::Supply => &[("supply", supply::check)],
         Task::Semantics => &[("semantics", semantics::check)],
         Task::Bench(arguments) => return bench::run(&tree.root, arguments).map(status),
     };

@@ -47,12 +47,17 @@ pub fn workspace(root: &Path) -> anyhow::Result<Metadata> {
     read(root, &["--no-deps"])
 }
 
-/// The workspace's packages and everything that they use, without asking the network.
+/// The workspace's packages and everything that they use on this machine, without asking the network. What other
+/// platforms would use is never fetched here.
 ///
 /// # Errors
 /// If cargo fails, for instance as dependencies were never fetched.
 pub fn with_dependencies(root: &Path) -> anyhow::Result<Metadata> {
-    read(root, &["--locked", "--offline"])
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).arg("-vV").output().context("cannot run rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc does not name its host")?;
+    read(root, &["--locked", "--offline", "--filter-platform", host])
 }
 
 fn read(root: &Path, arguments: &[&str]) -> anyhow::Result<Metadata> {

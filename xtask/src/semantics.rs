@@ -1,4 +1,4 @@
-//! `docs/SEMANTICS.md`: every promise names its tests, and they exist.
+//! `docs/SEMANTICS.md` and `docs/THREATS.md`: every promise names its tests, and they exist.
 //!
 //! A promise is a heading of level 3. Its section has a line that begins with `Tests:` and names at least one test
 //! as `` `path/of/file.rs::test_name` ``, on that line or the lines of its paragraph.
@@ -6,34 +6,35 @@
 use crate::finding::Finding;
 use crate::tree::Tree;
 
-const DOCUMENT: &str = "docs/SEMANTICS.md";
+const DOCUMENTS: &[&str] = &["docs/SEMANTICS.md", "docs/THREATS.md"];
 
-/// Checks the document against the tree.
+/// Checks the documents against the tree.
 ///
 /// # Errors
 /// Never; the signature is that of all checks.
 pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
-    let Some(document) = tree.file(DOCUMENT) else {
-        return Ok(vec![Finding::of(DOCUMENT, "the promises are not written down")]);
+    Ok(DOCUMENTS.iter().flat_map(|document| findings_of(tree, document)).collect())
+}
+
+fn findings_of(tree: &Tree, path: &str) -> Vec<Finding> {
+    let Some(document) = tree.file(path) else {
+        return vec![Finding::of(path, "the promises are not written down")];
     };
     let promises = promises(&document.text);
     let mut findings = Vec::new();
     if promises.is_empty() {
-        findings.push(Finding::of(DOCUMENT, "no promise (heading of level 3) found"));
+        findings.push(Finding::of(path, "no promise (heading of level 3) found"));
     }
     for promise in &promises {
         if promise.tests.is_empty() {
-            findings.push(Finding::at(DOCUMENT, promise.line, format!("{:?} names no test", promise.title)));
+            findings.push(Finding::at(path, promise.line, format!("{:?} names no test", promise.title)));
         }
         for test in promise.tests.iter().filter(|test| !exists(tree, test)) {
-            findings.push(Finding::at(
-                DOCUMENT,
-                promise.line,
-                format!("{:?} names {test}, which is not there", promise.title),
-            ));
+            let message = format!("{:?} names {test}, which is not there", promise.title);
+            findings.push(Finding::at(path, promise.line, message));
         }
     }
-    Ok(findings)
+    findings
 }
 
 struct Promise {
@@ -76,9 +77,9 @@ mod tests {
         let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
         let tree = Tree {
             root: "/".into(),
-            files: vec![file(DOCUMENT, document), file("crates/cache/tests/crash.rs", source)],
+            files: vec![file(DOCUMENTS[0], document), file("crates/cache/tests/crash.rs", source)],
         };
-        check(&tree).unwrap().iter().map(ToString::to_string).collect()
+        findings_of(&tree, DOCUMENTS[0]).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -106,5 +107,11 @@ mod tests {
     #[test]
     fn a_document_without_promises_is_found() {
         assert_eq!(findings("# Semantics\n").len(), 1);
+    }
+
+    #[test]
+    fn a_document_that_is_gone_is_found() {
+        let tree = Tree { root: "/".into(), files: Vec::new() };
+        assert_eq!(check(&tree).unwrap().len(), DOCUMENTS.len());
     }
 }

@@ -7,10 +7,8 @@ use crate::tree::{File, Tree};
 const LINES_MAX: usize = 600;
 
 /// Longer files, each with the reason why it is not cut.
-const LONG_FILES: &[(&str, &str)] = &[
-    ("crates/device/src/front/nbd/mod.rs", "the event loop of one server; the protocol is in its neighbours"),
-    ("crates/sim/src/world/mod.rs", "one world; its volumes, control and checks are in its neighbours"),
-];
+const LONG_FILES: &[(&str, &str)] =
+    &[("crates/sim/src/world/mod.rs", "one world; its volumes, control and checks are in its neighbours")];
 
 /// Crates that decide and never act: the daemon and the simulator drive the same code, so it may not have a clock,
 /// randomness, threads or I/O of its own.

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use common::{Machine, Nbd, Shape, eventually, pattern, status};
 use pki::Authority;
+// For `pki`, whose source lies with another crate.
+use rcgen as _;
 use surgetank_daemon::{Client, Daemon, Phase, Request};
 
 const MIB: u64 = 1 << 20;

@@ -226,6 +226,62 @@ fn idle_handshakes_give_way_at_the_limit() {
 }
 
 #[test]
+fn names_and_options_have_a_longest_length() {
+    let server = server(MIB, 512);
+    let mut client = Client::connect(&server.socket);
+    let named = |length: usize| [&(length as u32).to_be_bytes()[..], &vec![b'x'; length], &[0, 0]].concat();
+    client.option(option::INFO, &named(4096));
+    assert_eq!(client.option_reply().0, option_reply::ERROR_UNKNOWN, "as long as a name may be");
+    client.option(option::INFO, &named(4097));
+    assert_eq!(client.option_reply().0, option_reply::ERROR_INVALID);
+    for length in [(16 << 10) + 1, 32 << 20] {
+        client.option(option::INFO, &vec![0; length]);
+        assert_eq!(client.option_reply().0, option_reply::ERROR_TOO_BIG, "skipped, and the next one is answered");
+    }
+    client.option(option::LIST, &[]);
+    assert_eq!(client.option_reply().0, option_reply::SERVER);
+    assert_eq!(client.option_reply().0, option_reply::ACK);
+    client.put(b"IHAVEOPT\0\0\0\x06\x02\0\0\x01");
+    assert!(client.is_closed(), "longer than what is skipped");
+    let mut client = Client::connect(&server.socket);
+    client.put(b"IHAVEOPT\0\0\0\x01\0\0\x40\x01");
+    assert!(client.is_closed(), "no other answer is possible");
+}
+
+#[test]
+fn requests_in_flight_are_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let limits = Limits { requests: 8, ..Limits::default() };
+    let front = NbdFront::open(NbdConfig { limits, ..config(&socket, MIB, 512) }).unwrap();
+    let driver = Driver::start(front, MIB);
+    let seen = &driver.seen;
+    seen.hold.store(true, Ordering::SeqCst);
+    let mut client = Client::open(&socket, false);
+    for _ in 0..100 {
+        client.request(command::READ, 0, 0, 512);
+    }
+    // Another client is served meanwhile: what it asks for comes to the device.
+    let mut other = Client::open(&socket, false);
+    other.request(command::FLUSH, 0, 0, 0);
+    while seen.waiting.load(Ordering::SeqCst) < 9 {
+        std::thread::yield_now();
+    }
+    let mut third = Client::open(&socket, false);
+    third.request(command::FLUSH, 0, 0, 0);
+    while seen.waiting.load(Ordering::SeqCst) < 10 {
+        std::thread::yield_now();
+    }
+    assert_eq!(seen.waiting.load(Ordering::SeqCst), 10, "eight of the first and one of each other");
+    seen.hold.store(false, Ordering::SeqCst);
+    for _ in 0..100 {
+        assert_eq!(client.simple(), 0);
+        client.take(512);
+    }
+    assert_eq!((other.simple(), third.simple()), (0, 0));
+}
+
+#[test]
 fn places_to_listen() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("data.sock");

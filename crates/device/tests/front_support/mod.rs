@@ -24,6 +24,8 @@ pub struct Seen {
     pub durable: AtomicU64,
     /// What came, in its order.
     pub operations: Mutex<Vec<Operation>>,
+    /// Requests that wait.
+    pub waiting: AtomicU64,
     /// Requests wait while this is set.
     pub hold: AtomicBool,
     stop: AtomicBool,
@@ -73,6 +75,7 @@ fn serve<F: Front>(mut front: F, seen: &Seen, disk: &Mutex<Vec<u8>>, mut watch: 
         let _ = poll(&mut [PollFd::from_borrowed_fd(front.descriptor(), PollFlags::IN)], Some(&pause));
         front.receive(64, &mut arrived);
         waiting.extend(arrived.drain(..));
+        seen.waiting.store(waiting.len() as u64, Ordering::SeqCst);
         if !seen.hold.load(Ordering::SeqCst) {
             let mut disk = disk.lock().unwrap();
             for mut submission in waiting.drain(..) {
