@@ -20,6 +20,7 @@ use crate::files;
 use crate::losses;
 use crate::opening::Decorator;
 use crate::owner::parse_epoch;
+use crate::patient::Patient;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
@@ -28,6 +29,8 @@ use crate::sweep::{Sweeper, Swept};
 
 /// How long a daemon that was killed may take to let go of its state directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a sweep waits for one answer of the provider: a stop waits for the sweep.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,8 +131,9 @@ impl Daemon {
             devices.insert(name.clone(), slot);
         }
         refuse_if_none(&devices)?;
-        let sweeper =
-            provider.map(|provider| Mutex::new(Sweeper { owner_id, provider, clock: common.clock, devices: shared }));
+        let sweeper = provider
+            .map(|provider| Patient::new(provider, SWEEP_PATIENCE))
+            .map(|provider| Mutex::new(Sweeper { owner_id, provider, clock: common.clock, devices: shared }));
         let inner = Arc::new(Inner {
             config,
             common,

@@ -25,6 +25,7 @@ use crate::journal::{Journal, Rental, State, Unbooked};
 use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{Keeper, OwnerRecord, OwnerStore};
+use crate::patient::Patient;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
 use crate::resume::{self, Lookup, Resume};
 use crate::shard::{self, Shard};
@@ -33,6 +34,10 @@ use crate::steps::{Lifecycle, Tools};
 
 /// How long the provider may take to say whether the volume with the newest data is there.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a device's control waits for one answer of the provider before it sees to other things.
+const CALL_PATIENCE: Duration = Duration::from_millis(500);
+/// How long one waits who has nothing else to do: at the start, and for the tags of a dirty volume.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What all devices of a daemon share.
 #[derive(Clone)]
@@ -103,7 +108,8 @@ impl Device {
         let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
         if let Some(provider) = common.provider.as_ref().filter(|_| store.record().owner == Owner::Backing) {
-            losses::refuse_strangers(&**provider, common.clock, name, &journal)?;
+            let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
+            losses::refuse_strangers(&provider, common.clock, name, &journal)?;
         }
         starting.assemble(resume, store, journal)
     }
@@ -173,6 +179,7 @@ impl Starting<'_> {
     fn look_up(&self, rental: Option<&Rental>, owner: &OwnerRecord) -> Lookup {
         let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
         let (Some(id), Some(provider)) = (id, &self.common.provider) else { return Lookup::Unnamed };
+        let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
         let give_up = self.common.clock.now() + LOOKUP_PATIENCE;
         loop {
             match provider.describe(id) {
@@ -197,7 +204,8 @@ impl Starting<'_> {
         let opened = fronts::open(self.name, self.config, self.run_directory, backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
-        let keeper = Keeper::start(self.name, store, self.common.provider.clone(), shard_handle.clone()).map_err(io)?;
+        let provider = self.common.provider.clone().map(|provider| Patient::new(provider, ANSWER_PATIENCE));
+        let keeper = Keeper::start(self.name, store, provider, shard_handle.clone()).map_err(io)?;
         let totals = journal.state().totals;
         let parts = Parts {
             name: self.name.to_owned(),
@@ -338,7 +346,7 @@ impl Starting<'_> {
         let tools = Tools {
             device: self.name.to_owned(),
             owner_id: self.common.owner_id.clone(),
-            provider: provider.clone(),
+            provider: Patient::new(provider.clone(), CALL_PATIENCE),
             caching: caching.clone(),
             split: config.split,
             read_fill: match config.name {

@@ -20,6 +20,7 @@ pub mod link;
 mod losses;
 pub mod opening;
 pub mod owner;
+mod patient;
 mod planted;
 mod reconciler;
 pub mod resume;

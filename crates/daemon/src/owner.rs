@@ -5,7 +5,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, unbounded};
@@ -15,6 +14,7 @@ use surgetank_provider::{Provider, VolumeId, tag};
 
 use crate::crash::crash_point;
 use crate::files;
+use crate::patient::Patient;
 use crate::shard::{Command, ShardHandle};
 
 /// The file's name in the device's state directory.
@@ -185,12 +185,7 @@ impl Keeper {
     ///
     /// # Errors
     /// If the system has no threads left.
-    pub fn start(
-        name: &str,
-        store: OwnerStore,
-        provider: Option<Arc<dyn Provider>>,
-        shard: ShardHandle,
-    ) -> io::Result<Self> {
+    pub fn start(name: &str, store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
         let (jobs, received) = unbounded();
         let volume = store.record().volume.clone();
         let mut keeping = Keeping { device: name.to_owned(), store, provider, volume };
@@ -258,7 +253,7 @@ impl KeeperHandle {
 struct Keeping {
     device: String,
     store: OwnerStore,
-    provider: Option<Arc<dyn Provider>>,
+    provider: Option<Patient>,
     volume: Option<VolumeId>,
 }
 

@@ -10,6 +10,7 @@ use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
 
 use crate::clock::Clock;
 use crate::opening;
+use crate::patient::Patient;
 use crate::planted::{Bug, planted};
 use crate::shared::Shared;
 
@@ -29,7 +30,7 @@ pub struct Sweeper {
     /// The state directory's random name.
     pub owner_id: String,
     /// Who rents volumes out.
-    pub provider: Arc<dyn Provider>,
+    pub provider: Patient,
     /// The daemon's clock.
     pub clock: Clock,
     /// The devices by name, running or not. One that could not be started may still own its volume.

@@ -64,7 +64,10 @@ impl Writer {
     }
 
     /// Writes files, syncs them and puts them in place of older ones, until an error says that the device is gone.
-    fn work(&mut self, mount: &Path) -> io::Result<()> {
+    ///
+    /// What a directory's fsync answers after the device's death counts for nothing: jbd2 finds no transaction to
+    /// wait for once its commit has failed, and ext4 calls that a success.
+    fn work(&mut self, mount: &Path, seen: &Seen) -> io::Result<()> {
         let directory = self.directory(mount);
         loop {
             let file = self.random.below(FILES);
@@ -82,11 +85,17 @@ impl Writer {
                 mark.uncertain = Some(Content::default());
                 std::fs::remove_file(&path)?;
                 File::open(&directory)?.sync_all()?;
+                if seen.killing() {
+                    return Ok(());
+                }
                 *mark = Mark::default();
             } else {
                 mark.uncertain = Some(content);
                 std::fs::rename(&new, &path)?;
                 File::open(&directory)?.sync_all()?;
+                if seen.killing() {
+                    return Ok(());
+                }
                 *mark = Mark { synced: content, uncertain: None };
             }
             self.synced += 1;
@@ -106,7 +115,13 @@ impl Writer {
             let mark = self.marks[file as usize];
             let holds = |content: &Content| bytes == self.bytes(file, *content) && (bytes.is_empty() != path.exists());
             let found = [mark.uncertain, Some(mark.synced)].into_iter().flatten().find(holds);
-            let found = found.unwrap_or_else(|| panic!("{}: {} bytes are not {mark:?}", path.display(), bytes.len()));
+            let found = found.unwrap_or_else(|| {
+                let length = bytes.len();
+                let is =
+                    |(file, version): &(u64, u64)| bytes == self.bytes(*file, Content { version: *version, length });
+                let all = (0..FILES).flat_map(|file| (1..=self.version).map(move |version| (file, version)));
+                panic!("{}: {length} bytes of {:?} are not {mark:?}", path.display(), all.into_iter().find(is))
+            });
             self.marks[file as usize] = Mark { synced: found, uncertain: None };
             self.checked += u64::from(found.version > 0);
         }
@@ -129,8 +144,9 @@ fn round(machine: &Machine, writers: &mut [Writer], random: &mut Random, number:
     let seen = Seen::default();
     let moment = std::thread::scope(|scope| {
         for writer in writers.iter_mut() {
-            let mount = &mount;
-            scope.spawn(|| writer.work(mount).unwrap_err());
+            let (mount, seen) = (&mount, &seen);
+            // It ends with an error, of one kind or another.
+            scope.spawn(move || drop(writer.work(mount, seen)));
         }
         let moment = rounds::kill_at(machine, &running, &seen, random, rounds::aim(number));
         // The threads that wait for the device go on only when the process is gone.

@@ -4,7 +4,7 @@ use surgetank_cache::Stage as EngineStage;
 use surgetank_cache::format::{LogState, Superblock};
 use surgetank_model::Bytes;
 use surgetank_policy::Refusal;
-use surgetank_provider::{VolumeDescription, VolumeState, tag};
+use surgetank_provider::{Provider, VolumeDescription, VolumeState, tag};
 
 use super::{DONE, LetGo, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, refusal};
 use crate::clock::unix_ms;

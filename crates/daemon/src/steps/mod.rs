@@ -22,6 +22,7 @@ use crate::crash::crash_point;
 use crate::journal::{Journal, Rental, Stage};
 use crate::opening::Decorator;
 use crate::owner::{KeeperHandle, parse_epoch};
+use crate::patient::Patient;
 use crate::shard::{Command, Sample, ShardGone, ShardHandle};
 use crate::shared::Shared;
 
@@ -76,7 +77,7 @@ pub struct Tools {
     /// The state directory's random name, for tags.
     pub owner_id: String,
     /// Who rents volumes out.
-    pub provider: Arc<dyn Provider>,
+    pub provider: Patient,
     /// What to rent.
     pub caching: CachingConfig,
     /// Split burst writes over both volumes.
@@ -245,6 +246,9 @@ impl Lifecycle {
             };
             match progress {
                 Ok(Progress::Wait) if overdue => self.settle(Err(Refusal::Timeout)),
+                // The provider has not answered yet, which says nothing of the step.
+                Err(_) if self.tools.provider.is_waiting() && !overdue => {}
+                Err(_) if self.tools.provider.is_waiting() => self.settle(Err(Refusal::Timeout)),
                 progress => self.settle(progress),
             }
         }

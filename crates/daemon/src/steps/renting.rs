@@ -4,7 +4,7 @@ use surgetank_cache::{Attach, Epoch};
 use surgetank_device::Volume;
 use surgetank_model::Bytes;
 use surgetank_policy::Refusal;
-use surgetank_provider::{CreateVolume, Tags, VolumeDescription, VolumeState, tag};
+use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, VolumeState, tag};
 
 use super::{DONE, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, random_name, refusal};
 use crate::clock::unix_ms;

@@ -53,6 +53,7 @@ pub struct Seen {
     phase: Mutex<Option<Phase>>,
     cancelled: Mutex<Option<Instant>>,
     over: AtomicBool,
+    killing: AtomicBool,
     /// Drains and releases that were called off.
     pub calls_off: AtomicUsize,
 }
@@ -60,6 +61,11 @@ pub struct Seen {
 impl Seen {
     pub fn over(&self) -> bool {
         self.over.load(Ordering::Relaxed)
+    }
+
+    /// From just before the daemon is killed.
+    pub fn killing(&self) -> bool {
+        self.killing.load(Ordering::SeqCst)
     }
 
     fn moment(&self, machine: &Machine) -> Moment {
@@ -184,6 +190,7 @@ pub fn act_at(
 pub fn kill_at(machine: &Machine, running: &Running, seen: &Seen, random: &mut Random, aim: Option<Moment>) -> Moment {
     let mut killed_at = Moment::Idle;
     act_at(machine, &running.client, seen, random, [aim], |moment| {
+        seen.killing.store(true, Ordering::SeqCst);
         // SAFETY: signals our own child, which is not waited for yet.
         unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
         killed_at = moment;
