@@ -9,12 +9,17 @@ ARGS ?=
 TIMES ?= 100
 FIRST ?= 1000000
 
-.PHONY: help demo test sim bench lint fmt build install uninstall clean
+# The fuzzers: which target (all of them, one after the other, if none is named), for how many seconds each.
+TARGET ?=
+TIME ?= 600
+
+.PHONY: help demo test sim fuzz bench lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
 	@echo 'make test     style, layout and licence checks, then all tests'
 	@echo 'make sim      the crash tests for hours (TIMES=100 times the runs of make test, seeds from FIRST=1000000)'
+	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
@@ -35,6 +40,9 @@ test:
 sim:
 	@scripts/setup test
 	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash
+
+fuzz:
+	@CARGO='$(CARGO)' scripts/fuzz '$(TIME)' $(TARGET)
 
 bench:
 	@scripts/setup bench

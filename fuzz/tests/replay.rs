@@ -39,21 +39,60 @@ fn replay(name: &str) {
     }
 }
 
-macro_rules! targets {
-    ($($name:ident)*) => {
-        $(
-            #[test]
-            fn $name() {
-                replay(stringify!($name));
-            }
-        )*
-
-        #[test]
-        fn no_target_is_left_out() {
-            let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
-            assert_eq!(names, [$(stringify!($name)),*]);
-        }
-    };
+#[test]
+fn superblocks() {
+    replay("superblocks");
 }
 
-targets! { superblocks table segment recovery nbd config control state units provider }
+#[test]
+fn table() {
+    replay("table");
+}
+
+#[test]
+fn segment() {
+    replay("segment");
+}
+
+#[test]
+fn recovery() {
+    replay("recovery");
+}
+
+#[test]
+fn nbd() {
+    replay("nbd");
+}
+
+#[test]
+fn config() {
+    replay("config");
+}
+
+#[test]
+fn control() {
+    replay("control");
+}
+
+#[test]
+fn state() {
+    replay("state");
+}
+
+#[test]
+fn units() {
+    replay("units");
+}
+
+#[test]
+fn provider() {
+    replay("provider");
+}
+
+#[test]
+fn no_target_is_left_out() {
+    let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+    let tested =
+        ["superblocks", "table", "segment", "recovery", "nbd", "config", "control", "state", "units", "provider"];
+    assert_eq!(names, tested);
+}

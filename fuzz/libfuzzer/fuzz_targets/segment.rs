@@ -1,3 +1,4 @@
+//! libFuzzer's entry to the target `segment`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| surgetank_fuzz::run("segment", data));
