@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Machine, Nbd, Shape, eventually, pattern, status};
@@ -13,8 +13,8 @@ use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Fault, Faults, Volume, VolumeIo};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
-    Change, CreateVolume, Fault as ProviderFault, FaultRates, Faulty, LocalConfig, Provider, ProviderError,
-    SystemClock, Tags, Verb, VolumeDescription, VolumeId, tag,
+    CreateVolume, Fault as ProviderFault, FaultRates, Faulty, LocalConfig, Provider, ProviderError, SystemClock, Tags,
+    Verb, tag,
 };
 
 const MIB: u64 = 1 << 20;
@@ -448,83 +448,6 @@ fn records_of_the_previous_version_are_taken_over_and_those_of_a_newer_one_refus
     rental.insert("started_unix_s".into(), started.into());
     std::fs::write(&journal, serde_json::to_vec(written).unwrap()).unwrap();
     nothing_is_lost(&machine, &config);
-    assert_eq!(machine.rented(), 0);
-}
-
-/// Holds up the calls of a provider for as long as the gate is closed.
-struct Gated {
-    provider: LocalProvider,
-    closed: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gated {
-    fn close(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
-        self.changed.notify_all();
-    }
-
-    fn pass(&self) -> &LocalProvider {
-        drop(self.changed.wait_while(self.closed.lock().unwrap(), |closed| *closed).unwrap());
-        &self.provider
-    }
-}
-
-impl Provider for Gated {
-    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-        self.pass().create(request)
-    }
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().attach(id)
-    }
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().detach(id)
-    }
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().delete(id)
-    }
-    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-        self.pass().describe(id)
-    }
-    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        self.pass().list(key, value)
-    }
-    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-        self.pass().set_tag(id, key, value)
-    }
-}
-
-#[test]
-fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
-    let machine = Machine::new();
-    let backing = machine.backing("backing", 32 * MIB);
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
-    let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
-    let provider = Arc::new(Gated { provider: local, closed: Mutex::new(false), changed: Condvar::new() });
-    let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
-    let daemon = Daemon::start_with(config.clone(), overrides.clone()).unwrap();
-    let mut nbd = connect(&machine, "data");
-
-    // While a volume is being created: it comes late, and is used.
-    provider.close(true);
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
-    for version in 1..4 {
-        nbd.write(0, &pattern(0, version, MIB as usize)).unwrap();
-        assert_eq!(status(&daemon, "data").phase, Phase::Attaching);
-    }
-    provider.close(false);
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
-
-    // While one is being given back, in a daemon that stops meanwhile: the next one goes on.
-    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
-    provider.close(true);
-    eventually("the drain has ended", || status(&daemon, "data").phase != Phase::Drain);
-    nbd.write(0, &pattern(0, 4, MIB as usize)).unwrap();
-    daemon.stop();
-    provider.close(false);
-    let daemon = Daemon::start_with(config, overrides).unwrap();
-    assert_eq!(connect(&machine, "data").read(0, MIB as usize).unwrap(), pattern(0, 4, MIB as usize));
-    drain(&daemon, "data");
     assert_eq!(machine.rented(), 0);
 }
 
