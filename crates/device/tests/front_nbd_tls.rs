@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use front_support::client::Client;
@@ -28,6 +28,8 @@ const MIB: usize = 1 << 20;
 
 struct Server {
     driver: Driver,
+    /// The most that requests have held, in bytes.
+    held_max: Arc<AtomicUsize>,
     address: SocketAddr,
     socket: PathBuf,
     _directory: tempfile::TempDir,
@@ -46,7 +48,12 @@ impl Server {
         };
         let front = NbdFront::open(config).unwrap();
         let address = front.tcp_address().unwrap();
-        Self { driver: Driver::start(front, size), address, socket, _directory: directory }
+        let held_max = Arc::new(AtomicUsize::new(0));
+        let watched = Arc::clone(&held_max);
+        let watch = move |front: &mut NbdFront| {
+            watched.fetch_max(front.held_bytes(), Ordering::SeqCst);
+        };
+        Self { driver: Driver::start_watching(front, size, watch), held_max, address, socket, _directory: directory }
     }
 
     fn uri(&self, client: &Path) -> String {
@@ -340,6 +347,29 @@ fn a_client_that_stalls_in_its_handshake_holds_nobody_up() {
     assert!(unix.is_closed());
     assert_eq!(busy.ask(command::FLUSH, 0, 0, 0), 0, "who has chosen may be silent for as long as it likes");
     assert_eq!(server.driver.seen.flushes.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_little_under_tls() {
+    let authority = Authority::new("ours");
+    let good = authority.good_client();
+    let server = Server::start(&authority.server(), 64 * MIB, Limits::default());
+    let mut greedy = server.secured(&good);
+    greedy.go(false);
+    // Few bytes of requests for many bytes of data; the sockets take them all.
+    let asked = 100;
+    for _ in 0..asked {
+        greedy.request(command::READ, 0, 0, MIB as u32);
+    }
+    for _ in 0..20 {
+        server.assert_serves(&good);
+    }
+    let held = server.held_max.load(Ordering::SeqCst);
+    assert!(held <= Limits::default().bytes + MIB + 4096, "{held} bytes held");
+    for _ in 0..asked {
+        assert_eq!(greedy.simple(), 0);
+        greedy.take(MIB);
+    }
 }
 
 #[test]
