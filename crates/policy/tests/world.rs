@@ -3,11 +3,14 @@
 //! The world keeps what really exists (a volume, attached or not, adopted or not) and checks every step against it; a
 //! time-out may hide that a step was done, or will be done later.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use surgetank_model::cost::{Account, Rental};
 use surgetank_model::random::Random;
 use surgetank_model::units::MIB;
+use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, Status, Step, StepId};
@@ -55,6 +58,12 @@ struct World {
     /// Created and not yet deleted, as far as the controller can know.
     owed: bool,
     spent: Vec<f64>,
+    /// What is billed: from the wish for a volume until its deletion is known.
+    billed: Account,
+    /// What the provider charges: from the making of a volume until its deletion.
+    charged: Account,
+    /// How often each step was answered how.
+    answers: BTreeMap<(&'static str, &'static str), u64>,
     hot_before: bool,
     hinted: bool,
 }
@@ -88,6 +97,9 @@ impl World {
             boosts: Vec::new(),
             owed: false,
             spent: Vec::new(),
+            billed: Account::default(),
+            charged: Account::default(),
+            answers: BTreeMap::new(),
             hot_before: false,
             hinted: false,
             plan,
@@ -147,6 +159,9 @@ impl World {
     fn take_steps(&mut self) {
         while let Some((id, step)) = self.controller.next_step() {
             self.check(&step);
+            if let Step::Create { size } = step {
+                self.billed.add(rental(size, self.now));
+            }
             self.steps.push((self.now, step.clone()));
             let at_once = matches!(step, Step::Absorb | Step::Drain);
             let delay = if at_once { 0 } else { self.random.below(4) };
@@ -190,7 +205,9 @@ impl World {
             let outcome = self.outcome(&step, faults);
             if step == Step::Delete && outcome == Outcome::Done {
                 self.owed = false;
+                self.billed.end("caching", self.now);
             }
+            *self.answers.entry((name(&step), answer(&outcome))).or_default() += 1;
             if matches!(step, Step::Create { .. }) && outcome == Outcome::Done {
                 self.boosts.push(self.steps.iter().rev().find(|(_, other)| *other == step).unwrap().0);
             }
@@ -234,7 +251,12 @@ impl World {
     /// Steps are idempotent, and void where what they need is gone.
     fn carry_out(&mut self, step: &Step) {
         match step {
-            Step::Create { size } => self.real.volume = Some(size.get() / MIB),
+            Step::Create { size } => {
+                if self.real.volume.is_none() {
+                    self.charged.add(rental(*size, self.now));
+                }
+                self.real.volume = Some(size.get() / MIB);
+            }
             Step::Attach => self.real.attached = self.real.volume.is_some(),
             Step::Adopt if self.real.attached && !self.real.adopted => {
                 self.real = Real { adopted: true, draining: false, ..self.real };
@@ -251,7 +273,10 @@ impl World {
                     Observation { dirty_bytes: 0, cache_bytes: 0, cache_failed: false, ..self.observation };
             }
             Step::Detach => self.real.attached = false,
-            Step::Delete => self.real = Real::default(),
+            Step::Delete => {
+                self.real = Real::default();
+                self.charged.end("caching", self.now);
+            }
         }
     }
 
@@ -273,6 +298,10 @@ impl World {
         }
         assert_eq!(self.controller.phase(), Phase::Idle, "{:?}", self.controller.status());
         assert_eq!((self.real, self.owed, self.outstanding.len()), (Real::default(), false, 0));
+        let open = |account: &Account| account.rentals().iter().any(|rental| rental.until.is_none());
+        assert!(!open(&self.billed) && !open(&self.charged), "a bill that does not end");
+        let (billed, charged) = (self.billed.total(self.now).agbs, self.charged.total(self.now).agbs);
+        assert!(billed >= charged, "{billed} AGBs billed of {charged} charged");
         self
     }
 
@@ -287,6 +316,38 @@ impl World {
             most = most.max(sum);
         }
         most
+    }
+}
+
+fn rental(size: Bytes, from: Instant) -> Rental {
+    let bandwidth = Bandwidth::from_mib_s(CACHING_MIB_S);
+    let billing = Billing::default();
+    Rental { volume: "caching".to_owned(), size, bandwidth, usd_per_hour: None, billing, from, until: None }
+}
+
+fn name(step: &Step) -> &'static str {
+    match step {
+        Step::Create { .. } => "create",
+        Step::Attach => "attach",
+        Step::Adopt => "adopt",
+        Step::Absorb => "absorb",
+        Step::Drain => "drain",
+        Step::Release => "release",
+        Step::Detach => "detach",
+        Step::Delete => "delete",
+    }
+}
+
+fn answer(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Refused(Refusal::Transient(_)) => "failed",
+        Outcome::Refused(Refusal::Timeout) => "timed out",
+        Outcome::Refused(Refusal::Quota) => "quota",
+        Outcome::Refused(Refusal::Capacity) => "capacity",
+        Outcome::Refused(Refusal::AttachLimit) => "attach limit",
+        Outcome::Refused(Refusal::Permanent(_)) => "permanent",
     }
 }
 
@@ -341,6 +402,31 @@ proptest! {
         let names: Vec<_> = world.steps.iter().map(|(_, step)| step.clone()).collect();
         prop_assert_eq!(names, [Step::Create { size: Bytes::from_gib(1) }, Step::Attach, Step::Adopt]);
         prop_assert_eq!(world.settle().controller.status().boosts, 1);
+    }
+}
+
+/// A thousand lives of volumes that were made, in virtual time, with the table of what was answered how.
+#[test]
+#[allow(clippy::print_stdout, reason = "the table is the result")]
+fn a_thousand_lives_leave_nothing_and_their_bills_end() {
+    let (mut lives, mut answers) = (0, BTreeMap::new());
+    for seed in 0.. {
+        let traffic = (0..12).map(|burst| if burst % 2 == 0 { (100, 20 + seed % 30) } else { (0, 15) }).collect();
+        let faults = 0.1 + 0.05 * (seed % 10) as f64;
+        let adaptive = seed % 2 == 0;
+        let plan = Plan { seed, traffic, faults, hints: 0.05, adaptive, interval_s: 0, budget_agbs_hour: None };
+        let world = World::new(plan).run().settle();
+        lives += world.charged.rentals().len();
+        for (key, count) in world.answers {
+            *answers.entry(key).or_insert(0) += count;
+        }
+        if lives >= 1000 {
+            break;
+        }
+    }
+    println!("{lives} volumes made and given back");
+    for ((step, answer), count) in answers {
+        println!("{step:8} {answer:13} {count:>6}");
     }
 }
 
