@@ -128,7 +128,8 @@ fn kill_under_load(policy: &str, cache_mib: u32, seed: u64) {
     let caching_agbs = f64::from(cache_mib) / 1024.0 * 8192.0 * rented_s;
     let share = (billed_agbs - backing_agbs) / caching_agbs;
     eprintln!("{policy}: {rented_s:.1} s rented, billed {:.1} %", share * 100.0);
-    assert!((0.8..1.25).contains(&share), "the bill is wrong: {billed_agbs} AGBs, {rented_s} s rented");
+    // Asking for a volume and hearing that it is gone is billed as well; a rental lost or booked twice is far off.
+    assert!((0.8..1.5).contains(&share), "the bill is wrong: {billed_agbs} AGBs, {rented_s} s rented");
     assert!(began.elapsed() < PATIENCE * 60, "and it ends");
 }
 
