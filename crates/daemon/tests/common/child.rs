@@ -26,6 +26,8 @@ pub struct Running {
     pub client: Client,
     /// Of the device `data`.
     pub socket: PathBuf,
+    /// Where its block device would be served.
+    mount: PathBuf,
 }
 
 impl Running {
@@ -44,7 +46,8 @@ impl Running {
         let log = std::fs::File::create(machine.path("log")).unwrap();
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let client = Client::new(machine.path("run/control.sock"));
-        let mut running = Self { child, client, socket: machine.path("run/data.sock") };
+        let mut running =
+            Self { child, client, socket: machine.path("run/data.sock"), mount: machine.path("run/data.fuse") };
         eventually("the daemon answers or has died", || running.client.status().is_ok() || running.dead());
         running
     }
@@ -84,5 +87,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            // Otherwise the next daemon clears what this one left, which is a part of what is tested.
+            super::mounted::clear(&self.mount);
+        }
     }
 }

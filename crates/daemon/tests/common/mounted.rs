@@ -91,6 +91,21 @@ pub fn see_it_die(machine: &Machine, running: &mut Running) {
     assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());
 }
 
+/// Takes away what a dead daemon left, after a test that failed.
+pub fn clear(mount: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !mounts.lines().any(|line| line.split(' ').nth(4) == mount.to_str()) {
+        return;
+    }
+    for number in 0..256 {
+        let file = std::fs::read_to_string(format!("/sys/block/loop{number}/loop/backing_file")).unwrap_or_default();
+        if Path::new(file.trim_end()).starts_with(mount) {
+            run("losetup", &["-d", &format!("/dev/loop{number}")]);
+        }
+    }
+    run("umount", &["-l", mount.to_str().unwrap_or_default()]);
+}
+
 /// Ends the kernel's wait for a FUSE server that does not answer.
 #[expect(clippy::print_stderr, reason = "it should be rare")]
 fn cut(mount: &Path) {
