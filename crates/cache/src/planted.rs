@@ -88,7 +88,7 @@ impl Bug {
 }
 
 #[cfg(feature = "planted-bugs")]
-std::thread_local! {
+thread_local! {
     static AWAKE: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
