@@ -5,9 +5,11 @@
 mod campaign;
 mod support;
 
-use surgetank_sim::{Family, Report};
+use surgetank_sim::family::EVENTS;
+use surgetank_sim::{Family, Report, Scenario};
 
 use campaign::campaign;
+use support::check;
 
 fn crashes(report: &Report) -> u32 {
     report.power_cuts + report.daemon_crashes
@@ -39,7 +41,13 @@ fn power_cuts_while_superseded_segments_go() {
 
 #[test]
 fn a_crash_at_every_event() {
-    let report = campaign("a_crash_at_every_event", Family::EveryEvent, 36_000);
+    const RUNS: u64 = 140;
+    for run in 0..RUNS {
+        let scenario = Scenario { crashes: Vec::new(), ..Family::EveryEvent.scenario(run * 2 * EVENTS) };
+        let report = check(&scenario, "cargo test -p surgetank-sim --test crash");
+        assert!(report.events <= EVENTS, "run {run} has {} events: crash at all of them", report.events);
+    }
+    let report = campaign("a_crash_at_every_event", Family::EveryEvent, RUNS * 2 * EVENTS);
     assert!(crashes(&report) >= 55_000, "too few crash points: {report:?}");
 }
 
