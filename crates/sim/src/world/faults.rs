@@ -99,8 +99,10 @@ impl World<'_> {
     /// One bit of something stored in the log flips.
     fn rot(&mut self) {
         let due = self.scenario.trouble.and_then(|trouble| trouble.rot_at);
-        let attached = matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain);
-        if self.rotten || !attached || !due.is_some_and(|due| self.is_due(due)) {
+        if self.rotten || !due.is_some_and(|due| self.is_due(due)) {
+            return;
+        }
+        if !matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain) {
             return;
         }
         let Some(disk) = self.disks.cache.as_mut() else { return };
