@@ -3,11 +3,14 @@
 //! The backing volume is a loop device that the *kernel* throttles (control groups version 1, `blkio`), for fio and
 //! for the daemon alike, so that neither side's throttle is ours.
 //!
-//! That controller counts a request twice if the block layer must split it, and a loop device takes at most 128 pages
-//! a request: 1 MiB requests would see half the limit. The elastic device is a loop device too, and hands the daemon
-//! pieces of 512 KiB. So the raw side is measured with 512 KiB at twice the depth, which it does best with.
+//! That controller counts a request twice if the block layer must split it, and a loop device takes at most 128
+//! segments a request: 1 MiB requests would see half the limit, or less of it where pages happen to lie side by side.
+//! So the raw side is measured with 512 KiB at twice the depth, which it does best with, and the elastic device, a
+//! loop device too, is told to hand the daemon no more than 512 KiB at once.
 
-use std::fs::File;
+use std::fs::{self, File};
+
+use anyhow::Context;
 
 use super::Bench;
 use super::fio::{Amount, Load, Measured, Target};
@@ -19,6 +22,8 @@ use crate::say;
 const BACKING_MIB: u64 = 2048;
 const MIB_S: u64 = 33;
 const IOPS: u64 = 3000;
+/// What a loop device takes as one request wherever its pages lie.
+const UNSPLIT_KIB: &str = "512";
 
 /// Measures and adds its rows.
 ///
@@ -66,6 +71,9 @@ fn compare(bench: &Bench, disk: &Loop, throttle: &Throttle, name: &str, shapes: 
         sides[0].push(raw.run(&bench.interrupt, Some(throttle), &Target::Device(disk.path.clone()))?);
         let setting = Setting::passing("passthrough", disk.path.display().to_string(), "fuse");
         let surgetank = Surgetank::serve(&bench.interrupt, &bench.directory, Some(throttle), &setting)?;
+        let name = surgetank.export().rsplit('/').next().unwrap_or_default();
+        fs::write(format!("/sys/block/{name}/queue/max_sectors_kb"), UNSPLIT_KIB)
+            .context("cannot limit the elastic device's requests")?;
         sides[1].push(ours.run(&bench.interrupt, Some(throttle), &Target::Device(surgetank.export().into()))?);
     }
     let is_random = shapes[0].0.starts_with("rand");
