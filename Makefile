@@ -13,7 +13,7 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help demo test sim fuzz bench lint fmt build install uninstall clean
+.PHONY: help demo test sim fuzz bench lab lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -21,6 +21,7 @@ help:
 	@echo 'make sim      the crash tests for hours (TIMES=100 times the runs of make test, seeds from FIRST=1000000)'
 	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
+	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
 	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
@@ -48,6 +49,10 @@ bench:
 	@scripts/setup bench
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) xtask bench $(ARGS)
+
+lab:
+	@scripts/setup lab
+	$(CARGO) lab run $(ARGS)
 
 lint:
 	$(CARGO) fmt --all --check

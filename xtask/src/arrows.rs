@@ -8,12 +8,14 @@ use crate::tree::Tree;
 const ARROWS: &[(&str, &[&str])] = &[
     ("cache", &["model"]),
     ("policy", &["model"]),
+    ("planner", &["model", "policy"]),
     ("provider", &["model"]),
     ("device", &["model"]),
-    ("sim", &["model", "cache", "policy"]),
+    ("sim", &["model", "cache", "policy", "planner"]),
     ("daemon", &["model", "cache", "policy", "provider", "device"]),
-    ("cli", &["model", "cache", "provider", "device", "sim", "daemon"]),
-    ("fuzz", &["model", "cache", "provider", "device", "daemon"]),
+    ("cli", &["model", "cache", "policy", "planner", "provider", "device", "sim", "daemon"]),
+    ("fuzz", &["model", "cache", "planner", "provider", "device", "daemon"]),
+    ("lab", &["model", "provider"]),
 ];
 
 const PREFIX: &str = "surgetank-";

@@ -1,0 +1,234 @@
+//! What the lab is asked to do, and what it says.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+
+use crate::guest::Outcome;
+use crate::host::{Lab, Unavailable};
+use crate::interrupt::Interrupt;
+use crate::plan::{Disk, Plan, quoted};
+use crate::scenario::{ConfigError, Scenario};
+
+/// Guests under QEMU with throttled, hot-plugged disks.
+#[derive(Debug, Parser)]
+#[command(name = "lab", max_term_width = 120)]
+pub struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Run a command in a new guest: `lab exec --disk slow=2GiB,33MiB/s -- fio --filename=/dev/lab/slow …`
+    Exec(Exec),
+    /// Run scenarios, by default all of lab/scenarios
+    Run(Run),
+    /// Check scenarios without running them
+    Check {
+        /// The files
+        #[arg(required = true)]
+        scenarios: Vec<PathBuf>,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Exec {
+    /// A disk, NAME=SIZE[,RATE][,IOPS][,file=PATH][,nbd=SOCKET]; the guest finds it as /dev/lab/NAME
+    #[arg(long = "disk", value_name = "DISK")]
+    disks: Vec<Disk>,
+    /// The guest's memory
+    #[arg(long, default_value = "1GiB")]
+    memory: Bytes,
+    /// The guest's cores
+    #[arg(long, default_value_t = 2)]
+    cores: u32,
+    /// Free ports for disks that are plugged while it runs (port0, port1, …)
+    #[arg(long, default_value_t = 8)]
+    ports: u32,
+    /// How long the command may take
+    #[arg(long, default_value = "10min")]
+    timeout: Span,
+    /// A directory that the guest sees as /lab and may write to
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// Where QEMU's monitor listens (QMP)
+    #[arg(long)]
+    qmp: Option<PathBuf>,
+    /// The command and its arguments; the host's files are there, changes to them are not seen by the host
+    #[arg(required = true, last = true)]
+    command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    /// The files
+    scenarios: Vec<PathBuf>,
+    /// Where results go, a folder for each scenario and guest
+    #[arg(long, default_value = "lab-out")]
+    out: PathBuf,
+}
+
+/// What a failure means to the caller.
+#[derive(Debug)]
+enum Failure {
+    /// The input is wrong.
+    Input(String),
+    /// It failed while running.
+    Running(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let error: anyhow::Error = error.into();
+        match error.downcast::<ConfigError>() {
+            Ok(mistake) => Self::Input(mistake.to_string()),
+            Err(error) => Self::Running(error),
+        }
+    }
+}
+
+/// Does what was asked.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments.task) {
+        Ok(code) => code,
+        Err(Failure::Input(message)) => {
+            say(&message);
+            ExitCode::from(2)
+        }
+        Err(Failure::Running(error)) => {
+            say(&format!("lab: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<ExitCode, Failure> {
+    match task {
+        Task::Exec(exec) => exec.run(),
+        Task::Run(run) => run.run(),
+        Task::Check { scenarios } => {
+            for file in scenarios {
+                let scenario = Scenario::load(&file)?;
+                say(&format!("{}: {} ({} guests)", scenario.name, scenario.about, scenario.guests.len()));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+impl Exec {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let interrupt = Interrupt::install()?;
+        let lab =
+            Lab::open().map_err(|Unavailable(reason)| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let plan = Plan {
+            memory: self.memory,
+            cores: self.cores,
+            ports: self.ports,
+            disks: self.disks,
+            timeout: self.timeout.0,
+            results: self.results,
+            qmp: self.qmp,
+            echo: true,
+            directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            ..Plan::new("lab", quoted(&self.command))
+        };
+        let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt)?;
+        if let Some(trouble) = &outcome.trouble {
+            say(&format!("lab: {trouble}"));
+        }
+        Ok(ExitCode::from(outcome.status.map_or(1, |status| u8::try_from(status).unwrap_or(1))))
+    }
+}
+
+/// How many scenarios went how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Every guest's script said that all is well.
+    pub passed: usize,
+    /// One did not.
+    pub failed: usize,
+    /// No guest could be booted here.
+    pub skipped: usize,
+}
+
+impl Run {
+    fn run(self) -> Result<ExitCode, Failure> {
+        let files = if self.scenarios.is_empty() { scenarios_of_the_tree()? } else { self.scenarios };
+        // All files are read before anything is started: a mistake in the last one costs no time.
+        let scenarios = files.iter().map(|file| Scenario::load(file)).collect::<Result<Vec<_>, _>>()?;
+        let interrupt = Interrupt::install()?;
+        let mut count = Count::default();
+        match Lab::open() {
+            Err(Unavailable(reason)) => {
+                say(&format!("lab: skipped: {reason}"));
+                count.skipped = scenarios.len();
+            }
+            Ok(lab) => {
+                for scenario in &scenarios {
+                    let passed = run_scenario(&lab, &interrupt, scenario, &self.out)?;
+                    *(if passed { &mut count.passed } else { &mut count.failed }) += 1;
+                }
+            }
+        }
+        say(&format!("lab: {} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped));
+        Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn scenarios_of_the_tree() -> anyhow::Result<Vec<PathBuf>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let entries = std::fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|suffix| suffix == "toml"));
+    files.sort();
+    Ok(files)
+}
+
+/// Runs all guests of a scenario at the same time; whether all did well.
+///
+/// # Errors
+/// If a guest cannot be started, or on Ctrl-C.
+pub fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &Scenario, out: &Path) -> anyhow::Result<bool> {
+    let outcomes: Vec<anyhow::Result<Outcome>> = std::thread::scope(|scope| {
+        let guests: Vec<_> = scenario
+            .guests
+            .iter()
+            .map(|plan| {
+                let results = out.join(&scenario.name).join(&plan.name);
+                let plan = Plan { results: Some(results), ..plan.clone() };
+                scope.spawn(move || plan.boot(lab, interrupt)?.wait(interrupt))
+            })
+            .collect();
+        let died = |_| Err(anyhow::anyhow!("the guest's thread died"));
+        guests.into_iter().map(|guest| guest.join().unwrap_or_else(died)).collect()
+    });
+    let mut passed = true;
+    for (plan, outcome) in scenario.guests.iter().zip(outcomes) {
+        let outcome = outcome.with_context(|| format!("{}, guest {}", scenario.name, plan.name))?;
+        let boot = outcome.boot_s.map_or("did not boot".to_owned(), |boot| format!("booted in {boot:.1} s"));
+        let word = if outcome.passed() { "passed" } else { "FAILED" };
+        let results = out.join(&scenario.name).join(&plan.name);
+        say(&format!("{word} {}/{}: {boot}, ran {:.1} s", scenario.name, plan.name, outcome.run_s));
+        if !outcome.passed() {
+            let said = std::fs::read_to_string(results.join("stderr")).unwrap_or_default();
+            let last = said.trim().lines().last().unwrap_or("and said nothing").to_owned();
+            say(&format!("  {}: {last} (all of it in {})", outcome.describe(), results.display()));
+        }
+        passed &= outcome.passed();
+    }
+    Ok(passed)
+}
+
+/// What the lab says of itself goes to stderr, beside cargo's own words.
+#[allow(clippy::print_stderr)] // the one place that prints
+pub fn say(line: &str) {
+    eprintln!("{line}");
+}

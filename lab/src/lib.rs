@@ -1,0 +1,22 @@
+//! The lab: guests under QEMU with throttled, hot-plugged disks, for what only a real machine shows.
+//!
+//! A guest is a stock Debian kernel with a small initramfs; its root is the host's, read-only with an overlay, so that it
+//! runs the host's own programs. [`Lab::open`] finds what that takes, [`Plan::boot`] starts a guest, [`Guest::wait`]
+//! brings back what its script said. Whatever was started or made is ended and removed when its value is dropped.
+
+pub mod command_line;
+pub mod guest;
+pub mod host;
+pub mod initramfs;
+pub mod interrupt;
+pub mod kernel;
+pub mod modules;
+pub mod plan;
+pub mod qmp;
+pub mod scenario;
+pub mod share;
+
+pub use guest::{Guest, Outcome};
+pub use host::{Lab, Unavailable};
+pub use interrupt::Interrupt;
+pub use plan::{Disk, Media, Plan};

@@ -1,0 +1,7 @@
+//! `cargo lab`: guests under QEMU with throttled, hot-plugged disks.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lab::command_line::main()
+}

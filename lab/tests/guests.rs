@@ -1,0 +1,93 @@
+//! Guests as a whole: one that does well, and every way in which one does not.
+//!
+//! Where no guest can be booted each test says so and counts as passed by cargo; the line begins with "skipped".
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use lab::{Disk, Interrupt, Lab, Outcome, Plan, Unavailable};
+use surgetank_model::{Bandwidth, Bytes};
+
+fn lab() -> Option<Lab> {
+    match Lab::open() {
+        Ok(lab) => Some(lab),
+        Err(Unavailable(reason)) => {
+            eprintln!("skipped: no guest can be booted here: {reason}");
+            None
+        }
+    }
+}
+
+/// A guest that takes little of the machine.
+fn small(name: &str, script: &str) -> Plan {
+    Plan { memory: Bytes::from_mib(512), ..Plan::new(name, script) }
+}
+
+fn run(lab: &Lab, plan: &Plan) -> Outcome {
+    plan.boot(lab, &Interrupt::default()).unwrap().wait(&Interrupt::default()).unwrap()
+}
+
+/// Processes whose command line names this guest's directory.
+fn processes_of(directory: &Path) -> Vec<String> {
+    let wanted = directory.to_string_lossy().into_owned();
+    let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    commands.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).filter(|text| text.contains(&wanted)).collect()
+}
+
+#[test]
+fn a_script_runs_and_its_results_come_back() {
+    let Some(lab) = lab() else { return };
+    let disk = Disk::new("slow", Bytes::from_mib(64)).throttled(Bandwidth::from_mib_s(33));
+    let script = "echo said; echo complained >&2; echo kept >/lab/kept; touch /etc/lab-was-here
+        cat /sys/class/block/$(basename $(readlink /dev/lab/slow))/serial
+        blockdev --getsize64 /dev/lab/slow; exit 3";
+    let mut guest = small("results", script).disk(disk).boot(&lab, &Interrupt::default()).unwrap();
+    let outcome = guest.wait(&Interrupt::default()).unwrap();
+    assert_eq!((outcome.status, &outcome.trouble), (Some(3), &None), "{}", guest.stderr());
+    assert_eq!(guest.stdout(), "said\nslow67108864\n");
+    assert_eq!(guest.stderr(), "complained\n");
+    assert_eq!(std::fs::read_to_string(guest.results().join("kept")).unwrap(), "kept\n");
+    assert!(!Path::new("/etc/lab-was-here").exists(), "a guest has changed the host");
+    let directory = guest.results().parent().unwrap().to_owned();
+    drop(guest);
+    assert!(!directory.exists());
+    assert_eq!(processes_of(&directory), Vec::<String>::new());
+}
+
+#[test]
+fn a_guest_that_goes_wrong_is_told_and_put_away() {
+    let Some(lab) = lab() else { return };
+    let hangs = Plan { kernel_arguments: "rdinit=/bin/nothing".to_owned(), ..small("no-init", "true") };
+    let outcome = run(&lab, &hangs);
+    assert!(!outcome.passed() && outcome.boot_s.is_none());
+    assert!(outcome.describe().contains("before the script began"), "{}", outcome.describe());
+
+    let slow = Plan { boot_timeout: Duration::from_millis(300), ..small("slow-boot", "true") };
+    let outcome = run(&lab, &slow);
+    assert!(outcome.describe().contains("did not boot within 0.3 s"), "{}", outcome.describe());
+
+    let endless = Plan { timeout: Duration::from_secs(1), ..small("endless", "sleep 1000") };
+    let outcome = run(&lab, &endless);
+    assert!(outcome.describe().contains("did not end within 1 s"), "{}", outcome.describe());
+
+    let refused =
+        small("twice", "true").disk(Disk::new("a", Bytes::from_mib(1))).disk(Disk::new("a", Bytes::from_mib(1)));
+    let outcome = run(&lab, &refused);
+    assert!(outcome.describe().starts_with("QEMU ended before the script began"), "{}", outcome.describe());
+}
+
+#[test]
+fn an_interrupt_ends_a_guest_and_leaves_nothing() {
+    let Some(lab) = lab() else { return };
+    let interrupt = Interrupt::default();
+    let mut guest = small("interrupted", "sleep 1000").boot(&lab, &interrupt).unwrap();
+    let directory = guest.results().parent().unwrap().to_owned();
+    assert_ne!(processes_of(&directory), Vec::<String>::new());
+    interrupt.raise();
+    assert!(guest.wait(&interrupt).unwrap_err().to_string().contains("interrupted"));
+    drop(guest);
+    assert!(!directory.exists());
+    assert_eq!(processes_of(&directory), Vec::<String>::new());
+}
