@@ -11,6 +11,8 @@ pub struct Instant(u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
+    /// Later than anything that happens: 584 years after the origin.
+    pub const FAR: Self = Self(u64::MAX);
 
     /// The instant `nanoseconds` after the origin.
     #[must_use]

@@ -5,6 +5,7 @@
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
 //! - [`oracle`]: the naive model that judges every answer.
 //!
+//! - [`queue`]: the event queue of both worlds; [`whatif`]: what a run would take and cost, over modelled volumes.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
@@ -15,9 +16,11 @@ pub mod driver;
 pub mod family;
 pub mod oracle;
 pub mod pages;
+pub mod queue;
 pub mod scenario;
 pub mod shrink;
 pub mod trace;
+pub mod whatif;
 pub mod workload;
 pub mod world;
 

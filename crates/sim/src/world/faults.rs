@@ -82,7 +82,7 @@ impl World<'_> {
 
     /// Stuck I/Os go on.
     pub(super) fn unstick(&mut self, target: Target) {
-        let queued = self.queue.iter().filter_map(|scheduled| match scheduled.happening {
+        let queued = self.queue.iter().filter_map(|happening| match *happening {
             Happening::Done(of, io) if of == target => Some(io),
             _ => None,
         });

@@ -6,8 +6,7 @@ mod faults;
 mod pilot;
 mod restart;
 
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::AddAssign;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
 use crate::oracle::{Moment, Oracle, Version};
+use crate::queue::EventQueue;
 use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
@@ -139,26 +139,6 @@ enum Happening {
     Late,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scheduled {
-    at: Instant,
-    order: u64,
-    happening: Happening,
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first: the earliest.
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 enum Expect {
     Read(Moment),
@@ -199,8 +179,7 @@ struct World<'a> {
     pilot: Option<Pilot>,
     random: Random,
     now: Instant,
-    queue: BinaryHeap<Scheduled>,
-    order: u64,
+    queue: EventQueue<Happening>,
     engine: Engine,
     driver: Driver,
     disks: Disks,
@@ -304,8 +283,7 @@ impl<'a> World<'a> {
             cache_size: scenario.cache_size,
             pilot: scenario.provider_faults.map(|faults| Pilot::new(scenario.seed, size, faults)),
             now: Instant::ZERO,
-            queue: BinaryHeap::new(),
-            order: 0,
+            queue: EventQueue::default(),
             engine: Engine::new(config(scenario, size)),
             driver: Driver::default(),
             disks: Disks { backing, cache: None },
@@ -384,8 +362,7 @@ impl<'a> World<'a> {
     }
 
     fn schedule_at(&mut self, at: Instant, happening: Happening) {
-        self.order += 1;
-        self.queue.push(Scheduled { at, order: self.order, happening });
+        self.queue.push(at, happening);
     }
 
     /// The first control action comes soon, so that boosts are long where control actions are rare.
@@ -405,7 +382,7 @@ impl<'a> World<'a> {
 
     /// Handles the next event. False if there is none.
     fn step(&mut self) -> Step<bool> {
-        let next = self.queue.peek().map(|scheduled| scheduled.at);
+        let next = self.queue.next_at();
         if let Some(deadline) = self.engine.next_deadline()
             && next.is_none_or(|next| deadline <= next)
         {
@@ -417,11 +394,11 @@ impl<'a> World<'a> {
             self.engine.tick(self.now);
             self.trace.add(self.now.as_nanoseconds());
         } else {
-            let Some(scheduled) = self.queue.pop() else { return Ok(false) };
+            let Some((at, happening)) = self.queue.pop() else { return Ok(false) };
             self.idle_ticks = 0;
-            self.now = self.now.max(scheduled.at);
+            self.now = self.now.max(at);
             self.trace.add(self.now.as_nanoseconds());
-            self.handle(scheduled.happening)?;
+            self.handle(happening)?;
         }
         self.report.events += 1;
         self.events_to_crash = self.events_to_crash.map(|events| events + 1);

@@ -1,0 +1,146 @@
+//! What a run would take and cost, in virtual time: the production controller over modelled volumes and a modelled
+//! provider.
+//!
+//! - [`setup`]: what is simulated — an application on virtual machines, volumes, the provider's latencies;
+//! - [`volume`]: a volume held to its limits by the model's own token buckets;
+//! - [`pilot`]: carries out the controller's steps as a provider would;
+//! - [`block`]: one machine request by request, with the production engine over buffers without data;
+//! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
+//! - [`report`]: what came out.
+//!
+//! Machines of a bulk-synchronous application meet at the end of each phase and share nothing else, so each is run on
+//! its own from one meeting to the next.
+
+pub mod block;
+pub mod fluid;
+pub mod pilot;
+pub mod report;
+pub mod setup;
+pub mod volume;
+
+use surgetank_model::Instant;
+use surgetank_model::cost::{Account, Cost, Rental};
+
+pub use report::{Boost, Outcome, PhaseTime};
+pub use setup::{Application, Caching, Fidelity, Mode, Phase, Provider, Setup, Stuck, Volume};
+
+/// A machine of the application: it works through the phases and lets time pass in between.
+trait Machine {
+    /// Works through a phase from now on, and says when it is done.
+    ///
+    /// # Errors
+    /// Why it cannot be done.
+    fn run(&mut self, phase: Phase) -> Result<Instant, Stuck>;
+
+    /// Lets time pass until `to`: the others are not there yet.
+    ///
+    /// # Errors
+    /// Why time does not pass.
+    fn advance(&mut self, to: Instant) -> Result<(), Stuck>;
+
+    /// Lets time pass until nothing is rented any more.
+    ///
+    /// # Errors
+    /// Why that does not happen.
+    fn settle(&mut self) -> Result<(), Stuck>;
+
+    /// What it did.
+    fn finish(self) -> Share;
+}
+
+/// What one machine did.
+#[derive(Debug, Default)]
+struct Share {
+    boosts: Vec<Boost>,
+    backing: volume::Activity,
+    caching: volume::Activity,
+    events: u64,
+}
+
+/// Simulates a run.
+///
+/// # Errors
+/// What does not come to an end, in one sentence.
+pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<Outcome, Stuck> {
+    let machines = setup.machines();
+    match fidelity {
+        Fidelity::Block => run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm))),
+        Fidelity::Fluid => run_machines(setup, mode, (0..machines).map(|vm| fluid::Fluid::new(setup, mode, vm))),
+    }
+}
+
+fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<Outcome, Stuck> {
+    let mut machines: Vec<M> = machines.collect();
+    let mut now = Instant::ZERO;
+    let mut phases = Vec::with_capacity(setup.application.phases.len());
+    for &phase in &setup.application.phases {
+        let mut end = now;
+        for machine in &mut machines {
+            end = end.max(machine.run(phase)?);
+        }
+        for machine in &mut machines {
+            machine.advance(end)?;
+        }
+        phases.push(PhaseTime { phase, from: now, until: end });
+        now = end;
+    }
+    for machine in &mut machines {
+        machine.settle()?;
+    }
+    let shares: Vec<Share> = machines.into_iter().map(Machine::finish).collect();
+    Ok(outcome(setup, mode, phases, now, shares))
+}
+
+fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut shares: Vec<Share>) -> Outcome {
+    let alike = f64::from(setup.vms) / shares.len().max(1) as f64;
+    let accounts: Vec<Account> = shares.iter().map(|share| account(setup, mode, share, end)).collect();
+    let total = accounts.iter().fold(Cost::ZERO, |sum, account| sum.plus(account.total(Instant::FAR)));
+    let cost_total = Cost { agbs: total.agbs * alike, usd: total.usd.map(|usd| usd * alike) };
+    let vms = f64::from(setup.vms.max(1));
+    let cost = Cost { agbs: cost_total.agbs / vms, usd: cost_total.usd.map(|usd| usd / vms) };
+    let events = shares.iter().map(|share| share.events).sum();
+    let mut first = if shares.is_empty() { Share::default() } else { shares.swap_remove(0) };
+    first.boosts.sort_by_key(|boost| boost.started);
+    Outcome {
+        mode,
+        counted_from: phases.get(setup.application.initial_phases.wrapping_sub(1)).map_or(Instant::ZERO, |p| p.until),
+        end,
+        phases,
+        cost,
+        cost_total,
+        boosts: first.boosts,
+        backing: first.backing,
+        caching: first.caching,
+        account: accounts.into_iter().next().unwrap_or_default(),
+        simulated_vms: setup.machines(),
+        events,
+    }
+}
+
+/// What one machine rents: its disk until the application ends, and each caching volume until it is deleted.
+fn account(setup: &Setup, mode: Mode, share: &Share, end: Instant) -> Account {
+    let mut account = Account::default();
+    let disk = setup.disk(mode);
+    account.add(Rental {
+        volume: "backing".to_owned(),
+        size: disk.size,
+        bandwidth: disk.bandwidth(),
+        usd_per_hour: disk.usd_per_hour,
+        billing: disk.billing,
+        from: Instant::ZERO,
+        until: Some(end),
+    });
+    for (number, boost) in share.boosts.iter().enumerate() {
+        let usd_per_hour = setup.caching.usd_per_gib_hour.map(|usd| usd * boost.size.as_gib());
+        account.add(Rental {
+            volume: format!("caching-{number}"),
+            size: boost.size,
+            bandwidth: setup.caching.bandwidth(),
+            usd_per_hour,
+            billing: setup.caching.billing.clone(),
+            from: boost.started,
+            until: Some(boost.ended),
+        });
+    }
+    account
+}

@@ -1,0 +1,174 @@
+//! Carries out the controller's steps: the provider's after their time, the engine's at once.
+
+use std::time::Duration;
+
+use surgetank_model::random::Random;
+use surgetank_model::{Bytes, Instant, Observation};
+use surgetank_policy::{BoostRecord, Controller, Learned, Outcome, Phase, Refusal, Step, StepId};
+
+use super::report::Boost;
+use super::setup::{Provider, Setup};
+
+/// The production controller of one machine's elastic device, and its provider.
+#[derive(Debug)]
+pub struct Pilot {
+    controller: Controller,
+    provider: Provider,
+    random: Random,
+    outstanding: Vec<(StepId, Step)>,
+    size: Bytes,
+    boosts: Vec<Boost>,
+}
+
+/// What a step asks of the device itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Take a caching volume of this size into use, and tell [`Pilot::adopted`].
+    Adopt(Bytes),
+    /// Absorb.
+    Absorb,
+    /// Drain with priority.
+    Drain,
+    /// Let go of the caching volume, and tell [`Pilot::released`].
+    Release,
+}
+
+impl Pilot {
+    /// The controller of machine `vm`.
+    #[must_use]
+    pub fn new(setup: &Setup, vm: u32) -> Self {
+        let seed = setup.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(vm));
+        let config = surgetank_policy::Config { seed, ..setup.policy.clone() };
+        Self {
+            controller: Controller::new(Instant::ZERO, config, Learned::default()),
+            provider: setup.provider,
+            random: Random::from_seed(seed),
+            outstanding: Vec::new(),
+            size: Bytes::ZERO,
+            boosts: Vec::new(),
+        }
+    }
+
+    /// Nothing is rented and nothing is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.controller.phase() == Phase::Idle && self.outstanding.is_empty()
+    }
+
+    /// Whether a sample that sees nothing would change nothing.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        self.is_idle() && self.controller.next_deadline().is_none()
+    }
+
+    /// A sample.
+    pub fn observe(&mut self, now: Instant, observation: Observation) {
+        self.controller.observe(now, observation);
+        if self.controller.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.controller.tick(now);
+        }
+        self.record();
+    }
+
+    /// When the controller must be called besides the samples.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.controller.next_deadline()
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Instant) {
+        self.controller.tick(now);
+        self.record();
+    }
+
+    /// The next step that the controller wants, and how long it takes.
+    pub fn next_step(&mut self) -> Option<(StepId, Duration)> {
+        let (id, step) = self.controller.next_step()?;
+        if let Step::Create { size } = step {
+            self.size = size;
+        }
+        let nominal = match step {
+            Step::Create { .. } => self.provider.create,
+            Step::Attach => self.provider.attach,
+            Step::Detach => self.provider.detach,
+            Step::Delete => self.provider.delete,
+            Step::Adopt | Step::Absorb | Step::Drain | Step::Release => Duration::ZERO,
+        };
+        let factor = if self.provider.jitter > 0.0 { 1.0 + self.provider.jitter * self.random.unit() } else { 1.0 };
+        self.outstanding.push((id, step));
+        Some((id, nominal.mul_f64(factor)))
+    }
+
+    /// A step's time has come: what it asks of the device, unless the provider has done it.
+    pub fn due(&mut self, now: Instant, id: StepId) -> Option<Deed> {
+        let step = self.outstanding.iter().find(|(outstanding, _)| *outstanding == id).map(|(_, step)| step.clone())?;
+        match step {
+            Step::Adopt => Some(Deed::Adopt(self.size)),
+            Step::Release => Some(Deed::Release),
+            Step::Absorb => {
+                self.end(now, id, Outcome::Done);
+                Some(Deed::Absorb)
+            }
+            Step::Drain => {
+                self.end(now, id, Outcome::Done);
+                Some(Deed::Drain)
+            }
+            Step::Create { .. } | Step::Attach | Step::Detach | Step::Delete => {
+                let fails = self.provider.faults > 0.0 && self.random.chance(self.provider.faults);
+                let failed = || Outcome::Refused(Refusal::Transient("a simulated fault".to_owned()));
+                self.end(now, id, if fails { failed() } else { Outcome::Done });
+                None
+            }
+        }
+    }
+
+    /// The caching volume is in use, or could not be taken.
+    pub fn adopted(&mut self, now: Instant, success: bool) {
+        let failed = || Outcome::Refused(Refusal::Transient("the caching volume is too small".to_owned()));
+        self.end_of(now, &Step::Adopt, if success { Outcome::Done } else { failed() });
+    }
+
+    /// The caching volume was let go, or the release was overtaken.
+    pub fn released(&mut self, now: Instant, cancelled: bool) {
+        self.end_of(now, &Step::Release, if cancelled { Outcome::Cancelled } else { Outcome::Done });
+    }
+
+    /// The boosts that have ended.
+    #[must_use]
+    pub fn into_boosts(mut self) -> Vec<Boost> {
+        self.record();
+        self.boosts
+    }
+
+    fn end_of(&mut self, now: Instant, step: &Step, outcome: Outcome) {
+        if let Some(&(id, _)) = self.outstanding.iter().find(|(_, outstanding)| outstanding == step) {
+            self.end(now, id, outcome);
+        }
+    }
+
+    fn end(&mut self, now: Instant, id: StepId, outcome: Outcome) {
+        self.outstanding.retain(|(outstanding, _)| *outstanding != id);
+        self.controller.complete(now, id, outcome);
+        self.record();
+    }
+
+    fn record(&mut self) {
+        while let Some(record) = self.controller.next_record() {
+            self.boosts.push(boost(&record));
+        }
+    }
+}
+
+fn boost(record: &BoostRecord) -> Boost {
+    Boost {
+        size: record.size,
+        started: record.started,
+        ended: record.ended,
+        attach: record.attach_time(),
+        absorb: record.absorb_time(),
+        drain: record.drain_time(),
+        high_water: record.high_water,
+        evicted: record.evicted,
+    }
+}

@@ -1,0 +1,105 @@
+//! What a simulated run came to.
+
+use std::time::Duration;
+
+use surgetank_model::cost::{Account, Cost};
+use surgetank_model::{Bytes, Instant};
+
+use super::setup::{Mode, Phase};
+use super::volume::Activity;
+
+/// A finished boost of one machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Boost {
+    /// Size of the caching volume.
+    pub size: Bytes,
+    /// The bill began.
+    pub started: Instant,
+    /// The bill ended.
+    pub ended: Instant,
+    /// From `Create` to the first absorbed write; `None` if it never came to that.
+    pub attach: Option<Duration>,
+    /// From there to the last drain.
+    pub absorb: Option<Duration>,
+    /// From there to the release.
+    pub drain: Option<Duration>,
+    /// Most bytes of the cache in use.
+    pub high_water: Bytes,
+    /// Bytes that a larger cache would have taken.
+    pub evicted: Bytes,
+}
+
+/// When a phase took place; it ends when the last machine is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseTime {
+    /// Which.
+    pub phase: Phase,
+    /// Its start.
+    pub from: Instant,
+    /// Its end.
+    pub until: Instant,
+}
+
+impl PhaseTime {
+    /// How long it took.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.until.since(self.from)
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it was run.
+    pub mode: Mode,
+    /// The end of the initial dump.
+    pub counted_from: Instant,
+    /// The application's end. What drains afterwards costs, but nobody waits for it.
+    pub end: Instant,
+    /// When each phase took place.
+    pub phases: Vec<PhaseTime>,
+    /// Cost of one machine, on average.
+    pub cost: Cost,
+    /// Cost of all machines.
+    pub cost_total: Cost,
+    /// The first machine's boosts.
+    pub boosts: Vec<Boost>,
+    /// I/O of the first machine's disk.
+    pub backing: Activity,
+    /// I/O of the first machine's caching volumes.
+    pub caching: Activity,
+    /// What the first machine rented.
+    pub account: Account,
+    /// Machines that were simulated; one stands for all if all are alike.
+    pub simulated_vms: u32,
+    /// Events handled.
+    pub events: u64,
+}
+
+impl Outcome {
+    /// From the end of the initial dump to the application's end.
+    #[must_use]
+    pub fn completion(&self) -> Duration {
+        self.end.since(self.counted_from)
+    }
+
+    /// The application's time with the initial dump.
+    #[must_use]
+    pub fn wall(&self) -> Duration {
+        self.end.since(Instant::ZERO)
+    }
+
+    /// MiB/s that a machine wrote in its write phases, as the application saw it; `None` if it wrote nothing.
+    #[must_use]
+    pub fn write_mib_s(&self) -> Option<f64> {
+        let (mut bytes, mut time) = (0.0, 0.0);
+        for phase in &self.phases {
+            if let Phase::Write(written) = phase.phase {
+                bytes += written.as_mib();
+                time += phase.time().as_secs_f64();
+            }
+        }
+        (time > 0.0).then(|| bytes / time)
+    }
+}

@@ -1,0 +1,213 @@
+//! What is simulated.
+
+use std::time::Duration;
+
+use surgetank_cache::ReadFill;
+use surgetank_model::volume_type::{Billing, Credits};
+use surgetank_model::{Bandwidth, Bytes, Limits};
+
+/// A run: an application, what it runs on, and how its volumes are steered.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Virtual machines that the application runs on, each with an elastic device of its own.
+    pub vms: u32,
+    /// What each of them does.
+    pub application: Application,
+    /// The backing volume of each.
+    pub backing: Volume,
+    /// What caching volumes are.
+    pub caching: Caching,
+    /// The controller's settings.
+    pub policy: surgetank_policy::Config,
+    /// How often the controller looks at its device, above zero.
+    pub sampling: Duration,
+    /// How fast and how well the provider works.
+    pub provider: Provider,
+    /// What is drawn at random follows from this.
+    pub seed: u64,
+}
+
+/// What a machine does, phase by phase; all machines meet after each.
+#[derive(Clone, Debug, Default)]
+pub struct Application {
+    /// The phases, in order.
+    pub phases: Vec<Phase>,
+    /// So many of the first phases belong to the initial dump: completion is counted after them (journal, III-C).
+    pub initial_phases: usize,
+    /// Bytes of a request, above zero.
+    pub request: Bytes,
+    /// Requests in flight, above zero.
+    pub depth: u32,
+}
+
+/// A phase of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// No I/O.
+    Compute(Duration),
+    /// Writes so many bytes and flushes.
+    Write(Bytes),
+    /// Reads so many bytes: those written last.
+    Read(Bytes),
+    /// From a trace: waits until this time after the start of the run, if it is not past, and begins to transfer so many
+    /// bytes without waiting for them.
+    Arrive {
+        /// Time after the start of the run.
+        at: Duration,
+        /// Bytes read.
+        read: Bytes,
+        /// Bytes written.
+        written: Bytes,
+    },
+    /// Waits until everything that has arrived is done.
+    Finish,
+}
+
+/// A volume as rented for the whole run.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Its size.
+    pub size: Bytes,
+    /// Its limits; the bandwidth is what AGBs count.
+    pub limits: Limits,
+    /// Its burst credits.
+    pub credits: Option<Credits>,
+    /// USD an hour for the whole volume; `None`: unknown.
+    pub usd_per_hour: Option<f64>,
+    /// How money is billed.
+    pub billing: Billing,
+}
+
+impl Volume {
+    /// Reserved bandwidth; zero if it is not limited.
+    #[must_use]
+    pub fn bandwidth(&self) -> Bandwidth {
+        self.limits.bandwidth.unwrap_or(Bandwidth::new(0))
+    }
+}
+
+/// What caching volumes are.
+#[derive(Clone, Debug)]
+pub struct Caching {
+    /// Their limits.
+    pub limits: Limits,
+    /// USD per GiB and hour; `None`: unknown.
+    pub usd_per_gib_hour: Option<f64>,
+    /// How money is billed.
+    pub billing: Billing,
+    /// What read misses install.
+    pub read_fill: ReadFill,
+    /// USD an hour of a volume of this type as large as the backing volume (static-fast); `None`: unknown.
+    pub static_usd_per_hour: Option<f64>,
+}
+
+impl Caching {
+    /// Reserved bandwidth; zero if it is not limited.
+    #[must_use]
+    pub fn bandwidth(&self) -> Bandwidth {
+        self.limits.bandwidth.unwrap_or(Bandwidth::new(0))
+    }
+}
+
+/// How fast and how well the provider works.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Provider {
+    /// Time of a create.
+    pub create: Duration,
+    /// Time of an attach, until the disk is there.
+    pub attach: Duration,
+    /// Time of a detach.
+    pub detach: Duration,
+    /// Time of a delete.
+    pub delete: Duration,
+    /// Each time is longer by a share of itself drawn from 0 to this; 0: machines are alike.
+    pub jitter: f64,
+    /// Share of calls that fail and are tried again by the controller, 0 to below 1.
+    pub faults: f64,
+}
+
+/// One of the three ways to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// On the backing volume alone.
+    StaticSlow,
+    /// On a volume of the backing volume's size and the caching volume's speed.
+    StaticFast,
+    /// On the backing volume, with boosts.
+    Elastic,
+}
+
+impl Mode {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 3] = [Self::StaticSlow, Self::StaticFast, Self::Elastic];
+
+    /// Its name in JSON.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::StaticSlow => "static_slow",
+            Self::StaticFast => "static_fast",
+            Self::Elastic => "elastic",
+        }
+    }
+
+    /// Its name for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StaticSlow => "static-slow",
+            Self::StaticFast => "static-fast",
+            Self::Elastic => "elastic",
+        }
+    }
+}
+
+/// How exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fidelity {
+    /// Request by request, through the production engine.
+    #[default]
+    Block,
+    /// In flows.
+    Fluid,
+}
+
+/// Why a simulation does not come to an end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Stuck(pub String);
+
+impl Setup {
+    /// Machines that must be simulated: one stands for all that are alike.
+    #[must_use]
+    pub fn machines(&self) -> u32 {
+        let alike = self.provider.jitter == 0.0 && self.provider.faults == 0.0;
+        if alike { self.vms.min(1) } else { self.vms }
+    }
+
+    /// The volume that holds the data in this mode.
+    #[must_use]
+    pub fn disk(&self, mode: Mode) -> Volume {
+        match mode {
+            Mode::StaticSlow | Mode::Elastic => self.backing.clone(),
+            Mode::StaticFast => Volume {
+                size: self.backing.size,
+                limits: self.caching.limits,
+                credits: None,
+                usd_per_hour: self.caching.static_usd_per_hour,
+                billing: self.caching.billing.clone(),
+            },
+        }
+    }
+
+    /// Bytes that the application moves in all.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let of_phase = |phase: &Phase| match phase {
+            Phase::Write(bytes) | Phase::Read(bytes) => bytes.get(),
+            Phase::Arrive { read, written, .. } => read.get() + written.get(),
+            Phase::Compute(_) | Phase::Finish => 0,
+        };
+        self.application.phases.iter().map(of_phase).sum()
+    }
+}

@@ -1,0 +1,110 @@
+//! A modelled volume.
+
+use std::time::Duration;
+
+use surgetank_model::volume_type::{CreditUnit, Credits};
+use surgetank_model::{Instant, Limits, TokenBucket};
+
+/// Unused rate that a volume saves up: the throttle decorator's, so that the demo and its simulation are alike.
+const BURST: Duration = Duration::from_millis(25);
+/// Length of an interval of [`Activity`]: the papers measure I/O activity at this granularity.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Bytes moved in each interval of five seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Activity {
+    bytes: Vec<f64>,
+}
+
+impl Activity {
+    /// `bytes` were moved at `at`.
+    pub fn add(&mut self, at: Instant, bytes: f64) {
+        let interval = (at.as_nanoseconds() / INTERVAL.as_nanos() as u64) as usize;
+        if interval >= self.bytes.len() {
+            self.bytes.resize(interval + 1, 0.0);
+        }
+        self.bytes[interval] += bytes;
+    }
+
+    /// `bytes_per_s` flowed from `from` to `to`.
+    pub fn flow(&mut self, from: Instant, to: Instant, bytes_per_s: f64) {
+        if bytes_per_s <= 0.0 {
+            return;
+        }
+        let mut at = from;
+        while at < to {
+            let interval = at.as_nanoseconds() / INTERVAL.as_nanos() as u64;
+            let end = Instant::from_nanoseconds((interval + 1) * INTERVAL.as_nanos() as u64).min(to);
+            self.add(at, bytes_per_s * end.since(at).as_secs_f64());
+            at = end;
+        }
+    }
+
+    /// MiB/s in each interval, from the start of the run.
+    pub fn mib_s(&self) -> impl Iterator<Item = f64> + '_ {
+        self.bytes.iter().map(|bytes| bytes / INTERVAL.as_secs_f64() / 1_048_576.0)
+    }
+
+    /// Adds what another volume did over the same time.
+    pub fn merge(&mut self, other: &Self) {
+        if other.bytes.len() > self.bytes.len() {
+            self.bytes.resize(other.bytes.len(), 0.0);
+        }
+        self.bytes.iter_mut().zip(&other.bytes).for_each(|(sum, bytes)| *sum += bytes);
+    }
+
+    /// Bytes moved in all.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.bytes.iter().sum()
+    }
+}
+
+/// A volume that starts I/Os in order of submission, no faster than its limits and credits allow.
+#[derive(Clone, Debug)]
+pub struct Server {
+    bandwidth: Option<TokenBucket>,
+    iops: Option<TokenBucket>,
+    credits: Option<(CreditUnit, TokenBucket)>,
+    /// No I/O starts before the one before it.
+    last_start: Instant,
+    /// What it did.
+    pub activity: Activity,
+}
+
+impl Server {
+    /// A volume at rest.
+    #[must_use]
+    pub fn new(now: Instant, limits: Limits, credits: Option<&Credits>) -> Self {
+        let bucket = |rate: u64| {
+            let burst = u128::from(rate) * BURST.as_nanos() / 1_000_000_000;
+            TokenBucket::full(now, rate, u64::try_from(burst).unwrap_or(u64::MAX))
+        };
+        Self {
+            bandwidth: limits.bandwidth.map(|bandwidth| bucket(bandwidth.get())),
+            iops: limits.iops.map(|iops| bucket(iops.get())),
+            credits: credits.map(|credits| (credits.unit, credits.bucket(now))),
+            last_start: now,
+            activity: Activity::default(),
+        }
+    }
+
+    /// When an I/O of `bytes` that is submitted now is done.
+    pub fn serve(&mut self, now: Instant, bytes: u64) -> Instant {
+        let mut start = now.max(self.last_start);
+        let credits = self.credits.as_mut().map(|(unit, bucket)| match unit {
+            CreditUnit::Operations => (bucket, 1),
+            CreditUnit::Bytes => (bucket, bytes),
+        });
+        let bandwidth = self.bandwidth.as_mut().map(|bucket| (bucket, bytes));
+        let iops = self.iops.as_mut().map(|bucket| (bucket, 1));
+        for (bucket, tokens) in [bandwidth, iops, credits].into_iter().flatten() {
+            while let Err(positive) = bucket.take(start, tokens) {
+                start = positive;
+            }
+        }
+        self.last_start = start;
+        self.activity.add(start, bytes as f64);
+        start
+    }
+}

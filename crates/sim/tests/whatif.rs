@@ -1,0 +1,175 @@
+//! The what-if simulation: the papers' applications, and the fluid model against the block world.
+
+use std::time::Duration;
+
+use surgetank_cache::ReadFill;
+use surgetank_model::random::Random;
+use surgetank_model::{Bandwidth, Bytes, Limits};
+use surgetank_policy::{Config, Name};
+use surgetank_sim::whatif::{Application, Caching, Fidelity, Mode, Outcome, Phase, Provider, Setup, Volume, run};
+
+fn limits(mib_s: u64) -> Limits {
+    Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None }
+}
+
+/// The papers' platform (journal, IV-A): 50 GB at 33 MB/s, caches of 128 MB/s, first 10 GB.
+fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
+    let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
+    let billing = surgetank_model::volume_type::Billing::default();
+    Setup {
+        vms: 32,
+        application: Application { phases, initial_phases, request: Bytes::new(1 << 20), depth: 32 },
+        backing: Volume {
+            size: Bytes::from_gib(50),
+            limits: limits(33),
+            credits: None,
+            usd_per_hour: None,
+            billing: billing.clone(),
+        },
+        caching: Caching {
+            limits: limits(128),
+            usd_per_gib_hour: None,
+            billing,
+            read_fill: ReadFill::Never,
+            static_usd_per_hour: None,
+        },
+        policy: Config::new(name, backing, Bytes::from_gib(50), caching),
+        sampling: Duration::from_secs(5),
+        provider: Provider {
+            create: Duration::from_secs(4),
+            attach: Duration::from_secs(4),
+            detach: Duration::from_secs(2),
+            delete: Duration::from_secs(1),
+            ..Provider::default()
+        },
+        seed: 1,
+    }
+}
+
+fn checkpoints(compute_s: u64, initial_gib: u64, checkpoint_gib: u64, count: u32) -> Vec<Phase> {
+    let mut phases = vec![Phase::Write(Bytes::from_gib(initial_gib))];
+    for _ in 0..count {
+        phases.push(Phase::Compute(Duration::from_secs(compute_s) / count));
+        phases.push(Phase::Write(Bytes::from_gib(checkpoint_gib)));
+    }
+    phases
+}
+
+fn close(one: f64, other: f64, tolerance: f64) -> bool {
+    (one - other).abs() <= tolerance * one.abs().max(other.abs())
+}
+
+fn say(outcome: &Outcome) -> String {
+    let sizes: Vec<f64> = outcome.boosts.iter().map(|boost| boost.size.as_gib()).collect();
+    format!(
+        "{} {:.1} s, {:.0} AGBs, caches {sizes:?}, {} events",
+        outcome.mode.name(),
+        outcome.completion().as_secs_f64(),
+        outcome.cost.agbs,
+        outcome.events
+    )
+}
+
+#[test]
+fn cm1_static() {
+    let setup = setup(Name::Paper, checkpoints(1100, 5, 4, 3), 1);
+    for (mode, completion, agbs) in [
+        (Mode::StaticSlow, 1100.0 + 3.0 * 4096.0 / 33.0, 50.0 * 33.0),
+        (Mode::StaticFast, 1100.0 + 3.0 * 4096.0 / 128.0, 50.0 * 128.0),
+    ] {
+        for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+            let outcome = run(&setup, mode, fidelity).unwrap();
+            println!("{fidelity:?}: {}", say(&outcome));
+            assert!(close(outcome.completion().as_secs_f64(), completion, 0.001), "{}", say(&outcome));
+            assert!(close(outcome.cost.agbs, agbs * outcome.wall().as_secs_f64(), 1e-9), "{}", say(&outcome));
+            assert_eq!(outcome.boosts, []);
+        }
+    }
+}
+
+/// Completion of the papers' `adaptive` (Tables I and II), whose attach and detection times they do not print: those here
+/// follow from the throughput that their tables imply.
+#[test]
+fn the_papers_controller_takes_what_they_measured() {
+    for (phases, completion_s) in [(checkpoints(1100, 5, 4, 3), 1231.0), (checkpoints(1380, 4, 3, 3), 1476.0)] {
+        let setup = setup(Name::Paper, phases, 1);
+        for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+            let fast = run(&setup, Mode::StaticFast, fidelity).unwrap();
+            let elastic = run(&setup, Mode::Elastic, fidelity).unwrap();
+            println!("{fidelity:?}: {}", say(&elastic));
+            assert!(close(elastic.completion().as_secs_f64(), completion_s, 0.03), "{}", say(&elastic));
+            let saved = 1.0 - elastic.cost.agbs / fast.cost.agbs;
+            assert!((0.65..0.75).contains(&saved), "{saved}");
+            assert_eq!(elastic.boosts.len(), 4);
+            assert_eq!(elastic.boosts[0].size, Bytes::from_gib(10));
+            assert!(elastic.boosts[3].size < Bytes::from_gib(6), "{}", say(&elastic));
+        }
+    }
+}
+
+/// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is given back.
+#[test]
+fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
+    let alike = setup(Name::Paper, checkpoints(300, 2, 2, 2), 1);
+    let mut trouble = alike.clone();
+    trouble.vms = 8;
+    trouble.provider.jitter = 1.0;
+    trouble.provider.faults = 0.3;
+    for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+        let [alike, trouble] = [&alike, &trouble].map(|setup| run(setup, Mode::Elastic, fidelity).unwrap());
+        assert_eq!((alike.simulated_vms, trouble.simulated_vms), (1, 8));
+        assert!(trouble.completion() > alike.completion(), "{}\n{}", say(&alike), say(&trouble));
+        for boost in trouble.boosts {
+            assert!(boost.ended > boost.started);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let mut setup = setup(Name::Adaptive, checkpoints(300, 2, 2, 2), 1);
+    setup.vms = 3;
+    setup.provider.jitter = 0.5;
+    setup.provider.faults = 0.2;
+    for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+        let [one, again] = [(); 2].map(|()| format!("{:?}", run(&setup, Mode::Elastic, fidelity).unwrap()));
+        assert_eq!(one, again);
+        let other = Setup { seed: 2, ..setup.clone() };
+        assert_ne!(one, format!("{:?}", run(&other, Mode::Elastic, fidelity).unwrap()));
+    }
+}
+
+#[test]
+fn the_fluid_model_agrees_with_the_block_world() {
+    let mut worst: (f64, f64) = (0.0, 0.0);
+    for seed in 0..60 {
+        let mut random = Random::from_seed(seed);
+        let mut between = |low: u64, high: u64| low + random.below(high - low + 1);
+        let name = if between(0, 1) == 0 { Name::Paper } else { Name::Adaptive };
+        let count = between(1, 3) as u32;
+        let phases = checkpoints(between(60, 600) * u64::from(count), between(1, 4), between(1, 4), count);
+        let mut setup = setup(name, phases, 1);
+        let (backing, caching) = (between(20, 120), between(80, 400));
+        setup.backing.limits = limits(backing);
+        setup.caching.limits = limits(caching);
+        setup.policy.backing_bandwidth = Bandwidth::from_mib_s(backing);
+        setup.policy.caching_bandwidth = Bandwidth::from_mib_s(caching);
+        setup.policy.initial_size = Bytes::from_gib(between(1, 8));
+        setup.policy.inactivity_delay = Duration::from_secs(between(5, 60));
+        setup.sampling = Duration::from_secs(between(1, 5));
+        setup.provider.attach = Duration::from_millis(between(500, 30_000));
+        for mode in Mode::ALL {
+            let block = run(&setup, mode, Fidelity::Block).unwrap();
+            let fluid = run(&setup, mode, Fidelity::Fluid).unwrap();
+            let apart = |one: f64, other: f64| (one / other - 1.0).abs();
+            let time = apart(fluid.completion().as_secs_f64(), block.completion().as_secs_f64());
+            let cost = apart(fluid.cost.agbs, block.cost.agbs);
+            worst = (worst.0.max(time), worst.1.max(cost));
+            if time > 0.02 || cost > 0.02 {
+                println!("seed {seed} {name:?} {time:.3} {cost:.3}\n block {}\n fluid {}", say(&block), say(&fluid));
+            }
+        }
+    }
+    println!("furthest apart: completion {:.4}, cost {:.4}", worst.0, worst.1);
+    assert!(worst.0 <= 0.02 && worst.1 <= 0.02, "{worst:?}");
+}
