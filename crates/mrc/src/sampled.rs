@@ -1,0 +1,344 @@
+//! Curves from a sample of the keys: SHARDS (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015) for LRU, and miniature
+//! simulations (Waldspurger, Saemundsson, Ahmad and Park, USENIX ATC 2017) for all policies.
+//!
+//! A key is sampled if its hash is below a threshold, so all requests of a sampled key are. Among sampled keys, distances
+//! and cache sizes are smaller by the sampling rate. Both count on the adjustment of the first paper (SHARDS-adj): when
+//! more or fewer requests than expected were sampled, a few very popular keys were or were not, and they would hit at
+//! nearly any size; the difference is given to the hits.
+
+use std::collections::BinaryHeap;
+use std::fmt;
+
+use crate::BATCH;
+use crate::curve::{Curve, Point};
+use crate::exact::Distances;
+use crate::simulation::{Policy, Simulation};
+
+/// The finalizer of MurmurHash3: every bit of the key changes every bit of the hash with a chance of about one half.
+#[inline]
+fn mix(key: u64) -> u64 {
+    let mut hash = key;
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+/// Share of the keys that is sampled: above 0, at most 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// The highest hash that is sampled.
+    threshold: u64,
+}
+
+/// A rate that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateError;
+
+impl fmt::Display for RateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sampling rate is above 0 and at most 1, for example 0.01")
+    }
+}
+
+impl std::error::Error for RateError {}
+
+impl Rate {
+    /// All keys.
+    pub const ALL: Self = Self { threshold: u64::MAX };
+
+    /// # Errors
+    /// If `share` is not above 0 and at most 1.
+    pub fn new(share: f64) -> Result<Self, RateError> {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(RateError);
+        }
+        // 2^64 itself and above saturate.
+        Ok(Self { threshold: (share * 2f64.powi(64)) as u64 })
+    }
+
+    /// The share of the keys.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        (self.threshold as f64 + 1.0) / 2f64.powi(64)
+    }
+
+    /// Gives the sampled ones of these keys, in order.
+    #[inline]
+    fn sample(self, keys: &[u64], mut take: impl FnMut(&[u64])) {
+        // No branch depends on a key: half of them would be guessed wrong at worst.
+        let mut sampled = [0; CHUNK];
+        for chunk in keys.chunks(CHUNK) {
+            let mut count = 0;
+            for key in chunk {
+                sampled[count] = *key;
+                count += usize::from(mix(*key) <= self.threshold);
+            }
+            take(&sampled[..count]);
+        }
+    }
+}
+
+const CHUNK: usize = 1024;
+
+/// The LRU curve from a sample, at a fixed rate or of a bounded number of keys.
+#[derive(Debug)]
+pub struct SampledLru {
+    rate: Rate,
+    keys_max: usize,
+    /// The sampled keys by hash; empty while their number is not bounded.
+    highest: BinaryHeap<(u64, u64)>,
+    distances: Distances,
+    histogram: Histogram,
+    /// All requests, sampled or not.
+    requests: u64,
+    /// Requests that the sampled ones stand for.
+    represented: f64,
+}
+
+impl SampledLru {
+    /// SHARDS at a fixed rate: memory grows with the rate × the distinct blocks.
+    #[must_use]
+    pub fn fixed_rate(rate: Rate) -> Self {
+        Self::new(rate, usize::MAX)
+    }
+
+    /// SHARDS of fixed size: at most so many keys are sampled, at most at this rate; when more would be, the rate falls.
+    /// Memory is bounded.
+    #[must_use]
+    pub fn fixed_size(rate: Rate, keys_max: usize) -> Self {
+        Self::new(rate, keys_max.max(1))
+    }
+
+    fn new(rate: Rate, keys_max: usize) -> Self {
+        Self {
+            rate,
+            keys_max,
+            highest: BinaryHeap::new(),
+            distances: Distances::new(),
+            histogram: Histogram::default(),
+            requests: 0,
+            represented: 0.0,
+        }
+    }
+
+    /// The rate now: that of a bounded sample falls.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    fn access(&mut self, key: u64) {
+        // The rate may have fallen since the key was taken.
+        let hash = mix(key);
+        if hash > self.rate.threshold {
+            return;
+        }
+        let weight = 1.0 / self.rate.share();
+        self.represented += weight;
+        match self.distances.access(key) {
+            Some(others) => self.histogram.add((others as f64 * weight).round() as u64, weight),
+            None if self.keys_max < usize::MAX => {
+                self.highest.push((hash, key));
+                if self.distances.keys() > self.keys_max {
+                    self.lower();
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Takes the keys of the highest hash out of the sample, and no such keys from now on.
+    fn lower(&mut self) {
+        let Some((highest, _)) = self.highest.peek().copied() else { return };
+        while let Some((hash, key)) = self.highest.peek().copied() {
+            if hash < highest {
+                break;
+            }
+            self.highest.pop();
+            self.distances.forget(key);
+        }
+        self.rate.threshold = highest.saturating_sub(1);
+    }
+}
+
+impl Curve for SampledLru {
+    fn feed(&mut self, keys: &[u64]) {
+        self.requests += keys.len() as u64;
+        self.rate.sample(keys, |sampled| {
+            for batch in sampled.chunks(BATCH) {
+                self.distances.touch(batch);
+                batch.iter().for_each(|key| self.access(*key));
+            }
+        });
+    }
+
+    fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    fn distinct(&self) -> Option<u64> {
+        Some((self.distances.keys() as f64 / self.rate.share()).round() as u64)
+    }
+
+    fn points(&self, sizes: &[u64]) -> Vec<Point> {
+        let sums = self.histogram.sums();
+        let missing = self.requests as f64 - self.represented;
+        let hits = |size: u64| if size == 0 { 0.0 } else { sums.below(size) + missing };
+        sizes.iter().map(|size| Point::estimated(*size, hits(*size), self.requests)).collect()
+    }
+}
+
+/// Distances below this have a bucket each; above, each doubling has half as many buckets.
+const EXACT: u64 = 1 << 12;
+const PER_DOUBLING: usize = (EXACT / 2) as usize;
+
+/// Weights by distance, in buckets that are at most 0.05 % of the distance wide: its memory does not grow with the trace.
+#[derive(Debug, Default)]
+struct Histogram {
+    buckets: Vec<f64>,
+}
+
+impl Histogram {
+    fn bucket(distance: u64) -> usize {
+        let doublings = (distance / EXACT).checked_ilog2().map_or(0, |log| log + 1);
+        // Within its doubling, the leading bits of the distance.
+        (distance >> doublings) as usize + doublings as usize * PER_DOUBLING
+    }
+
+    /// The smallest distance of a bucket.
+    fn smallest(bucket: usize) -> u64 {
+        if (bucket as u64) < EXACT {
+            return bucket as u64;
+        }
+        let doublings = (bucket / PER_DOUBLING - 1) as u32;
+        let leading = (bucket % PER_DOUBLING + PER_DOUBLING) as u64;
+        leading.checked_shl(doublings).filter(|smallest| smallest >> doublings == leading).unwrap_or(u64::MAX)
+    }
+
+    #[inline]
+    fn add(&mut self, distance: u64, weight: f64) {
+        let bucket = Self::bucket(distance);
+        if bucket >= self.buckets.len() {
+            self.buckets.resize(bucket + 1, 0.0);
+        }
+        self.buckets[bucket] += weight;
+    }
+
+    fn sums(&self) -> Sums<'_> {
+        let sum = |sum: &mut f64, weight: &f64| Some(std::mem::replace(sum, *sum + weight));
+        Sums { histogram: self, before: self.buckets.iter().scan(0.0, sum).collect() }
+    }
+}
+
+struct Sums<'a> {
+    histogram: &'a Histogram,
+    /// Weight before each bucket.
+    before: Vec<f64>,
+}
+
+impl Sums<'_> {
+    /// The weight of all distances below this one; within a bucket, its share.
+    fn below(&self, distance: u64) -> f64 {
+        let bucket = Histogram::bucket(distance);
+        let (Some(before), Some(weight)) = (self.before.get(bucket), self.histogram.buckets.get(bucket)) else {
+            return self.histogram.buckets.iter().sum();
+        };
+        let (from, to) = (Histogram::smallest(bucket), Histogram::smallest(bucket + 1));
+        before + weight * (distance - from) as f64 / (to - from) as f64
+    }
+}
+
+/// Simulated caches that are smaller by the sampling rate, and fed with the sample.
+#[derive(Debug)]
+pub struct Miniature {
+    rate: Rate,
+    simulation: Simulation,
+    requests: u64,
+}
+
+impl Miniature {
+    /// Empty caches that stand for ones of these sizes, in blocks.
+    #[must_use]
+    pub fn new(policy: Policy, sizes: &[u64], rate: Rate) -> Self {
+        let policy = match policy {
+            // Ages are counted in requests, of which the miniature sees fewer.
+            Policy::Lrfu { lambda } => Policy::Lrfu { lambda: lambda / rate.share() },
+            other => other,
+        };
+        let scaled: Vec<u64> = sizes.iter().map(|size| scaled(*size, rate)).collect();
+        Self { rate, simulation: Simulation::new(policy, &scaled), requests: 0 }
+    }
+}
+
+/// The size of the miniature: at least one block, so that small ones are overestimated.
+fn scaled(size: u64, rate: Rate) -> u64 {
+    if size == 0 { 0 } else { ((size as f64 * rate.share()).round() as u64).max(1) }
+}
+
+impl Curve for Miniature {
+    fn feed(&mut self, keys: &[u64]) {
+        self.requests += keys.len() as u64;
+        self.rate.sample(keys, |sampled| self.simulation.feed(sampled));
+    }
+
+    fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    fn distinct(&self) -> Option<u64> {
+        None
+    }
+
+    fn points(&self, sizes: &[u64]) -> Vec<Point> {
+        let share = self.rate.share();
+        let missing = self.requests as f64 - self.simulation.requests() as f64 / share;
+        let point = |size: &u64| {
+            let (_, hits) = self.simulation.hits_at(&[scaled(*size, self.rate)]).next()?;
+            let hits = if *size == 0 { 0.0 } else { hits as f64 / share + missing };
+            Some(Point::estimated(*size, hits, self.requests))
+        };
+        sizes.iter().filter_map(point).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn rates_are_shares() {
+        assert_eq!(Rate::new(1.0), Ok(Rate::ALL));
+        assert!((Rate::new(0.01).unwrap().share() - 0.01).abs() < 1e-12);
+        assert!(Rate::new(1e-30).is_ok());
+        for none in [0.0, -0.1, 1.000_001, f64::NAN, f64::INFINITY] {
+            assert_eq!(Rate::new(none), Err(RateError));
+        }
+    }
+
+    #[test]
+    fn the_hash_spreads_regular_keys() {
+        let rate = Rate::new(0.01).unwrap();
+        for step in [1, 8, 4096, 1 << 20, 1 << 40, 0x9e37_79b9_7f4a_7c15] {
+            let keys: Vec<u64> = (0..100_000u64).map(|index| index.wrapping_mul(step)).collect();
+            let mut sampled = 0;
+            rate.sample(&keys, |keys| sampled += keys.len());
+            assert!((800..1200).contains(&sampled), "{sampled} of every {step}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn buckets_are_narrow_and_in_order(distance in any::<u64>(), shift in 0u32..64) {
+            let distance = distance >> shift;
+            let bucket = Histogram::bucket(distance);
+            let (from, to) = (Histogram::smallest(bucket), Histogram::smallest(bucket + 1));
+            prop_assert!(from <= distance && (distance < to || to == u64::MAX), "{from} {distance} {to}");
+            prop_assert!(distance < EXACT || (to - from) as f64 <= distance as f64 / 2000.0);
+            prop_assert_eq!(Histogram::bucket(from), bucket);
+        }
+    }
+}
