@@ -12,14 +12,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
-use surgetank_policy::Name;
-use surgetank_policy::budget::Budget;
+use surgetank_policy::file::RawPolicy;
+pub use surgetank_policy::file::{PolicyConfig, Timeouts};
 use surgetank_provider::local::LocalConfig;
 use toml::Spanned;
 
 pub use self::nbd::NbdTcp;
 pub use crate::toml_error::ConfigError;
-use crate::toml_error::{Source, nearest};
+use crate::toml_error::{Source, nearest, read};
 
 /// Where the daemon keeps what must survive it.
 const STATE_DIRECTORY: &str = "/var/lib/surgetank";
@@ -118,49 +118,13 @@ pub struct CachingConfig {
     pub usd_per_gib_month: Option<f64>,
 }
 
-/// When to boost.
-#[derive(Clone, Debug)]
-pub struct PolicyConfig {
-    /// Which controller.
-    pub name: Name,
-    /// Share of the backing bandwidth above which a boost starts.
-    pub utilization_threshold: f64,
-    /// How long utilization stays below it before the drain has priority.
-    pub inactivity_delay: Duration,
-    /// How often the controller looks.
-    pub sampling: Duration,
-    /// Sizes are multiples of this.
-    pub grain: Bytes,
-    /// Send burst writes to both volumes; absent: as the controller's name says.
-    pub split: Option<bool>,
-    /// Least time from boost to boost; absent: as the controller's name says.
-    pub boost_interval: Option<Duration>,
-    /// The most that caching volumes may cost.
-    pub budget: Budget,
-    /// First and longest wait after a refusal.
-    pub retry: (Duration, Duration),
-    /// How long the provider may take to create, attach and detach.
-    pub timeouts: Timeouts,
-}
-
-/// How long the provider may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// To create a volume.
-    pub create: Duration,
-    /// To attach and adopt it.
-    pub attach: Duration,
-    /// To detach and delete it.
-    pub detach: Duration,
-}
-
 impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
     /// The first thing wrong with it, with file, line and column.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        Self::check(&Source::read(file)?)
+        Self::check(&read(file)?)
     }
 
     /// Checks a text; `file` is for messages.
@@ -199,7 +163,7 @@ impl Config {
             run_directory,
             local,
             devices,
-            sweep_interval: at_least(source, "sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
+            sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
     }
 }
@@ -262,33 +226,6 @@ struct RawCaching {
     #[serde(default = "yes")]
     throttle: bool,
     usd_per_gib_month: Option<Spanned<f64>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawPolicy {
-    name: Option<Name>,
-    utilization_threshold: Option<Spanned<f64>>,
-    inactivity_delay: Option<Span>,
-    sampling: Option<Spanned<Span>>,
-    size_grain: Option<Spanned<Bytes>>,
-    split: Option<bool>,
-    boost_interval: Option<Span>,
-    retry_first: Option<Spanned<Span>>,
-    retry_longest: Option<Span>,
-    create_timeout: Option<Span>,
-    attach_timeout: Option<Span>,
-    detach_timeout: Option<Span>,
-    budget: RawBudget,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct RawBudget {
-    agbs_per_hour: Option<Spanned<f64>>,
-    agbs_per_day: Option<Spanned<f64>>,
-    usd_per_hour: Option<Spanned<f64>>,
-    usd_per_day: Option<Spanned<f64>>,
 }
 
 const fn yes() -> bool {
@@ -369,87 +306,8 @@ impl RawCaching {
     }
 }
 
-impl RawPolicy {
-    fn check(self, source: &Source) -> Result<PolicyConfig, ConfigError> {
-        let threshold = self.utilization_threshold.as_ref().map_or(0.30, |threshold| *threshold.get_ref());
-        if !(threshold > 0.0 && threshold <= 1.0) {
-            let message = format!(
-                "utilization_threshold is {threshold}: it is a share of the backing bandwidth above 0 and at most 1, such as 0.30"
-            );
-            return Err(source.at(self.utilization_threshold.map(|threshold| threshold.span()), message));
-        }
-        let sampling = self.sampling.as_ref().map_or(Duration::from_secs(1), |sampling| sampling.get_ref().0);
-        if sampling < Duration::from_millis(10) {
-            let message = "sampling is below 10 ms: write how often the controller looks, such as \"1 s\"";
-            return Err(source.at(self.sampling.map(|sampling| sampling.span()), message));
-        }
-        let grain = self.size_grain.as_ref().map_or(Bytes::from_gib(1), |grain| *grain.get_ref());
-        if grain == Bytes::ZERO || !grain.get().is_multiple_of(4096) {
-            let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
-            return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
-        }
-        let retry_first = at_least(source, "retry_first", self.retry_first.as_ref(), (2000, 100))?;
-        let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
-        Ok(PolicyConfig {
-            name: self.name.unwrap_or_default(),
-            utilization_threshold: threshold,
-            inactivity_delay: or(self.inactivity_delay, 30),
-            sampling,
-            grain,
-            split: self.split,
-            boost_interval: self.boost_interval.map(|span| span.0),
-            budget: Budget {
-                agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
-                agbs_per_day: limit(source, "agbs_per_day", self.budget.agbs_per_day.as_ref())?,
-                usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
-                usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
-            },
-            retry: (retry_first, or(self.retry_longest, 300)),
-            timeouts: Timeouts {
-                create: or(self.create_timeout, 60),
-                attach: or(self.attach_timeout, 90),
-                detach: or(self.detach_timeout, 90),
-            },
-        })
-    }
-}
-
-/// A time that must not be so short that the daemon does nothing else; default and least in milliseconds.
-fn at_least(
-    source: &Source,
-    key: &str,
-    given: Option<&Spanned<Span>>,
-    (default, least): (u64, u64),
-) -> Result<Duration, ConfigError> {
-    let Some(given) = given else { return Ok(Duration::from_millis(default)) };
-    let (time, least) = (given.get_ref().0, Duration::from_millis(least));
-    if time < least {
-        let message = format!("{key} is below {}: write a longer time, such as \"2 s\"", Span(least));
-        return Err(source.at(Some(given.span()), message));
-    }
-    Ok(time)
-}
-
 fn price(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
-    number(source, given, |usd| usd >= 0.0, &format!("{key} must be a number of USD that is not negative"))
-}
-
-fn limit(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
-    number(source, given, |most| most > 0.0, &format!("{key} must be above zero: leave it out for no limit"))
-}
-
-fn number(
-    source: &Source,
-    given: Option<&Spanned<f64>>,
-    allowed: impl Fn(f64) -> bool,
-    message: &str,
-) -> Result<Option<f64>, ConfigError> {
-    match given {
-        Some(given) if !(given.get_ref().is_finite() && allowed(*given.get_ref())) => {
-            Err(source.at(Some(given.span()), message))
-        }
-        given => Ok(given.map(|given| *given.get_ref())),
-    }
+    source.number(given, |usd| usd >= 0.0, &format!("{key} must be a number of USD that is not negative"))
 }
 
 /// Names of our own files, and of the local provider's default directory, beside those of the devices.

@@ -10,8 +10,8 @@ use surgetank_cache::{Engine, Epoch, Owner, ReadFill};
 use surgetank_device::Volume;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant};
-use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::PastRental;
+use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, Name, ResumeAt};
 use surgetank_provider::{Provider, ProviderError};
 
@@ -413,30 +413,15 @@ fn unbilled(state: &State, now: u64) -> Vec<PastRental> {
 }
 
 fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes) -> surgetank_policy::Config {
-    let policy = &device.policy;
     let least = Bandwidth::from_mib_s(1);
     let bandwidth = |limits: &surgetank_model::Limits| limits.bandwidth.unwrap_or(least);
-    let defaults =
-        surgetank_policy::Config::new(policy.name, bandwidth(&device.backing_limits), size, bandwidth(&caching.limits));
-    surgetank_policy::Config {
-        caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
-        utilization_threshold: policy.utilization_threshold,
-        inactivity_delay: policy.inactivity_delay,
+    let volumes = Volumes {
+        backing_bandwidth: bandwidth(&device.backing_limits),
+        backing_size: size,
+        caching_bandwidth: bandwidth(&caching.limits),
         initial_size: caching.initial_size,
-        grain: policy.grain,
-        size_min: caching.size.0,
-        size_max: caching.size.1,
-        split: policy.split.unwrap_or(defaults.split),
-        boost_interval_min: policy.boost_interval.unwrap_or(match policy.name {
-            Name::Paper => Duration::ZERO,
-            Name::Adaptive => policy.inactivity_delay,
-        }),
-        backoff: Backoff { first: policy.retry.0, cap: policy.retry.1, ..Backoff::default() },
-        budget: policy.budget,
-        create_timeout: policy.timeouts.create,
-        attach_timeout: policy.timeouts.attach,
-        detach_timeout: policy.timeouts.detach,
-        seed: rand::random(),
-        ..defaults
-    }
+        caching_sizes: caching.size,
+        caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
+    };
+    device.policy.controller(&volumes, rand::random())
 }

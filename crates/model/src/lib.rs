@@ -9,6 +9,7 @@ pub mod observation;
 pub mod random;
 pub mod request;
 pub mod time;
+pub mod toml_error;
 pub mod units;
 pub mod volume_type;
 

@@ -5,13 +5,15 @@
 //! - [`elastic`]: the controller of one elastic device (`paper` and `adaptive`);
 //! - [`sizing`]: how large the next caching volume is;
 //! - [`budget`]: what was rented, and what may still be;
-//! - [`backoff`]: when to try again.
+//! - [`backoff`]: when to try again;
+//! - [`file`]: the `[policy]` section of configuration files.
 //!
 //! Absent on purpose: any provider call, any clock, any byte of data.
 
 pub mod backoff;
 pub mod budget;
 pub mod elastic;
+pub mod file;
 pub mod sizing;
 pub mod step;
 

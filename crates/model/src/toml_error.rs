@@ -1,0 +1,203 @@
+//! Errors in TOML files, for people: file, line and column, what is wrong, why, and how to mend it.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+
+use crate::units::Span;
+
+/// What is wrong with a file. One sentence with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line and column, counted from 1; `None` when the whole file is meant.
+    pub place: Option<(usize, usize)>,
+    /// What is wrong and the mend.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some((line, column)) = self.place {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A file's text, so that errors found later can still point into it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file's name, for messages.
+    pub file: PathBuf,
+    /// What it says.
+    pub text: String,
+}
+
+impl Source {
+    /// Reads the file's values.
+    ///
+    /// # Errors
+    /// If the text is not TOML, or not of this shape.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        toml::from_str(&self.text).map_err(|error| self.at(error.span(), mend(error.message())))
+    }
+
+    /// An error at a span of bytes of the text.
+    #[must_use]
+    pub fn at(&self, span: Option<Range<usize>>, message: impl Into<String>) -> ConfigError {
+        let place = span.map(|span| {
+            // Spans of the parser begin at characters; what does not is shown at the file's beginning.
+            let before = self.text.get(..span.start).unwrap_or_default();
+            let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+            (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+        });
+        ConfigError { file: self.file.clone(), place, message: message.into() }
+    }
+}
+
+impl Source {
+    /// A number that must be finite and allowed; `message` says what it must be.
+    ///
+    /// # Errors
+    /// The message, where the number stands.
+    pub fn number(
+        &self,
+        given: Option<&Spanned<f64>>,
+        allowed: impl Fn(f64) -> bool,
+        message: &str,
+    ) -> Result<Option<f64>, ConfigError> {
+        match given {
+            Some(given) if !(given.get_ref().is_finite() && allowed(*given.get_ref())) => {
+                Err(self.at(Some(given.span()), message))
+            }
+            given => Ok(given.map(|given| *given.get_ref())),
+        }
+    }
+
+    /// A time that must not be so short that a program does nothing else; default and least in milliseconds.
+    ///
+    /// # Errors
+    /// That it is too short, where it stands.
+    pub fn at_least(
+        &self,
+        key: &str,
+        given: Option<&Spanned<Span>>,
+        (default, least): (u64, u64),
+    ) -> Result<Duration, ConfigError> {
+        let Some(given) = given else { return Ok(Duration::from_millis(default)) };
+        let (time, least) = (given.get_ref().0, Duration::from_millis(least));
+        if time < least {
+            let message = format!("{key} is below {}: write a longer time, such as \"2 s\"", Span(least));
+            return Err(self.at(Some(given.span()), message));
+        }
+        Ok(time)
+    }
+}
+
+/// Rewrites the parser's message where it does not help enough: an unknown name is answered with the nearest known.
+fn mend(message: &str) -> String {
+    let message = message.trim_end().replace('\n', ", ");
+    for (what, kind) in [("unknown field `", "setting"), ("unknown variant `", "value")] {
+        let Some(rest) = message.strip_prefix(what) else { continue };
+        let Some((name, expected)) = rest.split_once('`') else { continue };
+        let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+        return match nearest(name, known.iter().copied()) {
+            Some(nearest) => {
+                format!("unknown {kind} \"{name}\": did you mean \"{nearest}\"? Known here: {}", known.join(", "))
+            }
+            None => format!("unknown {kind} \"{name}\": known here: {}", known.join(", ")),
+        };
+    }
+    if let Some(name) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        return format!("the setting \"{name}\" is missing here: add it");
+    }
+    // The parser names Rust's types; people write numbers, texts and sections.
+    const TYPES: [(&str, &str); 8] = [
+        ("expected i64", "expected a whole number"),
+        ("expected u32", "expected a whole number from 0 on"),
+        ("expected u64", "expected a whole number from 0 on"),
+        ("expected f64", "expected a number"),
+        ("expected a string", "expected a text in quotes"),
+        ("expected a map", "expected a section"),
+        ("expected a sequence", "expected a list of sections, [[in double brackets]]"),
+        ("expected a boolean", "expected true or false"),
+    ];
+    for (rust, plain) in TYPES {
+        if let Some(beginning) = message.strip_suffix(rust) {
+            return format!("{beginning}{plain}");
+        }
+    }
+    match message.split_once("expected struct ") {
+        Some((beginning, _)) => format!("{beginning}expected a section"),
+        None => message,
+    }
+}
+
+/// The known name nearest to what was written, if it is near at all.
+#[must_use]
+pub fn nearest<'a>(written: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, name) = known.map(|name| (distance(written, name), name)).min()?;
+    (distance <= name.len().div_ceil(2).min(4)).then_some(name)
+}
+
+/// Edit distance (Levenshtein), by the row.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().take(128).collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().take(128).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in to.iter().enumerate() {
+            let substituted = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only the errors are looked at")]
+    struct Shape {
+        backing: String,
+        size: crate::Bytes,
+    }
+
+    fn error(text: &str) -> String {
+        let source = Source { file: "x.toml".into(), text: text.into() };
+        source.parse::<Shape>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_point_at_the_place_and_name_the_mend() {
+        assert_eq!(
+            error("backing = \"a\"\n  bakcing = 1\nsize = \"1 GiB\""),
+            "x.toml:2:3: unknown setting \"bakcing\": did you mean \"backing\"? Known here: backing, size"
+        );
+        assert!(error("backing = \"a\"\nsize = 5").starts_with("x.toml:2:8: 5 has no unit"));
+        assert!(error("backing = \"a\"").contains("\"size\" is missing"));
+        assert!(error("backing = ").starts_with("x.toml:1:"));
+        assert!(error("ä = \"ü\"").starts_with("x.toml:1:1: "));
+    }
+
+    #[test]
+    fn nearest_is_near() {
+        assert_eq!(nearest("indle", ["idle", "drain"].into_iter()), Some("idle"));
+        assert_eq!(nearest("zzzzzzzz", ["idle", "drain"].into_iter()), None);
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

@@ -1,0 +1,177 @@
+//! The `[policy]` section of configuration files: what users may set of a controller.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use surgetank_model::toml_error::{ConfigError, Source};
+use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes};
+use toml::Spanned;
+
+use crate::backoff::Backoff;
+use crate::budget::Budget;
+use crate::elastic::{Config, Name};
+
+/// When to boost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyConfig {
+    /// Which controller.
+    pub name: Name,
+    /// Share of the backing bandwidth above which a boost starts.
+    pub utilization_threshold: f64,
+    /// How long utilization stays below it before the drain has priority.
+    pub inactivity_delay: Duration,
+    /// How often the controller looks.
+    pub sampling: Duration,
+    /// Sizes are multiples of this.
+    pub grain: Bytes,
+    /// Send burst writes to both volumes; absent: as the controller's name says.
+    pub split: Option<bool>,
+    /// Least time from boost to boost; absent: as the controller's name says.
+    pub boost_interval: Option<Duration>,
+    /// The most that caching volumes may cost.
+    pub budget: Budget,
+    /// First and longest wait after a refusal.
+    pub retry: (Duration, Duration),
+    /// How long the provider may take to create, attach and detach.
+    pub timeouts: Timeouts,
+}
+
+/// The volumes that a controller works with, as files and providers describe them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Volumes {
+    /// Reserved bandwidth of the backing volume.
+    pub backing_bandwidth: Bandwidth,
+    /// Size of the backing volume.
+    pub backing_size: Bytes,
+    /// Reserved bandwidth of caching volumes.
+    pub caching_bandwidth: Bandwidth,
+    /// Size of the first caching volume.
+    pub initial_size: Bytes,
+    /// Smallest and largest caching volume.
+    pub caching_sizes: (Bytes, Bytes),
+    /// USD per GiB and hour of a caching volume; `None`: unknown.
+    pub caching_usd_per_gib_hour: Option<f64>,
+}
+
+impl PolicyConfig {
+    /// What the controller of a device with these volumes is told; `seed` is that of its jitter.
+    #[must_use]
+    pub fn controller(&self, volumes: &Volumes, seed: u64) -> Config {
+        let defaults =
+            Config::new(self.name, volumes.backing_bandwidth, volumes.backing_size, volumes.caching_bandwidth);
+        Config {
+            caching_usd_per_gib_hour: volumes.caching_usd_per_gib_hour,
+            utilization_threshold: self.utilization_threshold,
+            inactivity_delay: self.inactivity_delay,
+            initial_size: volumes.initial_size,
+            grain: self.grain,
+            size_min: volumes.caching_sizes.0,
+            size_max: volumes.caching_sizes.1,
+            split: self.split.unwrap_or(defaults.split),
+            boost_interval_min: self.boost_interval.unwrap_or(match self.name {
+                Name::Paper => Duration::ZERO,
+                Name::Adaptive => self.inactivity_delay,
+            }),
+            backoff: Backoff { first: self.retry.0, cap: self.retry.1, ..Backoff::default() },
+            budget: self.budget,
+            create_timeout: self.timeouts.create,
+            attach_timeout: self.timeouts.attach,
+            detach_timeout: self.timeouts.detach,
+            seed,
+            ..defaults
+        }
+    }
+}
+
+/// How long the provider may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To create a volume.
+    pub create: Duration,
+    /// To attach and adopt it.
+    pub attach: Duration,
+    /// To detach and delete it.
+    pub detach: Duration,
+}
+
+/// The section as it stands in a file, not yet checked.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawPolicy {
+    name: Option<Name>,
+    utilization_threshold: Option<Spanned<f64>>,
+    inactivity_delay: Option<Span>,
+    sampling: Option<Spanned<Span>>,
+    size_grain: Option<Spanned<Bytes>>,
+    split: Option<bool>,
+    boost_interval: Option<Span>,
+    retry_first: Option<Spanned<Span>>,
+    retry_longest: Option<Span>,
+    create_timeout: Option<Span>,
+    attach_timeout: Option<Span>,
+    detach_timeout: Option<Span>,
+    budget: RawBudget,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawBudget {
+    agbs_per_hour: Option<Spanned<f64>>,
+    agbs_per_day: Option<Spanned<f64>>,
+    usd_per_hour: Option<Spanned<f64>>,
+    usd_per_day: Option<Spanned<f64>>,
+}
+
+impl RawPolicy {
+    /// Checks it; `source` is the file in which it stands.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn check(self, source: &Source) -> Result<PolicyConfig, ConfigError> {
+        let threshold = self.utilization_threshold.as_ref().map_or(0.30, |threshold| *threshold.get_ref());
+        if !(threshold > 0.0 && threshold <= 1.0) {
+            let message = format!(
+                "utilization_threshold is {threshold}: it is a share of the backing bandwidth above 0 and at most 1, such as 0.30"
+            );
+            return Err(source.at(self.utilization_threshold.map(|threshold| threshold.span()), message));
+        }
+        let sampling = self.sampling.as_ref().map_or(Duration::from_secs(1), |sampling| sampling.get_ref().0);
+        if sampling < Duration::from_millis(10) {
+            let message = "sampling is below 10 ms: write how often the controller looks, such as \"1 s\"";
+            return Err(source.at(self.sampling.map(|sampling| sampling.span()), message));
+        }
+        let grain = self.size_grain.as_ref().map_or(Bytes::from_gib(1), |grain| *grain.get_ref());
+        if grain == Bytes::ZERO || !grain.get().is_multiple_of(4096) {
+            let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
+            return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
+        }
+        let retry_first = source.at_least("retry_first", self.retry_first.as_ref(), (2000, 100))?;
+        let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
+        Ok(PolicyConfig {
+            name: self.name.unwrap_or_default(),
+            utilization_threshold: threshold,
+            inactivity_delay: or(self.inactivity_delay, 30),
+            sampling,
+            grain,
+            split: self.split,
+            boost_interval: self.boost_interval.map(|span| span.0),
+            budget: Budget {
+                agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
+                agbs_per_day: limit(source, "agbs_per_day", self.budget.agbs_per_day.as_ref())?,
+                usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
+                usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
+            },
+            retry: (retry_first, or(self.retry_longest, 300)),
+            timeouts: Timeouts {
+                create: or(self.create_timeout, 60),
+                attach: or(self.attach_timeout, 90),
+                detach: or(self.detach_timeout, 90),
+            },
+        })
+    }
+}
+
+fn limit(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
+    source.number(given, |most| most > 0.0, &format!("{key} must be above zero: leave it out for no limit"))
+}
