@@ -7,6 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::modules::{self, Module};
 
+/// Counts changes of how modules are put into the archive.
+const FORMAT: u32 = 2;
+
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
@@ -18,9 +21,12 @@ export PATH=/bin
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sysfs /sys
 busybox mount -t devtmpfs devtmpfs /dev
+mark() { read -r now _ </proc/uptime && echo "lab: $now s: $*"; }
+mark "loading modules"
 while read -r module; do
     busybox insmod "/modules/$module.ko" || echo "lab: cannot load $module"
 done </modules/order
+mark "mounting the host's root"
 lost() {
     echo "lab: $*"
     busybox sleep 1
@@ -72,7 +78,7 @@ $busybox poweroff -f
 #[must_use]
 pub fn fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
-    (INIT, SECOND, modules::NEEDED, modules::WANTED).hash(&mut hasher);
+    (FORMAT, INIT, SECOND, modules::NEEDED, modules::WANTED).hash(&mut hasher);
     hasher.finish()
 }
 

@@ -82,7 +82,7 @@ impl Order<'_> {
         for needed in needs(&code) {
             self.add(&needed)?;
         }
-        self.modules.push(Module { name: name.to_owned(), code });
+        self.modules.push(Module { name: name.to_owned(), code: without_signature(code) });
         Ok(())
     }
 }
@@ -125,6 +125,22 @@ fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(output(Command::new(unpack).arg("-dc").arg(file))?.stdout)
 }
 
+/// The module without the signature at its end, which an emulated processor takes half of the boot to verify.
+///
+/// Layout: signature, `struct module_signature` (its last four bytes are the signature's length), a magic text.
+fn without_signature(mut code: Vec<u8>) -> Vec<u8> {
+    const MAGIC: &[u8] = b"~Module signature appended~\n";
+    const DESCRIPTION: usize = 12;
+    let length = code.strip_suffix(MAGIC).and_then(|rest| {
+        let signature = u32::from_be_bytes(*rest.last_chunk()?) as usize;
+        rest.len().checked_sub(DESCRIPTION + signature)
+    });
+    if let Some(length) = length {
+        code.truncate(length);
+    }
+    code
+}
+
 /// What `.modinfo` says a module needs: `depends=a,b` and `softdep=pre: c`, each ended by a zero byte.
 fn needs(code: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
@@ -165,6 +181,21 @@ mod tests {
         let at = |name: &str| names.iter().position(|found| found == name).unwrap();
         assert!(at("virtio") < at("virtio_ring") && at("virtio_ring") < at("virtio_pci"), "{names:?}");
         assert!(at("dm_mod") < at("dm_cache"), "{names:?}");
+    }
+
+    #[test]
+    fn a_signature_is_cut_off_and_nothing_else() {
+        let signed = |length: u32| {
+            let mut code = b"codesignature".to_vec();
+            code.extend_from_slice(&[2, 0, 0, 0, 0, 0, 0, 0]);
+            code.extend_from_slice(&length.to_be_bytes());
+            code.extend_from_slice(b"~Module signature appended~\n");
+            code
+        };
+        assert_eq!(without_signature(signed(9)), b"code");
+        assert_eq!(without_signature(signed(4000)), signed(4000));
+        assert_eq!(without_signature(b"code".to_vec()), b"code");
+        assert_eq!(without_signature(Vec::new()), b"");
     }
 
     #[test]
