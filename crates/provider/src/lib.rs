@@ -4,13 +4,16 @@ pub mod clock;
 #[cfg(feature = "contract")]
 pub mod contract;
 pub mod faulty;
+mod files;
 pub mod local;
+pub mod qemu;
 pub mod recording;
 pub mod sweep;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use local::{LocalConfig, LocalProvider, LocalType};
+pub use qemu::{QemuConfig, QemuProvider};
 pub use recording::{Call, Recording};
 
 use std::collections::BTreeMap;

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer, Serialize};
-use surgetank_model::units::{Span, TIB};
-use surgetank_model::{Bandwidth, Bytes, Iops};
+use serde::{Deserialize, Serialize};
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
 
 use crate::ProviderError;
+use crate::clock::whole_ms;
 use crate::faulty::FaultRates;
+use crate::files::Settings;
+use crate::files::catalog::{self, Catalog, FileType};
 
-/// Volumes' sizes are multiples of this, in bytes: what direct I/O needs on every file system in use.
-pub const SIZE_GRAIN: Bytes = Bytes::new(4096);
+/// Its name in configurations.
+const PROVIDER: &str = "local";
 
 /// The local provider's configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,8 +23,8 @@ pub struct LocalConfig {
     /// Where volumes and their state live. Made if missing, but not the directory in which it lies.
     pub directory: PathBuf,
     /// The catalog, by name. `slow` (33 MiB/s) and `fast` (128 MiB/s) are there unless overridden by name.
-    #[serde(deserialize_with = "over_the_defaults")]
-    pub types: BTreeMap<String, LocalType>,
+    #[serde(deserialize_with = "catalog::over_the_defaults")]
+    pub types: BTreeMap<String, FileType>,
     /// From the answer to `create` until the volume is available.
     pub create_latency: Span,
     /// From the answer to `attach` until the volume is attached.
@@ -44,58 +47,11 @@ pub struct LocalConfig {
     pub faults: Option<FaultRates>,
 }
 
-/// A type of local volume.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LocalType {
-    /// What its users throttle it to: a file itself has no limit.
-    pub bandwidth: Bandwidth,
-    /// What its users throttle it to; absent: no limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub iops: Option<Iops>,
-    /// The smallest volume.
-    #[serde(default = "default_min_size")]
-    pub min_size: Bytes,
-    /// The largest volume.
-    #[serde(default = "default_max_size")]
-    pub max_size: Bytes,
-    /// Whether the space is reserved when the volume is made, so that writing to it cannot meet a full disk.
-    /// (File systems that copy on write do not keep that promise.)
-    #[serde(default = "default_preallocate")]
-    pub preallocate: bool,
-}
-
-const fn default_min_size() -> Bytes {
-    Bytes::from_mib(1)
-}
-
-const fn default_max_size() -> Bytes {
-    Bytes::new(16 * TIB)
-}
-
-const fn default_preallocate() -> bool {
-    true
-}
-
-impl LocalType {
-    /// A preallocated type of this bandwidth, without an IOPS limit, with the default size limits.
-    #[must_use]
-    pub const fn with_bandwidth(bandwidth: Bandwidth) -> Self {
-        Self {
-            bandwidth,
-            iops: None,
-            min_size: default_min_size(),
-            max_size: default_max_size(),
-            preallocate: default_preallocate(),
-        }
-    }
-}
-
 impl Default for LocalConfig {
     fn default() -> Self {
         Self {
             directory: PathBuf::from("/var/lib/surgetank/volumes"),
-            types: default_types(),
+            types: catalog::default_types(),
             create_latency: Span::default(),
             attach_latency: Span::default(),
             detach_latency: Span::default(),
@@ -115,86 +71,33 @@ impl LocalConfig {
         Self { directory: directory.into(), ..Self::default() }
     }
 
+    /// What all providers of files are made of.
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            directory: self.directory.clone(),
+            catalog: Catalog { provider: PROVIDER, types: self.types.clone() },
+            create_latency_ms: whole_ms(self.create_latency.0),
+            delete_latency_ms: whole_ms(self.delete_latency.0),
+            quota_bytes: self.quota_bytes,
+            quota_volumes: self.quota_volumes,
+            attach_limit: self.attach_limit,
+        }
+    }
+
     /// Looks a type up.
     ///
     /// # Errors
     /// `Invalid`, naming the nearest known type.
-    pub fn volume_type(&self, name: &str) -> Result<&LocalType, ProviderError> {
-        self.types.get(name).ok_or_else(|| {
-            let nearest = self.types.keys().min_by_key(|known| edit_distance(known, name));
-            ProviderError::Invalid(match nearest {
-                Some(nearest) => format!(
-                    "the local provider has no volume type {name:?}: did you mean {nearest:?}? (Others are added under \
-                     [provider.local.types])"
-                ),
-                None => format!(
-                    "the local provider has no volume type {name:?}: its catalog is empty, add one under \
-                     [provider.local.types]"
-                ),
-            })
-        })
+    pub fn volume_type(&self, name: &str) -> Result<&FileType, ProviderError> {
+        catalog::find(PROVIDER, &self.types, name)
     }
-
-    /// Checks that a volume of this type may have this size.
-    pub(super) fn check_size(&self, name: &str, size: Bytes) -> Result<&LocalType, ProviderError> {
-        let volume_type = self.volume_type(name)?;
-        let (min, max) = (volume_type.min_size, volume_type.max_size);
-        if size < min || size > max {
-            return Err(ProviderError::Invalid(format!(
-                "a volume of type {name:?} cannot be {size}: its size is from {min} to {max}"
-            )));
-        }
-        if !size.get().is_multiple_of(SIZE_GRAIN.get()) || size == Bytes::ZERO {
-            return Err(ProviderError::Invalid(format!(
-                "a volume cannot be {size}: its size is a multiple of {SIZE_GRAIN} above zero"
-            )));
-        }
-        Ok(volume_type)
-    }
-}
-
-fn default_types() -> BTreeMap<String, LocalType> {
-    BTreeMap::from([
-        ("slow".to_owned(), LocalType::with_bandwidth(Bandwidth::from_mib_s(33))),
-        ("fast".to_owned(), LocalType::with_bandwidth(Bandwidth::from_mib_s(128))),
-    ])
-}
-
-fn over_the_defaults<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, LocalType>, D::Error> {
-    let mut types = default_types();
-    types.extend(BTreeMap::<String, LocalType>::deserialize(deserializer)?);
-    Ok(types)
-}
-
-/// Levenshtein distance in characters, one row at a time. `to` is cut: nobody mistypes more than a line.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.chars().take(256).collect();
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (i, there) in to.chars().take(256).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, here) in from.iter().enumerate() {
-            let replaced = diagonal + usize::from(*here != there);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[from.len()]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use surgetank_model::Bandwidth;
 
-    #[test]
-    fn distance_is_levenshtein() {
-        for (a, b, distance) in
-            [("", "", 0), ("fast", "fast", 0), ("fast", "fsat", 2), ("slow", "slower", 2), ("", "abc", 3)]
-        {
-            assert_eq!(edit_distance(a, b), distance, "{a:?} {b:?}");
-            assert_eq!(edit_distance(b, a), distance, "{b:?} {a:?}");
-        }
-    }
+    use super::*;
 
     #[test]
     fn section_of_a_file() {
@@ -223,12 +126,5 @@ mod tests {
         assert!(toml::from_str::<LocalConfig>("create_latency = 3").unwrap_err().to_string().contains("has no unit"));
         assert!(toml::from_str::<LocalConfig>("colour = 3").is_err());
         assert_eq!(toml::from_str::<LocalConfig>("").unwrap(), LocalConfig::default());
-    }
-
-    #[test]
-    fn unknown_type_names_the_nearest() {
-        let config = LocalConfig::default();
-        let error = config.volume_type("fats").unwrap_err().to_string();
-        assert!(error.contains("\"fast\"") && !error.contains("\"slow\""), "{error}");
     }
 }

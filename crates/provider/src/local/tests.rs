@@ -9,12 +9,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use surgetank_model::Bandwidth;
+use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes};
 use tempfile::TempDir;
 
-use super::store::trouble::{self, Trouble};
 use super::*;
-use crate::ManualClock;
+use crate::files::store::trouble::{self, Trouble};
+use crate::files::{TAG_KEY_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX};
+use crate::{Change, CreateVolume, ManualClock, Tags, VolumeDescription};
 
 /// More changes of the directory than any verb makes.
 const STEPS_MAX: u32 = 40;

@@ -3,6 +3,7 @@
 use rustix::fs::{FileType, Mode};
 
 use super::*;
+use crate::files::record::is_ours;
 
 /// Ids that would lead elsewhere if they became file names.
 const PATHS: &[&str] = &[

@@ -6,7 +6,7 @@ use surgetank_model::Bytes;
 use crate::{Tags, VolumeId, VolumeState};
 
 /// The version of the state files that this code writes and reads.
-pub(super) const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 
 /// One volume, as `state/ID.json` holds it.
 ///
@@ -14,7 +14,7 @@ pub(super) const FORMAT: u32 = 1;
 /// `since_ms`. Times are of the wall clock, because no other one survives a restart. A clock that now stands before
 /// `since_ms` was stepped back: the change then counts as carried out, rather than take as long as the step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub struct Record {
     /// [`FORMAT`].
     pub format: u32,
     /// Its name; also the stem of the file's.
@@ -77,10 +77,13 @@ impl Record {
     }
 }
 
+/// The length of a name that this provider gives, in bytes: `vol-` and 16 hex digits.
+pub const ID_BYTES: usize = 20;
+
 /// Whether the text is a name that this provider gives. Every other name is of no volume, whatever it looks like as
 /// a path.
-pub(super) fn is_ours(id: &str) -> bool {
+pub fn is_ours(id: &str) -> bool {
     id.strip_prefix("vol-").is_some_and(|digits| {
-        digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        id.len() == ID_BYTES && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }

@@ -1,4 +1,4 @@
-//! The directory of a local provider: every system call that touches it is here.
+//! The directory of volumes that are files: every system call that touches it is here.
 //!
 //! ```text
 //! DIR/                  flock()ed by whoever looks or changes
@@ -46,7 +46,7 @@ const RESERVE_BYTES: u64 = 1 << 20;
 
 /// The open directory.
 #[derive(Debug)]
-pub(super) struct Store {
+pub struct Store {
     path: PathBuf,
     root: OwnedFd,
     volumes: OwnedFd,
@@ -56,7 +56,7 @@ pub(super) struct Store {
 }
 
 /// The directory, locked against every other thread and process.
-pub(super) struct Locked<'a> {
+pub struct Locked<'a> {
     store: &'a Store,
     /// flock() belongs to the open file description and ends with it, also when the process is killed.
     _lock: OwnedFd,
@@ -64,7 +64,7 @@ pub(super) struct Locked<'a> {
 
 /// What lies in the directory.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
+pub struct Contents {
     /// Every readable record, by id.
     pub records: Vec<Record>,
     /// Records that are there but cannot be read, by id.
@@ -75,7 +75,7 @@ pub(super) struct Contents {
 
 /// A file with a record's name that is no record which this program knows.
 #[derive(Clone, Debug)]
-pub(super) struct Unreadable {
+pub struct Unreadable {
     /// The volume that its name speaks of.
     pub id: VolumeId,
     /// The file, relative to the directory.
@@ -166,6 +166,11 @@ impl Store {
 }
 
 impl Locked<'_> {
+    /// Where the volume's bytes are.
+    pub fn image_path(&self, id: &VolumeId) -> PathBuf {
+        self.store.image_path(id)
+    }
+
     /// Reads every record. Half-written records of dead processes are removed; what is foreign or cannot be read is
     /// left and warned of.
     pub fn contents(&self) -> Result<Contents, ProviderError> {
@@ -410,7 +415,7 @@ pub(super) use trouble::step;
 
 /// Trouble before a chosen change of the directory, for this thread: the process dies, or the change fails.
 #[cfg(test)]
-pub(super) mod trouble {
+pub(crate) mod trouble {
     use std::cell::Cell;
 
     use rustix::io::Errno;
