@@ -3,13 +3,24 @@
 //! [`Catalog::builtin`] holds the types that surgetank knows (`catalog.toml`, with source, date and confidence of every
 //! figure); [`Catalog::parse`] reads more in the same form.
 
+mod offer;
+mod price;
+mod ranges;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{Limits, TokenBucket};
 use crate::time::Instant;
-use crate::units::{Bandwidth, Bytes, GIB, Iops, Span};
+use crate::units::{Bandwidth, Bytes, GIB, Iops};
+
+pub use self::offer::{Offer, Supply};
+pub use self::price::{Billing, IopsPriceStep, Price};
+use self::ranges::clamp;
+pub use self::ranges::{
+    BandwidthByIops, BandwidthBySize, BandwidthRange, BandwidthStep, IopsBySize, IopsRange, Tier, TierBurst,
+};
 
 /// A kind of volume that can be rented.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +43,10 @@ pub struct VolumeType {
     /// `provider/name` of the type whose price is taken for this one, where it has none of its own.
     #[serde(default)]
     pub price_of: Option<String>,
+    /// Whether the limits at most hold for all volumes of this type on one machine together, so that an array of them
+    /// gives no more.
+    #[serde(default)]
+    pub limits_per_machine: bool,
     /// How time is billed; filled in from the catalog's provider.
     #[serde(default)]
     pub billing: Billing,
@@ -126,6 +141,16 @@ pub enum Performance {
         /// `None`: not limited.
         iops: Option<Iops>,
     },
+    /// Fixed tiers, ascending; some with a burst on two buckets.
+    Tiers {
+        /// By size.
+        tiers: Vec<Tier>,
+        /// How credits refill.
+        #[serde(default)]
+        burst_refill: BurstRefill,
+    },
+    /// Whatever the cloud's operator set: unknown until a catalog file says it.
+    Operator {},
 }
 
 /// How credits refill.
@@ -137,119 +162,6 @@ pub enum BurstRefill {
     BaselineMinusUsed,
 }
 
-/// A bandwidth that grows with the size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BandwidthBySize {
-    /// For each GiB.
-    pub per_gib: Option<Bandwidth>,
-    /// At least.
-    pub min: Option<Bandwidth>,
-    /// At most.
-    pub max: Option<Bandwidth>,
-}
-
-impl BandwidthBySize {
-    /// The bandwidth at a size; `None`: not limited.
-    #[must_use]
-    pub fn at(&self, size: Bytes) -> Option<Bandwidth> {
-        let scaled = self.per_gib.map(|rate| {
-            let bytes_per_s = u128::from(rate.get()) * u128::from(size.get()) / u128::from(GIB);
-            Bandwidth::new(u64::try_from(bytes_per_s).unwrap_or(u64::MAX))
-        });
-        clamp(scaled, self.min, self.max)
-    }
-}
-
-/// A rate of operations that grows with the size.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IopsBySize {
-    /// For each GiB.
-    pub per_gib: Option<f64>,
-    /// At least.
-    pub min: Option<Iops>,
-    /// At most.
-    pub max: Option<Iops>,
-}
-
-impl IopsBySize {
-    /// The rate at a size, rounded down; `None`: not limited.
-    #[must_use]
-    pub fn at(&self, size: Bytes) -> Option<Iops> {
-        // A float cast saturates, so no size overflows.
-        let scaled = self.per_gib.map(|per_gib| Iops::new((per_gib * size.as_gib()) as u64));
-        clamp(scaled, self.min, self.max)
-    }
-}
-
-fn clamp<T: Ord + Copy>(value: Option<T>, min: Option<T>, max: Option<T>) -> Option<T> {
-    let value = match (value, min) {
-        (Some(value), Some(min)) => value.max(min),
-        (Some(value), None) => value,
-        (None, _) => return max,
-    };
-    Some(max.map_or(value, |max| value.min(max)))
-}
-
-/// Bandwidth of volumes up to a size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BandwidthStep {
-    /// The largest size of this step.
-    pub up_to: Bytes,
-    /// The bandwidth.
-    pub bandwidth: Bandwidth,
-}
-
-/// How many IOPS may be bought.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IopsRange {
-    /// At least.
-    pub min: Iops,
-    /// At most.
-    pub max: Iops,
-    /// Part of the size's price.
-    pub included: Option<Iops>,
-    /// May be bought at any size, whatever `per_gib_max` says.
-    pub floor: Option<Iops>,
-    /// At most for each GiB.
-    pub per_gib_max: Option<f64>,
-}
-
-impl IopsRange {
-    /// The most that a volume of this size may have.
-    fn max_at(&self, size: Bytes) -> Iops {
-        let by_size = self.per_gib_max.map_or(self.max, |per_gib| Iops::new((per_gib * size.as_gib()) as u64));
-        by_size.min(self.max).max(self.floor.unwrap_or(Iops::new(1)))
-    }
-}
-
-/// How much bandwidth may be bought, or follows the IOPS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BandwidthRange {
-    /// At least.
-    pub min: Option<Bandwidth>,
-    /// At most.
-    pub max: Bandwidth,
-    /// Part of the size's price.
-    pub included: Option<Bandwidth>,
-    /// At most for each provisioned operation per second.
-    pub per_iops: Option<Bandwidth>,
-    /// It is not bought: each provisioned operation per second brings `per_iops`.
-    #[serde(default)]
-    pub follows_iops: bool,
-}
-
-impl BandwidthRange {
-    fn max_at(&self, iops: Iops) -> Bandwidth {
-        let by_iops = self.per_iops.map(|each| Bandwidth::new(each.get().saturating_mul(iops.get())));
-        by_iops.map_or(self.max, |by_iops| by_iops.min(self.max))
-    }
-}
-
 /// What was bought besides the size. `None`: the least that can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -258,79 +170,6 @@ pub struct Provision {
     pub iops: Option<Iops>,
     /// Bandwidth.
     pub bandwidth: Option<Bandwidth>,
-}
-
-/// What a volume costs by the month.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Price {
-    /// USD for a GiB.
-    pub gib_month_usd: f64,
-    /// USD for each IOPS above the included ones, in steps (each prices what is above the step before). Empty: the
-    /// IOPS cost nothing.
-    #[serde(default)]
-    pub iops_month_usd: Vec<IopsPriceStep>,
-    /// USD for each `bandwidth_unit` above the included bandwidth; `None`: bandwidth costs nothing.
-    pub bandwidth_month_usd: Option<f64>,
-    /// What `bandwidth_month_usd` buys.
-    pub bandwidth_unit: Option<Bandwidth>,
-    /// Where the prices come from.
-    #[serde(default)]
-    pub source: String,
-    /// Date of the source.
-    pub as_of: Option<String>,
-    /// How sure they are.
-    #[serde(default)]
-    pub confidence: String,
-}
-
-/// The price of a range of IOPS.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IopsPriceStep {
-    /// Up to this many; `None`: without end.
-    pub up_to: Option<Iops>,
-    /// USD a month for each.
-    pub usd: f64,
-}
-
-/// How rented time is billed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Billing {
-    /// Where the prices hold.
-    pub region: String,
-    /// Hours in the month that prices are for.
-    pub hours_per_month: u32,
-    /// Time is rounded up to a multiple of this; zero: not rounded.
-    pub granularity: Span,
-    /// Least time billed.
-    pub minimum: Span,
-    /// Where this comes from.
-    pub source: String,
-}
-
-impl Default for Billing {
-    fn default() -> Self {
-        Self {
-            region: String::new(),
-            hours_per_month: 730,
-            granularity: Span::default(),
-            minimum: Span::default(),
-            source: String::new(),
-        }
-    }
-}
-
-impl Billing {
-    /// The time that is billed for a rental.
-    #[must_use]
-    pub fn billed(&self, rented: Duration) -> Duration {
-        let granularity = self.granularity.0.as_nanos();
-        let nanoseconds = rented.max(self.minimum.0).as_nanos();
-        let rounded = if granularity == 0 { nanoseconds } else { nanoseconds.div_ceil(granularity) * granularity };
-        Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
-    }
 }
 
 /// What credits count.
@@ -356,6 +195,11 @@ pub struct Credits {
 }
 
 impl Credits {
+    /// Whether there is anything above the baseline.
+    fn are_any(&self) -> bool {
+        self.burst_per_s > self.baseline_per_s
+    }
+
     /// The bucket of a volume created at `now`: what is served is taken from it, and it refills at the baseline.
     /// Empty, it lets pass what refills: the baseline. The burst rate is a limit of its own.
     #[must_use]
@@ -400,42 +244,45 @@ impl VolumeType {
                 _ => Err(format!("{key} does not sell IOPS or bandwidth apart from the size: leave them out")),
             };
         };
-        let iops = self.bought_iops(bought).unwrap_or(range.min);
-        if iops < range.min || iops > range.max_at(size) {
-            let max = range.max_at(size);
-            return Err(format!("{key} of {size} cannot have {iops}: {} to {max} are possible", range.min));
+        if range.per_mib_s.is_some() && bought.iops.is_some() {
+            return Err(format!("{key} does not sell IOPS: they follow the bandwidth"));
         }
-        let bandwidth = self.bought_bandwidth(bought);
-        match bandwidth {
-            Some(_) if bandwidths.follows_iops && bought.bandwidth.is_some() => {
-                Err(format!("{key} does not sell bandwidth: it follows the IOPS"))
-            }
-            Some(bandwidth)
-                if bandwidths.min.is_some_and(|min| bandwidth < min) || bandwidth > bandwidths.max_at(iops) =>
-            {
-                let max = bandwidths.max_at(iops);
-                Err(format!("{key} with {iops} cannot have {bandwidth}: at most {max} is possible"))
-            }
-            _ => Ok(()),
+        if bandwidths.follows_iops && bought.bandwidth.is_some() {
+            return Err(format!("{key} does not sell bandwidth: it follows the IOPS"));
         }
+        let (iops, bandwidth) = provisioned(range, bandwidths, size, bought);
+        let (least, most) = (range.min_at(size), range.max_at(size));
+        if range.per_mib_s.is_none() && (iops < least || iops > most) {
+            return Err(format!("{key} of {size} cannot have {iops}: {least} to {most} are possible"));
+        }
+        let (least, most) = (bandwidths.min_for(size, iops), bandwidths.max_for(size, iops));
+        if !bandwidths.follows_iops && (least.is_some_and(|least| bandwidth < least) || bandwidth > most) {
+            let from = least.map_or(String::new(), |least| format!("at least {least} and "));
+            return Err(format!(
+                "{key} of {size} with {iops} cannot have {bandwidth}: {from}at most {most} is possible"
+            ));
+        }
+        Ok(())
     }
 
-    fn bought_iops(&self, bought: &Provision) -> Option<Iops> {
+    /// The tier of a volume of this size.
+    fn tier(&self, size: Bytes) -> Option<&Tier> {
         match &self.performance {
-            Performance::Provisioned { iops, .. } => Some(bought.iops.unwrap_or(iops.included.unwrap_or(iops.min))),
+            Performance::Tiers { tiers, .. } => tiers.iter().find(|tier| size <= tier.size),
             _ => None,
         }
     }
 
-    fn bought_bandwidth(&self, bought: &Provision) -> Option<Bandwidth> {
-        match &self.performance {
-            Performance::Provisioned { iops, bandwidth } => {
-                let most = bandwidth.max_at(self.bought_iops(bought).unwrap_or(iops.min));
-                let least = bandwidth.included.or(bandwidth.min);
-                Some(if bandwidth.follows_iops { most } else { bought.bandwidth.or(least).unwrap_or(most) })
-            }
-            _ => None,
-        }
+    /// The name of the tier of a volume of this size, where there are tiers.
+    #[must_use]
+    pub fn tier_name(&self, size: Bytes) -> Option<&str> {
+        self.tier(size).map(|tier| tier.name.as_str())
+    }
+
+    /// Whether it is known what volumes of this type give.
+    #[must_use]
+    pub fn limits_are_known(&self) -> bool {
+        !matches!(self.performance, Performance::Operator {})
     }
 
     /// The most that a volume of this size gives, while its credits last, with the least that can be bought.
@@ -450,8 +297,9 @@ impl VolumeType {
         match &self.performance {
             Performance::Fixed { bandwidth, iops } => Limits { bandwidth: *bandwidth, iops: *iops },
             Performance::PerSize { bandwidth, iops } => Limits { bandwidth: bandwidth.at(size), iops: iops.at(size) },
-            Performance::Provisioned { .. } => {
-                Limits { bandwidth: self.bought_bandwidth(bought), iops: self.bought_iops(bought) }
+            Performance::Provisioned { iops, bandwidth } => {
+                let (iops, bandwidth) = provisioned(iops, bandwidth, size, bought);
+                Limits { bandwidth: Some(bandwidth), iops: Some(iops) }
             }
             Performance::IopsCredits { baseline, burst, bandwidth_steps, .. } => {
                 let step = bandwidth_steps.iter().find(|step| size <= step.up_to).or(bandwidth_steps.last());
@@ -461,6 +309,15 @@ impl VolumeType {
             Performance::BandwidthCredits { baseline, burst, iops, .. } => {
                 Limits { bandwidth: burst.at(size).max(baseline.at(size)), iops: *iops }
             }
+            Performance::Tiers { .. } => {
+                let tier = self.tier(size);
+                let burst = tier.and_then(|tier| tier.burst.as_ref());
+                let bandwidth =
+                    tier.map(|tier| burst.map_or(tier.bandwidth, |burst| burst.bandwidth.max(tier.bandwidth)));
+                let iops = tier.map(|tier| burst.map_or(tier.iops, |burst| burst.iops.max(tier.iops)));
+                Limits { bandwidth, iops }
+            }
+            Performance::Operator {} => Limits::NONE,
         }
     }
 
@@ -475,32 +332,46 @@ impl VolumeType {
                 Limits { bandwidth: clamp(carried, None, limits.bandwidth), iops: clamp(iops, None, limits.iops) }
             }
             Performance::BandwidthCredits { baseline, .. } => Limits { bandwidth: baseline.at(size), ..limits },
-            Performance::Fixed { .. } | Performance::PerSize { .. } | Performance::Provisioned { .. } => limits,
+            Performance::Tiers { .. } => match self.tier(size) {
+                Some(tier) => Limits { bandwidth: Some(tier.bandwidth), iops: Some(tier.iops) },
+                None => limits,
+            },
+            Performance::Fixed { .. }
+            | Performance::PerSize { .. }
+            | Performance::Provisioned { .. }
+            | Performance::Operator {} => limits,
         }
     }
 
-    /// The burst credits of a volume of this size; `None`: it has none.
+    /// The burst credits of a volume of this size; `None`: it has none. Where it has two buckets, that of operations.
     #[must_use]
     pub fn credits_at(&self, size: Bytes) -> Option<Credits> {
+        self.all_credits_at(size).into_iter().next()
+    }
+
+    /// All buckets of burst credits of a volume of this size: they fill and empty independently.
+    #[must_use]
+    pub fn all_credits_at(&self, size: Bytes) -> Vec<Credits> {
         let credits = match &self.performance {
-            Performance::IopsCredits { baseline, burst, bucket, .. } => Credits {
+            Performance::IopsCredits { baseline, burst, bucket, .. } => baseline.at(size).map(|baseline| Credits {
                 unit: CreditUnit::Operations,
-                baseline_per_s: baseline.at(size)?.get(),
+                baseline_per_s: baseline.get(),
                 burst_per_s: burst.get(),
                 bucket: *bucket,
-            },
+            }),
             Performance::BandwidthCredits { baseline, burst, bucket_per_gib, .. } => {
                 let bucket = u128::from(bucket_per_gib.get()) * u128::from(size.get()) / u128::from(GIB);
-                Credits {
+                baseline.at(size).zip(burst.at(size)).map(|(baseline, burst)| Credits {
                     unit: CreditUnit::Bytes,
-                    baseline_per_s: baseline.at(size)?.get(),
-                    burst_per_s: burst.at(size)?.get(),
+                    baseline_per_s: baseline.get(),
+                    burst_per_s: burst.get(),
                     bucket: u64::try_from(bucket).unwrap_or(u64::MAX),
-                }
+                })
             }
-            _ => return None,
+            Performance::Tiers { .. } => return self.tier(size).map_or_else(Vec::new, tier_credits),
+            _ => None,
         };
-        (credits.burst_per_s > credits.baseline_per_s).then_some(credits)
+        credits.into_iter().filter(Credits::are_any).collect()
     }
 
     /// USD a month for a volume of this size with what was bought; `None`: unknown. The size is rounded up to one on
@@ -509,13 +380,14 @@ impl VolumeType {
     pub fn price_per_month(&self, size: Bytes, bought: &Provision) -> Option<f64> {
         let price = self.price.as_ref()?;
         let size = self.size.fit(size)?;
-        let mut usd = price.gib_month_usd * size.as_gib();
+        let Some(gib_usd) = price.gib_month_usd else { return self.tier(size)?.usd_month };
+        let mut usd = gib_usd * size.as_gib();
         if let Performance::Provisioned { iops: range, bandwidth: bandwidths } = &self.performance {
-            let iops = self.bought_iops(bought)?;
-            usd += iops_price(&price.iops_month_usd, range.included, iops);
-            if let (Some(each), Some(unit), Some(bandwidth)) =
-                (price.bandwidth_month_usd, price.bandwidth_unit, self.bought_bandwidth(bought))
-            {
+            let (iops, bandwidth) = provisioned(range, bandwidths, size, bought);
+            if range.per_mib_s.is_none() {
+                usd += price::iops_price(&price.iops_month_usd, range.included, iops);
+            }
+            if let (Some(each), Some(unit)) = (price.bandwidth_month_usd, price.bandwidth_unit) {
                 let included = bandwidths.included.map_or(0, Bandwidth::get);
                 usd += each * bandwidth.get().saturating_sub(included) as f64 / unit.get() as f64;
             }
@@ -536,14 +408,28 @@ impl VolumeType {
     }
 }
 
-/// USD a month for `iops`, of which `included` cost nothing.
-fn iops_price(steps: &[IopsPriceStep], included: Option<Iops>, iops: Iops) -> f64 {
-    let mut priced = included.map_or(0, Iops::get);
-    let mut usd = 0.0;
-    for step in steps {
-        let up_to = step.up_to.map_or(iops.get(), |up_to| up_to.get().min(iops.get()));
-        usd += step.usd * up_to.saturating_sub(priced) as f64;
-        priced = priced.max(up_to);
+/// The IOPS and the bandwidth of a provisioned volume: what was bought, else the least that can be, or what follows.
+fn provisioned(range: &IopsRange, bandwidths: &BandwidthRange, size: Bytes, bought: &Provision) -> (Iops, Bandwidth) {
+    let least = range.included.unwrap_or(range.min).max(range.min_at(size));
+    let iops = bought.iops.unwrap_or(least);
+    if bandwidths.follows_iops {
+        return (iops, bandwidths.max_at(iops));
     }
-    usd
+    let least = bandwidths.included.max(bandwidths.min_for(size, iops));
+    let bandwidth = bought.bandwidth.or(least).unwrap_or(bandwidths.max_at(iops));
+    (range.following(bandwidth).unwrap_or(iops), bandwidth)
+}
+
+fn tier_credits(tier: &Tier) -> Vec<Credits> {
+    let Some(burst) = &tier.burst else { return Vec::new() };
+    let bucket = |unit, baseline_per_s: u64, burst_per_s: u64| {
+        let above = u128::from(burst_per_s.saturating_sub(baseline_per_s));
+        let bucket = u64::try_from(above * burst.time.0.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX);
+        Credits { unit, baseline_per_s, burst_per_s, bucket }
+    };
+    let both = [
+        bucket(CreditUnit::Operations, tier.iops.get(), burst.iops.get()),
+        bucket(CreditUnit::Bytes, tier.bandwidth.get(), burst.bandwidth.get()),
+    ];
+    both.into_iter().filter(Credits::are_any).collect()
 }

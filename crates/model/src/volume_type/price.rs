@@ -1,0 +1,104 @@
+//! Prices, and how rented time is billed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bandwidth, Iops, Span};
+
+/// What a volume costs by the month.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Price {
+    /// USD for a GiB; `None`: the price is that of the tier.
+    pub gib_month_usd: Option<f64>,
+    /// USD for each IOPS above the included ones, in steps (each prices what is above the step before). Empty: the
+    /// IOPS cost nothing.
+    #[serde(default)]
+    pub iops_month_usd: Vec<IopsPriceStep>,
+    /// USD for each `bandwidth_unit` above the included bandwidth; `None`: bandwidth costs nothing.
+    pub bandwidth_month_usd: Option<f64>,
+    /// What `bandwidth_month_usd` buys.
+    pub bandwidth_unit: Option<Bandwidth>,
+    /// USD for 10,000 transactions, billed besides; `None`: none are billed.
+    pub transactions_10k_usd: Option<f64>,
+    /// Where the prices come from.
+    #[serde(default)]
+    pub source: String,
+    /// Date of the source.
+    pub as_of: Option<String>,
+    /// How sure they are.
+    #[serde(default)]
+    pub confidence: String,
+}
+
+impl Price {
+    /// Whether every figure is a number that is not negative.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let steps = self.iops_month_usd.iter().map(|step| step.usd);
+        let others = [self.gib_month_usd, self.bandwidth_month_usd, self.transactions_10k_usd];
+        others.into_iter().flatten().chain(steps).all(|usd| usd.is_finite() && usd >= 0.0)
+    }
+}
+
+/// The price of a range of IOPS.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IopsPriceStep {
+    /// Up to this many; `None`: without end.
+    pub up_to: Option<Iops>,
+    /// USD a month for each.
+    pub usd: f64,
+}
+
+/// How rented time is billed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Billing {
+    /// Where the prices hold.
+    pub region: String,
+    /// Hours in the month that prices are for.
+    pub hours_per_month: u32,
+    /// Time is rounded up to a multiple of this; zero: not rounded.
+    pub granularity: Span,
+    /// Least time billed.
+    pub minimum: Span,
+    /// Where this comes from.
+    pub source: String,
+}
+
+impl Default for Billing {
+    fn default() -> Self {
+        Self {
+            region: String::new(),
+            hours_per_month: 730,
+            granularity: Span::default(),
+            minimum: Span::default(),
+            source: String::new(),
+        }
+    }
+}
+
+impl Billing {
+    /// The time that is billed for a rental.
+    #[must_use]
+    pub fn billed(&self, rented: Duration) -> Duration {
+        let granularity = self.granularity.0.as_nanos();
+        let nanoseconds = rented.max(self.minimum.0).as_nanos();
+        let rounded = if granularity == 0 { nanoseconds } else { nanoseconds.div_ceil(granularity) * granularity };
+        Duration::from_nanos(u64::try_from(rounded).unwrap_or(u64::MAX))
+    }
+}
+
+/// USD a month for `iops`, of which `included` cost nothing.
+pub(super) fn iops_price(steps: &[IopsPriceStep], included: Option<Iops>, iops: Iops) -> f64 {
+    let mut priced = included.map_or(0, Iops::get);
+    let mut usd = 0.0;
+    for step in steps {
+        let up_to = step.up_to.map_or(iops.get(), |up_to| up_to.get().min(iops.get()));
+        usd += step.usd * up_to.saturating_sub(priced) as f64;
+        priced = priced.max(up_to);
+    }
+    usd
+}
