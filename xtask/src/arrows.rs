@@ -9,12 +9,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cache", &["model"]),
     ("policy", &["model"]),
     ("planner", &["model", "policy"]),
+    ("mrc", &["model"]),
+    ("trace", &["model"]),
     ("provider", &["model"]),
     ("device", &["model"]),
     ("sim", &["model", "cache", "policy", "planner"]),
     ("daemon", &["model", "cache", "policy", "provider", "device"]),
-    ("cli", &["model", "cache", "policy", "planner", "provider", "device", "sim", "daemon"]),
-    ("fuzz", &["model", "cache", "planner", "provider", "device", "daemon"]),
+    ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "sim", "daemon"]),
+    ("fuzz", &["model", "cache", "planner", "trace", "provider", "device", "daemon"]),
     ("lab", &["model", "provider"]),
 ];
 

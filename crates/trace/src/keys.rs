@@ -1,0 +1,78 @@
+//! Cache keys of requests.
+
+use surgetank_model::Bytes;
+
+use crate::request::{Operation, Request};
+
+/// Which requests count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Only {
+    /// All of them.
+    #[default]
+    All,
+    /// What is known to read.
+    Reads,
+    /// What is known to write.
+    Writes,
+}
+
+/// Makes keys of requests: one of each request's address, or one of each block that it touches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Keys {
+    /// Split requests into blocks of this size; `None` takes a request for one key, its first byte.
+    pub block: Option<Bytes>,
+    /// Which requests count.
+    pub only: Only,
+}
+
+impl Keys {
+    /// Gives the keys of a request to `sink`.
+    #[inline]
+    pub fn of(&self, request: &Request, mut sink: impl FnMut(u64)) {
+        let counts = match self.only {
+            Only::All => true,
+            Only::Reads => request.operation == Operation::Read,
+            Only::Writes => request.operation == Operation::Write,
+        };
+        if !counts {
+            return;
+        }
+        // Disks are smaller than 2^48 bytes, so keys of different volumes differ. Volume 0 leaves keys as they are.
+        let volume = u64::from(request.volume) << 48;
+        match self.block.map(Bytes::get).filter(|size| *size > 0) {
+            None => sink(request.address ^ volume),
+            Some(size) => {
+                let last = request.address.saturating_add(request.length.get().max(1) - 1);
+                for block in request.address / size..=last / size {
+                    sink(block ^ volume);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_model::Instant;
+
+    use super::*;
+
+    fn keys(block: Option<u64>, volume: u32, address: u64, length: u64) -> Vec<u64> {
+        let request =
+            Request { time: Instant::ZERO, volume, address, length: Bytes::new(length), operation: Operation::Write };
+        let mut keys = Vec::new();
+        Keys { block: block.map(Bytes::new), only: Only::All }.of(&request, |key| keys.push(key));
+        Keys { block: block.map(Bytes::new), only: Only::Reads }.of(&request, |_| panic!("it is a write"));
+        keys
+    }
+
+    #[test]
+    fn requests_are_split_where_asked() {
+        assert_eq!(keys(None, 0, 4097, 10_000), [4097]);
+        assert_eq!(keys(Some(4096), 0, 4097, 10_000), [1, 2, 3]);
+        assert_eq!(keys(Some(4096), 0, 8192, 4096), [2]);
+        assert_eq!(keys(Some(4096), 0, 8192, 0), [2]);
+        assert_eq!(keys(Some(4096), 1, 8192, 1), [2 ^ 1 << 48]);
+        assert_eq!(keys(Some(512), 0, u64::MAX - 1, 1), [u64::MAX / 512]);
+    }
+}

@@ -1,0 +1,22 @@
+//! Block traces: what was read and written where, when, as other tools have recorded it.
+//!
+//! A [`Reader`] opens a file, maps it into memory or decompresses it on the fly, and gives its requests one by one to a
+//! closure that the parsers are compiled together with. Broken lines are counted, or end it (`strict`). [`Keys`] makes
+//! cache keys of requests, [`Series`] bytes per interval.
+
+mod error;
+mod format;
+mod keys;
+mod parse;
+mod reader;
+mod request;
+mod series;
+mod source;
+
+pub use error::TraceError;
+pub use format::Format;
+pub use keys::{Keys, Only};
+pub use parse::{Broken, Parser, Tally};
+pub use reader::{Options, Reader};
+pub use request::{Operation, Request};
+pub use series::{Sample, Series};
