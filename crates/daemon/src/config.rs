@@ -82,8 +82,10 @@ pub enum Backing {
 /// How a device is exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
-    /// A loop device if the machine and the rights allow one, else NBD.
+    /// A ublk device if the kernel has them, else a loop device if the machine and the rights allow one, else NBD.
     Auto,
+    /// A block device of the kernel's ublk driver.
+    Ublk,
     /// A file served by FUSE with a loop device over it.
     Fuse,
     /// An NBD server on a Unix socket.
@@ -350,14 +352,12 @@ fn check_backing(source: &Source, backing: &Spanned<String>) -> Result<Backing, 
 fn check_export(source: &Source, export: &Spanned<String>) -> Result<Export, ConfigError> {
     let message = match export.get_ref().as_str() {
         "auto" => return Ok(Export::Auto),
+        "ublk" => return Ok(Export::Ublk),
         "fuse" => return Ok(Export::Fuse),
         "nbd" => return Ok(Export::Nbd),
-        "ublk" => {
-            "the export \"ublk\" is not supported in this version: write \"fuse\", \"nbd\" or \"auto\"".to_owned()
-        }
-        other => match nearest(other, ["auto", "fuse", "nbd"].into_iter()) {
+        other => match nearest(other, ["auto", "ublk", "fuse", "nbd"].into_iter()) {
             Some(nearest) => format!("unknown export \"{other}\": did you mean \"{nearest}\"?"),
-            None => format!("unknown export \"{other}\": write \"auto\", \"fuse\" or \"nbd\""),
+            None => format!("unknown export \"{other}\": write \"auto\", \"ublk\", \"fuse\" or \"nbd\""),
         },
     };
     Err(source.at(Some(export.span()), message))
@@ -423,7 +423,7 @@ inactivity_delay = "30 s"
     fn every_mistake_is_placed_and_mended() {
         for (from, to, expected) in [
             ("\"33 MiB/s\"", "33", "s.toml:9:13: 33 has no unit"),
-            ("export = \"auto\"", "export = \"ublk\"", "s.toml:7:10: the export \"ublk\" is not supported"),
+            ("export = \"auto\"", "export = \"ublock\"", "s.toml:7:10: unknown export \"ublock\""),
             ("export = \"auto\"", "export = \"fsue\"", "s.toml:7:10: unknown export \"fsue\": did you mean \"fuse\"?"),
             ("= 0.30", "= 3.0", "s.toml:17:25: utilization_threshold is 3"),
             ("[device.data", "[device.\"a/b\"", "s.toml:5:9: the device name \"a/b\""),

@@ -356,6 +356,7 @@ impl Inner {
 
     fn not_served(&self, name: &str, reason: String) -> DeviceStatus {
         let export = match self.config.devices.get(name).map(|device| device.export) {
+            Some(Export::Ublk) => "ublk",
             Some(Export::Fuse) => "fuse",
             Some(Export::Nbd) => "nbd",
             Some(Export::Auto) | None => "auto",
@@ -397,7 +398,7 @@ impl Inner {
             Request::Resize { device } => {
                 let size = of_device(&device, Ask::Resize)?;
                 match self.with_device(&device, |running| running.export().grower())? {
-                    Some(handle) => handle.grown().map(|()| size).map_err(|error| error.to_string()),
+                    Some(grower) => grower.grown(size["size_bytes"].as_u64().unwrap_or(0)).map(|()| size),
                     None => Ok(size),
                 }
             }

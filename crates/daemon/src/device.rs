@@ -201,7 +201,7 @@ impl Starting<'_> {
         let size = Bytes::new(backing.size());
         self.begin_journal(&mut journal, store.record(), size)?;
         let engine = self.engine(&resume, &*backing);
-        let opened = fronts::open(self.name, self.config, self.run_directory, backing.size(), backing.logical_block())?;
+        let opened = fronts::open(self.name, self.config, self.place(), backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
         let provider = self.common.provider.clone().map(|provider| Patient::new(provider, ANSWER_PATIENCE));
@@ -241,6 +241,10 @@ impl Starting<'_> {
                 Err(error)
             }
         }
+    }
+
+    fn place(&self) -> fronts::Place<'_> {
+        fronts::Place { run_directory: self.run_directory, owner: &self.common.owner_id }
     }
 
     fn engine(&self, resume: &Resume, backing: &dyn Volume) -> Engine {

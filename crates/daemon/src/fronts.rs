@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use surgetank_device::Front;
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
-use surgetank_device::front::{self, FuseConfig, FuseFront, FuseHandle, reclaim};
+use surgetank_device::front::{
+    self, FuseConfig, FuseFront, FuseHandle, UblkConfig, UblkFront, UblkHandle, reclaim, ublk,
+};
 
 use crate::config::{DeviceConfig, Export};
 use crate::files;
@@ -22,7 +24,7 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(20);
 pub struct Opened {
     /// For the shard.
     pub front: Box<dyn Front>,
-    /// `fuse` or `nbd`.
+    /// `ublk`, `fuse` or `nbd`.
     pub kind: &'static str,
     /// To bring it up and down while the shard serves it.
     pub control: Control,
@@ -34,6 +36,39 @@ pub enum Control {
     Nbd(String),
     /// The kernel asks for data while the loop device comes and goes.
     Fuse(FuseHandle, Link),
+    /// The kernel asks for data while the ublk device comes and goes.
+    Ublk(UblkHandle, Link),
+}
+
+/// What an export needs to know of the daemon.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// Where links and sockets are made.
+    pub run_directory: &'a Path,
+    /// The state directory's random name.
+    pub owner: &'a str,
+}
+
+/// Lets an export's clients follow a device that has grown.
+pub enum Grower {
+    /// A loop device.
+    Fuse(FuseHandle),
+    /// A ublk device.
+    Ublk(UblkHandle),
+}
+
+impl Grower {
+    /// The device has `size` bytes.
+    ///
+    /// # Errors
+    /// One sentence with the mend.
+    pub fn grown(&self, size: u64) -> Result<(), String> {
+        match self {
+            Self::Fuse(handle) => handle.grown(),
+            Self::Ublk(handle) => handle.grown(size),
+        }
+        .map_err(|error| error.to_string())
+    }
 }
 
 /// Opens an export of `size` bytes.
@@ -43,22 +78,41 @@ pub enum Control {
 pub fn open(
     name: &str,
     config: &DeviceConfig,
-    run_directory: &Path,
+    place: Place<'_>,
     size: u64,
     logical_block: u32,
 ) -> Result<Opened, String> {
     let export = front::Export { name: name.to_owned(), size, logical_block };
     match config.export {
         Export::Nbd => nbd(export, config),
-        Export::Fuse => fuse(export, run_directory),
-        Export::Auto => match fuse_is_possible().and_then(|()| fuse(export.clone(), run_directory)) {
-            Ok(opened) => Ok(opened),
-            Err(why) => {
-                tracing::info!(device = name, why, "no loop device here: exporting over NBD");
-                nbd(export, config)
-            }
-        },
+        Export::Fuse => fuse(export, place),
+        Export::Ublk => ublk(export, place),
+        Export::Auto => best(export, config, place),
     }
+}
+
+/// The first export that this machine and these rights allow: ublk, fuse, NBD. A ublk device that an earlier daemon
+/// left is never passed over: somebody may have it mounted.
+fn best(export: front::Export, config: &DeviceConfig, place: Place<'_>) -> Result<Opened, String> {
+    let why = match ublk::possible() {
+        Ok(()) => return ublk(export, place),
+        Err(why) => why,
+    };
+    tracing::info!(device = export.name, %why, "no ublk here");
+    match fuse_is_possible().and_then(|()| fuse(export.clone(), place)) {
+        Ok(opened) => Ok(opened),
+        Err(why) => {
+            tracing::info!(device = export.name, why, "no loop device here: exporting over NBD");
+            nbd(export, config)
+        }
+    }
+}
+
+/// The name under which the kernel keeps a device for the next daemon: FNV-1a of the state directory's random name and
+/// the device's own.
+fn identity(owner: &str, device: &str) -> u64 {
+    let bytes = owner.bytes().chain([0]).chain(device.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)).max(1)
 }
 
 /// Whether this process may make loop devices and FUSE mounts, found out without making one.
@@ -100,12 +154,28 @@ fn nbd(export: front::Export, config: &DeviceConfig) -> Result<Opened, String> {
     Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address) })
 }
 
-fn fuse(export: front::Export, run_directory: &Path) -> Result<Opened, String> {
-    make_directory(run_directory)?;
+/// Our pages may be needed to write other pages back.
+fn lock_memory() {
     // Without the right to lock it works as well, unless memory is short.
     if let Err(error) = reclaim::lock_memory() {
         tracing::debug!(%error, "memory is not locked");
     }
+}
+
+fn ublk(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
+    make_directory(place.run_directory)?;
+    lock_memory();
+    let link = Link::new(place.run_directory, &export.name);
+    let config = UblkConfig { identity: identity(place.owner, &export.name), export };
+    let front = UblkFront::start(&config).map_err(|error| error.to_string())?;
+    let control = Control::Ublk(front.handle(), link);
+    Ok(Opened { front: Box::new(front), kind: "ublk", control })
+}
+
+fn fuse(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
+    let run_directory = place.run_directory;
+    make_directory(run_directory)?;
+    lock_memory();
     let config = FuseConfig { export, run_directory: run_directory.to_owned(), session_threads: 1 };
     let link = Link::new(run_directory, &config.export.name);
     let front = FuseFront::start(&config).map_err(|error| error.to_string())?;
@@ -119,59 +189,74 @@ impl Control {
     /// # Errors
     /// One sentence with the mend.
     pub fn address(&self) -> Result<String, String> {
-        match self {
-            Self::Nbd(address) => Ok(address.clone()),
-            Self::Fuse(handle, link) => {
-                let device = handle.wait_ready(SET_UP_PATIENCE).map_err(|error| error.to_string())?;
-                if let Err(error) = link.point_to(&device) {
-                    tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
-                }
-                Ok(device.display().to_string())
-            }
+        let (device, link) = match self {
+            Self::Nbd(address) => return Ok(address.clone()),
+            Self::Fuse(handle, link) => (handle.wait_ready(SET_UP_PATIENCE), link),
+            Self::Ublk(handle, link) => (handle.wait_ready(SET_UP_PATIENCE), link),
+        };
+        let device = device.map_err(|error| error.to_string())?;
+        if let Err(error) = link.point_to(&device) {
+            tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
         }
+        Ok(device.display().to_string())
     }
 
     /// What lets the export's clients follow a device that has grown, if they need to be told.
     #[must_use]
-    pub fn grower(&self) -> Option<FuseHandle> {
+    pub fn grower(&self) -> Option<Grower> {
         match self {
             Self::Nbd(_) => None,
-            Self::Fuse(handle, _) => Some(handle.clone()),
+            Self::Fuse(handle, _) => Some(Grower::Fuse(handle.clone())),
+            Self::Ublk(handle, _) => Some(Grower::Ublk(handle.clone())),
         }
     }
 
-    /// Whether taking the export down now disturbs nobody. NBD clients connect again.
+    /// Whether taking the export down now disturbs nobody. NBD clients connect again, and a ublk device waits for the
+    /// next daemon.
     ///
     /// # Errors
     /// Who uses it.
     pub fn unused(&self) -> Result<(), String> {
         match self {
-            Self::Nbd(_) => Ok(()),
+            Self::Nbd(_) | Self::Ublk(..) => Ok(()),
             Self::Fuse(handle, _) => handle.unused().map_err(|error| error.to_string()),
         }
     }
 
-    /// Takes the export down while the front is served. A device that is in use is waited for; then what the file
-    /// systems have not written yet is written, and the device ends under them.
+    /// Takes the export down while the front is served. A loop device that is in use is waited for; then what the file
+    /// systems have not written yet is written, and the device ends under them. A ublk device that is in use stays: its
+    /// input/output waits for the next daemon.
     pub fn close(&self, device: &str) {
-        let Self::Fuse(handle, link) = self else { return };
-        link.remove();
-        let give_up = Instant::now() + CLOSE_PATIENCE;
-        let mut told = false;
-        while let Err(error) = handle.close() {
-            if !told {
-                tracing::warn!(device, %error, "waiting for the users of the device");
-                told = true;
+        match self {
+            Self::Nbd(_) => {}
+            Self::Ublk(handle, link) => match handle.close() {
+                Ok(()) => link.remove(),
+                Err(error) => tracing::warn!(device, %error, "the device waits for the next daemon"),
+            },
+            Self::Fuse(handle, link) => {
+                link.remove();
+                close_fuse(handle, device);
             }
-            if Instant::now() >= give_up {
-                tracing::error!(device, %error, "the device ends while it is in use");
-                if let Ok(path) = handle.wait_ready(Duration::ZERO) {
-                    write_back(&path);
-                }
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(200));
         }
+    }
+}
+
+fn close_fuse(handle: &FuseHandle, device: &str) {
+    let give_up = Instant::now() + CLOSE_PATIENCE;
+    let mut told = false;
+    while let Err(error) = handle.close() {
+        if !told {
+            tracing::warn!(device, %error, "waiting for the users of the device");
+            told = true;
+        }
+        if Instant::now() >= give_up {
+            tracing::error!(device, %error, "the device ends while it is in use");
+            if let Ok(path) = handle.wait_ready(Duration::ZERO) {
+                write_back(&path);
+            }
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
 

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Alignment that O_DIRECT asks for on every device we know, in bytes.
 pub const ALIGNMENT: usize = 4096;
@@ -14,13 +15,15 @@ pub const ALIGNMENT: usize = 4096;
 /// The kernel may read or write the memory while an I/O is in flight, so ordinary references are handed out only
 /// where the caller is alone ([`Buffer::unique`]) or promises it ([`Buffer::bytes`]).
 #[derive(Clone, Debug)]
-pub struct Buffer(Arc<Allocation>);
+pub struct Buffer {
+    memory: Arc<Allocation>,
+    length: usize,
+}
 
 #[derive(Debug)]
 struct Allocation {
     start: NonNull<u8>,
     layout: Layout,
-    length: usize,
     /// Where the memory goes when the last handle is dropped; dangling for memory of no pool.
     pool: Weak<Classes>,
 }
@@ -37,18 +40,38 @@ impl Drop for Allocation {
         {
             return;
         }
-        // SAFETY: `start` came from `alloc_zeroed` with this layout and is freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        free(self.start, self.layout);
     }
 }
+
+/// Memory of this size and more is mapped: its pages exist once they are used, and go when it is freed.
+const MAPPED_LEAST: usize = 256 << 10;
 
 /// Zeroed pages; `length` is not zero.
 fn allocate(length: usize) -> (NonNull<u8>, Layout) {
     let layout = Layout::from_size_align(length, ALIGNMENT).expect("I/O buffers are far below isize::MAX");
     assert!(layout.size() > 0, "an allocation of no bytes");
+    if layout.size() >= MAPPED_LEAST {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), layout.size(), protection, MapFlags::PRIVATE) };
+        let start = mapped.ok().and_then(|start| NonNull::new(start.cast()));
+        return (start.unwrap_or_else(|| handle_alloc_error(layout)), layout);
+    }
     // SAFETY: the layout has a non-zero size.
     let start = unsafe { alloc_zeroed(layout) };
     (NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout)
+}
+
+/// Gives back what `allocate` gave.
+fn free(start: NonNull<u8>, layout: Layout) {
+    if layout.size() >= MAPPED_LEAST {
+        // SAFETY: `allocate` mapped memory of this size, and it is unmapped once.
+        let _ = unsafe { munmap(start.as_ptr().cast(), layout.size()) };
+    } else {
+        // SAFETY: `start` came from `alloc_zeroed` with this layout and is freed once.
+        unsafe { dealloc(start.as_ptr(), layout) }
+    }
 }
 
 impl Buffer {
@@ -56,32 +79,41 @@ impl Buffer {
     #[must_use]
     pub fn zeroed(length: usize) -> Self {
         let (start, layout) = allocate(length.max(1).next_multiple_of(ALIGNMENT));
-        Self(Arc::new(Allocation { start, layout, length, pool: Weak::new() }))
+        Self { memory: Arc::new(Allocation { start, layout, pool: Weak::new() }), length }
     }
 
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.length
+        self.length
+    }
+
+    /// Makes this handle speak of the first `length` bytes of the memory.
+    ///
+    /// # Panics
+    /// If the memory has fewer.
+    pub fn set_len(&mut self, length: usize) {
+        assert!(length <= self.memory.layout.size(), "more bytes than the memory has");
+        self.length = length;
     }
 
     /// Whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.length == 0
+        self.length == 0
     }
 
     /// The address of the first byte, for I/O.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.0.start.as_ptr()
+        self.memory.start.as_ptr()
     }
 
     /// The memory, if this is the only handle on it (so no I/O is in flight).
     pub fn unique(&mut self) -> Option<&mut [u8]> {
-        let allocation = Arc::get_mut(&mut self.0)?;
+        let allocation = Arc::get_mut(&mut self.memory)?;
         // SAFETY: the only handle is borrowed mutably; the allocation has `length` initialised bytes.
-        Some(unsafe { std::slice::from_raw_parts_mut(allocation.start.as_ptr(), allocation.length) })
+        Some(unsafe { std::slice::from_raw_parts_mut(allocation.start.as_ptr(), self.length) })
     }
 
     /// The memory.
@@ -91,7 +123,7 @@ impl Buffer {
     #[must_use]
     pub unsafe fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation has `length` initialised bytes; the caller rules out writers.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.0.length) }
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.length) }
     }
 
     /// A range of this buffer as a handle that keeps it alive.
@@ -212,8 +244,7 @@ impl Drop for Classes {
         for (class, pages) in (CLASS_FIRST..).zip(&self.0) {
             let layout = Layout::from_size_align(1 << class, ALIGNMENT).expect("it was allocated with this layout");
             while let Some(Pages(start)) = pages.pop() {
-                // SAFETY: memory of this class was allocated with this layout, and the pool owned it.
-                unsafe { dealloc(start.as_ptr(), layout) }
+                free(start, layout);
             }
         }
     }
@@ -242,7 +273,7 @@ impl BufferPool {
             }
             None => allocate(size),
         };
-        Buffer(Arc::new(Allocation { start, layout, length, pool: Arc::downgrade(&self.0) }))
+        Buffer { memory: Arc::new(Allocation { start, layout, pool: Arc::downgrade(&self.0) }), length }
     }
 
     /// Bytes that wait for a user.
@@ -255,6 +286,18 @@ impl BufferPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_handle_speaks_of_as_much_as_it_is_told() {
+        let mut buffer = Buffer::zeroed(MAPPED_LEAST);
+        buffer.set_len(512);
+        assert_eq!(buffer.unique().map(|bytes| bytes.len()), Some(512));
+        let other = buffer.clone();
+        buffer.set_len(MAPPED_LEAST);
+        assert_eq!((other.len(), buffer.len(), buffer.unique().is_some()), (512, MAPPED_LEAST, false));
+        drop(other);
+        assert!(buffer.unique().is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)));
+    }
 
     #[test]
     fn the_pool_recycles_on_the_last_drop_and_is_bounded() {

@@ -1,4 +1,4 @@
-//! The front interface: how an elastic device is exported (fuse + loop, nbd; ublk has its place here).
+//! The front interface: how an elastic device is exported (ublk, fuse + loop, nbd).
 //!
 //! Everything of a front runs on the thread that owns the device, without blocking; only what the kernel forces to
 //! be a thread of its own (a fuse session, the set-up of a loop device) is one.
@@ -10,10 +10,13 @@ use crate::buffer::Buffer;
 pub mod fuse;
 pub mod nbd;
 pub mod reclaim;
+pub mod ublk;
+mod users;
 mod wake;
 
 pub use fuse::{FuseConfig, FuseFront, FuseHandle};
 pub use nbd::{NbdConfig, NbdFront};
+pub use ublk::{UblkConfig, UblkFront, UblkHandle};
 
 /// Names a submission within its front, from `receive` to `reply`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +56,7 @@ pub trait Front: Send {
     fn address(&self) -> String;
 
     /// The device has grown to `size` bytes, a multiple of its logical block. NBD clients see it when they connect
-    /// anew, the loop device after [`FuseHandle::grown`].
+    /// anew, the loop device after [`FuseHandle::grown`], the ublk device after [`UblkHandle::grown`].
     fn set_size(&mut self, size: u64);
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::front::FrontError;
+use crate::front::{FrontError, users};
 
 // ioctls and flags of linux/loop.h.
 const LOOP_SET_FD: libc::Ioctl = 0x4c00;
@@ -221,37 +221,8 @@ impl LoopDevice {
         FrontError(format!("{} is in use by {who}; unmount or close it first", shown.display()))
     }
 
-    /// Who uses the device: mounts, swap, devices on top of it, other processes.
     fn users(&self) -> Vec<String> {
-        let mut users = Vec::new();
-        let number = format!("{LOOP_MAJOR}:{}", self.number);
-        for line in fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines() {
-            let fields: Vec<&str> = line.split(' ').collect();
-            if fields.get(2) == Some(&number.as_str()) {
-                users.push(format!("the mount {}", fields.get(4).unwrap_or(&"?")));
-            }
-        }
-        let path = self.path();
-        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        if swaps.lines().any(|line| line.split_whitespace().next() == path.to_str()) {
-            users.push("swap".into());
-        }
-        for holder in fs::read_dir(self.sysfs("holders")).into_iter().flatten().flatten() {
-            users.push(format!("/dev/{}", holder.file_name().to_string_lossy()));
-        }
-        let own = std::process::id().to_string();
-        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let name = process.file_name().to_string_lossy().into_owned();
-            if name == own || !name.bytes().all(|byte| byte.is_ascii_digit()) {
-                continue;
-            }
-            let mut open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-            if open.any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == path)) {
-                let command = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-                users.push(format!("process {name} ({})", command.trim()));
-            }
-        }
-        users
+        users::of(&self.path(), &PathBuf::from(format!("/sys/block/loop{}", self.number)))
     }
 
     /// The devices whose file is `file`.

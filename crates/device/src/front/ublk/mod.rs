@@ -1,0 +1,481 @@
+//! The ublk export: a `/dev/ublkbN` of the kernel's own ublk driver, the fastest of the exports.
+//!
+//! The thread that owns the device serves the driver's queue itself, through an io_uring whose descriptor is the
+//! front's: no other thread takes part in a request. Set-up and teardown wait for requests to be served (a new disk is
+//! searched for partitions), so they run on other threads, as for fuse.
+//!
+//! A device outlives its server: while nobody serves it, its I/O waits. A daemon that was killed or replaced leaves it
+//! so, and the next one, which finds it by the identity that the driver keeps with it, takes it over under whatever is
+//! mounted on it; requests that were in hand come again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use self::abi::{DeviceInfo, DeviceState, Features, Parameters};
+use self::control::Control;
+use self::queue::Queue;
+use self::takeover::Found;
+use super::{Export, Front, FrontError, Submission, Token, users};
+use crate::buffer::Buffer;
+
+mod abi;
+mod control;
+mod queue;
+mod tags;
+mod takeover;
+mod translate;
+
+/// Requests in hand, at most.
+const DEPTH: u16 = 128;
+/// Bytes of one read or write, at most; every tag has that much address space.
+const IO_BYTES_MAX: u32 = 512 << 10;
+/// How long a device is waited for whose last server is dying.
+const DYING_PATIENCE: Duration = Duration::from_secs(60);
+const DYING_PAUSE: Duration = Duration::from_millis(10);
+/// How long the kernel may take to bring the device up.
+const UP_PATIENCE: Duration = Duration::from_secs(50);
+
+/// What is exported.
+#[derive(Clone, Debug)]
+pub struct UblkConfig {
+    /// The device.
+    pub export: Export,
+    /// Names the device among all ublk devices of the machine, so that a later daemon finds it: the same for every
+    /// start, different from any other device's. Not 0.
+    pub identity: u64,
+}
+
+/// Where the export stands.
+#[derive(Clone, Debug)]
+enum State {
+    Starting,
+    Ready,
+    Failed(FrontError),
+    Closed,
+}
+
+/// What the front, its handles and its threads share.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    block: BlockDevice,
+    features: Features,
+    state: Mutex<State>,
+    changed: Condvar,
+    closing: Mutex<()>,
+    set_up: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The ublk export. Dropping it without [`UblkHandle::close`] leaves the device to the next server.
+pub struct UblkFront {
+    shared: Arc<Shared>,
+    export: Export,
+    queue: Queue,
+    broken: bool,
+}
+
+/// Waits for the export and closes it, from any thread but the one that serves it.
+#[derive(Clone, Debug)]
+pub struct UblkHandle(Arc<Shared>);
+
+/// How a device comes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    New,
+    TakeOver,
+}
+
+/// Whether this machine has a ublk driver that can do what is needed, and we may use it.
+///
+/// # Errors
+/// Why not.
+pub fn possible() -> Result<(), FrontError> {
+    Control::open().map(|_| ())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl UblkFront {
+    /// Takes over the device of this identity if an earlier daemon left one, else makes one. It comes up on a thread
+    /// of its own: serve the front at once, and ask [`UblkHandle::wait_ready`] for the device.
+    ///
+    /// # Errors
+    /// There is no driver that can do what is needed, or the device is served by a living process, or is in use with
+    /// another geometry.
+    pub fn start(config: &UblkConfig) -> Result<Self, FrontError> {
+        let (control, features) = Control::open()?;
+        let (way, info) = match take_over(&control, config)? {
+            Some(info) => (Way::TakeOver, info),
+            None => (Way::New, add(&control, config)?),
+        };
+        let opened = open_character_device(info.device)
+            .and_then(|device| Queue::new(device, info.depth, info.io_bytes_max))
+            .map_err(|error| cannot("serve", info.device, error));
+        let queue = match opened {
+            Ok(queue) => queue,
+            Err(error) => {
+                if way == Way::New {
+                    let _ = control.delete(info.device);
+                }
+                return Err(error);
+            }
+        };
+        let shared = Arc::new(Shared {
+            name: config.export.name.clone(),
+            block: BlockDevice(info.device),
+            features,
+            state: Mutex::new(State::Starting),
+            changed: Condvar::new(),
+            closing: Mutex::new(()),
+            set_up: Mutex::new(None),
+        });
+        let front = Self { shared: Arc::clone(&shared), export: config.export.clone(), queue, broken: false };
+        let (for_set_up, size) = (Arc::clone(&shared), config.export.size);
+        let set_up = std::thread::Builder::new().name("ublk-set-up".into()).spawn(move || {
+            let state = match for_set_up.bring_up(&control, way, size) {
+                Ok(()) => State::Ready,
+                Err(error) => State::Failed(error),
+            };
+            *lock(&for_set_up.state) = state;
+            for_set_up.changed.notify_all();
+        });
+        let failed = |error| FrontError::new("cannot start a thread", error, "raise the limit on threads");
+        *lock(&shared.set_up) = Some(set_up.map_err(failed)?);
+        Ok(front)
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn handle(&self) -> UblkHandle {
+        UblkHandle(Arc::clone(&self.shared))
+    }
+
+    /// What the kernel refuses now it will refuse again: the device stays for the next server.
+    fn served(&mut self, result: io::Result<()>) {
+        if let Err(error) = result
+            && !std::mem::replace(&mut self.broken, true)
+        {
+            tracing::error!(device = self.export.name, %error, "the ublk queue cannot be served");
+        }
+    }
+}
+
+impl Shared {
+    fn bring_up(&self, control: &Control, way: Way, size: u64) -> Result<(), FrontError> {
+        let device = self.block.0;
+        match way {
+            Way::New => {
+                if let Err(error) = control.start(device, UP_PATIENCE) {
+                    let _ = control.delete(device);
+                    return Err(cannot("start", device, error));
+                }
+            }
+            Way::TakeOver => {
+                control.end_recovery(device, UP_PATIENCE).map_err(|error| cannot("take over", device, error))?;
+                tracing::info!(device = self.name, path = %self.block.path().display(), "took the device over");
+                self.follow_size(control, size);
+            }
+        }
+        self.block.tune();
+        self.block.make_node();
+        Ok(())
+    }
+
+    /// A device that is taken over follows a backing volume that has grown meanwhile, if the kernel can do that.
+    fn follow_size(&self, control: &Control, size: u64) {
+        let device = self.block.0;
+        let Ok(parameters) = control.parameters(device) else { return };
+        if parameters.size == size {
+            return;
+        }
+        match self.features.has(Features::UPDATE_SIZE) {
+            true => {
+                if let Err(error) = control.update_size(device, size) {
+                    tracing::warn!(device = self.name, %error, "the device keeps its old size");
+                }
+            }
+            false => tracing::warn!(device = self.name, "the device keeps its old size: {CANNOT_GROW}"),
+        }
+    }
+}
+
+const CANNOT_GROW: &str = "this kernel cannot resize a ublk device in use (Linux 6.16 can); stop the daemon while \
+                           nobody uses the device and start it again";
+
+impl UblkHandle {
+    /// The block device's path once it is up. The front must be served meanwhile.
+    ///
+    /// # Errors
+    /// If it did not come up, the export is closed, or `timeout` has passed.
+    pub fn wait_ready(&self, timeout: Duration) -> Result<PathBuf, FrontError> {
+        let state = lock(&self.0.state);
+        let waited = self.0.changed.wait_timeout_while(state, timeout, |state| matches!(state, State::Starting));
+        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
+            State::Ready => Ok(self.0.block.path()),
+            State::Failed(error) => Err(error.clone()),
+            State::Closed => Err(FrontError("the export is closed; start it again".into())),
+            State::Starting => Err(FrontError(
+                "the ublk device did not come up in time; see whether the device is served and the machine overloaded"
+                    .into(),
+            )),
+        }
+    }
+
+    /// Lets the block device follow the front's size, in bytes.
+    ///
+    /// # Errors
+    /// If the kernel cannot, or the export is not up.
+    pub fn grown(&self, size: u64) -> Result<(), FrontError> {
+        if !matches!(&*lock(&self.0.state), State::Ready) {
+            return Err(FrontError("the export is not up; start it again".into()));
+        }
+        if !self.0.features.has(Features::UPDATE_SIZE) {
+            return Err(FrontError(CANNOT_GROW.into()));
+        }
+        let (control, _) = Control::open()?;
+        control.update_size(self.0.block.0, size).map_err(|error| cannot("resize", self.0.block.0, error))
+    }
+
+    /// Who uses the device.
+    #[must_use]
+    pub fn users(&self) -> Vec<String> {
+        match &*lock(&self.0.state) {
+            State::Ready => self.0.block.users(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes the block device away and deletes it. Its page cache is written first, so the front must be served until
+    /// this returns; then drop it.
+    ///
+    /// # Errors
+    /// If the device is in use (the error says by whom); then everything stays as it is, and dropping the front leaves
+    /// the device to the next server.
+    pub fn close(&self) -> Result<(), FrontError> {
+        if let Some(set_up) = lock(&self.0.set_up).take() {
+            let _ = set_up.join();
+        }
+        let _only_one = lock(&self.0.closing);
+        if !matches!(&*lock(&self.0.state), State::Ready) {
+            return Ok(());
+        }
+        let (control, _) = Control::open()?;
+        self.0.block.remove(&control)?;
+        *lock(&self.0.state) = State::Closed;
+        Ok(())
+    }
+}
+
+impl Drop for UblkFront {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared.state);
+        if matches!(&*state, State::Closed) {
+            return;
+        }
+        // The kernel takes the queue's commands back in its own time, and may copy to their memory until then.
+        self.queue.keep_memory();
+        *state = State::Closed;
+    }
+}
+
+impl Front for UblkFront {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.queue.descriptor()
+    }
+
+    fn receive(&mut self, budget: usize, sink: &mut Vec<Submission>) {
+        if !self.broken {
+            let result = self.queue.receive(&self.export, budget, sink);
+            self.served(result);
+        }
+    }
+
+    fn reply(&mut self, token: Token, result: Result<(), i32>, buffer: Option<Buffer>) {
+        // Not for the application: the next server gets the request again.
+        if result != Err(libc::ESHUTDOWN) {
+            self.queue.reply(token, result, buffer);
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.broken {
+            let result = self.queue.submit();
+            self.served(result);
+        }
+    }
+
+    /// Empty until the block device is up.
+    fn address(&self) -> String {
+        match &*lock(&self.shared.state) {
+            State::Ready => self.shared.block.path().display().to_string(),
+            _ => String::new(),
+        }
+    }
+
+    fn set_size(&mut self, size: u64) {
+        self.export.size = size;
+    }
+}
+
+/// A block device, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BlockDevice(u32);
+
+impl BlockDevice {
+    fn path(self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkb{}", self.0))
+    }
+
+    fn sysfs(self) -> PathBuf {
+        PathBuf::from(format!("/sys/block/ublkb{}", self.0))
+    }
+
+    fn users(self) -> Vec<String> {
+        users::of(&self.path(), &self.sysfs())
+    }
+
+    /// No scheduler: the engine has its own order. And one tag that the block layer does not use: before Linux 6.15 a
+    /// dead server is noticed only by a tag that it had not taken.
+    fn tune(self) {
+        for (name, value) in [("scheduler", "none".to_owned()), ("nr_requests", (DEPTH - 1).to_string())] {
+            let path = self.sysfs().join("queue").join(name);
+            if let Err(error) = fs::write(&path, value) {
+                tracing::debug!(path = %path.display(), %error, "not set");
+            }
+        }
+    }
+
+    /// Containers have no udev to make the node.
+    fn make_node(self) {
+        let exists = fs::metadata(self.path()).is_ok_and(|metadata| metadata.file_type().is_block_device());
+        if !exists {
+            make_node(&self.path(), &self.sysfs().join("dev"), rustix::fs::FileType::BlockDevice);
+        }
+    }
+
+    fn busy(self, users: &[String]) -> FrontError {
+        let who = if users.is_empty() { "something not visible from here".to_owned() } else { users.join(", ") };
+        FrontError(format!("{} is in use by {who}; unmount or close it first", self.path().display()))
+    }
+
+    /// Stops and deletes a device that is served, if nobody uses it. The driver fails what is written after the stop,
+    /// so the page cache is written before.
+    fn remove(self, control: &Control) -> Result<(), FrontError> {
+        let path = self.path();
+        let exclusively = OpenOptions::new().read(true).write(true).custom_flags(libc::O_EXCL).open(&path);
+        let opened = match exclusively {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(self.busy(&self.users())),
+            result => result
+                .map_err(|error| FrontError::new(&format!("cannot open {}", path.display()), error, "run as root"))?,
+        };
+        let users = self.users();
+        if !users.is_empty() {
+            return Err(self.busy(&users));
+        }
+        opened.sync_all().map_err(|error| cannot("write back", self.0, error))?;
+        control.stop(self.0).map_err(|error| cannot("stop", self.0, error))?;
+        drop(opened);
+        control.delete(self.0).map_err(|error| cannot("delete", self.0, error))
+    }
+}
+
+fn cannot(what: &str, device: u32, error: io::Error) -> FrontError {
+    let what = format!("cannot {what} the ublk device {device}");
+    FrontError::new(&what, error, "see the kernel's log, or export with fuse or nbd")
+}
+
+/// Adds a device of our identity.
+fn add(control: &Control, config: &UblkConfig) -> Result<DeviceInfo, FrontError> {
+    let wanted = DeviceInfo {
+        queues: 1,
+        depth: DEPTH,
+        state: DeviceState::Dead,
+        io_bytes_max: IO_BYTES_MAX,
+        device: abi::ANY_DEVICE,
+        server: -1,
+        features: Features::USER_RECOVERY.and(Features::RECOVERY_REISSUE).and(Features::IOCTL_ENCODE),
+        identity: config.identity,
+    };
+    let failed =
+        |error| FrontError::new("cannot add a ublk device", error, "see the kernel's log, or export with fuse or nbd");
+    let info = control.add(&wanted).map_err(failed)?;
+    let Export { size, logical_block, .. } = config.export;
+    let parameters = Parameters { size, logical_block, io_bytes_max: info.io_bytes_max };
+    control.set_parameters(info.device, &parameters).map_err(|error| {
+        let _ = control.delete(info.device);
+        failed(error)
+    })?;
+    Ok(info)
+}
+
+/// Looks for the device that an earlier daemon left, and makes it ready for us.
+fn take_over(control: &Control, config: &UblkConfig) -> Result<Option<DeviceInfo>, FrontError> {
+    let give_up = Instant::now() + DYING_PATIENCE;
+    loop {
+        let ours = |device| control.info(device).ok().filter(|info| info.identity == config.identity);
+        let Some(info) = control::devices().into_iter().find_map(ours) else { return Ok(None) };
+        let block = BlockDevice(info.device);
+        let parameters = control.parameters(info.device).ok();
+        match takeover::decide(&info, parameters.as_ref(), &config.export) {
+            Found::TakeOver => match control.start_recovery(info.device) {
+                // EINVAL: an earlier daemon had begun and was killed before it served the queue.
+                Err(error) if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EINVAL)) => {
+                    return Err(cannot("take over", info.device, error));
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                _ => return Ok(Some(info)),
+            },
+            Found::Wait => {}
+            Found::Delete => {
+                tracing::warn!(device = config.export.name, number = info.device, "deleting what a killed daemon left");
+                control.delete(info.device).map_err(|error| cannot("delete", info.device, error))?;
+            }
+            Found::Replace => {
+                let users = block.users();
+                if !users.is_empty() {
+                    let busy = block.busy(&users);
+                    return Err(FrontError(format!("the device has changed its size or block since; {busy}")));
+                }
+                control.stop(info.device).map_err(|error| cannot("stop", info.device, error))?;
+                control.delete(info.device).map_err(|error| cannot("delete", info.device, error))?;
+            }
+        }
+        if Instant::now() >= give_up {
+            return Err(FrontError(format!(
+                "{} is still served by process {}; stop it first",
+                block.path().display(),
+                info.server
+            )));
+        }
+        sleep(DYING_PAUSE);
+    }
+}
+
+/// Opens a device's character file. A dying server may hold it for a moment.
+fn open_character_device(device: u32) -> io::Result<File> {
+    let path = PathBuf::from(format!("/dev/ublkc{device}"));
+    if !path.exists() {
+        let number = PathBuf::from(format!("/sys/class/ublk-char/ublkc{device}/dev"));
+        make_node(&path, &number, rustix::fs::FileType::CharacterDevice);
+    }
+    OpenOptions::new().read(true).write(true).open(&path)
+}
+
+/// Makes a device's node from its number in sysfs, where nothing else does.
+fn make_node(path: &Path, number: &Path, kind: rustix::fs::FileType) {
+    let text = fs::read_to_string(number).unwrap_or_default();
+    let parsed =
+        text.trim().split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    if let Some((major, minor)) = parsed {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let _ = rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, rustix::fs::makedev(major, minor));
+    }
+}
