@@ -4,6 +4,7 @@
 //! - [`step`]: the contract with the driver (the daemon's reconciler or the simulator);
 //! - [`elastic`]: the controller of one elastic device (`paper` and `adaptive`);
 //! - [`sizing`]: how large the next caching volume is;
+//! - [`forecast`]: when the next burst comes;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
 //! - [`file`]: the `[policy]` section of configuration files.
@@ -14,6 +15,7 @@ pub mod backoff;
 pub mod budget;
 pub mod elastic;
 pub mod file;
+pub mod forecast;
 pub mod sizing;
 pub mod step;
 

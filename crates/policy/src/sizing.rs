@@ -13,6 +13,8 @@ pub struct Usage {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// Bytes written before it was attached, if the next boost is expected to be in time for them; else zero.
+    pub missed: Bytes,
 }
 
 /// What a size may be.
@@ -47,6 +49,7 @@ pub fn paper_next_size(usage: &Usage, grain: Bytes) -> Bytes {
 
 /// The papers' rule for a split boost. Differs where the papers' assumptions do:
 /// - what was spilled would, with a larger cache, have been split as well: only its share Bc/(Bb+Bc) needs room;
+/// - as much of what was written before the cache was there, if next time it will be;
 /// - the high water is in usable bytes, a size is not: the log's overhead, as seen in this boost, is added;
 /// - a boost that absorbed nothing (the burst ended before it was attached) teaches nothing.
 #[must_use]
@@ -67,7 +70,11 @@ pub fn split_next_size(usage: &Usage, grain: Bytes, backing: Bandwidth, caching:
     };
     let adjusted =
         Usage { high_water: volume_for(usage.high_water), evicted: volume_for(share(usage.evicted)), ..*usage };
-    paper_next_size(&adjusted, grain)
+    let missed = volume_for(share(usage.missed)).get();
+    let in_use = if usage.evicted > Bytes::ZERO { usage.size } else { adjusted.high_water };
+    let needed = in_use.get().saturating_add(adjusted.evicted.get()).saturating_add(missed);
+    let next = paper_next_size(&adjusted, grain);
+    if missed > 0 { next.max(Bytes::new(needed).round_up(Bytes::new(grain.get().max(1)))) } else { next }
 }
 
 /// `bytes` × `by` / `of`, rounded up.
@@ -85,7 +92,13 @@ mod tests {
     }
 
     fn usage(size: u64, high_water: u64, evicted: u64) -> Usage {
-        Usage { size: gib(size), usable: gib(size), high_water: gib(high_water), evicted: gib(evicted) }
+        Usage {
+            size: gib(size),
+            usable: gib(size),
+            high_water: gib(high_water),
+            evicted: gib(evicted),
+            missed: Bytes::ZERO,
+        }
     }
 
     #[test]
@@ -104,6 +117,9 @@ mod tests {
         let (grain, slow, fast) = (Bytes::from_gib(1), Bandwidth::from_mib_s(32), Bandwidth::from_mib_s(96));
         assert_eq!(split_next_size(&usage(40, 40, 40), grain, slow, fast), Bytes::from_gib(7));
         assert_eq!(split_next_size(&usage(100, 0, 0), grain, slow, fast), Bytes::from_gib(10));
+        let late = |missed| Usage { missed: gib(missed), ..usage(40, 29, 0) };
+        assert_eq!(split_next_size(&late(0), grain, slow, fast), Bytes::from_gib(3));
+        assert_eq!(split_next_size(&late(4), grain, slow, fast), Bytes::from_gib(4));
         let overhead = Usage { usable: gib(95), ..usage(100, 58, 0) };
         assert_eq!(split_next_size(&overhead, grain, slow, fast), Bytes::from_gib(7));
     }

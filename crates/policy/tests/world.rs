@@ -33,6 +33,12 @@ struct Plan {
     budget_agbs_hour: Option<f64>,
 }
 
+impl Plan {
+    fn forecasts(&self) -> bool {
+        self.adaptive && self.seed.is_multiple_of(4)
+    }
+}
+
 /// What really exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Real {
@@ -83,6 +89,7 @@ impl World {
         config.inactivity_delay = Duration::from_secs(5);
         config.boost_interval_min = Duration::from_secs(plan.interval_s);
         config.budget = Budget { agbs_per_hour: plan.budget_agbs_hour, ..Budget::default() };
+        config.forecast = plan.forecasts();
         config.seed = plan.seed;
         config.validate().unwrap();
         Self {
@@ -179,7 +186,8 @@ impl World {
         match step {
             Step::Create { size } => {
                 assert!(!self.owed, "the last volume was not deleted");
-                assert!(self.hot_before || std::mem::take(&mut self.hinted), "a boost below the threshold");
+                let wanted = self.hot_before || std::mem::take(&mut self.hinted) || self.plan.forecasts();
+                assert!(wanted, "a boost below the threshold");
                 let interval = Duration::from_secs(self.plan.interval_s);
                 let early = self.boosts.last().is_some_and(|last| self.now.since(*last) < interval);
                 assert!(!early || self.plan.hints > 0.0, "boosts too close");

@@ -1,5 +1,7 @@
 //! The what-if simulation: the papers' applications, and the fluid model against the block world.
 
+#![allow(clippy::print_stdout, reason = "what came out, for those who look")]
+
 use std::time::Duration;
 
 use surgetank_cache::ReadFill;
@@ -107,6 +109,23 @@ fn the_papers_controller_takes_what_they_measured() {
     }
 }
 
+/// Ours beats what it is paid to be compared with: a fast volume of the backing volume's size, at a third of its cost.
+#[test]
+fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
+    for phases in [checkpoints(1100, 5, 4, 3), checkpoints(1380, 4, 3, 3)] {
+        let mut setup = setup(Name::Adaptive, phases, 1);
+        setup.sampling = Duration::from_secs(1);
+        setup.policy.initial_size = Bytes::from_gib(4);
+        for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+            let [slow, fast, elastic] = Mode::ALL.map(|mode| run(&setup, mode, fidelity).unwrap());
+            println!("{fidelity:?}: {}", say(&elastic));
+            assert!(elastic.completion() <= fast.completion(), "{}\n{}", say(&elastic), say(&fast));
+            assert!(elastic.cost.agbs <= 0.30 * fast.cost.agbs, "{}\n{}", say(&elastic), say(&fast));
+            assert!(elastic.cost.agbs < slow.cost.agbs, "{}\n{}", say(&elastic), say(&slow));
+        }
+    }
+}
+
 /// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is given back.
 #[test]
 fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
@@ -139,37 +158,51 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
+/// A run of chance: volumes, application, provider and controller.
+fn any_setup(seed: u64) -> Setup {
+    let mut random = Random::from_seed(seed);
+    let mut between = |low: u64, high: u64| low + random.below(high - low + 1);
+    let name = if between(0, 1) == 0 { Name::Paper } else { Name::Adaptive };
+    let count = between(1, 3) as u32;
+    let phases = checkpoints(between(60, 600) * u64::from(count), between(1, 4), between(1, 4), count);
+    let mut setup = setup(name, phases, 1);
+    let (backing, caching) = (between(20, 120), between(80, 400));
+    setup.backing.limits = limits(backing);
+    setup.caching.limits = limits(caching);
+    setup.policy.backing_bandwidth = Bandwidth::from_mib_s(backing);
+    setup.policy.caching_bandwidth = Bandwidth::from_mib_s(caching);
+    setup.policy.initial_size = Bytes::from_gib(between(1, 8));
+    setup.policy.inactivity_delay = Duration::from_secs(between(5, 60));
+    setup.sampling = Duration::from_secs(between(1, 5));
+    setup.provider.attach = Duration::from_millis(between(500, 30_000));
+    setup
+}
+
+/// Where both worlds' controllers decide alike, they are within 2 %. A controller on the edge between two decisions (a size
+/// just at a step of the grain, a burst just when a volume is let go) may fall to either side: seldom.
 #[test]
 fn the_fluid_model_agrees_with_the_block_world() {
-    let mut worst: (f64, f64) = (0.0, 0.0);
-    for seed in 0..60 {
-        let mut random = Random::from_seed(seed);
-        let mut between = |low: u64, high: u64| low + random.below(high - low + 1);
-        let name = if between(0, 1) == 0 { Name::Paper } else { Name::Adaptive };
-        let count = between(1, 3) as u32;
-        let phases = checkpoints(between(60, 600) * u64::from(count), between(1, 4), between(1, 4), count);
-        let mut setup = setup(name, phases, 1);
-        let (backing, caching) = (between(20, 120), between(80, 400));
-        setup.backing.limits = limits(backing);
-        setup.caching.limits = limits(caching);
-        setup.policy.backing_bandwidth = Bandwidth::from_mib_s(backing);
-        setup.policy.caching_bandwidth = Bandwidth::from_mib_s(caching);
-        setup.policy.initial_size = Bytes::from_gib(between(1, 8));
-        setup.policy.inactivity_delay = Duration::from_secs(between(5, 60));
-        setup.sampling = Duration::from_secs(between(1, 5));
-        setup.provider.attach = Duration::from_millis(between(500, 30_000));
+    const RUNS: u64 = 120;
+    let (mut furthest, mut on_edge) = ((0.0f64, 0.0f64), 0);
+    for seed in 0..RUNS {
+        let setup = any_setup(seed);
         for mode in Mode::ALL {
-            let block = run(&setup, mode, Fidelity::Block).unwrap();
-            let fluid = run(&setup, mode, Fidelity::Fluid).unwrap();
+            let [block, fluid] =
+                [Fidelity::Block, Fidelity::Fluid].map(|fidelity| run(&setup, mode, fidelity).unwrap());
+            let sizes = |outcome: &Outcome| outcome.boosts.iter().map(|boost| boost.size).collect::<Vec<_>>();
             let apart = |one: f64, other: f64| (one / other - 1.0).abs();
             let time = apart(fluid.completion().as_secs_f64(), block.completion().as_secs_f64());
             let cost = apart(fluid.cost.agbs, block.cost.agbs);
-            worst = (worst.0.max(time), worst.1.max(cost));
-            if time > 0.02 || cost > 0.02 {
-                println!("seed {seed} {name:?} {time:.3} {cost:.3}\n block {}\n fluid {}", say(&block), say(&fluid));
+            let runs = format!("seed {seed}: {time:.4}, {cost:.4}\n block {}\n fluid {}", say(&block), say(&fluid));
+            if sizes(&block) == sizes(&fluid) {
+                assert!(time <= 0.02 && cost <= 0.02, "{runs}");
+                furthest = (furthest.0.max(time), furthest.1.max(cost));
+            } else {
+                println!("on the edge, {runs}");
+                on_edge += 1;
             }
         }
     }
-    println!("furthest apart: completion {:.4}, cost {:.4}", worst.0, worst.1);
-    assert!(worst.0 <= 0.02 && worst.1 <= 0.02, "{worst:?}");
+    println!("furthest apart: completion {:.4}, cost {:.4}; {on_edge} on the edge", furthest.0, furthest.1);
+    assert!(on_edge <= RUNS / 20, "{on_edge} of {RUNS} runs on the edge");
 }

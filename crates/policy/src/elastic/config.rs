@@ -18,7 +18,7 @@ pub enum Name {
     /// read miss.
     #[default]
     Paper,
-    /// The same, and burst writes are split over both volumes.
+    /// The same, and burst writes are split over both volumes, and regular bursts find their volume attached.
     Adaptive,
 }
 
@@ -49,6 +49,8 @@ pub struct Config {
     pub size_max: Bytes,
     /// Split burst writes over both volumes. The driver passes it to the engine with `Adopt`.
     pub split: bool,
+    /// Attach before a burst that is expected: see [`crate::forecast`].
+    pub forecast: bool,
     /// Waits after refusals.
     pub backoff: Backoff,
     /// How often an attach is tried before the volume is given back, at least 1.
@@ -71,7 +73,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The papers' defaults: threshold 30 %, delay 30 s, first cache 10 GiB, grain 1 GiB. `Adaptive` splits, and
+    /// The papers' defaults: threshold 30 %, delay 30 s, first cache 10 GiB, grain 1 GiB. `Adaptive` splits, forecasts, and
     /// starts no more than one boost per inactivity delay.
     #[must_use]
     pub fn new(name: Name, backing_bandwidth: Bandwidth, backing_size: Bytes, caching_bandwidth: Bandwidth) -> Self {
@@ -90,6 +92,7 @@ impl Config {
             size_min: Bytes::from_gib(1),
             size_max: Bytes::from_gib(16 * 1024),
             split: adaptive,
+            forecast: adaptive,
             backoff: Backoff::default(),
             attach_attempts: 3,
             boost_interval_min: if adaptive { inactivity_delay } else { Duration::ZERO },

@@ -6,6 +6,7 @@ use surgetank_model::{Bytes, Instant, Observation};
 
 use super::status::BoostRecord;
 use super::{Controller, RECORDS_MAX};
+use crate::forecast::{Expected, Stakes};
 use crate::sizing::{self, Usage};
 use crate::step::{Outcome, Refusal, Step, StepId};
 
@@ -54,6 +55,8 @@ pub(super) struct Rental {
     pub resumed: bool,
     /// The engine has let go of it without being asked.
     dropped: bool,
+    /// A burst is expected until then, and has not come.
+    expects_until: Option<Instant>,
 }
 
 impl Rental {
@@ -69,6 +72,7 @@ impl Rental {
             evicted: 0,
             resumed: false,
             dropped: false,
+            expects_until: None,
         }
     }
 
@@ -93,6 +97,7 @@ impl Rental {
             usable: Bytes::new(self.usable),
             high_water: Bytes::new(self.high_water),
             evicted: Bytes::new(self.evicted),
+            missed: Bytes::ZERO,
         }
     }
 }
@@ -101,6 +106,7 @@ impl Controller {
     /// Starts whatever time or the last observation call for.
     pub(super) fn decide(&mut self) {
         self.follow_cache();
+        self.follow_forecast();
         match (self.stage, self.work) {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
@@ -139,12 +145,60 @@ impl Controller {
         }
     }
 
+    /// The burst that a volume was rented for has come, or it is too late for it.
+    fn follow_forecast(&mut self) {
+        let Some(until) = self.rental.as_ref().and_then(|rental| rental.expects_until) else { return };
+        let in_vain = !self.meter.hot && until <= self.now;
+        if self.meter.hot || in_vain {
+            if let Some(rental) = &mut self.rental {
+                rental.expects_until = None;
+            }
+            self.meter.restart_calm(self.now);
+        }
+        if in_vain {
+            self.forecast.missed();
+            if self.stage == Stage::Boost {
+                self.enter_drain();
+            } else if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
+                self.abandoned = true;
+            }
+        }
+    }
+
+    fn expects_burst(&self) -> bool {
+        self.rental.as_ref().is_some_and(|rental| rental.expects_until.is_some())
+    }
+
+    /// A boost that is worth starting before the burst, unless it is too late for it.
+    pub(super) fn expected(&self) -> Option<Expected> {
+        let config = &self.config;
+        let stakes = Stakes {
+            backing_bandwidth: config.backing_bandwidth,
+            backing_size: config.backing_size,
+            caching_bandwidth: config.caching_bandwidth,
+            caching_size: self.next_size,
+        };
+        let expected = self.forecast.expected(&stakes).filter(|_| config.forecast)?;
+        let start = self.earliest_start().map_or(expected.start, |earliest| earliest.max(expected.start));
+        (self.now < expected.until && start < expected.until).then_some(Expected { start, ..expected })
+    }
+
+    fn decide_early(&mut self) {
+        let Some(expected) = self.expected() else { return };
+        if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
+            self.begin();
+            if let Some(rental) = &mut self.rental {
+                rental.expects_until = Some(expected.until);
+            }
+        }
+    }
+
     fn decide_idle(&mut self) {
         if !self.meter.hot {
             if self.backoff_until.is_none_or(|until| until <= self.now) {
                 self.reason = None;
             }
-            return;
+            return self.decide_early();
         }
         if self.held {
             self.reason = Some("a boost was ended on request: the next starts after I/O has calmed".to_owned());
@@ -172,7 +226,7 @@ impl Controller {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
-        } else if self.meter.calm_for(self.now) >= self.config.inactivity_delay {
+        } else if !self.expects_burst() && self.meter.calm_for(self.now) >= self.config.inactivity_delay {
             self.enter_drain();
         }
     }
@@ -214,7 +268,7 @@ impl Controller {
     /// The burst that this boost was started for goes on.
     fn wanted(&self) -> bool {
         let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
-        !self.abandoned && (self.hinted || !calm)
+        !self.abandoned && (self.hinted || self.expects_burst() || !calm)
     }
 
     pub(super) fn begin(&mut self) {
@@ -342,6 +396,9 @@ impl Controller {
         if let Some(rental) = &mut self.rental {
             rental.adopted = Some(self.now);
         }
+        if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
+            self.forecast.attached(self.now.since(rental.started));
+        }
         self.boosts += 1;
         self.failures = 0;
         self.backoff_until = None;
@@ -366,10 +423,14 @@ impl Controller {
     fn learn(&mut self) {
         let Some(rental) = &mut self.rental else { return };
         rental.released = Some(self.now);
+        let unboosted = std::mem::take(&mut self.unboosted);
         if rental.adopted.is_none() || rental.resumed || self.degraded {
             return;
         }
-        let (usage, config) = (rental.usage(), &self.config);
+        let (mut usage, config) = (rental.usage(), &self.config);
+        if config.forecast && self.forecast.is_regular() {
+            usage.missed = Bytes::new(unboosted);
+        }
         let next = if config.split {
             sizing::split_next_size(&usage, config.grain, config.backing_bandwidth, config.caching_bandwidth)
         } else {

@@ -9,6 +9,8 @@ use surgetank_model::{Bandwidth, Instant, Observation};
 pub(super) struct Meter {
     /// When the last observation was made, and the bytes moved until then.
     last: Option<(Instant, u64)>,
+    /// Start of the last sampling interval; `None` before the second sample.
+    pub sampled_from: Option<Instant>,
     /// Length of the last sampling interval.
     pub interval: Duration,
     /// Throughput over the last interval ÷ the backing volume's bandwidth.
@@ -21,7 +23,14 @@ pub(super) struct Meter {
 
 impl Meter {
     pub fn new(now: Instant) -> Self {
-        Self { last: None, interval: Duration::ZERO, utilization: 0.0, hot: false, calm_since: Some(now) }
+        Self {
+            last: None,
+            sampled_from: None,
+            interval: Duration::ZERO,
+            utilization: 0.0,
+            hot: false,
+            calm_since: Some(now),
+        }
     }
 
     pub fn observe(&mut self, now: Instant, observation: &Observation, backing: Bandwidth, threshold: f64) {
@@ -35,6 +44,7 @@ impl Meter {
             return;
         }
         self.last = Some((now, moved));
+        self.sampled_from = Some(before);
         self.interval = interval;
         let bytes_per_s = moved.saturating_sub(moved_before) as f64 / interval.as_secs_f64();
         self.utilization = bytes_per_s / backing.get() as f64;

@@ -23,6 +23,7 @@ pub use config::{Config, Name};
 pub use status::{BoostRecord, HintRefused, Learned, Phase, ResumeAt, Status};
 
 use crate::budget::Ledger;
+use crate::forecast::Forecast;
 use crate::step::{Outcome, Step, StepId};
 use lifecycle::{Rental, Stage, Work};
 use meter::Meter;
@@ -38,6 +39,9 @@ pub struct Controller {
     /// The latest time that it was told.
     now: Instant,
     meter: Meter,
+    forecast: Forecast,
+    /// Bytes written above the threshold since the last boost, without a cache.
+    unboosted: u64,
     observation: Observation,
     ledger: Ledger,
     next_size: Bytes,
@@ -84,6 +88,8 @@ impl Controller {
             random: Random::from_seed(config.seed),
             now,
             meter: Meter::new(now),
+            forecast: Forecast::default(),
+            unboosted: 0,
             observation: Observation::default(),
             ledger: Ledger::new(now, config.tariff(), config.budget, &learned.rentals),
             next_size,
@@ -139,9 +145,15 @@ impl Controller {
         self.now = self.now.max(now);
         let config = &self.config;
         self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold);
+        if let Some(from) = self.meter.sampled_from {
+            self.forecast.observe(from, self.now, self.meter.hot, config.inactivity_delay);
+        }
+        let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;
         if !self.meter.hot {
             self.held = false;
+        } else if self.rental.as_ref().is_none_or(|rental| rental.adopted.is_none()) {
+            self.unboosted += written;
         }
         if let Some(rental) = &mut self.rental {
             rental.observe(&observation);
@@ -179,6 +191,9 @@ impl Controller {
             Work::Retry(at) => Some(at),
             _ if self.stage == Stage::Idle && self.meter.hot && !self.held => {
                 self.earliest_start().filter(|start| *start > self.now)
+            }
+            _ if self.stage == Stage::Idle && !self.held => {
+                self.expected().map(|expected| expected.start).filter(|start| *start > self.now)
             }
             _ => None,
         }

@@ -341,7 +341,7 @@ impl Machine for Block<'_> {
     }
 
     fn settle(&mut self) -> Result<(), Stuck> {
-        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) {
+        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_settled()) {
             if !self.step(Instant::FAR)? {
                 return Err(Stuck(format!("a caching volume is never let go after {}", self.now)));
             }

@@ -240,11 +240,12 @@ impl<'a> Fluid<'a> {
 
     /// The next sample. Those of a calm device that is not boosted change nothing, but for the last before it wakes up.
     fn sample_at(&self, pilot: &Pilot, to: Instant) -> Instant {
-        if self.is_busy() || !pilot.sleeps() || to == Instant::FAR {
+        let Some(until) = pilot.sleeps_until().map(|until| until.min(to)) else { return self.next_sample };
+        if self.is_busy() || until == Instant::FAR {
             return self.next_sample;
         }
         let sampling = self.setup.sampling.as_nanos().max(1) as u64;
-        let last = Instant::from_nanoseconds(to.as_nanoseconds() / sampling * sampling);
+        let last = Instant::from_nanoseconds(until.as_nanoseconds() / sampling * sampling);
         self.next_sample.max(last)
     }
 
@@ -395,7 +396,7 @@ impl Machine for Fluid<'_> {
     fn settle(&mut self) -> Result<(), Stuck> {
         const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
         let end = self.now + LONGEST;
-        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) {
+        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_settled()) {
             if self.now >= end {
                 return Err(Stuck("a caching volume is never let go".to_owned()));
             }

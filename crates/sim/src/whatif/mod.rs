@@ -38,7 +38,7 @@ trait Machine {
     /// Why time does not pass.
     fn advance(&mut self, to: Instant) -> Result<(), Stuck>;
 
-    /// Lets time pass until nothing is rented any more.
+    /// Lets time pass until nothing is rented any more, nor will be: a controller that expects another burst waits in vain.
     ///
     /// # Errors
     /// Why that does not happen.

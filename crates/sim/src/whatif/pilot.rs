@@ -49,16 +49,20 @@ impl Pilot {
         }
     }
 
-    /// Nothing is rented and nothing is under way.
+    /// Nothing is rented, and without traffic nothing ever will be: also no volume for a burst that is only expected.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
+        self.sleeps_until() == Some(Instant::FAR)
+    }
+
+    fn is_idle(&self) -> bool {
         self.controller.phase() == Phase::Idle && self.outstanding.is_empty()
     }
 
-    /// Whether a sample that sees nothing would change nothing.
+    /// While nothing is rented and nothing happens, samples before this change nothing.
     #[must_use]
-    pub fn sleeps(&self) -> bool {
-        self.is_idle() && self.controller.next_deadline().is_none()
+    pub fn sleeps_until(&self) -> Option<Instant> {
+        self.is_idle().then(|| self.controller.next_deadline().unwrap_or(Instant::FAR))
     }
 
     /// A sample.
