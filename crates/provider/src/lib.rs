@@ -8,6 +8,7 @@ mod files;
 pub mod local;
 pub mod qemu;
 pub mod recording;
+pub mod remote;
 pub mod sweep;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -15,6 +16,7 @@ pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use local::{LocalConfig, LocalProvider, LocalType};
 pub use qemu::{QemuConfig, QemuProvider};
 pub use recording::{Call, Recording};
+pub use remote::{RemoteConfig, RemoteProvider};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

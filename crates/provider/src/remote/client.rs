@@ -1,0 +1,247 @@
+//! A provider on the other side of HTTP: the client of the provisioning service.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use surgetank_model::units::Span;
+use ureq::http::Response;
+use ureq::{Agent, Body, RequestBuilder};
+
+use super::secret::Secret;
+use super::wire::{ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, Kind, ListBody, TagBody, VolumeBody, is_id};
+use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
+
+/// The client's configuration: a daemon's `[provider.qemu]` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteConfig {
+    /// Where the service listens: `http://HOST:PORT`.
+    pub url: String,
+    /// The file with the service's token, which only its owner may read.
+    pub token_file: PathBuf,
+    /// How long an answer may take.
+    #[serde(default = "default_timeout")]
+    pub timeout: Span,
+}
+
+const fn default_timeout() -> Span {
+    Span(Duration::from_secs(15))
+}
+
+impl RemoteConfig {
+    /// Checks the URL.
+    ///
+    /// # Errors
+    /// One sentence with the mend.
+    pub fn check(&self) -> Result<(), String> {
+        let url = &self.url;
+        let wrong = |why: &str| {
+            Err(format!(
+                "the url {url:?} {why}: write where the provisioning service listens, such as \"http://10.0.2.2:7420\""
+            ))
+        };
+        let uri: ureq::http::Uri = match url.parse() {
+            Ok(uri) => uri,
+            Err(error) => return wrong(&format!("does not do ({error})")),
+        };
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return wrong("asks for TLS, which is for a proxy or tunnel in between"),
+            _ => return wrong("does not begin with http://"),
+        }
+        let more = uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some();
+        if more || uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
+            return wrong("is more than a host and a port");
+        }
+        Ok(())
+    }
+}
+
+/// A provider behind a provisioning service.
+pub struct RemoteProvider {
+    config: RemoteConfig,
+    /// Without a slash at the end.
+    base: String,
+    agent: Agent,
+}
+
+impl RemoteProvider {
+    /// Prepares the client; the service need not run yet.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL, or the token file.
+    pub fn open(config: RemoteConfig) -> Result<Self, ProviderError> {
+        config.check().and_then(|()| Secret::read(&config.token_file)).map_err(ProviderError::Invalid)?;
+        let agent = Agent::config_builder()
+            .timeout_global(Some(config.timeout.0))
+            .http_status_as_error(false)
+            // The token must reach this host and no other.
+            .max_redirects(0)
+            .proxy(None)
+            // Calls are minutes apart, and the service may be another one by then.
+            .max_idle_connections(0)
+            .user_agent(concat!("surgetank/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        let base = format!("{}/v1/volumes", config.url.trim_end_matches('/'));
+        Ok(Self { config, base, agent })
+    }
+
+    fn path(&self, id: &VolumeId, rest: &str) -> String {
+        format!("{}/{}{rest}", self.base, id.0)
+    }
+
+    fn get<T: DeserializeOwned>(&self, url: &str, query: &[(&str, &str)]) -> Result<T, ProviderError> {
+        let header = self.header()?;
+        let request = self.agent.get(url).query_pairs(query.iter().copied()).header("Authorization", header);
+        self.answer(request.call())
+    }
+
+    /// Sends a body; `None` for none.
+    fn send<T: DeserializeOwned, Any>(
+        &self,
+        request: RequestBuilder<Any>,
+        send: impl FnOnce(RequestBuilder<Any>) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<T, ProviderError> {
+        self.answer(send(request.header("Authorization", self.header()?)))
+    }
+
+    /// Read each time: a token that was changed on both sides works at once.
+    fn header(&self) -> Result<String, ProviderError> {
+        Secret::read(&self.config.token_file).map(|secret| secret.header()).map_err(ProviderError::Transient)
+    }
+
+    fn answer<T: DeserializeOwned>(&self, answer: Result<Response<Body>, ureq::Error>) -> Result<T, ProviderError> {
+        let url = &self.config.url;
+        let silent = |error: ureq::Error| {
+            ProviderError::Transient(format!(
+                "the provisioning service at {url} does not answer: {error}; is it running there?"
+            ))
+        };
+        let mut answer = answer.map_err(silent)?;
+        let status = answer.status();
+        let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(silent)?;
+        if status.is_success() {
+            return serde_json::from_slice(&text).map_err(|error| {
+                ProviderError::Transient(format!("the provisioning service at {url} answers something else: {error}"))
+            });
+        }
+        Err(match serde_json::from_slice::<ErrorBody>(&text) {
+            Ok(ErrorBody { error }) if error.kind == Kind::Unauthorized => ProviderError::Invalid(format!(
+                "the provisioning service at {url} refuses the token in {}: copy the token file from its host",
+                self.config.token_file.display()
+            )),
+            Ok(ErrorBody { error }) => error.into(),
+            // Whatever answered, it has said nothing of any volume.
+            Err(_) => ProviderError::Transient(format!(
+                "what answers at {url} (with status {}) is no provisioning service: check the url",
+                status.as_u16()
+            )),
+        })
+    }
+
+    fn change<Any>(
+        &self,
+        request: RequestBuilder<Any>,
+        send: impl FnOnce(RequestBuilder<Any>) -> Result<Response<Body>, ureq::Error>,
+    ) -> Result<Change, ProviderError> {
+        self.send::<ChangeBody, Any>(request, send).map(|body| body.change.into())
+    }
+}
+
+/// What no service gives as a name is no volume's name.
+fn named(id: &VolumeId) -> Result<(), ProviderError> {
+    if is_id(&id.0) { Ok(()) } else { Err(ProviderError::NotFound(id.clone())) }
+}
+
+/// `NotFound` of another volume than the one that was asked for says nothing of that one.
+fn about<T>(id: &VolumeId, answer: Result<T, ProviderError>) -> Result<T, ProviderError> {
+    match answer {
+        Err(ProviderError::NotFound(other)) if other != *id => Err(ProviderError::Transient(format!(
+            "the provisioning service was asked for the volume {} and knows nothing of {}",
+            id.0, other.0
+        ))),
+        answer => answer,
+    }
+}
+
+/// JSON of our own making.
+fn json(body: &impl Serialize) -> Result<Vec<u8>, ProviderError> {
+    serde_json::to_vec(body).map_err(|error| ProviderError::Invalid(format!("the request cannot be written: {error}")))
+}
+
+impl Provider for RemoteProvider {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        let body = json(&CreateBody::from(request))?;
+        let post = self.agent.post(&self.base).header("Content-Type", "application/json");
+        let answer: ChangeBody = self.send(post, |post| post.send(&body))?;
+        let missing =
+            || ProviderError::Transient("the provisioning service does not say which volume it made".to_owned());
+        Ok((answer.volume.ok_or_else(missing)?.into(), answer.change.into()))
+    }
+
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        named(id)?;
+        about(id, self.change(self.agent.put(self.path(id, "/attachment")), RequestBuilder::send_empty))
+    }
+
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        named(id)?;
+        about(id, self.change(self.agent.delete(self.path(id, "/attachment")), RequestBuilder::call))
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        if named(id).is_err() {
+            return Ok(Change::Identity);
+        }
+        about(id, self.change(self.agent.delete(self.path(id, "")), RequestBuilder::call))
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        named(id)?;
+        let volume: VolumeDescription = about(id, self.get::<VolumeBody>(&self.path(id, ""), &[]))?.into();
+        if volume.id == *id {
+            return Ok(volume);
+        }
+        let answered = format!("the provisioning service was asked for {} and describes {}", id.0, volume.id.0);
+        Err(ProviderError::Transient(answered))
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        let answer: ListBody = self.get(&self.base, &[("key", key), ("value", value)])?;
+        Ok(answer.volumes.into_iter().map(Into::into).collect())
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        named(id)?;
+        let body = json(&TagBody { key: key.to_owned(), value: value.map(str::to_owned) })?;
+        let put = self.agent.put(self.path(id, "/tags")).header("Content-Type", "application/json");
+        about(id, self.change(put, |put| put.send(&body)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn section_of_a_file() {
+        let config: RemoteConfig = toml::from_str("url = \"http://10.0.2.2:7420\"\ntoken_file = \"/t\"").unwrap();
+        assert_eq!(config.timeout, default_timeout());
+        assert_eq!(config.check(), Ok(()));
+        for (url, why) in [
+            ("https://10.0.2.2:7420", "asks for TLS"),
+            ("10.0.2.2:7420", "does not begin with http://"),
+            ("http://user:secret@10.0.2.2", "is more than"),
+            ("http://10.0.2.2/path", "is more than"),
+            ("http://10.0.2.2/?q", "is more than"),
+            ("http://a b", "does not do"),
+            ("", "does not do"),
+        ] {
+            let error = RemoteConfig { url: url.to_owned(), ..config.clone() }.check().unwrap_err();
+            assert!(error.contains(why) && error.contains("http://10.0.2.2:7420"), "{error}");
+        }
+    }
+}

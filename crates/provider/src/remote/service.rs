@@ -1,0 +1,291 @@
+//! The provisioning service: any [`Provider`] over HTTP, for whoever has the token. `docs/PROVISIONING.md` has the
+//! routes.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+use super::secret::Secret;
+use super::wire::{
+    ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, REQUEST_BYTES_MAX, TagBody, VolumeBody,
+};
+use crate::{Change, Provider, ProviderError, VolumeId};
+
+/// Connections served at once; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// Requests carried out at once, each on a thread of its own; more are put off with `transient`.
+const CALLS_MAX: usize = 16;
+/// How long a connection may last, whatever its client does: the next request comes on another.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a request's body and its answer may take together.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether an address is reached from this machine or a private link alone (RFC 1918, 3927, 4193, 4291).
+#[must_use]
+pub fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
+/// A service that listens and does not serve yet.
+pub struct Service {
+    listener: std::net::TcpListener,
+    provider: Arc<dyn Provider>,
+    secret: Secret,
+}
+
+impl Service {
+    /// Takes the address.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bind(address: SocketAddr, provider: Arc<dyn Provider>, secret: Secret) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, provider, secret })
+    }
+
+    /// Where it listens: the port is known even if any would do.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` is ready, then finishes what it has begun.
+    ///
+    /// # Errors
+    /// If the asynchronous runtime or the listener fail.
+    pub fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(CALLS_MAX)
+            .thread_name("provisioning")
+            .build()?;
+        let shared =
+            Shared { provider: self.provider, secret: self.secret, calls: Arc::new(Semaphore::new(CALLS_MAX)) };
+        runtime.block_on(async move {
+            let listener = TcpListener::from_std(self.listener)?;
+            let limited = Limited { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+            axum::serve(limited, router(shared)).with_graceful_shutdown(stop).await
+        })
+    }
+}
+
+/// What every request is answered with.
+#[derive(Clone)]
+struct Shared {
+    provider: Arc<dyn Provider>,
+    secret: Secret,
+    calls: Arc<Semaphore>,
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/v1/volumes", get(list).post(create))
+        .route("/v1/volumes/{id}", get(describe).delete(remove))
+        .route("/v1/volumes/{id}/attachment", put(attach).delete(detach))
+        .route("/v1/volumes/{id}/tags", put(set_tag))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_route)
+        .layer(middleware::from_fn_with_state(shared.clone(), guard))
+        .with_state(shared)
+}
+
+/// Nothing is looked at, not even whether there is such a route, before the token.
+async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+    if !given.is_some_and(|given| shared.secret.is(given)) {
+        let detail = ErrorDetail::new(Kind::Unauthorized, "the bearer token is missing or not the one of this service");
+        return Refusal(detail).into_response();
+    }
+    match tokio::time::timeout(REQUEST_PATIENCE, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Refusal(ErrorDetail::new(Kind::Transient, "the request took too long")).into_response(),
+    }
+}
+
+async fn no_route(request: Request) -> Refusal {
+    let message = format!("there is no {} {}: see docs/PROVISIONING.md", request.method(), request.uri().path());
+    Refusal(ErrorDetail::new(Kind::Invalid, message))
+}
+
+/// An error as an answer.
+struct Refusal(ErrorDetail);
+
+impl From<ProviderError> for Refusal {
+    fn from(error: ProviderError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.kind.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let mut response = answer(status, &ErrorBody { error: self.0 });
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+fn answer(status: StatusCode, body: &impl Serialize) -> Response {
+    // Our own bodies are strings and numbers: they have a place in JSON.
+    let text = serde_json::to_vec(body).unwrap_or_default();
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// Carries a call out where it may block.
+async fn call<T: Send + 'static>(
+    shared: &Shared,
+    act: impl FnOnce(&dyn Provider) -> Result<T, ProviderError> + Send + 'static,
+) -> Result<T, Refusal> {
+    let busy = |_| Refusal(ErrorDetail::new(Kind::Transient, "too many requests are under way: try again"));
+    let permit = shared.calls.clone().try_acquire_owned().map_err(busy)?;
+    let provider = shared.provider.clone();
+    let calling = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        act(&*provider)
+    });
+    match calling.await {
+        Ok(answer) => answer.map_err(Refusal::from),
+        Err(_) => Err(Refusal(ErrorDetail::new(Kind::Transient, "the call failed inside the service: see its log"))),
+    }
+}
+
+async fn change(
+    shared: Shared,
+    act: impl FnOnce(&dyn Provider) -> Result<Change, ProviderError> + Send + 'static,
+) -> Result<Response, Refusal> {
+    let change = call(&shared, act).await?.into();
+    Ok(answer(StatusCode::OK, &ChangeBody { change, volume: None }))
+}
+
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+    let invalid = |message: String| Refusal(ErrorDetail::new(Kind::Invalid, message));
+    let text: Bytes = to_bytes(body, REQUEST_BYTES_MAX)
+        .await
+        .map_err(|_| invalid(format!("the body is cut short or has more than {REQUEST_BYTES_MAX} bytes")))?;
+    serde_json::from_slice(&text).map_err(|error| invalid(format!("the body is not what belongs here: {error}")))
+}
+
+async fn create(State(shared): State<Shared>, body: Body) -> Result<Response, Refusal> {
+    let request = read::<CreateBody>(body).await?.into();
+    let (volume, change) = call(&shared, move |provider| provider.create(&request)).await?;
+    let status = if change == Change::Changed { StatusCode::CREATED } else { StatusCode::OK };
+    Ok(answer(status, &ChangeBody { change: change.into(), volume: Some(volume.into()) }))
+}
+
+async fn describe(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    let volume = call(&shared, move |provider| provider.describe(&VolumeId(id))).await?;
+    Ok(answer(StatusCode::OK, &VolumeBody::from(volume)))
+}
+
+async fn remove(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    change(shared, move |provider| provider.delete(&VolumeId(id))).await
+}
+
+async fn attach(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    change(shared, move |provider| provider.attach(&VolumeId(id))).await
+}
+
+async fn detach(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
+    change(shared, move |provider| provider.detach(&VolumeId(id))).await
+}
+
+async fn set_tag(State(shared): State<Shared>, Path(id): Path<String>, body: Body) -> Result<Response, Refusal> {
+    let TagBody { key, value } = read(body).await?;
+    change(shared, move |provider| provider.set_tag(&VolumeId(id), &key, value.as_deref())).await
+}
+
+/// Which volumes are listed.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    key: String,
+    value: String,
+}
+
+async fn list(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
+    let wanted = Query::<Wanted>::try_from_uri(request.uri()).map_err(|rejection| {
+        Refusal(ErrorDetail::new(Kind::Invalid, format!("write ?key=KEY&value=VALUE: {rejection}")))
+    })?;
+    let Query(Wanted { key, value }) = wanted;
+    let volumes = call(&shared, move |provider| provider.list(&key, &value)).await?;
+    Ok(answer(StatusCode::OK, &ListBody { volumes: volumes.into_iter().map(VolumeBody::from).collect() }))
+}
+
+/// Accepts a connection only when there is a place for it.
+struct Limited {
+    listener: TcpListener,
+    permits: Arc<Semaphore>,
+}
+
+impl axum::serve::Listener for Limited {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        // The semaphore is never closed; were it, the connection would merely count for none.
+        let permit = self.permits.clone().acquire_owned().await.ok();
+        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        let end = Box::pin(tokio::time::sleep(CONNECTION_PATIENCE));
+        (Connection { stream, end, _permit: permit }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that ends after a while, however slowly its client sends.
+struct Connection {
+    stream: TcpStream,
+    end: Pin<Box<Sleep>>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,326 @@
+//! The provisioning service and its client: the contract through HTTP, every error both ways, and strangers.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+use surgetank_provider::contract::{self, Subject};
+use surgetank_provider::remote::secret::Secret;
+use surgetank_provider::remote::service::{Service, is_private};
+use surgetank_provider::{
+    Change, CreateVolume, Fault, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
+    RemoteConfig, RemoteProvider, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
+};
+use tempfile::TempDir;
+
+/// A service that is stopped when it is dropped.
+struct Served {
+    address: SocketAddr,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    serving: Option<JoinHandle<std::io::Result<()>>>,
+    directory: TempDir,
+}
+
+impl Served {
+    fn start(provider: Arc<dyn Provider>) -> Self {
+        let directory = TempDir::new().unwrap();
+        let secret = Secret::read_or_make(&directory.path().join("token")).unwrap();
+        let service = Service::bind("127.0.0.1:0".parse().unwrap(), provider, secret).unwrap();
+        let address = service.address().unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let serving = std::thread::spawn(move || {
+            service.serve(async {
+                let _ = stopped.await;
+            })
+        });
+        Self { address, stop: Some(stop), serving: Some(serving), directory }
+    }
+
+    fn token_file(&self) -> PathBuf {
+        self.directory.path().join("token")
+    }
+
+    fn config(&self) -> RemoteConfig {
+        let timeout = Span(Duration::from_secs(60));
+        RemoteConfig { url: format!("http://{}", self.address), token_file: self.token_file(), timeout }
+    }
+
+    fn client(&self) -> RemoteProvider {
+        RemoteProvider::open(self.config()).unwrap()
+    }
+
+    /// Sends bytes as they are, with the token in place of `TOKEN`, and reads until the service hangs up.
+    fn raw(&self, request: &str) -> String {
+        let token = std::fs::read_to_string(self.token_file()).unwrap();
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // It may have answered and hung up before all of it is sent.
+        let _ = stream.write_all(request.replace("TOKEN", token.trim()).as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let served = self.serving.take().unwrap().join();
+        if !std::thread::panicking() {
+            served.unwrap().unwrap();
+        }
+    }
+}
+
+/// The local provider behind a service.
+struct Remote {
+    served: Served,
+    clock: Arc<ManualClock>,
+    nonces: AtomicU64,
+    _volumes: TempDir,
+}
+
+impl Remote {
+    fn new(latency_ms: u64) -> Self {
+        let volumes = TempDir::new().unwrap();
+        let clock = Arc::new(ManualClock::at_ms(1_700_000_000_000));
+        let latency = Span(Duration::from_millis(latency_ms));
+        let config = LocalConfig {
+            create_latency: latency,
+            attach_latency: latency,
+            detach_latency: latency,
+            delete_latency: latency,
+            ..LocalConfig::in_directory(volumes.path())
+        };
+        let local = LocalProvider::open(config, clock.clone()).unwrap();
+        Self { served: Served::start(Arc::new(local)), clock, nonces: AtomicU64::new(0), _volumes: volumes }
+    }
+}
+
+impl Subject for Remote {
+    fn open(&self) -> Arc<dyn Provider> {
+        Arc::new(self.served.client())
+    }
+
+    fn pass_time(&self) {
+        self.clock.advance(Duration::from_millis(100));
+    }
+
+    fn rentable(&self) -> (String, Bytes) {
+        ("fast".to_owned(), Bytes::from_mib(1))
+    }
+
+    fn nonce(&self) -> String {
+        format!("run-{}", self.nonces.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+fn request() -> CreateVolume {
+    let tags = Tags::from([("k".to_owned(), "ü & = ? #%".to_owned())]);
+    CreateVolume { token: "t".to_owned(), volume_type: "fast".to_owned(), size: Bytes::from_mib(1), tags }
+}
+
+#[test]
+fn contract_through_the_service() {
+    contract::run(&Remote::new(0));
+}
+
+#[test]
+fn contract_through_the_service_with_latency() {
+    contract::run(&Remote::new(1000));
+}
+
+#[test]
+fn errors_arrive_as_they_were() {
+    let directory = TempDir::new().unwrap();
+    let clock = Arc::new(ManualClock::at_ms(0));
+    let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
+    let faulty = Arc::new(Faulty::new(local, clock));
+    struct Shared(Arc<Faulty<LocalProvider>>);
+    impl Provider for Shared {
+        fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+            self.0.create(request)
+        }
+        fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+            self.0.attach(id)
+        }
+        fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+            assert_ne!(id.0, "panic", "a provider that panics");
+            self.0.detach(id)
+        }
+        fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+            self.0.delete(id)
+        }
+        fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+            self.0.describe(id)
+        }
+        fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+            self.0.list(key, value)
+        }
+        fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+            self.0.set_tag(id, key, value)
+        }
+    }
+    let served = Served::start(Arc::new(Shared(faulty.clone())));
+    let client = served.client();
+    let (volume, change) = client.create(&request()).unwrap();
+    assert_eq!((&volume.tags, change), (&request().tags, Change::Changed));
+    assert_eq!(client.list("k", "ü & = ? #%").unwrap(), std::slice::from_ref(&volume), "whatever a tag holds");
+    let text = || "one sentence, with \"quotes\" and ü".to_owned();
+    let state = VolumeState::Detaching;
+    for error in [
+        ProviderError::NotFound(volume.id.clone()),
+        ProviderError::Quota(text()),
+        ProviderError::Capacity(text()),
+        ProviderError::AttachLimit(text()),
+        ProviderError::Conflict { id: volume.id.clone(), state, reason: text() },
+        ProviderError::Invalid(text()),
+        ProviderError::Transient(text()),
+    ] {
+        for verb in [Verb::Create, Verb::Attach, Verb::Detach, Verb::Delete, Verb::Describe, Verb::List, Verb::SetTag] {
+            faulty.script(verb, Fault::Before(error.clone()));
+        }
+        assert_eq!(client.create(&request()).unwrap_err(), error);
+        assert_eq!(client.attach(&volume.id).unwrap_err(), error);
+        assert_eq!(client.detach(&volume.id).unwrap_err(), error);
+        assert_eq!(client.delete(&volume.id).unwrap_err(), error);
+        assert_eq!(client.describe(&volume.id).unwrap_err(), error);
+        assert_eq!(client.list("k", "v").unwrap_err(), error);
+        assert_eq!(client.set_tag(&volume.id, "k", None).unwrap_err(), error);
+    }
+    faulty.script(Verb::Describe, Fault::Before(ProviderError::NotFound(VolumeId("another".to_owned()))));
+    let answer = client.describe(&volume.id).unwrap_err();
+    assert!(matches!(answer, ProviderError::Transient(_)), "that another volume is gone says nothing of this one");
+    let answer = client.detach(&VolumeId("panic".to_owned())).unwrap_err();
+    assert!(matches!(&answer, ProviderError::Transient(text) if text.contains("see its log")), "{answer}");
+    assert!(client.describe(&volume.id).is_ok(), "the service lives on");
+}
+
+#[test]
+fn nothing_is_told_without_the_token() {
+    let remote = Remote::new(0);
+    let created = remote.served.client().create(&request()).unwrap().0.id.0;
+    for (given, route) in [
+        ("", "GET /v1/volumes?key=k&value=v"),
+        ("Authorization: Bearer wrong\r\n", "GET /v1/volumes?key=k&value=v"),
+        ("Authorization: Basic TOKEN\r\n", "GET /v1/volumes?key=k&value=v"),
+        ("Authorization: Bearer TOKENx\r\n", "DELETE /v1/volumes/CREATED"),
+        ("", "DELETE /v1/volumes/CREATED"),
+        ("", "GET /nowhere"),
+    ] {
+        let route = route.replace("CREATED", &created);
+        let answer = remote.served.raw(&format!("{route} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{given}\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        assert!(answer.contains("unauthorized") && !answer.contains(&created), "{answer}");
+    }
+    let other = remote.served.directory.path().join("other");
+    Secret::read_or_make(&other).unwrap();
+    let client = RemoteProvider::open(RemoteConfig { token_file: other, ..remote.served.config() }).unwrap();
+    match client.describe(&VolumeId(created)) {
+        Err(ProviderError::Invalid(text)) => assert!(text.contains("refuses the token"), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn odd_requests_are_refused_in_one_sentence() {
+    let remote = Remote::new(0);
+    let long = format!(
+        "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nConnection: close\r\nContent-Length: 70000\r\n\r\n{}",
+        "x".repeat(70_000)
+    );
+    let post = |body: &str| {
+        format!(
+            "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let plain =
+        |line: &str| format!("{line} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nConnection: close\r\n\r\n");
+    for (sent, expected) in [
+        (plain("GET /v1/nothing"), "there is no GET /v1/nothing"),
+        (plain("PATCH /v1/volumes"), "there is no PATCH"),
+        (plain("GET /v1/volumes"), "?key=KEY"),
+        (plain("GET /v1/volumes?key=a&value=b&more=c"), "?key=KEY"),
+        (post(""), "not what belongs here"),
+        (post("[1, 2"), "not what belongs here"),
+        (post("{\"token\": \"t\", \"volume_type\": \"fast\", \"size_bytes\": -1}"), "not what belongs here"),
+        (post("{\"token\": \"t\", \"volume_type\": \"fast\", \"size_bytes\": 1, \"colour\": 1}"), "unknown field"),
+        (long, "more than 65536 bytes"),
+    ] {
+        let answer = remote.served.raw(&sent);
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"invalid\""), "{answer}");
+        assert!(answer.contains(expected), "{answer}");
+    }
+    // What is no HTTP at all ends the connection and nothing else.
+    for sent in ["\0\0\0\0\r\n\r\n".to_owned(), "GET / HTTP/1.1\r\n".to_owned() + &"x".repeat(1 << 20) + "\r\n\r\n"] {
+        let answer = remote.served.raw(&sent);
+        assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
+    }
+    assert!(remote.served.client().list("k", "v").is_ok());
+}
+
+#[test]
+fn whoever_else_answers_has_said_nothing_of_a_volume() {
+    let directory = TempDir::new().unwrap();
+    let token_file = directory.path().join("token");
+    Secret::read_or_make(&token_file).unwrap();
+    let id = VolumeId("vol-1".to_owned());
+    for (answer, why) in [
+        ("HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\nConnection: close\r\n\r\nnot", "is no provisioning service"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", "answers something else"),
+        (
+            "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            "is no provisioning service",
+        ),
+        ("", "does not answer"),
+        ("nonsense\r\n\r\n", "does not answer"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        let config = RemoteConfig { url, token_file: token_file.clone(), timeout: Span(Duration::from_secs(60)) };
+        let client = RemoteProvider::open(config).unwrap();
+        for error in [client.describe(&id).unwrap_err(), client.delete(&id).unwrap_err()] {
+            assert!(matches!(&error, ProviderError::Transient(text) if text.contains(why)), "{error}");
+        }
+        serving.join().unwrap();
+    }
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = RemoteConfig { url: format!("http://{gone}"), token_file, timeout: Span(Duration::from_secs(60)) };
+    match RemoteProvider::open(config).unwrap().list("k", "v") {
+        Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn private_addresses() {
+    for (address, private) in [
+        ("127.0.0.1", true),
+        ("10.0.2.2", true),
+        ("192.168.122.1", true),
+        ("169.254.1.1", true),
+        ("::1", true),
+        ("fe80::1", true),
+        ("fd00::1", true),
+        ("0.0.0.0", false),
+        ("::", false),
+        ("8.8.8.8", false),
+        ("2001:db8::1", false),
+    ] {
+        assert_eq!(is_private(address.parse().unwrap()), private, "{address}");
+    }
+}
