@@ -97,7 +97,7 @@ pub struct CalibrationPoint {
 }
 
 /// How long a provider takes. Zero unless the file says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latencies {
     /// From the call to the available volume.
     pub create: Duration,
@@ -107,6 +107,10 @@ pub struct Latencies {
     pub detach: Duration,
     /// From the call until it is no longer billed.
     pub delete: Duration,
+    /// Each call takes longer by a share of itself that is drawn from 0 to this. `simulate` alone heeds it.
+    pub jitter: f64,
+    /// Share of calls that fail, below 1. `simulate` alone heeds it.
+    pub faults: f64,
 }
 
 impl Scenario {
@@ -206,6 +210,8 @@ struct RawLatencies {
     attach_s: Option<Spanned<Seconds>>,
     detach_s: Option<Spanned<Seconds>>,
     delete_s: Option<Spanned<Seconds>>,
+    jitter: Option<Spanned<f64>>,
+    faults: Option<Spanned<f64>>,
 }
 
 /// Seconds as a number, since the setting's name has the unit, or a time with its unit.

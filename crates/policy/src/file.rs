@@ -27,6 +27,8 @@ pub struct PolicyConfig {
     pub grain: Bytes,
     /// Send burst writes to both volumes; absent: as the controller's name says.
     pub split: Option<bool>,
+    /// Attach before expected bursts; absent: as the controller's name says.
+    pub forecast: Option<bool>,
     /// Least time from boost to boost; absent: as the controller's name says.
     pub boost_interval: Option<Duration>,
     /// The most that caching volumes may cost.
@@ -54,6 +56,29 @@ pub struct Volumes {
     pub caching_usd_per_gib_hour: Option<f64>,
 }
 
+impl Default for PolicyConfig {
+    /// The papers' settings, sampled each second.
+    fn default() -> Self {
+        Self {
+            name: Name::default(),
+            utilization_threshold: 0.30,
+            inactivity_delay: Duration::from_secs(30),
+            sampling: Duration::from_secs(1),
+            grain: Bytes::from_gib(1),
+            split: None,
+            forecast: None,
+            boost_interval: None,
+            budget: Budget::default(),
+            retry: (Duration::from_secs(2), Duration::from_secs(300)),
+            timeouts: Timeouts {
+                create: Duration::from_secs(60),
+                attach: Duration::from_secs(90),
+                detach: Duration::from_secs(90),
+            },
+        }
+    }
+}
+
 impl PolicyConfig {
     /// What the controller of a device with these volumes is told; `seed` is that of its jitter.
     #[must_use]
@@ -69,6 +94,7 @@ impl PolicyConfig {
             size_min: volumes.caching_sizes.0,
             size_max: volumes.caching_sizes.1,
             split: self.split.unwrap_or(defaults.split),
+            forecast: self.forecast.unwrap_or(defaults.forecast),
             boost_interval_min: self.boost_interval.unwrap_or(match self.name {
                 Name::Paper => Duration::ZERO,
                 Name::Adaptive => self.inactivity_delay,
@@ -105,6 +131,7 @@ pub struct RawPolicy {
     sampling: Option<Spanned<Span>>,
     size_grain: Option<Spanned<Bytes>>,
     split: Option<bool>,
+    forecast: Option<bool>,
     boost_interval: Option<Span>,
     retry_first: Option<Spanned<Span>>,
     retry_longest: Option<Span>,
@@ -129,32 +156,37 @@ impl RawPolicy {
     /// # Errors
     /// The first thing wrong with it, with file, line and column.
     pub fn check(self, source: &Source) -> Result<PolicyConfig, ConfigError> {
-        let threshold = self.utilization_threshold.as_ref().map_or(0.30, |threshold| *threshold.get_ref());
+        let defaults = PolicyConfig::default();
+        let threshold = self
+            .utilization_threshold
+            .as_ref()
+            .map_or(defaults.utilization_threshold, |threshold| *threshold.get_ref());
         if !(threshold > 0.0 && threshold <= 1.0) {
             let message = format!(
                 "utilization_threshold is {threshold}: it is a share of the backing bandwidth above 0 and at most 1, such as 0.30"
             );
             return Err(source.at(self.utilization_threshold.map(|threshold| threshold.span()), message));
         }
-        let sampling = self.sampling.as_ref().map_or(Duration::from_secs(1), |sampling| sampling.get_ref().0);
+        let sampling = self.sampling.as_ref().map_or(defaults.sampling, |sampling| sampling.get_ref().0);
         if sampling < Duration::from_millis(10) {
             let message = "sampling is below 10 ms: write how often the controller looks, such as \"1 s\"";
             return Err(source.at(self.sampling.map(|sampling| sampling.span()), message));
         }
-        let grain = self.size_grain.as_ref().map_or(Bytes::from_gib(1), |grain| *grain.get_ref());
+        let grain = self.size_grain.as_ref().map_or(defaults.grain, |grain| *grain.get_ref());
         if grain == Bytes::ZERO || !grain.get().is_multiple_of(4096) {
             let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
             return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
         }
         let retry_first = source.at_least("retry_first", self.retry_first.as_ref(), (2000, 100))?;
-        let or = |span: Option<Span>, seconds| span.map_or(Duration::from_secs(seconds), |span| span.0);
+        let or = |span: Option<Span>, default| span.map_or(default, |span| span.0);
         Ok(PolicyConfig {
             name: self.name.unwrap_or_default(),
             utilization_threshold: threshold,
-            inactivity_delay: or(self.inactivity_delay, 30),
+            inactivity_delay: or(self.inactivity_delay, defaults.inactivity_delay),
             sampling,
             grain,
             split: self.split,
+            forecast: self.forecast,
             boost_interval: self.boost_interval.map(|span| span.0),
             budget: Budget {
                 agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
@@ -162,11 +194,11 @@ impl RawPolicy {
                 usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
                 usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
             },
-            retry: (retry_first, or(self.retry_longest, 300)),
+            retry: (retry_first, or(self.retry_longest, defaults.retry.1)),
             timeouts: Timeouts {
-                create: or(self.create_timeout, 60),
-                attach: or(self.attach_timeout, 90),
-                detach: or(self.detach_timeout, 90),
+                create: or(self.create_timeout, defaults.timeouts.create),
+                attach: or(self.attach_timeout, defaults.timeouts.attach),
+                detach: or(self.detach_timeout, defaults.timeouts.detach),
             },
         })
     }

@@ -303,11 +303,17 @@ impl RawLatencies {
                 source.at(Some(given.span()), message)
             })
         };
+        let share = |name, given: Option<&Spanned<f64>>, allowed: fn(f64) -> bool, range| {
+            let message = format!("{name} must be {range}, such as 0.1");
+            Ok(source.number(given, allowed, &message)?.unwrap_or(0.0))
+        };
         Ok(Latencies {
             create: seconds("create_s", self.create_s.as_ref())?,
             attach: seconds("attach_s", self.attach_s.as_ref())?,
             detach: seconds("detach_s", self.detach_s.as_ref())?,
             delete: seconds("delete_s", self.delete_s.as_ref())?,
+            jitter: share("jitter", self.jitter.as_ref(), |share| (0.0..=10.0).contains(&share), "from 0 to 10")?,
+            faults: share("faults", self.faults.as_ref(), |share| (0.0..1.0).contains(&share), "from 0 to below 1")?,
         })
     }
 }

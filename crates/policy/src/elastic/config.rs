@@ -41,6 +41,8 @@ pub struct Config {
     pub inactivity_delay: Duration,
     /// Size of the first caching volume.
     pub initial_size: Bytes,
+    /// Size of every caching volume after the first; `None`: learned from the bursts.
+    pub fixed_size: Option<Bytes>,
     /// Sizes are multiples of this.
     pub grain: Bytes,
     /// Smallest caching volume (the volume type's limit).
@@ -88,6 +90,7 @@ impl Config {
             utilization_threshold: 0.30,
             inactivity_delay,
             initial_size: Bytes::from_gib(10),
+            fixed_size: None,
             grain: Bytes::from_gib(1),
             size_min: Bytes::from_gib(1),
             size_max: Bytes::from_gib(16 * 1024),

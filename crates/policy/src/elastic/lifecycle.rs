@@ -431,7 +431,9 @@ impl Controller {
         if config.forecast && self.forecast.is_regular() {
             usage.missed = Bytes::new(unboosted);
         }
-        let next = if config.split {
+        let next = if let Some(size) = config.fixed_size {
+            size
+        } else if config.split {
             sizing::split_next_size(&usage, config.grain, config.backing_bandwidth, config.caching_bandwidth)
         } else {
             sizing::paper_next_size(&usage, config.grain)
