@@ -1,8 +1,23 @@
 //! What a run will take and cost, before anything is rented. Pure: files come in as text, answers go out as values.
 //!
-//! - [`scenario`]: the file of `predict`, `recommend` and `simulate`, parsed and checked.
+//! - [`scenario`]: the file of `predict`, `recommend` and `simulate`, parsed and checked;
+//! - [`cost`]: AGBs and money behind one interface;
+//! - [`fluid`]: one burst by the fluid model;
+//! - [`calibration`]: measured points and what lies between them;
+//! - [`predict`], [`recommend`]: completion time and cost of the three modes, and the cache size to take;
+//! - [`price`]: every way to rent a capacity;
+//! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of Nicolae, Riteau, Keahey, "Towards Transparent Throughput Elasticity for IaaS Cloud Storage"
 //! (the journal article), sections III-C and III-D, with 1 GB = 1024 MB.
 
+pub mod calibration;
+pub mod cost;
+pub mod credits;
+pub mod fluid;
+pub mod interval;
+pub mod predict;
+pub mod price;
+pub mod recommend;
+pub mod rotation;
 pub mod scenario;

@@ -67,7 +67,8 @@ fn what_only_the_simulator_needs_is_read() {
     assert_eq!(scenario.compute_phases(), (Duration::from_secs(300), Duration::from_secs(200)));
     assert_eq!(scenario.policy.unwrap().name, Name::Adaptive);
     let ms = Duration::from_millis;
-    let expected = Latencies { create: ms(12_000), attach: ms(2500), detach: ms(800), delete: ms(0) };
+    let expected =
+        Latencies { create: ms(12_000), attach: ms(2500), detach: ms(800), delete: ms(0), ..Latencies::default() };
     assert_eq!(scenario.provider, expected);
     // The same settings where others look for them.
     let in_app =

@@ -1,0 +1,81 @@
+//! Cost: AGBs and money behind one interface.
+//!
+//! A [`Tariff`] says what a volume of some size costs over some time in both. AGBs are size × reserved bandwidth × time
+//! (journal, III-B). Money is billed time at a catalog's or the user's price; what is unknown stays unknown.
+
+use std::time::Duration;
+
+use surgetank_model::cost::Cost;
+use surgetank_model::volume_type::Billing;
+use surgetank_model::{Bandwidth, Bytes, Limits, VolumeType};
+
+/// What volumes of one kind cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tariff {
+    /// Reserved bandwidth: what AGBs charge, and what is bought where bandwidth is sold.
+    pub bandwidth: Bandwidth,
+    /// The price in money.
+    pub money: Money,
+}
+
+/// A price in money.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Money {
+    /// Nobody said.
+    Unknown,
+    /// USD for each GiB and month of 730 hours, billed by the moment.
+    PerGib(f64),
+    /// A catalog's type, with as much bandwidth as is reserved.
+    Type(Box<VolumeType>),
+}
+
+impl Tariff {
+    /// The tariff of volumes that a file describes: the user's price goes before the catalog's.
+    #[must_use]
+    pub fn new(bandwidth: Bandwidth, volume_type: Option<&VolumeType>, usd_per_gib_month: Option<f64>) -> Self {
+        let money = match (usd_per_gib_month, volume_type) {
+            (Some(usd), _) => Money::PerGib(usd),
+            (None, Some(volume_type)) => Money::Type(Box::new(volume_type.clone())),
+            (None, None) => Money::Unknown,
+        };
+        Self { bandwidth, money }
+    }
+
+    /// What a volume of `size` costs that is rented for `seconds`.
+    #[must_use]
+    pub fn cost(&self, size: Bytes, seconds: f64) -> Cost {
+        Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s() * seconds, usd: self.usd(size, seconds) }
+    }
+
+    fn usd(&self, size: Bytes, seconds: f64) -> Option<f64> {
+        let rented = Duration::try_from_secs_f64(seconds).ok()?;
+        match &self.money {
+            Money::Unknown => None,
+            Money::PerGib(usd) => {
+                let billing = Billing::default();
+                Some(usd * size.as_gib() * seconds / 3600.0 / f64::from(billing.hours_per_month))
+            }
+            Money::Type(volume_type) => {
+                let need = Limits { bandwidth: Some(self.bandwidth), iops: None };
+                let offer = volume_type.cheapest_with(size, &need)?;
+                let hours = volume_type.billing.billed(rented).as_secs_f64() / 3600.0;
+                Some(volume_type.price_per_hour_with(offer.size, &offer.bought)? * hours)
+            }
+        }
+    }
+
+    /// Where the price comes from, for people: source, date and confidence.
+    #[must_use]
+    pub fn source(&self) -> Option<String> {
+        match &self.money {
+            Money::Unknown => None,
+            Money::PerGib(usd) => Some(format!("${usd} per GiB and month, as the file says")),
+            Money::Type(volume_type) => {
+                let price = volume_type.price.as_ref()?;
+                let date = price.as_of.as_deref().unwrap_or("undated");
+                let (key, source, confidence) = (volume_type.key(), &price.source, &price.confidence);
+                Some(format!("{key}: {source} ({date}, {confidence})"))
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a credit volume serves under a demand, in closed form.
+//!
+//! c ← clamp(c + (baseline − served)·dt, 0, bucket): credits refill at the baseline and are spent by what is served; at
+//! most the burst rate is served while there are any, else the baseline. The throttle and the simulator take the same
+//! rule token by token (`surgetank_model::TokenBucket`).
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+use surgetank_model::units::{MIB, Span};
+use surgetank_model::volume_type::{CreditUnit, Credits, Performance, Provision};
+use surgetank_model::{Bandwidth, Bytes, Iops, VolumeType};
+
+/// A stretch of constant demand: `"2000 IOPS for 1500 s"`, `"100 MiB/s for 10 min"`, or both rates with a comma.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Operations; `None`: whatever the bandwidth needs.
+    pub iops: Option<Iops>,
+    /// Bytes; `None`: not counted.
+    pub bandwidth: Option<Bandwidth>,
+    /// How long.
+    pub lasts: Duration,
+}
+
+impl FromStr for Demand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let shape = "write a demand such as \"2000 IOPS for 1500 s\"";
+        let (rates, lasts) =
+            text.split_once(" for ").ok_or_else(|| format!("\"{text}\" says not how long: {shape}"))?;
+        let lasts: Span = lasts.trim().parse().map_err(|error| format!("{error}"))?;
+        if lasts.0.is_zero() {
+            return Err(format!("\"{text}\" lasts no time: {shape}"));
+        }
+        let mut demand = Self { iops: None, bandwidth: None, lasts: lasts.0 };
+        for rate in rates.split(',').map(str::trim) {
+            let twice = || format!("\"{text}\" has two rates of a kind: {shape}");
+            if rate.ends_with("/s") {
+                let bandwidth = rate.parse().map_err(|error| format!("{error}"))?;
+                demand.bandwidth.replace(bandwidth).map_or(Ok(()), |_| Err(twice()))?;
+            } else {
+                let iops = rate.parse().map_err(|error| format!("{error}"))?;
+                demand.iops.replace(iops).map_or(Ok(()), |_| Err(twice()))?;
+            }
+        }
+        Ok(demand)
+    }
+}
+
+/// What was served in one stretch of demand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Segment {
+    /// Average over the stretch; `None`: no operations were asked for.
+    pub served_iops: Option<f64>,
+    /// Average over the stretch; `None`: no bandwidth was asked for.
+    pub served_mib_s: Option<f64>,
+    /// Operation credits at its end, or MiB of credit where the type counts bytes alone; `None`: the volume has none.
+    pub credits_end: Option<f64>,
+    /// MiB of credit at its end, where the type counts bytes besides operations.
+    pub credits_end_mib: Option<f64>,
+    /// From its beginning until the first bucket was empty; `None`: the credits outlast it.
+    pub exhausted_after_s: Option<f64>,
+}
+
+/// A bucket and how full it is.
+struct Level {
+    credits: Credits,
+    level: f64,
+}
+
+impl Level {
+    /// Serves a rate for a time: the average rate served, and when the bucket was empty.
+    fn serve(&mut self, demand_per_s: f64, seconds: f64) -> (f64, Option<f64>) {
+        let (baseline, bucket) = (self.credits.baseline_per_s as f64, self.credits.bucket as f64);
+        let wanted = demand_per_s.min((self.credits.burst_per_s as f64).max(baseline));
+        let spent_per_s = wanted - baseline;
+        let lasts_s = if spent_per_s > 0.0 { self.level / spent_per_s } else { f64::INFINITY };
+        if lasts_s >= seconds {
+            self.level = (self.level - spent_per_s * seconds).clamp(0.0, bucket);
+            return (wanted, None);
+        }
+        self.level = 0.0;
+        ((wanted * lasts_s + baseline * (seconds - lasts_s)) / seconds, Some(lasts_s))
+    }
+}
+
+/// What a volume serves, from full buckets on.
+///
+/// # Errors
+/// One sentence: the type has no such volume, or counts what the demand does not give.
+pub fn serve(volume_type: &VolumeType, size: Bytes, demands: &[Demand]) -> Result<Vec<Segment>, String> {
+    volume_type.check(size, &Provision::default())?;
+    if !volume_type.limits_are_known() {
+        return Err(format!("the limits of {} are its operator's: give them with --catalog FILE", volume_type.key()));
+    }
+    let full = |credits: Credits| Level { level: credits.bucket as f64, credits };
+    let mut levels: Vec<Level> = volume_type.all_credits_at(size).into_iter().map(full).collect();
+    demands.iter().map(|demand| segment(volume_type, size, &mut levels, demand)).collect()
+}
+
+fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: &Demand) -> Result<Segment, String> {
+    let limits = volume_type.limits_at(size);
+    let cap = |asked: f64, limit: Option<f64>| limit.map_or(asked, |limit| asked.min(limit));
+    let seconds = demand.lasts.as_secs_f64();
+    let asked_iops = demand.iops.map(|iops| cap(iops.get() as f64, limits.iops.map(|iops| iops.get() as f64)));
+    let asked_mib_s = demand.bandwidth.map(|rate| cap(rate.as_mib_s(), limits.bandwidth.map(Bandwidth::as_mib_s)));
+    let mut found = Segment { served_iops: asked_iops, served_mib_s: asked_mib_s, ..Segment::default() };
+    let alone = levels.len() == 1;
+    for level in levels {
+        let exhausted = match level.credits.unit {
+            CreditUnit::Operations => {
+                let asked = operations(volume_type, asked_iops, asked_mib_s);
+                let (served, exhausted) = level.serve(asked, seconds);
+                let share = if asked > 0.0 { served / asked } else { 1.0 };
+                found.served_iops = asked_iops.map(|iops| iops * share);
+                // Where bytes have a bucket of their own, operations do not limit them.
+                if alone {
+                    found.served_mib_s = asked_mib_s.map(|mib_s| mib_s * share);
+                }
+                found.credits_end = Some(level.level);
+                exhausted
+            }
+            CreditUnit::Bytes => {
+                if alone && asked_mib_s.is_none() {
+                    let key = volume_type.key();
+                    return Err(format!("{key} counts bytes: write a demand such as \"100 MiB/s for 10 min\""));
+                }
+                let (served, exhausted) = level.serve(asked_mib_s.unwrap_or(0.0) * MIB as f64, seconds);
+                found.served_mib_s = asked_mib_s.map(|_| served / MIB as f64);
+                let credits = Some(level.level / MIB as f64);
+                if alone {
+                    found.credits_end = credits
+                } else {
+                    found.credits_end_mib = credits
+                }
+                exhausted
+            }
+        };
+        found.exhausted_after_s = [found.exhausted_after_s, exhausted].into_iter().flatten().min_by(f64::total_cmp);
+    }
+    Ok(found)
+}
+
+/// How many operations a demand takes: those asked for, and at least one for each unit of bandwidth.
+fn operations(volume_type: &VolumeType, iops: Option<f64>, mib_s: Option<f64>) -> f64 {
+    let unit = match &volume_type.performance {
+        Performance::IopsCredits { io_unit, .. } => *io_unit,
+        _ => return iops.unwrap_or(0.0),
+    };
+    let carried = mib_s.map_or(0.0, |mib_s| mib_s * MIB as f64 / unit.get().max(1) as f64);
+    iops.unwrap_or(0.0).max(carried)
+}
