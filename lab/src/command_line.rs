@@ -10,7 +10,9 @@ use surgetank_model::units::Span;
 
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
+use crate::inside;
 use crate::interrupt::Interrupt;
+use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::scenario::{ConfigError, Scenario};
 
@@ -28,6 +30,16 @@ enum Task {
     Exec(Exec),
     /// Run scenarios, by default all of lab/scenarios
     Run(Run),
+    /// The kernel's caches and surgetank side by side in one guest
+    Peers(peers::Arguments),
+    /// What `peers` runs in its guest
+    #[command(hide = true)]
+    InsidePeers {
+        /// What to measure
+        order: PathBuf,
+        /// Where samples go
+        samples: PathBuf,
+    },
     /// Check scenarios without running them
     Check {
         /// The files
@@ -113,6 +125,13 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Exec(exec) => exec.run(),
         Task::Run(run) => run.run(),
+        Task::Peers(arguments) => {
+            Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Task::InsidePeers { order, samples } => {
+            inside::peers(&order, &samples)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Check { scenarios } => {
             for file in scenarios {
                 let scenario = Scenario::load(&file)?;

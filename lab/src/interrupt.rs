@@ -114,6 +114,20 @@ impl Running {
         self.child.try_wait().ok().flatten()
     }
 
+    /// Asks it to end (SIGTERM) and waits; kills it if it does not listen.
+    pub fn ask_to_end(&mut self, patience: Duration) {
+        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw)
+            && self.ended().is_none()
+        {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        }
+        let until = Instant::now() + patience;
+        while self.ended().is_none() && Instant::now() < until {
+            sleep(POLL);
+        }
+        self.kill();
+    }
+
     /// Kills it, as a power cut does.
     pub fn kill(&mut self) {
         let _ = self.child.kill();

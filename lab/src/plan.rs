@@ -31,6 +31,8 @@ pub struct Disk {
     pub iops: Option<Iops>,
     /// Where its bytes are.
     pub media: Media,
+    /// The disk whose limits it shares, instead of having its own: two names of one allowance.
+    pub shares: Option<String>,
 }
 
 /// The longest serial that virtio has room for.
@@ -40,7 +42,7 @@ impl Disk {
     /// A new disk without limits.
     #[must_use]
     pub fn new(name: &str, size: Bytes) -> Self {
-        Self { name: name.to_owned(), size, bandwidth: None, iops: None, media: Media::New }
+        Self { name: name.to_owned(), size, bandwidth: None, iops: None, media: Media::New, shares: None }
     }
 
     /// The same disk, throttled.
@@ -53,6 +55,12 @@ impl Disk {
     #[must_use]
     pub fn on(self, media: Media) -> Self {
         Self { media, ..self }
+    }
+
+    /// The same disk, under another disk's limits.
+    #[must_use]
+    pub fn sharing(self, other: &str) -> Self {
+        Self { shares: Some(other.to_owned()), ..self }
     }
 
     /// # Errors
@@ -71,6 +79,7 @@ impl Disk {
     #[must_use]
     pub fn arguments(&self, file: &Path) -> Vec<String> {
         let name = &self.name;
+        let group = format!("limits-{}", self.shares.as_ref().unwrap_or(name));
         let mut limits = serde_json::Map::new();
         if let Some(bandwidth) = self.bandwidth {
             limits.insert("bps-total".to_owned(), json!(bandwidth.get()));
@@ -79,17 +88,18 @@ impl Disk {
             limits.insert("iops-total".to_owned(), json!(iops.get()));
         }
         let bytes = self.protocol(file);
-        let group = json!({"qom-type": "throttle-group", "id": format!("limits-{name}"), "limits": limits});
+        let throttle = json!({"qom-type": "throttle-group", "id": group, "limits": limits});
         let node = json!({
-            "driver": "throttle", "node-name": format!("disk-{name}"), "throttle-group": format!("limits-{name}"),
+            "driver": "throttle", "node-name": format!("disk-{name}"), "throttle-group": group,
             "file": bytes,
         });
         let device = json!({
             "driver": "virtio-blk-pci", "id": format!("device-{name}"), "drive": format!("disk-{name}"), "serial": name,
             "bus": "pcie.0", "write-cache": "on", "num-queues": 2,
         });
-        [("-object", group), ("-blockdev", node), ("-device", device)]
+        [("-object", throttle), ("-blockdev", node), ("-device", device)]
             .into_iter()
+            .filter(|(flag, _)| *flag != "-object" || self.shares.is_none())
             .flat_map(|(flag, value)| [flag.to_owned(), value.to_string()])
             .collect()
     }

@@ -162,7 +162,7 @@ impl RawDisk {
             (None, Some(nbd)) => Media::Nbd(nbd.into_inner()),
             (None, None) => Media::New,
         };
-        Ok(Disk { name: name.get_ref().clone(), size, bandwidth: self.bandwidth, iops: self.iops, media })
+        Ok(Disk { name: name.get_ref().clone(), size, bandwidth: self.bandwidth, iops: self.iops, media, shares: None })
     }
 }
 

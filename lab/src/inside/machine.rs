@@ -1,0 +1,178 @@
+//! What the machine says of itself, and how to tell it something.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use crate::interrupt::output;
+
+/// The kernel's unit of processor time in `/proc`, the same on every architecture that we run on.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Processor seconds that all cores together have been busy since boot.
+///
+/// # Errors
+/// If `/proc/stat` is not as documented in proc(5).
+pub fn busy_s() -> anyhow::Result<f64> {
+    busy_s_at(Path::new("/proc/stat"))
+}
+
+/// The same from a copy of `/proc/stat`.
+///
+/// # Errors
+/// If it is not as documented in proc(5).
+pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(copy).with_context(|| format!("cannot read {}", copy.display()))?;
+    let line = text.lines().next().unwrap_or_default();
+    let fields: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+    // user nice system idle iowait irq softirq
+    let [user, nice, system, _, _, irq, softirq, ..] = fields[..] else { bail!("cannot read /proc/stat: {line}") };
+    Ok((user + nice + system + irq + softirq) / TICKS_PER_S)
+}
+
+/// Processor seconds of one process, its dead children not counted.
+///
+/// # Errors
+/// If it is gone.
+pub fn process_s(process: u32) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).context("the process is gone")?;
+    // The name may hold blanks and parentheses; what follows the last one does not.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    Ok((ticks(11) + ticks(12)) / TICKS_PER_S)
+}
+
+/// The most memory that a process has had, in MiB.
+///
+/// # Errors
+/// If it is gone.
+pub fn highest_mib(process: u32) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(format!("/proc/{process}/status")).context("the process is gone")?;
+    field_kib(&text, "VmHWM:").map(|kib| kib / 1024.0).context("the kernel does not say how much memory it had")
+}
+
+fn available_mib() -> f64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    field_kib(&text, "MemAvailable:").unwrap_or(0.0) / 1024.0
+}
+
+fn field_kib(text: &str, name: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}
+
+/// Runs `work`; also how much less memory was available at the worst moment than before, in MiB.
+pub fn with_memory<T>(before_mib: f64, work: impl FnOnce() -> T) -> (T, f64) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut least = available_mib();
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(200));
+                least = least.min(available_mib());
+            }
+            least
+        });
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        (done, (before_mib - watcher.join().unwrap_or(before_mib)).max(0.0))
+    })
+}
+
+/// What is available now, in MiB, after what can be forgotten has been.
+pub fn settled_memory_mib() -> f64 {
+    let _ = fs::write("/proc/sys/vm/drop_caches", "1");
+    available_mib()
+}
+
+/// Writes to a file of sysfs.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn tell(file: impl AsRef<Path>, text: &str) -> anyhow::Result<()> {
+    let file = file.as_ref();
+    fs::write(file, text).with_context(|| format!("cannot write \"{text}\" to {}", file.display()))
+}
+
+/// What a file of sysfs says.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn ask(file: impl AsRef<Path>) -> anyhow::Result<String> {
+    let file = file.as_ref();
+    Ok(fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?.trim().to_owned())
+}
+
+/// Runs a command to its end and hands over what it printed.
+///
+/// # Errors
+/// If it fails.
+pub fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    Ok(String::from_utf8_lossy(&output(Command::new(program).args(arguments))?.stdout).into_owned())
+}
+
+/// Calls `done` until it answers something, at most `timeout`.
+///
+/// # Errors
+/// What `done` answers, or that `what` did not happen.
+pub fn wait_for<T>(
+    what: &str,
+    timeout: Duration,
+    mut done: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let until = Instant::now() + timeout;
+    loop {
+        if let Some(answer) = done()? {
+            return Ok(answer);
+        }
+        if Instant::now() > until {
+            bail!("{what} did not happen within {} s", timeout.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The node of a disk by its serial: `/dev/vdb`, where sysfs knows it by.
+///
+/// # Errors
+/// If there is none.
+pub fn disk(serial: &str) -> anyhow::Result<PathBuf> {
+    fs::canonicalize(format!("/dev/lab/{serial}")).with_context(|| format!("there is no disk {serial}"))
+}
+
+/// A device's size in sectors of 512 bytes.
+///
+/// # Errors
+/// If sysfs does not say.
+pub fn sectors(device: &Path) -> anyhow::Result<u64> {
+    let name = device.file_name().context("a device has a name")?.to_string_lossy().into_owned();
+    ask(format!("/sys/class/block/{name}/size"))?.parse().context("sysfs does not say a size")
+}
+
+/// Overwrites a disk's first megabyte, where every cache has its marks.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn forget(device: &Path) -> anyhow::Result<()> {
+    let of = format!("of={}", device.display());
+    run("dd", &["if=/dev/zero", &of, "bs=1M", "count=1", "oflag=direct", "conv=fsync", "status=none"]).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_is_read() {
+        let process = std::process::id();
+        assert!(busy_s().unwrap() > 0.0);
+        assert!(process_s(process).unwrap() >= 0.0);
+        assert!(highest_mib(process).unwrap() > 0.1);
+        assert!(process_s(4_194_999).is_err());
+        let ((), used) = with_memory(available_mib(), || ());
+        assert!(used.is_finite());
+    }
+}

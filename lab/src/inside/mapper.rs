@@ -1,0 +1,148 @@
+//! The device mapper's caches: dm-writecache and dm-cache.
+//!
+//! <https://docs.kernel.org/admin-guide/device-mapper/writecache.html>,
+//! <https://docs.kernel.org/admin-guide/device-mapper/cache.html>
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::machine::{forget, run, sectors, wait_for};
+use super::peer::Peer;
+
+const NAME: &str = "lab";
+const DRAIN: Duration = Duration::from_secs(900);
+/// dm-writecache's block, in bytes: its default for an SSD.
+const WRITECACHE_BLOCK: u64 = 4096;
+/// dm-cache's block, in sectors: lvmcache's smallest choice times four, 256 KiB.
+const CACHE_BLOCK_SECTORS: u64 = 512;
+
+fn create(table: &str) -> anyhow::Result<PathBuf> {
+    run("dmsetup", &["create", "--noudevsync", "--noudevrules", NAME, "--table", table])?;
+    let number = run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", NAME])?;
+    Ok(PathBuf::from(format!("/dev/dm-{}", number.trim())))
+}
+
+fn remove() -> anyhow::Result<()> {
+    run("dmsetup", &["remove", "--noudevsync", "--noudevrules", NAME]).map(|_| ())
+}
+
+/// The fields of a target's status, after its name.
+fn status() -> anyhow::Result<Vec<String>> {
+    let said = run("dmsetup", &["status", "--noflush", NAME])?;
+    Ok(said.split_whitespace().skip(3).map(str::to_owned).collect())
+}
+
+fn field(fields: &[String], at: usize) -> anyhow::Result<f64> {
+    let field = fields.get(at).with_context(|| format!("dmsetup status is short: {fields:?}"))?;
+    field.parse().with_context(|| format!("dmsetup status has no number: {field}"))
+}
+
+/// dm-writecache over two disks.
+pub struct DmWritecache {
+    slow: PathBuf,
+    cache: PathBuf,
+    attached: bool,
+}
+
+impl DmWritecache {
+    /// Over these disks; the cache is formatted.
+    pub fn new(slow: PathBuf, cache: PathBuf) -> Self {
+        Self { slow, cache, attached: false }
+    }
+}
+
+impl Peer for DmWritecache {
+    fn attach(&mut self) -> anyhow::Result<PathBuf> {
+        forget(&self.cache)?;
+        let size = sectors(&self.slow)?;
+        let table =
+            format!("0 {size} writecache s {} {} {WRITECACHE_BLOCK} 0", self.slow.display(), self.cache.display());
+        let device = create(&table)?;
+        self.attached = true;
+        Ok(device)
+    }
+
+    fn dirty_mib(&mut self) -> anyhow::Result<f64> {
+        // error, blocks, free blocks, blocks under writeback
+        let fields = status()?;
+        Ok((field(&fields, 1)? - field(&fields, 2)?) * WRITECACHE_BLOCK as f64 / 1_048_576.0)
+    }
+
+    fn drain(&mut self) -> anyhow::Result<()> {
+        run("dmsetup", &["message", NAME, "0", "flush"])?;
+        wait_for("dm-writecache's drain", DRAIN, || Ok((self.dirty_mib()? == 0.0).then_some(())))
+    }
+
+    fn detach(&mut self) -> anyhow::Result<()> {
+        self.attached = false;
+        remove()
+    }
+}
+
+impl Drop for DmWritecache {
+    fn drop(&mut self) {
+        if self.attached {
+            let _ = remove();
+        }
+    }
+}
+
+/// dm-cache over three disks.
+pub struct DmCache {
+    slow: PathBuf,
+    cache: PathBuf,
+    metadata: PathBuf,
+    attached: bool,
+}
+
+impl DmCache {
+    /// Over these disks; the cache and its metadata are formatted.
+    pub fn new(slow: PathBuf, cache: PathBuf, metadata: PathBuf) -> Self {
+        Self { slow, cache, metadata, attached: false }
+    }
+
+    fn table(&self, policy: &str) -> anyhow::Result<String> {
+        let size = sectors(&self.slow)?;
+        let [metadata, cache, slow] = [&self.metadata, &self.cache, &self.slow].map(|path| path.display());
+        // What it may migrate at a time is 1 MiB by default, which would hold the drain below the disk's rate.
+        let policy = format!("{policy} 2 migration_threshold 20480");
+        Ok(format!("0 {size} cache {metadata} {cache} {slow} {CACHE_BLOCK_SECTORS} 1 writeback {policy}"))
+    }
+}
+
+impl Peer for DmCache {
+    fn attach(&mut self) -> anyhow::Result<PathBuf> {
+        forget(&self.metadata)?;
+        let device = create(&self.table("smq")?)?;
+        self.attached = true;
+        Ok(device)
+    }
+
+    fn dirty_mib(&mut self) -> anyhow::Result<f64> {
+        // metadata block, used/total, cache block, used/total, 2 × (hits, misses), demotions, promotions, dirty
+        Ok(field(&status()?, 10)? * CACHE_BLOCK_SECTORS as f64 / 2048.0)
+    }
+
+    fn drain(&mut self) -> anyhow::Result<()> {
+        run("dmsetup", &["suspend", "--noudevsync", NAME])?;
+        let reloaded = run("dmsetup", &["reload", NAME, "--table", &self.table("cleaner")?]);
+        run("dmsetup", &["resume", "--noudevsync", "--noudevrules", NAME])?;
+        reloaded?;
+        wait_for("dm-cache's drain", DRAIN, || Ok((self.dirty_mib()? == 0.0).then_some(())))
+    }
+
+    fn detach(&mut self) -> anyhow::Result<()> {
+        self.attached = false;
+        remove()
+    }
+}
+
+impl Drop for DmCache {
+    fn drop(&mut self) {
+        if self.attached {
+            let _ = remove();
+        }
+    }
+}

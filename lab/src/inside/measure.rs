@@ -1,0 +1,165 @@
+//! Every peer under every load, in turns, and what each cost.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::load::{Load, Measured, Shape};
+use super::machine::{self, busy_s};
+use super::peer::{Kind, Peer};
+
+/// What the host wants measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The daemon's binary.
+    pub surgetank: PathBuf,
+    /// Who.
+    pub peers: Vec<Kind>,
+    /// What.
+    pub loads: Vec<Load>,
+    /// How often.
+    pub rounds: u32,
+    /// What QEMU throttles the slow disk to.
+    pub slow_mib_s: u64,
+    /// What QEMU throttles the fast disks to.
+    pub fast_mib_s: u64,
+}
+
+/// One peer under one load, once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Who.
+    pub peer: Kind,
+    /// Under which load.
+    pub load: Load,
+    /// Which time, from 0.
+    pub round: u32,
+    /// What was found, or what went wrong.
+    pub outcome: Result<Found, String>,
+}
+
+/// What a sample found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    /// How the device is shown: `kernel`, `ublk`, `fuse`, …
+    pub export: String,
+    /// Until the cache stood before the slow disk.
+    pub attach_s: f64,
+    /// What fio measured.
+    pub measured: Measured,
+    /// What was in the cache alone when the load had ended.
+    pub dirty_mib: f64,
+    /// From then until nothing was.
+    pub drain_s: f64,
+    /// Until the cache was away, after that.
+    pub detach_s: f64,
+    /// Processor time of the whole machine, load and drain.
+    pub busy_s: f64,
+    /// Of that, the daemon's.
+    pub daemon_s: f64,
+    /// How much less memory was available than before the cache, at worst.
+    pub memory_mib: f64,
+    /// The most that the daemon had.
+    pub daemon_mib: f64,
+}
+
+/// Runs everything.
+///
+/// # Errors
+/// If samples cannot be written.
+pub fn all(order: &Order, samples: &Path) -> anyhow::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(samples).context("cannot make the samples")?;
+    for round in 0..order.rounds {
+        for load in &order.loads {
+            let turns = order.peers.len().max(1);
+            for turn in 0..turns {
+                // Who begins changes from round to round.
+                let peer = order.peers[(turn + round as usize) % turns];
+                if load.shape == Shape::Idle && peer.is_raw() {
+                    continue;
+                }
+                let outcome = measure(order, peer, load).map_err(|error| format!("{error:#}"));
+                let sample = Sample { peer, load: *load, round, outcome };
+                let line = serde_json::to_string(&sample).context("cannot write a sample")?;
+                writeln!(file, "{line}").context("cannot write a sample")?;
+                say(&sample);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(order: &Order, kind: Kind, load: &Load) -> anyhow::Result<Found> {
+    let mut peer = kind.prepare(order, load.cache_mib)?;
+    let before_mib = machine::settled_memory_mib();
+    let (found, memory_mib) = machine::with_memory(before_mib, || life(peer.as_mut(), load));
+    Ok(Found { memory_mib, ..found? })
+}
+
+/// Attach, load, drain, detach.
+fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
+    let (device, attach_s) = timed(|| peer.attach())?;
+    let (busy, daemon) = (busy_s()?, daemon_s(peer));
+    let measured = load.run(&device)?;
+    if load.shape == Shape::Idle {
+        let mut found = Found { export: peer.export(), attach_s, measured, ..Found::default() };
+        (found.busy_s, found.daemon_s) = (busy_s()? - busy, daemon_s(peer) - daemon);
+        peer.drain()?;
+        peer.detach()?;
+        return Ok(found);
+    }
+    let dirty_mib = peer.dirty_mib()?;
+    let busy = busy_s()?;
+    let ((), drain_s) = timed(|| peer.drain())?;
+    let (busy_s, daemon_s) = (busy_s()? - busy + measured.busy_s, daemon_s(peer) - daemon);
+    let daemon_mib = peer.process().map_or(Ok(0.0), machine::highest_mib)?;
+    let ((), detach_s) = timed(|| peer.detach())?;
+    Ok(Found {
+        export: peer.export(),
+        attach_s,
+        measured,
+        dirty_mib,
+        drain_s,
+        detach_s,
+        busy_s,
+        daemon_s,
+        daemon_mib,
+        memory_mib: 0.0,
+    })
+}
+
+fn daemon_s(peer: &dyn Peer) -> f64 {
+    peer.process().and_then(|process| machine::process_s(process).ok()).unwrap_or(0.0)
+}
+
+fn timed<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, f64)> {
+    let began = Instant::now();
+    let done = work()?;
+    Ok((done, began.elapsed().as_secs_f64()))
+}
+
+/// Progress, for whoever watches.
+#[allow(clippy::print_stdout)] // this program's output in the guest
+fn say(sample: &Sample) {
+    let Sample { peer, load, round, outcome } = sample;
+    let what = format!("{round} {:?} {} MiB, cache {} MiB, {}", load.shape, load.size_mib, load.cache_mib, peer.name());
+    match outcome {
+        Err(error) => println!("{what}: FAILED: {error}"),
+        Ok(found) => println!(
+            "{what} ({}): {:.2} s, {:.0} IOPS, {:.0} us, dirty {:.0} MiB, drain {:.2} s, attach {:.2} s, detach {:.2} s, cpu {:.2} s",
+            found.export,
+            found.measured.run_s,
+            found.measured.iops,
+            found.measured.write_us,
+            found.dirty_mib,
+            found.drain_s,
+            found.attach_s,
+            found.detach_s,
+            found.busy_s,
+        ),
+    }
+}

@@ -1,0 +1,27 @@
+//! What the lab runs in its guests: the same program, started there by the guest's script.
+
+mod bcache;
+mod load;
+mod machine;
+mod mapper;
+mod measure;
+mod peer;
+mod surgetank;
+
+use std::path::Path;
+
+use anyhow::Context;
+
+pub use load::{Load, Measured, Shape};
+pub use measure::{Found, Order, Sample};
+pub use peer::Kind;
+
+/// Does what an order says; samples go to a file, one line each, as they are taken.
+///
+/// # Errors
+/// If the order cannot be read or nothing can be written. A peer that fails is a sample that says so.
+pub fn peers(order: &Path, samples: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
+    let order: Order = serde_json::from_str(&text).context("cannot read the order")?;
+    measure::all(&order, samples)
+}

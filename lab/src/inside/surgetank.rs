@@ -1,0 +1,201 @@
+//! Surgetank, driven as a user would: a configuration, `serve`, `status`, `boost`, `drain`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::machine::{self, run, wait_for};
+use super::measure::Order;
+use super::peer::Peer;
+use crate::interrupt::Running;
+
+const DEVICE: &str = "lab";
+/// Where the daemon's files are: a file system on a disk with the caching volume's limits.
+const POOL: &str = "/run/lab-pool";
+const PATIENCE: Duration = Duration::from_secs(60);
+const DRAIN: Duration = Duration::from_secs(900);
+
+/// A running daemon with one device.
+pub struct Surgetank {
+    // Ended before its file system is unmounted, which the second field does.
+    daemon: Running,
+    _pool: Pool,
+    export: String,
+}
+
+struct Pool;
+
+impl Pool {
+    fn mount() -> anyhow::Result<Self> {
+        let disk = machine::disk("pool")?;
+        fs::create_dir_all(POOL)?;
+        // No journal: what is measured is the volume, a file here, and not this file system.
+        let disk = disk.display().to_string();
+        run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0", &disk])?;
+        run("mount", &["-t", "ext4", &disk, POOL])?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = run("umount", &[POOL]);
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    devices: Vec<Device>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Device {
+    name: String,
+    address: String,
+    export: String,
+    phase: String,
+    caching: Option<Caching>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Caching {
+    dirty_gib: f64,
+}
+
+impl Surgetank {
+    /// Serves one device over the slow disk; it is not boosted yet.
+    ///
+    /// # Errors
+    /// If the daemon does not come up.
+    pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
+        let pool = Pool::mount()?;
+        for part in ["state", "run", "volumes"] {
+            fs::create_dir_all(Path::new(POOL).join(part))?;
+        }
+        let config = Path::new(POOL).join("surgetank.toml");
+        fs::write(&config, configuration(order, policy, slow, cache_mib))?;
+        let log = fs::File::create("/lab/surgetank.log").context("cannot make the daemon's log")?;
+        let mut command = Command::new(&order.surgetank);
+        command.arg("serve").arg("--config").arg(&config).stdout(log.try_clone()?).stderr(log);
+        let daemon = Running::start(&mut command)?;
+        let mut surgetank = Self { daemon, _pool: pool, export: String::new() };
+        surgetank.export = wait_for("the daemon's export", PATIENCE, || {
+            surgetank.check()?;
+            // Until its control socket is there, `status` fails.
+            let device = surgetank.status().ok().filter(|device| !device.address.is_empty());
+            Ok(device.map(|device| device.export))
+        })?;
+        Ok(surgetank)
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.daemon.ended() {
+            let said = fs::read_to_string("/lab/surgetank.log").unwrap_or_default();
+            anyhow::bail!("the daemon ended ({status}): {}", said.trim().lines().last().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Over the control socket, as the client commands do it: starting one of them would itself take the processor.
+    fn ask(&self, request: &Value) -> anyhow::Result<Value> {
+        let socket = Path::new(POOL).join("run/control.sock");
+        let mut lines = BufReader::new(UnixStream::connect(socket).context("the daemon does not listen")?);
+        lines.get_ref().set_read_timeout(Some(PATIENCE))?;
+        writeln!(lines.get_mut(), "{request}").context("the daemon does not listen")?;
+        let mut line = String::new();
+        lines.read_line(&mut line).context("the daemon does not answer")?;
+        let mut answer: Value = serde_json::from_str(&line).context("the daemon's answer cannot be read")?;
+        match answer.get_mut("ok") {
+            Some(answer) => Ok(answer.take()),
+            None => anyhow::bail!("the daemon refuses {request}: {answer}"),
+        }
+    }
+
+    fn status(&self) -> anyhow::Result<Device> {
+        let said = self.ask(&json!({"command": "status"}))?;
+        let status: Status = serde_json::from_value(said).context("the daemon's status cannot be read")?;
+        status.devices.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")
+    }
+}
+
+impl Drop for Surgetank {
+    fn drop(&mut self) {
+        // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
+        self.daemon.ask_to_end(PATIENCE);
+    }
+}
+
+impl Peer for Surgetank {
+    fn attach(&mut self) -> anyhow::Result<PathBuf> {
+        self.ask(&json!({"command": "boost", "device": DEVICE}))?;
+        wait_for("the boost", PATIENCE, || {
+            self.check()?;
+            let device = self.status()?;
+            Ok((device.phase == "boost").then_some(PathBuf::from(device.address)))
+        })
+    }
+
+    fn dirty_mib(&mut self) -> anyhow::Result<f64> {
+        Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
+    }
+
+    fn drain(&mut self) -> anyhow::Result<()> {
+        self.ask(&json!({"command": "drain", "device": DEVICE}))?;
+        wait_for("surgetank's drain", DRAIN, || {
+            self.check()?;
+            Ok((self.dirty_mib()? == 0.0).then_some(()))
+        })
+    }
+
+    fn detach(&mut self) -> anyhow::Result<()> {
+        wait_for("surgetank's detach", PATIENCE, || Ok((self.status()?.phase == "idle").then_some(())))
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.daemon.child.id())
+    }
+
+    fn export(&self) -> String {
+        self.export.clone()
+    }
+}
+
+/// Only this program's `boost` and `drain` move the device: a threshold that nothing reaches without a boost, and no
+/// inactivity that ends one. The disks are throttled already, so the daemon does not throttle them again.
+fn configuration(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> String {
+    let Order { slow_mib_s, fast_mib_s, .. } = order;
+    format!(
+        "state_directory = \"{POOL}/state\"\n\
+         run_directory = \"{POOL}/run\"\n\
+         [provider.local]\n\
+         directory = \"{POOL}/volumes\"\n\
+         [provider.local.types.fast]\n\
+         bandwidth = \"{fast_mib_s} MiB/s\"\n\
+         [device.{DEVICE}]\n\
+         backing = \"{slow}\"\n\
+         export = \"auto\"\n\
+         [device.{DEVICE}.backing_limits]\n\
+         bandwidth = \"{slow_mib_s} MiB/s\"\n\
+         [device.{DEVICE}.caching]\n\
+         provider = \"local\"\n\
+         volume_type = \"fast\"\n\
+         throttle = false\n\
+         initial_size = \"{cache_mib} MiB\"\n\
+         min_size = \"{cache_mib} MiB\"\n\
+         max_size = \"{cache_mib} MiB\"\n\
+         [device.{DEVICE}.policy]\n\
+         name = \"{policy}\"\n\
+         size_grain = \"1 MiB\"\n\
+         utilization_threshold = 1.0\n\
+         inactivity_delay = \"60 min\"\n\
+         boost_interval = \"0 s\"\n",
+        slow = slow.display(),
+    )
+}

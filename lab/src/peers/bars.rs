@@ -1,0 +1,183 @@
+//! The bars that surgetank must clear, each a ratio of two things measured in the same guest.
+
+use serde::Serialize;
+
+use super::table::{Row, loads, of_load};
+use crate::inside::{Kind, Load, Shape};
+
+/// What a ratio must be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// At least this.
+    AtLeast(f64),
+    /// At most this.
+    AtMost(f64),
+}
+
+/// One bar.
+#[derive(Clone, Debug, Serialize)]
+pub struct Bar {
+    /// What was measured.
+    pub name: String,
+    /// Ours.
+    pub ours: f64,
+    /// What it is compared with.
+    pub reference: f64,
+    /// What that is.
+    pub reference_name: String,
+    /// Of both.
+    pub unit: &'static str,
+    /// Ours ÷ reference.
+    pub ratio: f64,
+    /// What the ratio must be.
+    pub limit: Limit,
+    /// Whether it is.
+    pub met: Option<bool>,
+}
+
+impl Bar {
+    fn new(name: String, unit: &'static str, ours: f64, reference: (f64, String), limit: Limit) -> Self {
+        let (reference, reference_name) = reference;
+        let ratio = ours / reference;
+        let met = match limit {
+            Limit::AtLeast(least) => ratio >= least,
+            Limit::AtMost(most) => ratio <= most,
+        };
+        Self { name, ours, reference, reference_name, unit, ratio, limit, met: Some(met) }
+    }
+}
+
+/// Judges every bar that the rows allow; `slow` and `fast` are what the disks are throttled to, in MiB/s.
+#[must_use]
+pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
+    let mut bars = Vec::new();
+    for load in loads(rows) {
+        let rows = Rows(of_load(rows, load));
+        match load.shape {
+            Shape::Burst if load.cache_mib < load.size_mib => bars.extend(rows.half_cache(&load, slow, fast)),
+            Shape::Burst => bars.extend(rows.burst(&load, slow, fast)),
+            Shape::RandomWrites => bars.extend(rows.random_writes()),
+            Shape::SyncedWrites => bars.extend(rows.synced_writes()),
+            Shape::Idle => bars.extend(rows.idle()),
+            Shape::Mixed => bars.extend(rows.mixed()),
+        }
+    }
+    bars
+}
+
+/// The rows of one load.
+struct Rows<'a>(Vec<&'a Row>);
+
+impl Rows<'_> {
+    fn of(&self, kind: Kind) -> Option<&Row> {
+        self.0.iter().copied().find(|row| row.peer == kind)
+    }
+
+    /// The kernel cache that does best, by something of which less is better.
+    fn best(&self, pick: fn(&Row) -> f64) -> Option<(f64, String)> {
+        let caches = self.0.iter().filter(|row| row.peer.is_kernel_cache());
+        let best = caches.min_by(|a, b| pick(a).total_cmp(&pick(b)))?;
+        Some((pick(best), best.peer.name().to_owned()))
+    }
+
+    fn burst(&self, load: &Load, slow: f64, fast: f64) -> Vec<Bar> {
+        let Some(ours) = self.of(Kind::Adaptive) else { return Vec::new() };
+        let size = load.size_mib as f64;
+        let what = format!("burst of {size} MiB, cache of {} MiB", load.cache_mib);
+        let run_s = |row: &Row| row.found.measured.run_s;
+        let mut bars = Vec::new();
+        let mut add = |name: &str, unit, ours, reference, limit| {
+            bars.push(Bar::new(format!("{what}: {name}"), unit, ours, reference, limit));
+        };
+        if let Some(best) = self.best(run_s) {
+            add("absorbed", "s", run_s(ours), best, Limit::AtMost(0.85));
+        }
+        if let Some(raw) = self.of(Kind::RawFast) {
+            add("absorbed", "s", run_s(ours), (run_s(raw), "raw fast".to_owned()), Limit::AtMost(0.85));
+        }
+        add("rate", "MiB/s", ours.mib_s(), (slow + fast, "Bb + Bc".to_owned()), Limit::AtLeast(0.95));
+        for kind in [Kind::Paper, Kind::Adaptive] {
+            if let Some(rate) = self.of(kind).and_then(Row::drain_mib_s) {
+                let name = format!("drain, {}", kind.name());
+                add(&name, "MiB/s", rate, (slow, "Bb".to_owned()), Limit::AtLeast(0.97));
+            }
+        }
+        add("absorbed and drained", "s", ours.total_s(), (size / slow, "S ÷ Bb".to_owned()), Limit::AtMost(1.05));
+        if let Some(bcache) = self.of(Kind::Bcache) {
+            let reference = (bcache.busy_s_per_gib(), "bcache".to_owned());
+            add("processor time", "s/GiB", ours.busy_s_per_gib(), reference, Limit::AtMost(2.0));
+        }
+        bars
+    }
+
+    /// The fluid bound of a cache smaller than the burst: it fills while both volumes write, then the slow one is left.
+    fn half_cache(&self, load: &Load, slow: f64, fast: f64) -> Option<Bar> {
+        let ours = self.of(Kind::Adaptive)?;
+        let (size, cache) = (load.size_mib as f64, load.cache_mib as f64);
+        let bound = ((size - cache) / slow).max(size / (slow + fast));
+        let name = format!("burst of {size} MiB, cache of {cache} MiB: absorbed");
+        let reference = (bound, "max((S − M) ÷ Bb, S ÷ (Bb + Bc))".to_owned());
+        Some(Bar::new(name, "s", ours.found.measured.run_s, reference, Limit::AtMost(1.02)))
+    }
+
+    fn random_writes(&self) -> Option<Bar> {
+        let ours = self.of(Kind::Adaptive)?;
+        let (least, name) = self.best(|row| -row.found.measured.iops)?;
+        let name_of_ours = "4 KiB random writes".to_owned();
+        Some(Bar::new(name_of_ours, "IOPS", ours.found.measured.iops, (-least, name), Limit::AtLeast(1.0)))
+    }
+
+    fn mixed(&self) -> Option<Bar> {
+        let ours = self.of(Kind::Adaptive)?;
+        let (least, name) = self.best(|row| -row.found.measured.iops)?;
+        let name_of_ours = "reads and writes with favourites".to_owned();
+        Some(Bar::new(name_of_ours, "IOPS", ours.found.measured.iops, (-least, name), Limit::AtLeast(1.0)))
+    }
+
+    fn synced_writes(&self) -> Option<Bar> {
+        let write_us = |kind| self.of(kind).map(|row| row.found.measured.write_us);
+        let reference = (write_us(Kind::Bcache)?, "bcache".to_owned());
+        Some(Bar::new("4 KiB write and fsync".to_owned(), "µs", write_us(Kind::Adaptive)?, reference, Limit::AtMost(1.0)))
+    }
+
+    fn idle(&self) -> Option<Bar> {
+        let found = &self.of(Kind::Adaptive)?.found;
+        let share = 100.0 * found.daemon_s / found.measured.run_s;
+        let reference = (0.5, "0.5 % of a processor".to_owned());
+        Some(Bar::new("idle daemon".to_owned(), "%", share, reference, Limit::AtMost(1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{sample, table};
+    use super::*;
+
+    #[test]
+    fn bars_are_judged_on_the_best_cache_of_the_kernel() {
+        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 1024 };
+        let samples = [
+            sample(Kind::Bcache, load, 9.0),
+            sample(Kind::DmWritecache, load, 8.0),
+            sample(Kind::RawFast, load, 7.0),
+            sample(Kind::Adaptive, load, 6.4),
+        ];
+        let bars = judge(&table::rows(&samples), 33.0, 128.0);
+        let find = |name: &str| bars.iter().find(|bar| bar.reference_name == name).unwrap();
+        assert_eq!(find("dm-writecache").met, Some(true));
+        assert_eq!(find("raw fast").met, Some(false));
+        assert_eq!(find("Bb + Bc").met, Some(true));
+        assert_eq!(find("S ÷ Bb").met, Some(false));
+    }
+
+    #[test]
+    fn a_half_cache_is_held_to_the_fluid_bound() {
+        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 512 };
+        let bound = 512.0 / 33.0;
+        for (run_s, met) in [(bound * 1.019, true), (bound * 1.03, false)] {
+            let bars = judge(&table::rows(&[sample(Kind::Adaptive, load, run_s)]), 33.0, 128.0);
+            assert_eq!((bars.len(), bars[0].met), (1, Some(met)));
+        }
+    }
+}

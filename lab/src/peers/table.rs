@@ -1,0 +1,230 @@
+//! Medians of the samples, and the tables.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::bars::{Bar, Limit};
+use crate::inside::{Found, Kind, Load, Sample, Shape};
+
+/// The medians of one peer under one load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Under which load.
+    pub load: Load,
+    /// Who.
+    pub peer: Kind,
+    /// Of how many samples.
+    pub samples: usize,
+    /// Medians, each field by itself.
+    pub found: Found,
+}
+
+impl Row {
+    /// MiB/s of what was moved by the load itself.
+    #[must_use]
+    pub fn mib_s(&self) -> f64 {
+        self.found.measured.moved_mib / self.found.measured.run_s
+    }
+
+    /// Until everything was on the slow disk.
+    #[must_use]
+    pub fn total_s(&self) -> f64 {
+        self.found.measured.run_s + self.found.drain_s
+    }
+
+    /// MiB/s of the drain; `None` if there was too little to measure.
+    #[must_use]
+    pub fn drain_mib_s(&self) -> Option<f64> {
+        (self.found.drain_s > 0.5).then_some(self.found.dirty_mib / self.found.drain_s)
+    }
+
+    /// Processor seconds of the whole machine for each GiB that the load moved.
+    #[must_use]
+    pub fn busy_s_per_gib(&self) -> f64 {
+        self.found.busy_s / self.found.measured.moved_mib * 1024.0
+    }
+}
+
+/// The middle one, or the mean of the two middle ones.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        count if count % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
+        _ => values[middle],
+    }
+}
+
+/// One row for each load and peer, in the order in which they were measured first.
+#[must_use]
+pub fn rows(samples: &[Sample]) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for sample in samples {
+        if rows.iter().any(|row| (row.load, row.peer) == (sample.load, sample.peer)) {
+            continue;
+        }
+        let same = samples.iter().filter(|other| (other.load, other.peer) == (sample.load, sample.peer));
+        let found: Vec<&Found> = same.filter_map(|sample| sample.outcome.as_ref().ok()).collect();
+        if !found.is_empty() {
+            rows.push(Row { load: sample.load, peer: sample.peer, samples: found.len(), found: medians(&found) });
+        }
+    }
+    rows
+}
+
+fn medians(found: &[&Found]) -> Found {
+    let of = |pick: fn(&Found) -> f64| median(found.iter().map(|found| pick(found)).collect());
+    let mut medians = found[0].clone();
+    medians.attach_s = of(|found| found.attach_s);
+    medians.dirty_mib = of(|found| found.dirty_mib);
+    medians.drain_s = of(|found| found.drain_s);
+    medians.detach_s = of(|found| found.detach_s);
+    medians.busy_s = of(|found| found.busy_s);
+    medians.daemon_s = of(|found| found.daemon_s);
+    medians.memory_mib = of(|found| found.memory_mib);
+    medians.daemon_mib = of(|found| found.daemon_mib);
+    medians.measured.run_s = of(|found| found.measured.run_s);
+    medians.measured.moved_mib = of(|found| found.measured.moved_mib);
+    medians.measured.written_mib = of(|found| found.measured.written_mib);
+    medians.measured.iops = of(|found| found.measured.iops);
+    medians.measured.write_us = of(|found| found.measured.write_us);
+    medians
+}
+
+/// Loads in the order in which they were measured.
+pub fn loads(rows: &[Row]) -> Vec<Load> {
+    let mut loads: Vec<Load> = Vec::new();
+    for row in rows {
+        if !loads.contains(&row.load) {
+            loads.push(row.load);
+        }
+    }
+    loads
+}
+
+/// Rows of one load, in the order of [`Kind::ALL`].
+pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
+    let find = |kind| rows.iter().find(|row| row.load == load && row.peer == kind);
+    Kind::ALL.into_iter().filter_map(find).collect()
+}
+
+/// What a load is called.
+#[must_use]
+pub fn title(load: &Load) -> String {
+    let Load { size_mib, cache_mib, time_s, .. } = load;
+    match load.shape {
+        Shape::Burst => format!("Burst of {size_mib} MiB, cache of {cache_mib} MiB"),
+        Shape::RandomWrites => format!("4 KiB random writes over {size_mib} MiB for {time_s} s, depth 32, cache of {cache_mib} MiB"),
+        Shape::Mixed => format!("16 KiB, 70 % reads, favourites (zipf 1.1) over {size_mib} MiB for {time_s} s, depth 16, cache of {cache_mib} MiB"),
+        Shape::SyncedWrites => format!("4 KiB random writes, each followed by fsync, for {time_s} s, cache of {cache_mib} MiB"),
+        Shape::Idle => format!("Nothing for {time_s} s"),
+    }
+}
+
+/// Everything for people.
+#[must_use]
+pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample], scale: f64) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "Sizes are {scale} of the full ones. Medians.\n");
+    text.push_str("| bar | ours | compared with | ratio | must be | |\n|---|---:|---:|---:|---:|---|\n");
+    for bar in bars {
+        let limit = match bar.limit {
+            Limit::AtLeast(least) => format!("≥ {least:.2}"),
+            Limit::AtMost(most) => format!("≤ {most:.2}"),
+        };
+        let met = if bar.met == Some(true) { "met" } else { "**missed**" };
+        let (ours, reference) = (digits(bar.ours), digits(bar.reference));
+        let Bar { name, unit, reference_name, ratio, .. } = bar;
+        let _ = writeln!(
+            text,
+            "| {name} | {ours} {unit} | {reference} {unit}: {reference_name} | {ratio:.3} | {limit} | {met} |"
+        );
+    }
+    for load in loads(rows) {
+        let _ = writeln!(text, "\n**{}**\n", title(&load));
+        text.push_str(&load_table(&of_load(rows, load)));
+    }
+    for sample in samples {
+        if let Err(error) = &sample.outcome {
+            let _ = writeln!(text, "\nFailed: {}, {}, round {}: {error}", sample.peer.name(), title(&sample.load), sample.round);
+        }
+    }
+    text
+}
+
+fn load_table(rows: &[&Row]) -> String {
+    let mut text = String::new();
+    let Some(shape) = rows.first().map(|row| row.load.shape) else { return text };
+    text.push_str(match shape {
+        Shape::Burst => "| | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | of it the daemon's |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        Shape::Idle => "| | CPU | of it the daemon's |\n|---|---:|---:|\n",
+        _ => "| | IOPS | a write takes | drain | CPU s/GiB | memory | of it the daemon's |\n|---|---:|---:|---:|---:|---:|---:|\n",
+    });
+    for row in rows {
+        let Found { measured, drain_s, attach_s, detach_s, memory_mib, daemon_mib, export, .. } = &row.found;
+        let name = match export.as_str() {
+            "kernel" => row.peer.name().to_owned(),
+            export => format!("{} ({export})", row.peer.name()),
+        };
+        let drain = row.drain_mib_s().map_or(String::new(), |rate| format!("{rate:.1}"));
+        let memory = format!("{memory_mib:.0} MiB | {}", if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() });
+        let _ = match shape {
+            Shape::Burst => writeln!(
+                text,
+                "| {name} | {:.2} s | {:.1} | {drain_s:.2} s | {drain} | {:.2} s | {attach_s:.2} s | {detach_s:.2} s | {:.1} | {memory} |",
+                measured.run_s,
+                row.mib_s(),
+                row.total_s(),
+                row.busy_s_per_gib(),
+            ),
+            Shape::Idle => writeln!(
+                text,
+                "| {name} | {:.2} % | {:.2} % |",
+                100.0 * row.found.busy_s / measured.run_s,
+                100.0 * row.found.daemon_s / measured.run_s
+            ),
+            _ => writeln!(
+                text,
+                "| {name} | {:.0} | {:.0} µs | {drain_s:.2} s | {:.1} | {memory} |",
+                measured.iops,
+                measured.write_us,
+                row.busy_s_per_gib(),
+            ),
+        };
+    }
+    text
+}
+
+/// Three significant digits or the whole number, whichever is more.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        medium if medium >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    const LOAD: Load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 128 };
+
+    #[test]
+    fn rows_are_medians_and_failures_are_told() {
+        let mut samples: Vec<Sample> = [3.0, 1.0, 2.0].map(|run_s| sample(Kind::Bcache, LOAD, run_s)).to_vec();
+        samples.push(Sample { outcome: Err("no such luck".to_owned()), ..sample(Kind::Bcache, LOAD, 9.0) });
+        let rows = rows(&samples);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].samples, rows[0].found.measured.run_s), (3, 2.0));
+        assert_eq!(rows[0].mib_s(), 128.0);
+        let text = markdown(&rows, &[], &samples, 0.25);
+        assert!(text.contains("| bcache | 2.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+}
