@@ -7,6 +7,7 @@ use std::time::Duration;
 use surgetank_cache::ReadFill;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
+use surgetank_planner::cost::Tariff;
 use surgetank_policy::{Config, Name};
 use surgetank_sim::whatif::{Application, Caching, Fidelity, Mode, Outcome, Phase, Provider, Setup, Volume, run};
 
@@ -17,7 +18,6 @@ fn limits(mib_s: u64) -> Limits {
 /// The papers' platform (journal, IV-A): 50 GB at 33 MB/s, caches of 128 MB/s, first 10 GB.
 fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
-    let billing = surgetank_model::volume_type::Billing::default();
     Setup {
         vms: 32,
         application: Application { phases, initial_phases, request: Bytes::new(1 << 20), depth: 32 },
@@ -25,16 +25,9 @@ fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
             size: Bytes::from_gib(50),
             limits: limits(33),
             credits: None,
-            usd_per_hour: None,
-            billing: billing.clone(),
+            tariff: Tariff::new(backing, None, None),
         },
-        caching: Caching {
-            limits: limits(128),
-            usd_per_gib_hour: None,
-            billing,
-            read_fill: ReadFill::Never,
-            static_usd_per_hour: None,
-        },
+        caching: Caching { limits: limits(128), tariff: Tariff::new(caching, None, None), read_fill: ReadFill::Never },
         policy: Config::new(name, backing, Bytes::from_gib(50), caching),
         sampling: Duration::from_secs(5),
         provider: Provider {

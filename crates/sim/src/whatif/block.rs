@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_cache::{
-    Attach, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Mode as CacheMode, Outcome, ReadFill, Slice,
+    Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Mode as CacheMode, Outcome, Slice,
     Target,
 };
 use surgetank_model::{Instant, Operation, Request, RequestId};
@@ -11,7 +11,7 @@ use surgetank_policy::StepId;
 
 use super::pilot::{Deed, Pilot};
 use super::setup::{Mode, Phase, Setup, Stuck};
-use super::volume::{Activity, Server};
+use super::volume::{Server, Traffic};
 use super::{Machine, Share};
 use crate::queue::EventQueue;
 
@@ -47,7 +47,7 @@ pub struct Block<'a> {
     engine: Engine,
     backing: Server,
     cache: Option<Server>,
-    cached: Activity,
+    traffic: Traffic,
     pilot: Option<Pilot>,
     epochs: u64,
     work: Work,
@@ -74,7 +74,7 @@ impl<'a> Block<'a> {
             engine: Engine::new(Config { size: disk.size.get(), logical_block: 512, backing_limits: disk.limits }),
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
-            cached: Activity::default(),
+            traffic: Traffic::default(),
             pilot: (mode == Mode::Elastic).then(|| Pilot::new(setup, vm)),
             epochs: u64::from(vm) << 32,
             work: Work::default(),
@@ -180,9 +180,7 @@ impl<'a> Block<'a> {
 
     /// The caching volume is not used any more.
     fn let_go(&mut self) {
-        if let Some(server) = self.cache.take() {
-            self.cached.merge(&server.activity);
-        }
+        self.cache = None;
     }
 
     /// Carries out what the engine wants until it wants nothing, and lets the application go on.
@@ -236,11 +234,19 @@ impl<'a> Block<'a> {
                 return;
             }
             Effect::Read { id, target, into, .. } => (id, target, u64::from(into.length), Outcome::Done),
-            Effect::Write { id, target, from, .. } => (id, target, length(&from), Outcome::Done),
+            Effect::Write { id, target, from, .. } => {
+                let bytes = length(&from);
+                if from.iter().any(|slice| matches!(slice.buffer, BufferId::Scratch(_))) {
+                    self.traffic.drain.add(self.now, bytes as f64);
+                }
+                (id, target, bytes, Outcome::Done)
+            }
             Effect::Append { id, mut summary, data, .. } => {
                 let blocks = summary.data_blocks() as usize;
                 summary.checksums.resize(blocks, 0);
-                (id, Target::Cache, PAGE + length(&data), Outcome::Appended(summary))
+                let bytes = PAGE + length(&data);
+                self.traffic.caching.add(self.now, bytes as f64);
+                (id, Target::Cache, bytes, Outcome::Appended(summary))
             }
             Effect::WriteSuperblock { id, .. } | Effect::WriteTable { id, .. } => {
                 (id, Target::Cache, PAGE, Outcome::Done)
@@ -256,7 +262,13 @@ impl<'a> Block<'a> {
             Target::Cache => self.cache.as_mut(),
         };
         let (at, outcome) = match server {
-            Some(server) => (server.serve(self.now, bytes), outcome),
+            Some(server) => {
+                let at = server.serve(self.now, bytes);
+                if target == Target::Backing {
+                    self.traffic.backing.add(at, bytes as f64);
+                }
+                (at, outcome)
+            }
             None => (self.now, Outcome::Failed(IoFailure::Gone)),
         };
         self.queue.push(at, What::Effect(id, outcome));
@@ -278,6 +290,7 @@ impl<'a> Block<'a> {
         let length = self.setup.application.request.get().min(*left).min(size - *cursor);
         let offset = *cursor;
         *left -= length;
+        self.traffic.application.add(self.now, length as f64);
         *cursor = if *cursor + length >= size { 0 } else { *cursor + length };
         self.request(operation, offset, length.next_multiple_of(512));
         true
@@ -353,18 +366,8 @@ impl Machine for Block<'_> {
     fn finish(self) -> Share {
         Share {
             boosts: self.pilot.map(Pilot::into_boosts).unwrap_or_default(),
-            backing: self.backing.activity,
-            caching: self.cached,
+            traffic: self.traffic,
             events: self.events,
         }
-    }
-}
-
-/// What the engine is told about reads by this controller: the papers' driver fills the cache on every miss.
-#[must_use]
-pub fn read_fill(name: surgetank_policy::Name) -> ReadFill {
-    match name {
-        surgetank_policy::Name::Paper => ReadFill::Always,
-        surgetank_policy::Name::Adaptive => ReadFill::SecondHit,
     }
 }

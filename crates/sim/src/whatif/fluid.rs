@@ -15,7 +15,7 @@ use surgetank_policy::StepId;
 
 use super::pilot::{Deed, Pilot};
 use super::setup::{Mode, Phase, Setup, Stuck};
-use super::volume::Activity;
+use super::volume::Traffic;
 use super::{Machine, Share};
 
 /// Writes of the engine's drain that share the backing volume with the application's.
@@ -94,7 +94,6 @@ struct Flows {
     /// What a larger cache would have taken.
     evicted: f64,
     backing: f64,
-    caching: f64,
 }
 
 /// See the module.
@@ -118,8 +117,7 @@ pub struct Fluid<'a> {
     dirty: f64,
     high_water: f64,
     evicted: f64,
-    backing_activity: Activity,
-    caching_activity: Activity,
+    traffic: Traffic,
     events: u64,
 }
 
@@ -157,8 +155,7 @@ impl<'a> Fluid<'a> {
             dirty: 0.0,
             high_water: 0.0,
             evicted: 0.0,
-            backing_activity: Activity::default(),
-            caching_activity: Activity::default(),
+            traffic: Traffic::default(),
             events: 0,
         }
     }
@@ -180,11 +177,11 @@ impl<'a> Fluid<'a> {
             Stage::Absorb if self.write_left > 0.0 && self.is_full() => Flows { evicted: backing, ..to_backing },
             Stage::Absorb if self.write_left > 0.0 => {
                 let direct = if self.split { backing } else { 0.0 };
-                Flows { application: caching + direct, dirty: caching, evicted: 0.0, backing: direct, caching }
+                Flows { application: caching + direct, dirty: caching, evicted: 0.0, backing: direct }
             }
             // What was written last is read first, and is in the cache as far as it is dirty.
             Stage::Absorb if self.read_left > 0.0 && self.dirty >= self.read_left => {
-                Flows { application: caching, caching, ..Flows::default() }
+                Flows { application: caching, ..Flows::default() }
             }
             Stage::Absorb if self.read_left > 0.0 => to_backing,
             Stage::Absorb | Stage::Drain | Stage::Release => self.drain_flows(backing.min(caching)),
@@ -196,7 +193,7 @@ impl<'a> Fluid<'a> {
         let share = if self.is_busy() { depth / (depth + DRAIN_DEPTH) } else { 0.0 };
         let drained = if self.dirty > 0.0 { rate * (1.0 - share) } else { 0.0 };
         let application = if self.is_busy() { rate - drained } else { 0.0 };
-        Flows { application, dirty: -drained, evicted: 0.0, backing: application + drained, caching: drained }
+        Flows { application, dirty: -drained, evicted: 0.0, backing: application + drained }
     }
 
     /// Goes on until `to`, or until the application has nothing left to do if `work` says so.
@@ -251,8 +248,10 @@ impl<'a> Fluid<'a> {
 
     fn flow(&mut self, flows: &Flows, to: Instant) {
         let seconds = to.since(self.now).as_secs_f64();
-        self.backing_activity.flow(self.now, to, flows.backing);
-        self.caching_activity.flow(self.now, to, flows.caching);
+        self.traffic.application.flow(self.now, to, flows.application);
+        self.traffic.backing.flow(self.now, to, flows.backing);
+        self.traffic.caching.flow(self.now, to, flows.dirty);
+        self.traffic.drain.flow(self.now, to, -flows.dirty);
         let moved = flows.application * seconds;
         if self.write_left > 0.0 {
             self.written += moved.min(self.write_left);
@@ -408,8 +407,7 @@ impl Machine for Fluid<'_> {
     fn finish(self) -> Share {
         Share {
             boosts: self.pilot.map(Pilot::into_boosts).unwrap_or_default(),
-            backing: self.backing_activity,
-            caching: self.caching_activity,
+            traffic: self.traffic,
             events: self.events,
         }
     }

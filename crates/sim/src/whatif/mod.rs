@@ -2,6 +2,7 @@
 //! provider.
 //!
 //! - [`setup`]: what is simulated — an application on virtual machines, volumes, the provider's latencies;
+//!   [`scenario`]: the same from the planner's file;
 //! - [`volume`]: a volume held to its limits by the model's own token buckets;
 //! - [`pilot`]: carries out the controller's steps as a provider would;
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
@@ -15,11 +16,12 @@ pub mod block;
 pub mod fluid;
 pub mod pilot;
 pub mod report;
+pub mod scenario;
 pub mod setup;
 pub mod volume;
 
 use surgetank_model::Instant;
-use surgetank_model::cost::{Account, Cost, Rental};
+use surgetank_model::cost::Cost;
 
 pub use report::{Boost, Outcome, PhaseTime};
 pub use setup::{Application, Caching, Fidelity, Mode, Phase, Provider, Setup, Stuck, Volume};
@@ -52,8 +54,7 @@ trait Machine {
 #[derive(Debug, Default)]
 struct Share {
     boosts: Vec<Boost>,
-    backing: volume::Activity,
-    caching: volume::Activity,
+    traffic: volume::Traffic,
     events: u64,
 }
 
@@ -92,55 +93,33 @@ fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<I
 }
 
 fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut shares: Vec<Share>) -> Outcome {
-    let alike = f64::from(setup.vms) / shares.len().max(1) as f64;
-    let accounts: Vec<Account> = shares.iter().map(|share| account(setup, mode, share, end)).collect();
-    let total = accounts.iter().fold(Cost::ZERO, |sum, account| sum.plus(account.total(Instant::FAR)));
-    let cost_total = Cost { agbs: total.agbs * alike, usd: total.usd.map(|usd| usd * alike) };
-    let vms = f64::from(setup.vms.max(1));
-    let cost = Cost { agbs: cost_total.agbs / vms, usd: cost_total.usd.map(|usd| usd / vms) };
+    let disk = setup.disk(mode);
+    let costs = shares.iter().map(|share| {
+        let rented = disk.tariff.cost(disk.size, end.as_seconds());
+        share.boosts.iter().fold(rented, |sum, boost| {
+            sum.plus(setup.caching.tariff.cost(boost.size, boost.ended.since(boost.started).as_secs_f64()))
+        })
+    });
+    let sum = costs.fold(Cost::ZERO, Cost::plus);
+    let times = |factor: f64| Cost { agbs: sum.agbs * factor, usd: sum.usd.map(|usd| usd * factor) };
+    let simulated = shares.len().max(1) as f64;
+    let (cost, cost_total) = (times(1.0 / simulated), times(f64::from(setup.vms) / simulated));
     let events = shares.iter().map(|share| share.events).sum();
-    let mut first = if shares.is_empty() { Share::default() } else { shares.swap_remove(0) };
-    first.boosts.sort_by_key(|boost| boost.started);
+    let first = if shares.is_empty() { Share::default() } else { shares.swap_remove(0) };
+    let counted_from = match setup.application.initial_phases {
+        0 => Instant::ZERO,
+        initial => phases.get(initial - 1).map_or(Instant::ZERO, |phase| phase.until),
+    };
     Outcome {
         mode,
-        counted_from: phases.get(setup.application.initial_phases.wrapping_sub(1)).map_or(Instant::ZERO, |p| p.until),
+        counted_from,
         end,
         phases,
         cost,
         cost_total,
         boosts: first.boosts,
-        backing: first.backing,
-        caching: first.caching,
-        account: accounts.into_iter().next().unwrap_or_default(),
+        traffic: first.traffic,
         simulated_vms: setup.machines(),
         events,
     }
-}
-
-/// What one machine rents: its disk until the application ends, and each caching volume until it is deleted.
-fn account(setup: &Setup, mode: Mode, share: &Share, end: Instant) -> Account {
-    let mut account = Account::default();
-    let disk = setup.disk(mode);
-    account.add(Rental {
-        volume: "backing".to_owned(),
-        size: disk.size,
-        bandwidth: disk.bandwidth(),
-        usd_per_hour: disk.usd_per_hour,
-        billing: disk.billing,
-        from: Instant::ZERO,
-        until: Some(end),
-    });
-    for (number, boost) in share.boosts.iter().enumerate() {
-        let usd_per_hour = setup.caching.usd_per_gib_hour.map(|usd| usd * boost.size.as_gib());
-        account.add(Rental {
-            volume: format!("caching-{number}"),
-            size: boost.size,
-            bandwidth: setup.caching.bandwidth(),
-            usd_per_hour,
-            billing: setup.caching.billing.clone(),
-            from: boost.started,
-            until: Some(boost.ended),
-        });
-    }
-    account
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use surgetank_model::cost::{Account, Cost};
+use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 
 use super::setup::{Mode, Phase};
-use super::volume::Activity;
+use super::volume::Traffic;
 
 /// A finished boost of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +65,8 @@ pub struct Outcome {
     pub cost_total: Cost,
     /// The first machine's boosts.
     pub boosts: Vec<Boost>,
-    /// I/O of the first machine's disk.
-    pub backing: Activity,
-    /// I/O of the first machine's caching volumes.
-    pub caching: Activity,
-    /// What the first machine rented.
-    pub account: Account,
+    /// The first machine's I/O.
+    pub traffic: Traffic,
     /// Machines that were simulated; one stands for all if all are alike.
     pub simulated_vms: u32,
     /// Events handled.

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use surgetank_cache::ReadFill;
-use surgetank_model::volume_type::{Billing, Credits};
-use surgetank_model::{Bandwidth, Bytes, Limits};
+use surgetank_model::volume_type::Credits;
+use surgetank_model::{Bytes, Limits};
+use surgetank_planner::cost::Tariff;
 
 /// A run: an application, what it runs on, and how its volumes are steered.
 #[derive(Clone, Debug)]
@@ -72,18 +73,8 @@ pub struct Volume {
     pub limits: Limits,
     /// Its burst credits.
     pub credits: Option<Credits>,
-    /// USD an hour for the whole volume; `None`: unknown.
-    pub usd_per_hour: Option<f64>,
-    /// How money is billed.
-    pub billing: Billing,
-}
-
-impl Volume {
-    /// Reserved bandwidth; zero if it is not limited.
-    #[must_use]
-    pub fn bandwidth(&self) -> Bandwidth {
-        self.limits.bandwidth.unwrap_or(Bandwidth::new(0))
-    }
+    /// What it costs.
+    pub tariff: Tariff,
 }
 
 /// What caching volumes are.
@@ -91,22 +82,10 @@ impl Volume {
 pub struct Caching {
     /// Their limits.
     pub limits: Limits,
-    /// USD per GiB and hour; `None`: unknown.
-    pub usd_per_gib_hour: Option<f64>,
-    /// How money is billed.
-    pub billing: Billing,
+    /// What they cost. Static-fast's volume costs the same.
+    pub tariff: Tariff,
     /// What read misses install.
     pub read_fill: ReadFill,
-    /// USD an hour of a volume of this type as large as the backing volume (static-fast); `None`: unknown.
-    pub static_usd_per_hour: Option<f64>,
-}
-
-impl Caching {
-    /// Reserved bandwidth; zero if it is not limited.
-    #[must_use]
-    pub fn bandwidth(&self) -> Bandwidth {
-        self.limits.bandwidth.unwrap_or(Bandwidth::new(0))
-    }
 }
 
 /// How fast and how well the provider works.
@@ -194,8 +173,7 @@ impl Setup {
                 size: self.backing.size,
                 limits: self.caching.limits,
                 credits: None,
-                usd_per_hour: self.caching.static_usd_per_hour,
-                billing: self.caching.billing.clone(),
+                tariff: self.caching.tariff.clone(),
             },
         }
     }

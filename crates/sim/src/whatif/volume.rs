@@ -45,19 +45,24 @@ impl Activity {
         self.bytes.iter().map(|bytes| bytes / INTERVAL.as_secs_f64() / 1_048_576.0)
     }
 
-    /// Adds what another volume did over the same time.
-    pub fn merge(&mut self, other: &Self) {
-        if other.bytes.len() > self.bytes.len() {
-            self.bytes.resize(other.bytes.len(), 0.0);
-        }
-        self.bytes.iter_mut().zip(&other.bytes).for_each(|(sum, bytes)| *sum += bytes);
-    }
-
     /// Bytes moved in all.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.bytes.iter().sum()
     }
+}
+
+/// What moved where over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// The application's requests.
+    pub application: Activity,
+    /// Writes to caching volumes.
+    pub caching: Activity,
+    /// Reads and writes of the disk, the drain's included.
+    pub backing: Activity,
+    /// The drain's writes of the disk.
+    pub drain: Activity,
 }
 
 /// A volume that starts I/Os in order of submission, no faster than its limits and credits allow.
@@ -68,8 +73,6 @@ pub struct Server {
     credits: Option<(CreditUnit, TokenBucket)>,
     /// No I/O starts before the one before it.
     last_start: Instant,
-    /// What it did.
-    pub activity: Activity,
 }
 
 impl Server {
@@ -85,7 +88,6 @@ impl Server {
             iops: limits.iops.map(|iops| bucket(iops.get())),
             credits: credits.map(|credits| (credits.unit, credits.bucket(now))),
             last_start: now,
-            activity: Activity::default(),
         }
     }
 
@@ -104,7 +106,6 @@ impl Server {
             }
         }
         self.last_start = start;
-        self.activity.add(start, bytes as f64);
         start
     }
 }

@@ -1,0 +1,125 @@
+//! What is simulated, from the planner's scenario file.
+
+use std::time::Duration;
+
+use surgetank_cache::ReadFill;
+use surgetank_model::{Bytes, Limits};
+use surgetank_planner::cost::Tariff;
+use surgetank_planner::fluid::{Absorb, Pipes};
+use surgetank_planner::scenario::Scenario;
+use surgetank_policy::file::Volumes;
+use surgetank_policy::{Config, Name};
+
+use super::setup::{Application, Caching, Phase, Provider, Setup, Volume};
+
+/// Bytes of a request: what an operating system sends of a long write.
+const REQUEST: Bytes = Bytes::new(1 << 20);
+/// Requests in flight: enough to keep both volumes busy.
+const DEPTH: u32 = 32;
+/// The papers' first cache (journal, IV-A).
+const PAPER_INITIAL: Bytes = Bytes::from_gib(10);
+
+impl Setup {
+    /// The scenario's application under its controller (or under `name`, if that is given).
+    #[must_use]
+    pub fn of(scenario: &Scenario, name: Option<Name>) -> Self {
+        let (policy, sampling) = controller(scenario, name);
+        let backing = &scenario.backing;
+        let caching = &scenario.caching;
+        let volume_type = backing.volume_type.as_ref();
+        let fill = match policy.name {
+            Name::Paper => ReadFill::Always,
+            Name::Adaptive => ReadFill::SecondHit,
+        };
+        let iops = |found: Option<Limits>| found.and_then(|limits| limits.iops);
+        let cache_size = policy.initial_size;
+        Self {
+            vms: scenario.app.as_ref().map_or(1, |app| app.vms),
+            application: application(scenario),
+            backing: Volume {
+                size: backing.size,
+                limits: Limits {
+                    bandwidth: Some(backing.bandwidth),
+                    iops: iops(volume_type.map(|found| found.limits_at(backing.size))),
+                },
+                credits: volume_type.and_then(|found| found.credits_at(backing.size)),
+                tariff: Tariff::new(backing.bandwidth, volume_type, backing.usd_per_gib_month),
+            },
+            caching: Caching {
+                limits: Limits {
+                    bandwidth: Some(caching.bandwidth),
+                    iops: iops(caching.volume_type.as_ref().map(|found| found.limits_at(cache_size))),
+                },
+                tariff: Tariff::new(caching.bandwidth, caching.volume_type.as_ref(), caching.usd_per_gib_month),
+                read_fill: fill,
+            },
+            policy,
+            sampling,
+            provider: Provider {
+                create: scenario.provider.create,
+                attach: scenario.provider.attach,
+                detach: scenario.provider.detach,
+                delete: scenario.provider.delete,
+                jitter: scenario.provider.jitter,
+                faults: scenario.provider.faults,
+            },
+            seed: scenario.seed,
+        }
+    }
+
+    /// Replays this instead of an application: bytes read and written in each interval of `every`.
+    pub fn replay(&mut self, arrivals: impl Iterator<Item = (Bytes, Bytes)>, every: Duration) {
+        let moved = |(number, (read, written)): (u32, (Bytes, Bytes))| {
+            let nothing = read == Bytes::ZERO && written == Bytes::ZERO;
+            (!nothing).then_some(Phase::Arrive { at: every.saturating_mul(number), read, written })
+        };
+        self.application.phases = (0..).zip(arrivals).filter_map(moved).chain([Phase::Finish]).collect();
+        self.application.initial_phases = 0;
+    }
+}
+
+fn application(scenario: &Scenario) -> Application {
+    let mut phases = Vec::new();
+    let mut initial_phases = 0;
+    if let Some(app) = &scenario.app {
+        if app.initial_dump > Bytes::ZERO {
+            phases.push(Phase::Write(app.initial_dump));
+            initial_phases = 1;
+        }
+        let (before, after) = scenario.compute_phases();
+        for _ in 0..app.checkpoints {
+            phases.extend([Phase::Compute(before), Phase::Write(app.checkpoint_size)]);
+        }
+        if after > Duration::ZERO {
+            phases.push(Phase::Compute(after));
+        }
+    }
+    Application { phases, initial_phases, request: REQUEST, depth: DEPTH }
+}
+
+/// The controller, and how often it looks.
+fn controller(scenario: &Scenario, name: Option<Name>) -> (Config, Duration) {
+    let (backing, caching) = (&scenario.backing, &scenario.caching);
+    let mut file = scenario.policy.clone().unwrap_or_default();
+    file.name = name.unwrap_or(file.name);
+    let volumes = Volumes {
+        backing_bandwidth: backing.bandwidth,
+        backing_size: backing.size,
+        caching_bandwidth: caching.bandwidth,
+        initial_size: caching.initial_cache.unwrap_or_else(|| initial(scenario, file.name)),
+        caching_sizes: (Bytes::from_mib(1), backing.size),
+        caching_usd_per_gib_hour: None,
+    };
+    let config = file.controller(&volumes, scenario.seed);
+    (Config { fixed_size: caching.checkpoint_cache, ..config }, file.sampling)
+}
+
+/// The first cache, where the file does not say: the papers', or what the planner would take for the application.
+fn initial(scenario: &Scenario, name: Name) -> Bytes {
+    let Some(app) = scenario.app.as_ref().filter(|_| name == Name::Adaptive) else {
+        return PAPER_INITIAL.min(scenario.backing.size);
+    };
+    let first = if app.initial_dump > Bytes::ZERO { app.initial_dump } else { app.checkpoint_size };
+    let pipes = Pipes { backing: scenario.backing.bandwidth, caching: scenario.caching.bandwidth };
+    pipes.cache_for(first, Absorb::Split)
+}
