@@ -3,6 +3,7 @@
 //! The shape of the file is a contract (`interface.md`); what leaves this module has been checked as far as that goes
 //! without touching a device.
 
+mod caching;
 mod nbd;
 
 use std::collections::BTreeMap;
@@ -15,8 +16,10 @@ use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
 use surgetank_provider::local::LocalConfig;
+use surgetank_provider::remote::RemoteConfig;
 use toml::Spanned;
 
+use self::caching::{Chosen, RawCaching, RawProviders};
 pub use self::nbd::NbdTcp;
 pub use crate::toml_error::ConfigError;
 use crate::toml_error::{Source, nearest, read};
@@ -39,6 +42,8 @@ pub struct Config {
     pub control_socket: PathBuf,
     /// The local provider, if the file has one or a device asks for it.
     pub local: Option<LocalConfig>,
+    /// The provisioning service, if the devices rent from one; `local` is absent then.
+    pub qemu: Option<RemoteConfig>,
     /// The elastic devices, by name.
     pub devices: BTreeMap<String, DeviceConfig>,
     /// How often volumes that nobody owns are looked for.
@@ -144,13 +149,12 @@ impl Config {
             return Err(source.at(None, mend));
         }
         let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
-        let rents = raw.device.values().any(|device| device.caching.is_some());
-        let local = raw.provider.local.or_else(|| rents.then(LocalConfig::default));
+        let provider = raw.provider.choose(source, &raw.device)?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
             check_name(source, &name)?;
             let span = Some(device.backing.span());
-            let device = device.check(source, name.get_ref(), &run_directory, local.as_ref())?;
+            let device = device.check(source, name.get_ref(), &run_directory, &provider)?;
             let same =
                 |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
             if let Some((other, _)) = devices.iter().find(|(_, other)| same(other)) {
@@ -159,11 +163,16 @@ impl Config {
             }
             devices.insert(name.into_inner(), device);
         }
+        let (local, qemu) = match provider {
+            Chosen::Local(local) => (local, None),
+            Chosen::Qemu(qemu) => (None, Some(qemu)),
+        };
         Ok(Self {
             state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket: raw.control_socket.unwrap_or_else(|| run_directory.join("control.sock")),
             run_directory,
             local,
+            qemu,
             devices,
             sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
@@ -181,12 +190,6 @@ struct RawConfig {
     provider: RawProviders,
     #[serde(default)]
     device: BTreeMap<Spanned<String>, RawDevice>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawProviders {
-    local: Option<LocalConfig>,
 }
 
 #[derive(Deserialize)]
@@ -215,41 +218,19 @@ struct RawLimits {
     iops: Option<Iops>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawCaching {
-    provider: Option<Spanned<String>>,
-    volume_type: Option<Spanned<String>>,
-    bandwidth: Option<Bandwidth>,
-    iops: Option<Iops>,
-    initial_size: Option<Spanned<Bytes>>,
-    min_size: Option<Bytes>,
-    max_size: Option<Bytes>,
-    #[serde(default = "yes")]
-    throttle: bool,
-    usd_per_gib_month: Option<Spanned<f64>>,
-}
-
-const fn yes() -> bool {
-    true
-}
-
 impl RawDevice {
     fn check(
         self,
         source: &Source,
         name: &str,
         run_directory: &Path,
-        local: Option<&LocalConfig>,
+        provider: &Chosen,
     ) -> Result<DeviceConfig, ConfigError> {
         let socket = match self.socket {
             Some(socket) => check_socket(source, Some(socket.span()), socket.into_inner())?,
             None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
         };
-        let caching = match (self.caching, local) {
-            (Some(caching), Some(local)) => Some(caching.check(source, local)?),
-            _ => None,
-        };
+        let caching = self.caching.map(|caching| caching.check(source, provider)).transpose()?;
         let export = self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?;
         Ok(DeviceConfig {
             backing: check_backing(source, &self.backing)?,
@@ -266,44 +247,6 @@ impl RawDevice {
             caching,
             policy: self.policy.check(source)?,
             on_stop: self.on_stop,
-        })
-    }
-}
-
-impl RawCaching {
-    fn check(self, source: &Source, local: &LocalConfig) -> Result<CachingConfig, ConfigError> {
-        if let Some(provider) = &self.provider
-            && provider.get_ref() != "local"
-        {
-            let message = format!(
-                "the provider \"{}\" is not supported in this version: write provider = \"local\"",
-                provider.get_ref()
-            );
-            return Err(source.at(Some(provider.span()), message));
-        }
-        let span = self.volume_type.as_ref().map(Spanned::span);
-        let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
-        let of_type = local.volume_type(&volume_type).map_err(|error| source.at(span, error.to_string()))?;
-        let min = self.min_size.unwrap_or(of_type.min_size).max(of_type.min_size);
-        let max = self.max_size.unwrap_or(of_type.max_size).min(of_type.max_size);
-        let span = self.initial_size.as_ref().map(Spanned::span);
-        let initial_size = self.initial_size.map_or(Bytes::from_gib(10).clamp(min, max.max(min)), Spanned::into_inner);
-        if initial_size < min || initial_size > max {
-            let message = format!(
-                "initial_size is {initial_size}, but a caching volume of type \"{volume_type}\" is from {min} to {max} here"
-            );
-            return Err(source.at(span, message));
-        }
-        Ok(CachingConfig {
-            limits: Limits {
-                bandwidth: Some(self.bandwidth.unwrap_or(of_type.bandwidth)),
-                iops: self.iops.or(of_type.iops),
-            },
-            volume_type,
-            initial_size,
-            size: (min, max),
-            throttle: self.throttle,
-            usd_per_gib_month: price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?,
         })
     }
 }
@@ -451,6 +394,29 @@ inactivity_delay = "30 s"
             assert!(message.contains(expected), "{message}\n expected {expected}");
         }
         assert!(load("").unwrap_err().contains("has no device"));
+        let remote = MINIMAL
+            .replace("local]", "qemu]")
+            .replace("directory = \"/tmp/volumes\"", "url = \"http://10.0.2.2:7420\"\ntoken_file = \"/t\"")
+            .replace("\"local\"", "\"qemu\"");
+        let config = load(&remote).unwrap();
+        assert_eq!((config.qemu.unwrap().url.as_str(), config.local), ("http://10.0.2.2:7420", None));
+        assert!(!config.devices["data"].caching.as_ref().unwrap().throttle, "QEMU holds its volumes to their limits");
+        for (from, to, expected) in [
+            ("http:", "https:", "s.toml:2:1: the url \"https://10.0.2.2:7420\" asks for TLS"),
+            ("token_file", "token", "did you mean \"token_file\""),
+            ("bandwidth = \"128 MiB/s\"\n", "", "s.toml:13:15: what a volume of type \"fast\" moves is known"),
+            (
+                "provider = \"qemu\"",
+                "provider = \"local\"\n[device.b]\nbacking = \"/b\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n[device.b.caching]\nprovider = \"qemu\"",
+                "a daemon rents from one provider",
+            ),
+        ] {
+            assert!(remote.contains(from), "{from}");
+            let message = load(&remote.replace(from, to)).unwrap_err();
+            assert!(message.contains(expected), "{message}\n expected {expected}");
+        }
+        let message = load(&MINIMAL.replace("\"local\"", "\"qemu\"")).unwrap_err();
+        assert!(message.contains("s.toml:11:12: there is no section [provider.qemu]"), "{message}");
         let twice = format!("{MINIMAL}\n[device.b]\nbacking = \"/dev/vdb\"\nbacking_limits.bandwidth = \"1 MiB/s\"");
         assert!(load(&twice).unwrap_err().contains("has this backing volume already"));
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
-use surgetank_provider::Provider;
+use surgetank_device::discovery::{Disks, Watch};
+use surgetank_provider::{Provider, RemoteProvider};
 
 use crate::clock::Clock;
 use crate::config::{Config, Export};
@@ -50,6 +51,8 @@ pub struct Overrides {
     pub provider: Option<Arc<dyn Provider>>,
     /// Around every volume, below its throttle (caching volumes) or above it (backing volumes).
     pub decorator: Option<Decorator>,
+    /// Instead of the disks of this machine.
+    pub disks: Option<Disks>,
 }
 
 /// A running daemon. Dropping it stops it.
@@ -57,6 +60,7 @@ pub struct Daemon {
     inner: Arc<Inner>,
     control: Option<Server>,
     sweeping: Option<JoinHandle<()>>,
+    watch: Option<Watch>,
     _lock: File,
 }
 
@@ -118,6 +122,7 @@ impl Daemon {
             owner_id: owner_id.clone(),
             provider: provider.clone(),
             clock: Clock::start(),
+            disks: overrides.disks.unwrap_or_default(),
             decorator: overrides.decorator,
         };
         let mut devices = BTreeMap::new();
@@ -131,9 +136,15 @@ impl Daemon {
             devices.insert(name.clone(), slot);
         }
         refuse_if_none(&devices)?;
-        let sweeper = provider
-            .map(|provider| Patient::new(provider, SWEEP_PATIENCE))
-            .map(|provider| Mutex::new(Sweeper { owner_id, provider, clock: common.clock, devices: shared }));
+        let sweeper = provider.map(|provider| Patient::new(provider, SWEEP_PATIENCE)).map(|provider| {
+            Mutex::new(Sweeper {
+                owner_id,
+                provider,
+                clock: common.clock,
+                disks: common.disks.clone(),
+                devices: shared,
+            })
+        });
         let inner = Arc::new(Inner {
             config,
             common,
@@ -146,9 +157,10 @@ impl Daemon {
         inner.sweep();
         let handling = inner.clone();
         let control = bound.serve(Arc::new(move |request| handling.handle(request)));
-        let mut daemon = Self { inner, control: None, sweeping: None, _lock: lock };
+        let mut daemon = Self { inner, control: None, sweeping: None, watch: None, _lock: lock };
         daemon.control = Some(control.map_err(StartError::Failed)?);
         daemon.sweeping = Some(start_sweeping(&daemon.inner)?);
+        daemon.watch = start_watch(&daemon.inner);
         Ok(daemon)
     }
 
@@ -231,6 +243,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        self.watch = None;
         guard(&self.inner.flags).stopping = true;
         self.inner.changed.notify_all();
         // Status is answered until the devices have stopped: a drain may take its time.
@@ -297,6 +310,18 @@ fn start_sweeping(inner: &Arc<Inner>) -> Result<JoinHandle<()>, StartError> {
     };
     let spawned = std::thread::Builder::new().name("sweep".into()).spawn(sweeping);
     spawned.map_err(|error| StartError::Failed(format!("a thread cannot be started: {error}")))
+}
+
+/// Has the devices look for their disks when the kernel tells of one. Without that they look now and then.
+fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
+    inner.config.qemu.as_ref()?;
+    let inner = inner.clone();
+    let watch = Watch::start(move || inner.running().iter().for_each(Asker::disk_changed));
+    watch
+        .inspect_err(
+            |error| tracing::warn!(%error, "the kernel tells nothing of disks: they are looked for now and then"),
+        )
+        .ok()
 }
 
 impl Inner {
@@ -443,8 +468,11 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
 
 /// The provider that the configuration describes, if any.
 fn open_provider(config: &Config) -> Result<Option<Arc<dyn Provider>>, String> {
-    let opened = config.local.clone().map(surgetank_provider::local::open);
-    opened.transpose().map_err(|error| error.to_string())
+    let opened = match (&config.qemu, config.local.clone()) {
+        (Some(qemu), _) => RemoteProvider::open(qemu.clone()).map(|remote| Some(Arc::new(remote) as Arc<dyn Provider>)),
+        (None, local) => local.map(surgetank_provider::local::open).transpose(),
+    };
+    opened.map_err(|error| error.to_string())
 }
 
 /// One daemon for one state directory.

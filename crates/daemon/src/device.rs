@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, unbounded};
 use surgetank_cache::{Engine, Epoch, Owner, ReadFill};
 use surgetank_device::Volume;
+use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
@@ -48,6 +49,8 @@ pub struct Common {
     pub provider: Option<Arc<dyn Provider>>,
     /// The daemon's clock.
     pub clock: Clock,
+    /// The disks of this machine.
+    pub disks: Disks,
     /// Decorates volumes, in tests.
     pub decorator: Option<Decorator>,
 }
@@ -78,6 +81,12 @@ impl Asker {
         let gone = || "the device has been stopped".to_owned();
         self.0.send(Message::Ask(ask, answer)).map_err(|_| gone())?;
         answered.recv().map_err(|_| gone())?
+    }
+
+    /// Says that a disk came or went.
+    pub fn disk_changed(&self) {
+        // A device that has ended waits for none.
+        let _ = self.0.send(Message::DiskChanged);
     }
 }
 
@@ -360,6 +369,7 @@ impl Starting<'_> {
             shard: parts.shard.clone(),
             keeper: parts.keeper.clone(),
             clock: self.common.clock,
+            disks: self.common.disks.clone(),
             decorator: self.common.decorator.clone(),
             shared: self.shared.clone(),
         };

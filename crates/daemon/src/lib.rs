@@ -22,6 +22,7 @@ pub mod opening;
 pub mod owner;
 mod patient;
 mod planted;
+pub mod provisioning;
 mod reconciler;
 pub mod resume;
 mod shard;

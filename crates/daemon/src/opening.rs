@@ -2,11 +2,13 @@
 //! them.
 
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_cache::format::{self, BLOCK, Superblock};
+use surgetank_device::discovery::Disks;
 use surgetank_device::volume::{OpenError, Operation, Options};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
@@ -74,60 +76,60 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
     if limits == Limits::NONE { volume } else { Box::new(Throttle::new(volume, limits, clock.now())) }
 }
 
-/// Opens an attached caching volume for the engine alone, after checking that it is the one that was asked for.
+/// Opens an attached caching volume for the engine alone, after making sure that it is the one that was asked for.
+/// `None`: its disk has not appeared on this machine yet.
 ///
 /// # Errors
-/// One sentence: which check failed.
-pub fn caching(description: &VolumeDescription, size: Bytes) -> Result<Box<dyn Volume>, String> {
-    let path = device_of(description)?;
-    check_serial(path, description)?;
-    let volume = FileVolume::open(path, rented_at(path)).map_err(|error| error.to_string())?;
+/// One sentence: what is wrong with it.
+pub fn caching(description: &VolumeDescription, size: Bytes, disks: &Disks) -> Result<Option<Box<dyn Volume>>, String> {
+    let Some(volume) = open_attached(description, disks, Options::default())? else { return Ok(None) };
     if volume.size() < size.get() {
-        return Err(format!("{} has {} bytes instead of the {size} that were rented", path.display(), volume.size()));
+        let path = volume.path().display();
+        return Err(format!("{path} has {} bytes instead of the {size} that were rented", volume.size()));
     }
-    Ok(Box::new(volume))
+    Ok(Some(Box::new(volume)))
 }
 
-/// Where a volume is attached.
-fn device_of(description: &VolumeDescription) -> Result<&Path, String> {
+/// Opens an attached volume where this machine has it. What was opened is checked, not what was found: the name of a
+/// disk may be another disk's a moment later.
+fn open_attached(
+    description: &VolumeDescription,
+    disks: &Disks,
+    options: Options,
+) -> Result<Option<FileVolume>, String> {
+    let Some(path) = place_of(description, disks)? else { return Ok(None) };
+    // Files have a place of our own, where a link was planted.
+    let options = Options { no_links: description.serial.is_none() && !path.starts_with("/dev/disk"), ..options };
+    let volume = FileVolume::open(&path, options).map_err(|error| error.to_string())?;
+    if let Some(serial) = &description.serial {
+        disks.verify(volume.as_fd(), serial, description.size.get()).map_err(|error| error.to_string())?;
+    }
+    Ok(Some(volume))
+}
+
+/// Where a volume is attached: at its disk's serial, or else where its provider says.
+fn place_of(description: &VolumeDescription, disks: &Disks) -> Result<Option<PathBuf>, String> {
+    if let Some(serial) = &description.serial {
+        return disks.find(serial).map_err(|error| error.to_string());
+    }
     let missing = || format!("the volume {} is attached, but the provider does not say where", description.id.0);
-    description.device.as_deref().ok_or_else(missing)
-}
-
-/// How to open a caching volume. Clouds name disks by links in /dev/disk; every other link was planted.
-fn rented_at(path: &Path) -> Options {
-    Options { no_links: !path.starts_with("/dev/disk"), ..Options::default() }
-}
-
-/// A disk of another serial at the same path is not ours. Files have no serial.
-fn check_serial(path: &Path, description: &VolumeDescription) -> Result<(), String> {
-    let Some(wanted) = &description.serial else { return Ok(()) };
-    let real = std::fs::canonicalize(path).map_err(|error| format!("{} cannot be found: {error}", path.display()))?;
-    let Some(name) = real.strip_prefix("/dev").ok().and_then(|name| name.to_str()) else { return Ok(()) };
-    let sysfs = format!("/sys/class/block/{}/serial", name.replace('/', "!"));
-    match std::fs::read_to_string(&sysfs) {
-        Ok(found) if found.trim() != wanted => {
-            Err(format!("the disk {} has the serial {:?} instead of {wanted:?}", path.display(), found.trim()))
-        }
-        // A platform without serials in sysfs is checked by size alone.
-        _ => Ok(()),
-    }
+    description.device.clone().map(Some).ok_or_else(missing)
 }
 
 /// Reads the superblock of an attached caching volume that nobody uses, from the medium.
 ///
 /// # Errors
-/// One sentence: it cannot be opened or read.
-pub fn superblock(description: &VolumeDescription, clock: Clock) -> Result<Option<Superblock>, String> {
-    let path = device_of(description)?;
-    check_serial(path, description)?;
-    let options = Options { read_only: true, ..rented_at(path) };
-    let mut volume = FileVolume::open(path, options).map_err(|error| error.to_string())?;
+/// One sentence: it is not there, or cannot be opened or read.
+pub fn superblock(description: &VolumeDescription, disks: &Disks, clock: Clock) -> Result<Option<Superblock>, String> {
+    let options = Options { read_only: true, ..Options::default() };
+    let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
+    let mut volume = open_attached(description, disks, options)?.ok_or_else(absent)?;
     let length = 2 * BLOCK as usize;
     let buffer = Buffer::zeroed(length);
     let memory = vec![buffer.slice(0, length)];
     let io = VolumeIo { token: 0, operation: Operation::Read, offset: 0, length: length as u64, memory };
-    transfer(&mut volume, io, clock).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+    let read = transfer(&mut volume, io, clock);
+    read.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
     // SAFETY: the only I/O on this buffer has ended.
     Ok(format::choose_superblock(unsafe { buffer.bytes() }))
 }

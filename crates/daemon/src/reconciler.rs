@@ -25,6 +25,8 @@ const RECOVERY_RETRY: Duration = Duration::from_secs(3);
 pub enum Message {
     /// By the engine.
     Event(Event),
+    /// By the kernel: a disk came or went.
+    DiskChanged,
     /// By people.
     Ask(Ask, Sender<Result<Answer, String>>),
 }
@@ -308,6 +310,11 @@ impl Reconciler {
         let now = self.parts.clock.now();
         match message {
             Message::Event(event) => self.event(now, &event),
+            Message::DiskChanged => {
+                if let Some((_, lifecycle)) = &mut self.parts.boosting {
+                    lifecycle.disk_changed();
+                }
+            }
             Message::Ask(Ask::Stop { keep }, answer) => self.stop(now, keep, answer),
             Message::Ask(ask, answer) => {
                 let result = self.ask(now, ask);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use surgetank_cache::format::LogState;
+use surgetank_device::discovery::Disks;
 use surgetank_provider::sweep::{Action, Known, orphans};
 use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
 
@@ -33,6 +34,8 @@ pub struct Sweeper {
     pub provider: Patient,
     /// The daemon's clock.
     pub clock: Clock,
+    /// The disks of this machine.
+    pub disks: Disks,
     /// The devices by name, running or not. One that could not be started may still own its volume.
     pub devices: BTreeMap<String, Arc<Shared>>,
 }
@@ -80,7 +83,7 @@ impl Sweeper {
         let suspects = listed.iter().filter(|volume| volume.device.is_some() && !expected.contains(&volume.id));
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
-            let superblock = opening::superblock(volume, self.clock).ok()??;
+            let superblock = opening::superblock(volume, &self.disks, self.clock).ok()??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

@@ -2,6 +2,7 @@
 //! elastic device (fuse + loop, nbd).
 
 pub mod buffer;
+pub mod discovery;
 mod event;
 pub mod front;
 pub mod poller;

@@ -3,16 +3,17 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
+use surgetank_provider::remote::is_private;
 use surgetank_provider::remote::secret::Secret;
-use surgetank_provider::remote::service::{Service, is_private};
+use surgetank_provider::remote::service::Service;
 use surgetank_provider::{
     Change, CreateVolume, Fault, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
     RemoteConfig, RemoteProvider, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
@@ -22,7 +23,7 @@ use tempfile::TempDir;
 /// A service that is stopped when it is dropped.
 struct Served {
     address: SocketAddr,
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    stop: Option<mpsc::Sender<()>>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
     directory: TempDir,
 }
@@ -33,10 +34,10 @@ impl Served {
         let secret = Secret::read_or_make(&directory.path().join("token")).unwrap();
         let service = Service::bind("127.0.0.1:0".parse().unwrap(), provider, secret).unwrap();
         let address = service.address().unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (stop, stopped) = mpsc::channel::<()>();
         let serving = std::thread::spawn(move || {
-            service.serve(async {
-                let _ = stopped.await;
+            service.serve(move || {
+                let _ = stopped.recv();
             })
         });
         Self { address, stop: Some(stop), serving: Some(serving), directory }

@@ -64,7 +64,8 @@ impl Lifecycle {
     fn prove_clean(&mut self) -> Result<(), Refusal> {
         let Some(id) = self.volume() else { return Ok(()) };
         let Some(description) = self.describe(&id)? else { return Ok(()) };
-        let superblock = opening::superblock(&description, self.tools.clock).map_err(Refusal::Transient)?;
+        let superblock =
+            opening::superblock(&description, &self.tools.disks, self.tools.clock).map_err(Refusal::Transient)?;
         match superblock {
             Some(Superblock { state: LogState::Clean, epoch, .. }) if Some(epoch) == self.epoch() => Ok(()),
             _ => {
@@ -86,7 +87,8 @@ impl Lifecycle {
         if self.describe(&id)?.is_some() && !formatting {
             let Some((description, _)) = self.bring_in_for_proof()? else { return Ok(false) };
             let tagged = description.tags.contains_key(tag::DIRTY_EPOCH);
-            let superblock = opening::superblock(&description, self.tools.clock).map_err(Refusal::Transient)?;
+            let superblock =
+                opening::superblock(&description, &self.tools.disks, self.tools.clock).map_err(Refusal::Transient)?;
             let active = superblock.is_some_and(|superblock| superblock.state == LogState::Active);
             if active && tagged {
                 return Err(Refusal::Permanent(format!(

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use surgetank_cache::{Epoch, Event, Mode, Owner, ReadFill};
 use surgetank_device::Volume;
+use surgetank_device::discovery::Disks;
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Outcome, Refusal, Step, StepId};
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeId};
@@ -90,6 +91,8 @@ pub struct Tools {
     pub keeper: KeeperHandle,
     /// The device's clock.
     pub clock: Clock,
+    /// The disks of this machine.
+    pub disks: Disks,
     /// Decorates volumes, in tests.
     pub decorator: Option<Decorator>,
     /// What other threads may know.
@@ -116,6 +119,8 @@ pub struct Lifecycle {
     let_go: Option<LetGo>,
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
+    /// The volume that is attached, while its disk has not appeared.
+    missing_disk: Option<VolumeId>,
 }
 
 impl Lifecycle {
@@ -130,6 +135,7 @@ impl Lifecycle {
             opened: None,
             let_go: None,
             lost_bytes: None,
+            missing_disk: None,
         };
         lifecycle.publish();
         lifecycle
@@ -177,6 +183,7 @@ impl Lifecycle {
     }
 
     fn run(&mut self, now: Instant, task: Task, timeout: Option<Duration>) {
+        self.missing_disk = None;
         let deadline = timeout.map(|timeout| now + timeout);
         self.running = Some(Running { task, deadline, next_poll: now, pause: POLL.0, asked: false });
     }
@@ -245,7 +252,7 @@ impl Lifecycle {
                 Task::Recover(epoch) => self.recover(*epoch),
             };
             match progress {
-                Ok(Progress::Wait) if overdue => self.settle(Err(Refusal::Timeout)),
+                Ok(Progress::Wait) if overdue => self.settle(Err(self.overdue())),
                 // The provider has not answered yet, which says nothing of the step.
                 Err(_) if self.tools.provider.is_waiting() && !overdue => {}
                 Err(_) if self.tools.provider.is_waiting() => self.settle(Err(Refusal::Timeout)),
@@ -253,6 +260,15 @@ impl Lifecycle {
             }
         }
         self.ended.pop_front()
+    }
+
+    /// What took too long.
+    fn overdue(&self) -> Refusal {
+        let Some(VolumeId(volume)) = self.missing_disk.clone() else { return Refusal::Timeout };
+        Refusal::Transient(format!(
+            "the provider has attached the volume {volume}, but no disk with its serial has appeared on this machine: \
+             does the guest's kernel know PCI hot-plug?"
+        ))
     }
 
     /// Ends the task, if it has ended.
@@ -305,6 +321,11 @@ impl Lifecycle {
             Err(ProviderError::NotFound(_)) => Ok(None),
             Err(error) => Err(refusal(error)),
         }
+    }
+
+    /// A disk came or went: what is waited for may be there.
+    pub fn disk_changed(&mut self) {
+        self.hurry();
     }
 
     /// Something was just asked of the provider: look soon.

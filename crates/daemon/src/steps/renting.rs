@@ -66,7 +66,10 @@ impl Lifecycle {
             None => return Ok(Progress::Wait),
         };
         if self.opened.is_none() {
-            self.opened = Some(self.open(&description, size)?);
+            match self.open(&description, size)? {
+                Some(volume) => self.opened = Some(volume),
+                None => return Ok(Progress::Wait),
+            }
         }
         self.note(|rental| rental.stage = Stage::Attached)?;
         Ok(DONE)
@@ -97,13 +100,17 @@ impl Lifecycle {
         }
     }
 
-    fn open(&self, description: &VolumeDescription, size: Bytes) -> Result<Box<dyn Volume>, Refusal> {
-        let mut volume = opening::caching(description, size).map_err(Refusal::Transient)?;
+    /// Opens the attached volume. `None`: its disk has not appeared yet.
+    fn open(&mut self, description: &VolumeDescription, size: Bytes) -> Result<Option<Box<dyn Volume>>, Refusal> {
+        let opened = opening::caching(description, size, &self.tools.disks).map_err(Refusal::Transient)?;
+        self.missing_disk = opened.is_none().then(|| description.id.clone());
+        let Some(mut volume) = opened else { return Ok(None) };
         if let Some(decorate) = &self.tools.decorator {
             volume = decorate(Purpose::Caching, volume);
         }
         let caching = &self.tools.caching;
-        Ok(if caching.throttle { opening::throttled(volume, caching.limits, self.tools.clock) } else { volume })
+        let clock = self.tools.clock;
+        Ok(Some(if caching.throttle { opening::throttled(volume, caching.limits, clock) } else { volume }))
     }
 
     pub(super) fn adopt(&mut self) -> Result<Progress, Refusal> {
@@ -172,7 +179,7 @@ impl Lifecycle {
             return Ok(Progress::Wait);
         }
         let Some((description, size)) = self.bring_in(Stage::Adopted)? else { return Ok(Progress::Wait) };
-        let volume = self.open(&description, size)?;
+        let Some(volume) = self.open(&description, size)? else { return Ok(Progress::Wait) };
         let attach = self.engine_attach(epoch, &*volume);
         self.tools.keeper.set_volume(Some(description.id));
         self.asked(true);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -64,6 +64,13 @@ pub struct FileVolume {
 impl std::fmt::Debug for FileVolume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FileVolume").field("path", &self.path).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl AsFd for FileVolume {
+    /// The file itself, to make sure of what was opened.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -1,9 +1,8 @@
 //! The provisioning service: any [`Provider`] over HTTP, for whoever has the token. `docs/PROVISIONING.md` has the
 //! routes.
 
-use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -38,15 +37,6 @@ const CONNECTION_PATIENCE: Duration = Duration::from_secs(120);
 /// How long a request's body and its answer may take together.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether an address is reached from this machine or a private link alone (RFC 1918, 3927, 4193, 4291).
-#[must_use]
-pub fn is_private(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
-    }
-}
-
 /// A service that listens and does not serve yet.
 pub struct Service {
     listener: std::net::TcpListener,
@@ -73,11 +63,11 @@ impl Service {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is ready, then finishes what it has begun.
+    /// Serves until `stop` returns, then finishes what it has begun.
     ///
     /// # Errors
-    /// If the asynchronous runtime or the listener fail.
-    pub fn serve(self, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    /// If a thread, the asynchronous runtime or the listener cannot be had.
+    pub fn serve(self, stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(CALLS_MAX)
@@ -85,10 +75,19 @@ impl Service {
             .build()?;
         let shared =
             Shared { provider: self.provider, secret: self.secret, calls: Arc::new(Semaphore::new(CALLS_MAX)) };
+        let (ended, end) = tokio::sync::oneshot::channel();
+        std::thread::Builder::new().name("provisioning-stop".into()).spawn(move || {
+            stop();
+            // Whoever served may have failed meanwhile.
+            let _ = ended.send(());
+        })?;
         runtime.block_on(async move {
             let listener = TcpListener::from_std(self.listener)?;
             let limited = Limited { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
-            axum::serve(limited, router(shared)).with_graceful_shutdown(stop).await
+            let end = async {
+                let _ = end.await;
+            };
+            axum::serve(limited, router(shared)).with_graceful_shutdown(end).await
         })
     }
 }

@@ -1,0 +1,154 @@
+//! The configuration of a provisioning service: `surgetank provider --config FILE`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use surgetank_provider::local::LocalConfig;
+use surgetank_provider::qemu::QemuConfig;
+use surgetank_provider::remote::is_private;
+use surgetank_provider::{Provider, ProviderError, local, qemu};
+use toml::Spanned;
+
+use crate::toml_error::{ConfigError, Source, read};
+
+/// Where a service listens unless it is told otherwise. Nobody else is known for this port.
+const LISTEN: &str = "127.0.0.1:7420";
+/// Where its token is.
+const TOKEN_FILE: &str = "/var/lib/surgetank/provider.token";
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Its token, made if it is missing.
+    pub token_file: PathBuf,
+    /// Who rents volumes out.
+    pub provider: Served,
+}
+
+/// Who rents out the volumes of a service.
+#[derive(Clone, Debug)]
+pub enum Served {
+    /// Files of the service's machine, for trying it out.
+    Local(LocalConfig),
+    /// Image files, hot-plugged into a guest.
+    Qemu(QemuConfig),
+}
+
+impl Served {
+    /// Opens the provider.
+    ///
+    /// # Errors
+    /// As the provider's own `open`.
+    pub fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        match self {
+            Self::Local(config) => local::open(config.clone()),
+            Self::Qemu(config) => qemu::open(config.clone()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawService {
+    listen: Option<Spanned<String>>,
+    #[serde(default)]
+    allow_public: bool,
+    token_file: Option<PathBuf>,
+    provider: RawServed,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawServed {
+    local: Option<LocalConfig>,
+    qemu: Option<Spanned<QemuConfig>>,
+}
+
+impl ServiceConfig {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        Self::check(&read(file)?)
+    }
+
+    /// Checks a text; `file` is for messages.
+    ///
+    /// # Errors
+    /// The first thing wrong with it, with file, line and column.
+    pub fn from_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::check(&Source { file: file.to_owned(), text: text.to_owned() })
+    }
+
+    fn check(source: &Source) -> Result<Self, ConfigError> {
+        let raw: RawService = source.parse()?;
+        let provider = match (raw.provider.local, raw.provider.qemu) {
+            (Some(local), None) => Served::Local(local),
+            (None, Some(qemu)) => Served::Qemu(qemu.into_inner()),
+            (Some(_), Some(qemu)) => {
+                let mend = "a service has one provider: take out [provider.local] or [provider.qemu]";
+                return Err(source.at(Some(qemu.span()), mend));
+            }
+            (None, None) => {
+                let mend = "has no provider: add a section such as [provider.qemu] with qmp = \"/run/guest/qmp.sock\"";
+                return Err(source.at(None, mend));
+            }
+        };
+        let span = raw.listen.as_ref().map(Spanned::span);
+        let text = raw.listen.map_or_else(|| LISTEN.to_owned(), Spanned::into_inner);
+        let listen: SocketAddr = text.parse().map_err(|_| {
+            let message = format!("listen is \"{text}\": write an address and a port, such as \"{LISTEN}\"");
+            source.at(span.clone(), message)
+        })?;
+        if !raw.allow_public && !is_private(listen.ip()) {
+            let message = format!(
+                "listen is \"{text}\", which others than this machine and private links may reach, and the token goes over \
+                 the wire as it is: write a loopback or private address, or allow_public = true behind a tunnel of your own"
+            );
+            return Err(source.at(span, message));
+        }
+        Ok(Self { listen, token_file: raw.token_file.unwrap_or_else(|| TOKEN_FILE.into()), provider })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "listen = \"127.0.0.1:0\"\ntoken_file = \"/t\"\n[provider.qemu]\nqmp = \"/run/qmp\"\n";
+
+    fn load(text: &str) -> Result<ServiceConfig, String> {
+        ServiceConfig::from_text(Path::new("p.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_file_is_read() {
+        let config = load(FILE).unwrap();
+        assert_eq!((config.listen, config.token_file), ("127.0.0.1:0".parse().unwrap(), "/t".into()));
+        assert!(matches!(config.provider, Served::Qemu(qemu) if qemu.qmp == Path::new("/run/qmp")));
+        let config = load("[provider.local]\n").unwrap();
+        assert_eq!(config.listen, LISTEN.parse().unwrap());
+        assert!(load(&FILE.replace("127.0.0.1:0", "0.0.0.0:1\"\nallow_public = true\n#")).is_ok());
+    }
+
+    #[test]
+    fn every_mistake_is_placed_and_mended() {
+        for (from, to, expected) in [
+            ("127.0.0.1:0", "127.0.0.1", "p.toml:1:10: listen is \"127.0.0.1\": write an address and a port"),
+            ("127.0.0.1:0", "0.0.0.0:7420", "p.toml:1:10: listen is \"0.0.0.0:7420\", which others"),
+            ("127.0.0.1:0", "8.8.8.8:7420", "allow_public = true"),
+            ("qmp =", "qpm =", "p.toml:4:1: unknown setting \"qpm\": did you mean \"qmp\""),
+            ("[provider.qemu]", "[provider.local]\n[provider.qemu]", "a service has one provider"),
+            ("[provider.qemu]\nqmp = \"/run/qmp\"", "[provider]", "has no provider"),
+        ] {
+            assert!(FILE.contains(from), "{from}");
+            let message = load(&FILE.replace(from, to)).unwrap_err();
+            assert!(message.contains(expected), "{message}\n expected {expected}");
+        }
+    }
+}
