@@ -93,7 +93,7 @@ impl Load {
             words.push("--ioengine=libaio".to_owned());
         }
         for (when, file) in [("prerun", BEFORE), ("postrun", AFTER)] {
-            words.push(format!("--exec_{when}=cat /proc/stat >{file}"));
+            words.push(format!("--exec_{when}=cp /proc/stat {file}"));
         }
         words.extend(shape.split(' ').map(str::to_owned));
         words.extend([format!("--filename={}", device.display()), format!("--size={size}")]);

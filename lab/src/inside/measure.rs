@@ -29,6 +29,14 @@ pub struct Order {
     pub fast_mib_s: u64,
 }
 
+impl Order {
+    /// A disk by itself does not care how large the cache would be: it is measured once for each size of a load.
+    fn wants_raw(&self, load: &Load) -> bool {
+        let same = |other: &&Load| (other.shape, other.size_mib) == (load.shape, load.size_mib);
+        load.shape != Shape::Idle && self.loads.iter().find(same) == Some(load)
+    }
+}
+
 /// One peer under one load, once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
@@ -79,7 +87,7 @@ pub fn all(order: &Order, samples: &Path) -> anyhow::Result<()> {
             for turn in 0..turns {
                 // Who begins changes from round to round.
                 let peer = order.peers[(turn + round as usize) % turns];
-                if load.shape == Shape::Idle && peer.is_raw() {
+                if peer.is_raw() && !order.wants_raw(load) {
                     continue;
                 }
                 let outcome = measure(order, peer, load).map_err(|error| format!("{error:#}"));

@@ -34,6 +34,9 @@ pub struct Arguments {
     /// How often each is measured
     #[arg(long, default_value_t = 3)]
     rounds: u32,
+    /// The bursts' full sizes in GiB
+    #[arg(long = "size", value_name = "GIB", default_values_t = [1, 2])]
+    sizes: Vec<u64>,
     /// Who is measured; all, if none is named
     #[arg(long = "peer", value_enum)]
     peers: Vec<Kind>,
@@ -136,7 +139,7 @@ impl Arguments {
         let wanted = |group| self.loads.is_empty() || self.loads.contains(&group);
         let mut loads = Vec::new();
         if wanted(Group::Bursts) {
-            for size in [1024, 2048] {
+            for size in self.sizes.iter().map(|gib| gib * 1024) {
                 for half in 1..=3 {
                     let (size_mib, cache_mib) = (self.scaled(size), self.scaled(size * half / 2));
                     loads.push(Load { shape: Shape::Burst, size_mib, time_s: 0, cache_mib });
@@ -160,8 +163,8 @@ impl Arguments {
 
     /// One slow disk; many of the fast one's speed, all under one limit: whole, and as caches of every size.
     fn disks(&self) -> Vec<Disk> {
-        let largest = self.scaled(3072);
-        let slow = Disk::new("slow", Bytes::from_mib(self.scaled(4096))).throttled(Bandwidth::from_mib_s(SLOW_MIB_S));
+        let largest = self.scaled(1536 * self.sizes.iter().copied().max().unwrap_or(2).max(1));
+        let slow = Disk::new("slow", Bytes::from_mib(largest + self.scaled(1024))).throttled(Bandwidth::from_mib_s(SLOW_MIB_S));
         let fast = Disk::new("fast", Bytes::from_mib(largest)).throttled(Bandwidth::from_mib_s(FAST_MIB_S));
         let mut disks = vec![slow, fast];
         let mut sizes: Vec<u64> = self.loads().iter().map(|load| load.cache_mib).collect();

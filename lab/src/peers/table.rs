@@ -105,9 +105,11 @@ pub fn loads(rows: &[Row]) -> Vec<Load> {
     loads
 }
 
-/// Rows of one load, in the order of [`Kind::ALL`].
+/// Rows of one load, in the order of [`Kind::ALL`]. Disks by themselves are measured once for each size of a load.
 pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
-    let find = |kind| rows.iter().find(|row| row.load == load && row.peer == kind);
+    let same = |row: &Row| (row.load.shape, row.load.size_mib) == (load.shape, load.size_mib);
+    let fits = |row: &Row| row.load == load || (row.peer.is_raw() && same(row));
+    let find = |kind| rows.iter().find(|row| fits(row) && row.peer == kind);
     Kind::ALL.into_iter().filter_map(find).collect()
 }
 
