@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 
+use crate::cuts;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
 use crate::inside;
@@ -32,6 +33,14 @@ enum Task {
     Run(Run),
     /// The kernel's caches and surgetank side by side in one guest
     Peers(peers::Arguments),
+    /// Guests killed in every phase of a boost, over disks that lose what was not flushed
+    Cuts(cuts::Arguments),
+    /// What `cuts` runs in its guests
+    #[command(hide = true)]
+    InsideCut {
+        /// What to do
+        order: PathBuf,
+    },
     /// What `peers` runs in its guest
     #[command(hide = true)]
     InsidePeers {
@@ -125,8 +134,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Exec(exec) => exec.run(),
         Task::Run(run) => run.run(),
-        Task::Peers(arguments) => {
-            Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Task::Peers(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::Cuts(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::InsideCut { order } => {
+            inside::live(&order)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::InsidePeers { order, samples } => {
             inside::peers(&order, &samples)?;

@@ -186,6 +186,11 @@ impl Guest {
         String::from_utf8_lossy(&fs::read(self.results.join("stderr")).unwrap_or_default()).into_owned()
     }
 
+    /// Whether it is off.
+    pub fn has_ended(&mut self) -> bool {
+        self.qemu.ended().is_some()
+    }
+
     /// Pulls the plug: what the guest has not flushed is gone, and so may be what its disks have not.
     pub fn cut_power(&mut self) {
         self.qemu.kill();

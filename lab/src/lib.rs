@@ -5,6 +5,7 @@
 //! brings back what its script said. Whatever was started or made is ended and removed when its value is dropped.
 
 pub mod command_line;
+pub mod cuts;
 pub mod guest;
 pub mod host;
 pub mod initramfs;

@@ -23,12 +23,14 @@ pub struct Bcache {
     cache: PathBuf,
     /// `bcacheN`, once there is one.
     name: Option<String>,
+    /// Its cache set in sysfs, once it has been drained and lies beside it.
+    set: Option<PathBuf>,
 }
 
 impl Bcache {
     /// Over these disks, which it formats.
     pub fn new(slow: PathBuf, cache: PathBuf) -> Self {
-        Self { slow, cache, name: None }
+        Self { slow, cache, name: None, set: None }
     }
 
     fn file(&self, name: &str) -> anyhow::Result<PathBuf> {
@@ -62,18 +64,20 @@ impl Peer for Bcache {
     }
 
     fn drain(&mut self) -> anyhow::Result<()> {
-        // Its writer-back holds itself to a rate as long as less than this share is dirty, and waits before it starts.
+        // Its writer-back holds itself to a rate as long as less than this share is dirty. It also sleeps for half a
+        // minute before it begins, out of which nothing but a detach wakes it.
         tell(self.file("writeback_percent")?, "0")?;
-        tell(self.file("writeback_delay")?, "0")?;
-        tell(self.file("writeback_running")?, "1")?;
-        wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state")?)? == "clean").then_some(())))
+        self.set = Some(fs::canonicalize(self.file("cache")?).context("bcache has no cache set")?);
+        tell(self.file("detach")?, "1")?;
+        wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state")?)? == "no cache").then_some(())))
     }
 
     fn detach(&mut self) -> anyhow::Result<()> {
-        let set = fs::canonicalize(self.file("cache")?).context("bcache has no cache set")?;
+        if self.set.is_none() {
+            self.drain()?;
+        }
+        let set = self.set.take().context("bcache has no cache set")?;
         let name = self.name.clone().unwrap_or_default();
-        tell(self.file("detach")?, "1")?;
-        wait_for("bcache's detach", DRAIN, || Ok((ask(self.file("state")?)? == "no cache").then_some(())))?;
         tell(set.join("unregister"), "1")?;
         tell(self.file("stop")?, "1")?;
         self.name = None;

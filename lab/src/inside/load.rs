@@ -171,7 +171,8 @@ mod tests {
             side(1 << 20, 4),
             side(3 << 20, 8)
         );
-        let expected = Measured { run_s: 2.0, moved_mib: 4.0, written_mib: 3.0, iops: 6.0, write_us: 10.0, busy_s: 0.0 };
+        let expected =
+            Measured { run_s: 2.0, moved_mib: 4.0, written_mib: 3.0, iops: 6.0, write_us: 10.0, busy_s: 0.0 };
         assert_eq!(parse(&said).unwrap(), expected);
         assert!(parse("fio: nothing").is_err());
     }

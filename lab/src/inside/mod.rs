@@ -1,6 +1,7 @@
 //! What the lab runs in its guests: the same program, started there by the guest's script.
 
 mod bcache;
+mod cut;
 mod load;
 mod machine;
 mod mapper;
@@ -12,6 +13,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
+pub use cut::{Life, Verdict, live};
 pub use load::{Load, Measured, Shape};
 pub use measure::{Found, Order, Sample};
 pub use peer::Kind;

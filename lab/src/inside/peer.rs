@@ -32,15 +32,8 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 7] = [
-        Self::RawSlow,
-        Self::RawFast,
-        Self::Bcache,
-        Self::DmWritecache,
-        Self::DmCache,
-        Self::Paper,
-        Self::Adaptive,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::RawSlow, Self::RawFast, Self::Bcache, Self::DmWritecache, Self::DmCache, Self::Paper, Self::Adaptive];
 
     /// As it stands in tables.
     #[must_use]

@@ -24,10 +24,21 @@ const DRAIN: Duration = Duration::from_secs(900);
 
 /// A running daemon with one device.
 pub struct Surgetank {
-    // Ended before its file system is unmounted, which the second field does.
     daemon: Running,
-    _pool: Pool,
-    export: String,
+    places: Places,
+    // Unmounted after the daemon has ended, which its own drop does first.
+    pool: Option<Pool>,
+}
+
+/// Where its files are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// State, sockets and configuration.
+    pub files: PathBuf,
+    /// The local provider's volumes.
+    pub volumes: PathBuf,
+    /// What it says.
+    pub log: PathBuf,
 }
 
 struct Pool;
@@ -70,34 +81,75 @@ struct Caching {
 }
 
 impl Surgetank {
-    /// Serves one device over the slow disk; it is not boosted yet.
+    /// Serves one device over the slow disk, with its files on a disk of its own; it is not boosted yet.
     ///
     /// # Errors
     /// If the daemon does not come up.
     pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
         let pool = Pool::mount()?;
-        for part in ["state", "run", "volumes"] {
-            fs::create_dir_all(Path::new(POOL).join(part))?;
+        let places = Places { files: POOL.into(), volumes: POOL.into(), log: "/lab/surgetank.log".into() };
+        let rates = (order.slow_mib_s, order.fast_mib_s);
+        let mut surgetank = Self::start(&order.surgetank, policy, slow, cache_mib, rates, places)?;
+        surgetank.pool = Some(pool);
+        Ok(surgetank)
+    }
+
+    /// Serves one device over the slow disk; it recovers what it finds.
+    ///
+    /// # Errors
+    /// If the daemon does not come up.
+    pub fn start(
+        binary: &Path,
+        policy: &str,
+        slow: &Path,
+        cache_mib: u64,
+        rates: (u64, u64),
+        places: Places,
+    ) -> anyhow::Result<Self> {
+        for part in ["state", "run"] {
+            fs::create_dir_all(places.files.join(part))?;
         }
-        let config = Path::new(POOL).join("surgetank.toml");
-        fs::write(&config, configuration(order, policy, slow, cache_mib))?;
-        let log = fs::File::create("/lab/surgetank.log").context("cannot make the daemon's log")?;
-        let mut command = Command::new(&order.surgetank);
+        fs::create_dir_all(places.volumes.join("volumes"))?;
+        let config = places.files.join("surgetank.toml");
+        fs::write(&config, configuration(&places, policy, slow, cache_mib, rates))?;
+        let log = fs::File::options().create(true).append(true).open(&places.log).context("cannot make a log")?;
+        let mut command = Command::new(binary);
         command.arg("serve").arg("--config").arg(&config).stdout(log.try_clone()?).stderr(log);
-        let daemon = Running::start(&mut command)?;
-        let mut surgetank = Self { daemon, _pool: pool, export: String::new() };
-        surgetank.export = wait_for("the daemon's export", PATIENCE, || {
+        let mut surgetank = Self { daemon: Running::start(&mut command)?, places, pool: None };
+        wait_for("the daemon's export", PATIENCE, || {
             surgetank.check()?;
-            // Until its control socket is there, `status` fails.
-            let device = surgetank.status().ok().filter(|device| !device.address.is_empty());
-            Ok(device.map(|device| device.export))
+            // Until its control socket is there, nobody answers.
+            Ok(surgetank.status().ok().filter(|device| !device.address.is_empty()).map(|_| ()))
         })?;
         Ok(surgetank)
     }
 
+    /// Where the device is.
+    ///
+    /// # Errors
+    /// If the daemon does not answer.
+    pub fn device(&self) -> anyhow::Result<PathBuf> {
+        Ok(self.status()?.address.into())
+    }
+
+    /// Ends a boost that recovery found, if it did.
+    ///
+    /// # Errors
+    /// If it does not come to an end.
+    pub fn idle(&mut self) -> anyhow::Result<()> {
+        if self.status()?.phase != "idle" {
+            // One that ends by itself refuses to be told so.
+            let _ = self.ask(&json!({"command": "drain", "device": DEVICE}));
+        }
+        wait_for("an idle device", DRAIN, || {
+            self.check()?;
+            Ok((self.status()?.phase == "idle").then_some(()))
+        })
+    }
+
     fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.daemon.ended() {
-            let said = fs::read_to_string("/lab/surgetank.log").unwrap_or_default();
+            let said = fs::read_to_string(&self.places.log).unwrap_or_default();
             anyhow::bail!("the daemon ended ({status}): {}", said.trim().lines().last().unwrap_or_default());
         }
         Ok(())
@@ -105,7 +157,7 @@ impl Surgetank {
 
     /// Over the control socket, as the client commands do it: starting one of them would itself take the processor.
     fn ask(&self, request: &Value) -> anyhow::Result<Value> {
-        let socket = Path::new(POOL).join("run/control.sock");
+        let socket = self.places.files.join("run/control.sock");
         let mut lines = BufReader::new(UnixStream::connect(socket).context("the daemon does not listen")?);
         lines.get_ref().set_read_timeout(Some(PATIENCE))?;
         writeln!(lines.get_mut(), "{request}").context("the daemon does not listen")?;
@@ -129,6 +181,7 @@ impl Drop for Surgetank {
     fn drop(&mut self) {
         // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
         self.daemon.ask_to_end(PATIENCE);
+        self.pool = None;
     }
 }
 
@@ -163,19 +216,24 @@ impl Peer for Surgetank {
     }
 
     fn export(&self) -> String {
-        self.export.clone()
+        self.status().map_or(String::new(), |device| device.export)
     }
 }
 
 /// Only this program's `boost` and `drain` move the device: a threshold that nothing reaches without a boost, and no
 /// inactivity that ends one. The disks are throttled already, so the daemon does not throttle them again.
-fn configuration(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> String {
-    let Order { slow_mib_s, fast_mib_s, .. } = order;
+fn configuration(
+    places: &Places,
+    policy: &str,
+    slow: &Path,
+    cache_mib: u64,
+    (slow_mib_s, fast_mib_s): (u64, u64),
+) -> String {
     format!(
-        "state_directory = \"{POOL}/state\"\n\
-         run_directory = \"{POOL}/run\"\n\
+        "state_directory = \"{files}/state\"\n\
+         run_directory = \"{files}/run\"\n\
          [provider.local]\n\
-         directory = \"{POOL}/volumes\"\n\
+         directory = \"{volumes}/volumes\"\n\
          [provider.local.types.fast]\n\
          bandwidth = \"{fast_mib_s} MiB/s\"\n\
          [device.{DEVICE}]\n\
@@ -197,5 +255,7 @@ fn configuration(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> St
          inactivity_delay = \"60 min\"\n\
          boost_interval = \"0 s\"\n",
         slow = slow.display(),
+        files = places.files.display(),
+        volumes = places.volumes.display(),
     )
 }

@@ -138,7 +138,13 @@ impl Rows<'_> {
     fn synced_writes(&self) -> Option<Bar> {
         let write_us = |kind| self.of(kind).map(|row| row.found.measured.write_us);
         let reference = (write_us(Kind::Bcache)?, "bcache".to_owned());
-        Some(Bar::new("4 KiB write and fsync".to_owned(), "µs", write_us(Kind::Adaptive)?, reference, Limit::AtMost(1.0)))
+        Some(Bar::new(
+            "4 KiB write and fsync".to_owned(),
+            "µs",
+            write_us(Kind::Adaptive)?,
+            reference,
+            Limit::AtMost(1.0),
+        ))
     }
 
     fn idle(&self) -> Option<Bar> {

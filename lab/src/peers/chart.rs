@@ -67,7 +67,10 @@ fn bars(rows: &[Row], load: Load, pick: fn(&Row) -> Vec<f64>) -> Vec<Bar> {
         peer if peer.is_kernel_cache() => THEIRS,
         _ => OURS,
     };
-    of_load(rows, load).into_iter().map(|row| Bar { name: row.peer.name(), colour: colour(row), parts: pick(row) }).collect()
+    of_load(rows, load)
+        .into_iter()
+        .map(|row| Bar { name: row.peer.name(), colour: colour(row), parts: pick(row) })
+        .collect()
 }
 
 fn svg(panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {

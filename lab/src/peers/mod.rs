@@ -164,7 +164,8 @@ impl Arguments {
     /// One slow disk; many of the fast one's speed, all under one limit: whole, and as caches of every size.
     fn disks(&self) -> Vec<Disk> {
         let largest = self.scaled(1536 * self.sizes.iter().copied().max().unwrap_or(2).max(1));
-        let slow = Disk::new("slow", Bytes::from_mib(largest + self.scaled(1024))).throttled(Bandwidth::from_mib_s(SLOW_MIB_S));
+        let slow = Disk::new("slow", Bytes::from_mib(largest + self.scaled(1024)))
+            .throttled(Bandwidth::from_mib_s(SLOW_MIB_S));
         let fast = Disk::new("fast", Bytes::from_mib(largest)).throttled(Bandwidth::from_mib_s(FAST_MIB_S));
         let mut disks = vec![slow, fast];
         let mut sizes: Vec<u64> = self.loads().iter().map(|load| load.cache_mib).collect();
@@ -216,7 +217,8 @@ fn read(text: &str) -> anyhow::Result<Vec<Sample>> {
 fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
     use crate::inside::{Found, Measured};
     let moved_mib = load.size_mib as f64;
-    let measured = Measured { run_s, moved_mib, written_mib: moved_mib, iops: 1000.0 / run_s, write_us: run_s, busy_s: 1.0 };
+    let measured =
+        Measured { run_s, moved_mib, written_mib: moved_mib, iops: 1000.0 / run_s, write_us: run_s, busy_s: 1.0 };
     let found = Found { measured, dirty_mib: moved_mib, drain_s: moved_mib / 33.0, ..Found::default() };
     Sample { peer, load, round: 0, outcome: Ok(found) }
 }

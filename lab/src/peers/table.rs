@@ -119,9 +119,15 @@ pub fn title(load: &Load) -> String {
     let Load { size_mib, cache_mib, time_s, .. } = load;
     match load.shape {
         Shape::Burst => format!("Burst of {size_mib} MiB, cache of {cache_mib} MiB"),
-        Shape::RandomWrites => format!("4 KiB random writes over {size_mib} MiB for {time_s} s, depth 32, cache of {cache_mib} MiB"),
-        Shape::Mixed => format!("16 KiB, 70 % reads, favourites (zipf 1.1) over {size_mib} MiB for {time_s} s, depth 16, cache of {cache_mib} MiB"),
-        Shape::SyncedWrites => format!("4 KiB random writes, each followed by fsync, for {time_s} s, cache of {cache_mib} MiB"),
+        Shape::RandomWrites => {
+            format!("4 KiB random writes over {size_mib} MiB for {time_s} s, depth 32, cache of {cache_mib} MiB")
+        }
+        Shape::Mixed => format!(
+            "16 KiB, 70 % reads, favourites (zipf 1.1) over {size_mib} MiB for {time_s} s, depth 16, cache of {cache_mib} MiB"
+        ),
+        Shape::SyncedWrites => {
+            format!("4 KiB random writes, each followed by fsync, for {time_s} s, cache of {cache_mib} MiB")
+        }
         Shape::Idle => format!("Nothing for {time_s} s"),
     }
 }
@@ -151,7 +157,13 @@ pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample], scale: f64) -> S
     }
     for sample in samples {
         if let Err(error) = &sample.outcome {
-            let _ = writeln!(text, "\nFailed: {}, {}, round {}: {error}", sample.peer.name(), title(&sample.load), sample.round);
+            let _ = writeln!(
+                text,
+                "\nFailed: {}, {}, round {}: {error}",
+                sample.peer.name(),
+                title(&sample.load),
+                sample.round
+            );
         }
     }
     text
@@ -172,7 +184,10 @@ fn load_table(rows: &[&Row]) -> String {
             export => format!("{} ({export})", row.peer.name()),
         };
         let drain = row.drain_mib_s().map_or(String::new(), |rate| format!("{rate:.1}"));
-        let memory = format!("{memory_mib:.0} MiB | {}", if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() });
+        let memory = format!(
+            "{memory_mib:.0} MiB | {}",
+            if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() }
+        );
         let _ = match shape {
             Shape::Burst => writeln!(
                 text,

@@ -1,0 +1,236 @@
+//! Life after life of one guest over the same disks, each but the last ended by a power cut.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use surgetank_model::random::Random;
+use surgetank_model::{Bandwidth, Bytes};
+
+use super::lossy::{Lossy, Lost};
+use super::oracle::{BLOCK, Stretch};
+use super::report::{Cut, Report};
+use crate::command_line::say;
+use crate::guest::Guest;
+use crate::host::Lab;
+use crate::inside::{Life, Verdict};
+use crate::interrupt::Interrupt;
+use crate::plan::{Disk, Media, Plan, quoted};
+
+/// Where the power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// While the caching volume is rented, formatted, adopted.
+    Attach,
+    /// While writes go to it.
+    Absorb,
+    /// While they are copied back.
+    Drain,
+    /// Once nothing is dirty, while it is given back.
+    Detach,
+}
+
+impl Phase {
+    const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
+
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Absorb => "absorb",
+            Self::Drain => "drain",
+            Self::Detach => "detach",
+        }
+    }
+
+    /// The longest from the moment that the guest enters it to the cut.
+    fn longest(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Attach => 1500,
+            Self::Absorb => 6000,
+            Self::Drain => 2500,
+            Self::Detach => 1200,
+        })
+    }
+}
+
+const WRITERS: u64 = 4;
+const STRETCH_BLOCKS: u64 = 2048;
+const SLOW: Bytes = Bytes::from_mib(64);
+const FAST: Bytes = Bytes::from_mib(256);
+const STATE: Bytes = Bytes::from_mib(64);
+/// How long a guest may take to boot, recover, read everything and reach its phase on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(400);
+/// Operations of one life are numbered from a multiple of this: no life begins so many.
+const LIFE: u64 = 1 << 24;
+
+/// A machine's disks, and what must be on them.
+struct Machine<'a> {
+    lab: &'a Lab,
+    interrupt: &'a Interrupt,
+    surgetank: PathBuf,
+    bcache: bool,
+    /// The directory that the guest shares.
+    share: tempfile::TempDir,
+    disks: Vec<(&'static str, Bytes, Option<u64>, Lossy)>,
+    stretches: Vec<Stretch>,
+    lives: u64,
+}
+
+impl<'a> Machine<'a> {
+    fn new(lab: &'a Lab, interrupt: &'a Interrupt, surgetank: &Path, bcache: bool, seed: u64) -> anyhow::Result<Self> {
+        let share = lab.directory()?;
+        let disk = |name, size, mib_s| Ok((name, size, mib_s, Lossy::new(share.path(), name, size)?));
+        let disks = [("slow", SLOW, Some(33)), ("fast", FAST, Some(128)), ("state", STATE, None)];
+        let disks =
+            disks.into_iter().map(|(name, size, mib_s)| disk(name, size, mib_s)).collect::<anyhow::Result<_>>()?;
+        let stretch = |index| Stretch::new(seed.wrapping_mul(WRITERS) + index, index * STRETCH_BLOCKS, STRETCH_BLOCKS);
+        let stretches = (0..WRITERS).map(stretch).collect();
+        Ok(Self { lab, interrupt, surgetank: surgetank.to_owned(), bcache, share, disks, stretches, lives: 0 })
+    }
+
+    fn results(&self) -> PathBuf {
+        self.share.path().join("share")
+    }
+
+    fn boot(&mut self, cut: Option<Phase>) -> anyhow::Result<Guest> {
+        let results = self.results();
+        fs::create_dir_all(&results)?;
+        for old in ["acks", "phase", "verdict.json"] {
+            let _ = fs::remove_file(results.join(old));
+        }
+        let life = Life {
+            surgetank: self.surgetank.clone(),
+            first: self.lives == 0,
+            cut,
+            bcache: self.bcache,
+            stretches: self.stretches.clone(),
+            ends: self.ends(),
+        };
+        fs::write(results.join("order.json"), serde_json::to_vec(&life)?)?;
+        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        let words = [program.to_string_lossy().as_ref(), "inside-cut", "/lab/order.json"].map(str::to_owned);
+        let disks = self.disks.iter().map(|(name, size, mib_s, lossy)| {
+            let disk = Disk::new(name, *size).on(Media::Nbd(lossy.socket().to_owned()));
+            mib_s.map_or(disk.clone(), |mib_s| disk.throttled(Bandwidth::from_mib_s(mib_s)))
+        });
+        let plan = Plan {
+            disks: disks.collect(),
+            results: Some(results),
+            timeout: PATIENCE,
+            ..Plan::new("cut", quoted(&words))
+        };
+        plan.boot(self.lab, self.interrupt)
+    }
+
+    /// The first operation that no life has begun.
+    fn ends(&self) -> u64 {
+        self.lives * LIFE + 1
+    }
+
+    /// Waits for a file of the guest's; what it says.
+    fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
+        let path = self.results().join(file);
+        self.interrupt.wait_for(&format!("the guest's {file}"), PATIENCE, || {
+            if let Ok(text) = fs::read_to_string(&path) {
+                return Ok(Some(text));
+            }
+            if guest.has_ended() {
+                let said = format!("{} {}", guest.stdout(), guest.stderr());
+                bail!("the guest ended before its {file}: {}", said.trim().lines().last().unwrap_or("it said nothing"));
+            }
+            Ok(None)
+        })
+    }
+
+    /// Boots, takes the verdict on what the last cut left, and cuts again.
+    fn live(&mut self, cut: Option<Phase>, chance: &mut Random) -> anyhow::Result<(Verdict, Lost)> {
+        let mut guest = self.boot(cut)?;
+        let verdict: Verdict = serde_json::from_str(&self.wait(&mut guest, "verdict.json")?)?;
+        self.stretches.clone_from(&verdict.stretches);
+        let Some(phase) = cut else {
+            guest.wait(self.interrupt)?;
+            return Ok((verdict, Lost::default()));
+        };
+        self.wait(&mut guest, "phase")?;
+        std::thread::sleep(phase.longest().mul_f64(chance.unit()));
+        guest.cut_power();
+        drop(guest);
+        self.lives += 1;
+        let acks = fs::read_to_string(self.results().join("acks")).unwrap_or_default();
+        for line in acks.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+            if let (Some(index), Some(number)) = (numbers.next(), numbers.next())
+                && let Some(stretch) = self.stretches.get_mut(index as usize)
+            {
+                stretch.flushed(number);
+            }
+        }
+        // From "all of it is gone" to "none of it": disks differ.
+        let kept = [0.0, 0.1, 0.5, 0.9, 1.0][chance.below(5) as usize];
+        let mut lost = Lost::default();
+        for (_, _, _, disk) in &self.disks {
+            let of_disk = disk.cut(chance, kept)?;
+            lost.pending_bytes += of_disk.pending_bytes;
+            lost.lost_bytes += of_disk.lost_bytes;
+        }
+        Ok((verdict, lost))
+    }
+}
+
+/// Cuts surgetank's power so many times.
+///
+/// # Errors
+/// If a guest fails in another way than by losing data, or on Ctrl-C.
+pub fn surgetank(
+    lab: &Lab,
+    interrupt: &Interrupt,
+    binary: &Path,
+    seed: u64,
+    cuts: u32,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut machine = Machine::new(lab, interrupt, binary, false, seed)?;
+    let mut chance = Random::from_seed(seed);
+    let mut before: Option<Cut> = None;
+    for index in 0..=cuts {
+        let phase = (index < cuts).then(|| Phase::ALL[index as usize % 4]);
+        let (verdict, lost) = machine.live(phase, &mut chance).with_context(|| format!("life {index}, seed {seed}"))?;
+        // A life judges what the cut before it left.
+        if let Some(mut cut) = before.take() {
+            cut.judged(&verdict);
+            say(&cut.describe());
+            report.surgetank.push(cut);
+        }
+        before = phase.map(|phase| Cut::new(index, phase, lost, flushed_bytes(&machine.stretches)));
+    }
+    Ok(())
+}
+
+/// The same with bcache: its power is cut after a drain and a detach, which is when a rented cache is given back.
+///
+/// # Errors
+/// If a guest fails in another way than by losing data, or on Ctrl-C.
+pub fn bcache(lab: &Lab, interrupt: &Interrupt, seed: u64, cuts: u32, report: &mut Report) -> anyhow::Result<()> {
+    for index in 0..cuts {
+        let mut machine = Machine::new(lab, interrupt, Path::new("/nowhere"), true, seed + u64::from(index))?;
+        let mut chance = Random::from_seed(seed + u64::from(index));
+        let (_, lost) = machine.live(Some(Phase::Detach), &mut chance).context("bcache")?;
+        let mut cut = Cut::new(index, Phase::Detach, lost, flushed_bytes(&machine.stretches));
+        let (verdict, _) = machine.live(None, &mut chance).context("bcache")?;
+        cut.judged(&verdict);
+        say(&format!("bcache: {}", cut.describe()));
+        report.bcache.push(cut);
+    }
+    Ok(())
+}
+
+/// How much must be found.
+fn flushed_bytes(stretches: &[Stretch]) -> u64 {
+    let blocks = stretches.iter().flat_map(|stretch| &stretch.least).filter(|least| **least > 0).count();
+    (blocks * BLOCK) as u64
+}

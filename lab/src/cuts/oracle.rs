@@ -1,0 +1,188 @@
+//! What was written, what must still be there: blocks that name themselves, and a judgement of what is read.
+//!
+//! Several writers each own a stretch of the device. A writer's operations follow from its seed, so a block that is found
+//! says which operation wrote it, and whether that operation touched this block at all can be told again.
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::random::Random;
+
+/// The unit of writing and judging, in bytes.
+pub const BLOCK: usize = 4096;
+/// The longest write, in blocks.
+const BLOCKS_MAX: u64 = 64;
+
+/// A part of the device with its writer, and what is known of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stretch {
+    /// What the operations follow from.
+    pub seed: u64,
+    /// Its first block.
+    pub first: u64,
+    /// For each block the operation that must be there at least; 0: never written.
+    pub least: Vec<u64>,
+    /// Operations before this one were of earlier lives.
+    pub begins: u64,
+}
+
+/// What one operation writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// From this block of the stretch.
+    pub block: u64,
+    /// So many.
+    pub blocks: u64,
+    /// And whether a flush follows.
+    pub flush: bool,
+}
+
+/// How a block was found not to be what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Which block of the device.
+    pub block: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Stretch {
+    /// Nothing has been written yet.
+    #[must_use]
+    pub fn new(seed: u64, first: u64, blocks: u64) -> Self {
+        Self { seed, first, least: vec![0; blocks as usize], begins: 1 }
+    }
+
+    /// What an operation is.
+    #[must_use]
+    pub fn operation(&self, number: u64) -> Operation {
+        let mut chance = Random::from_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let total = self.least.len() as u64;
+        // Small writes in a few places, so that blocks are overwritten, and now and then a long one.
+        let blocks = if chance.chance(0.2) { 1 + chance.below(BLOCKS_MAX) } else { 1 + chance.below(4) };
+        let blocks = blocks.min(total);
+        let range = if chance.chance(0.5) { total / 8 } else { total };
+        let block = chance.below(range.max(1)).min(total - blocks);
+        Operation { block, blocks, flush: chance.chance(0.1) }
+    }
+
+    /// The bytes that an operation writes.
+    #[must_use]
+    pub fn data(&self, number: u64) -> Vec<u8> {
+        let Operation { block, blocks, .. } = self.operation(number);
+        (block..block + blocks).flat_map(|block| self.content(block, number)).collect()
+    }
+
+    /// A block says whose it is in every eight bytes, so a torn one shows.
+    fn content(&self, block: u64, number: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BLOCK);
+        bytes.extend_from_slice(&number.to_le_bytes());
+        for word in 1..(BLOCK / 8) as u64 {
+            let mixed = mix(self.seed ^ mix(number ^ mix((self.first + block) * 512 + word)));
+            bytes.extend_from_slice(&mixed.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Operations up to this one were flushed: they must be found, or what followed them.
+    pub fn flushed(&mut self, up_to: u64) {
+        for number in self.begins..=up_to {
+            let Operation { block, blocks, .. } = self.operation(number);
+            for block in block..block + blocks {
+                self.least[block as usize] = number;
+            }
+        }
+        self.begins = self.begins.max(up_to + 1);
+    }
+
+    /// Judges the whole stretch as it was read. What was found is what must be found from now on: it came from disks
+    /// that had lost their power since.
+    ///
+    /// `ends` is the first operation that was certainly not begun.
+    pub fn judge(&mut self, found: &[u8], ends: u64) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (block, bytes) in found.chunks_exact(BLOCK).enumerate() {
+            let number = bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
+            if let Some(what) = self.fault(block as u64, number, bytes, ends) {
+                faults.push(Fault { block: self.first + block as u64, what });
+            } else {
+                self.least[block] = number;
+            }
+        }
+        self.begins = ends;
+        faults
+    }
+
+    fn fault(&self, block: u64, number: u64, bytes: &[u8], ends: u64) -> Option<String> {
+        let least = self.least[block as usize];
+        if number == 0 {
+            let is_blank = bytes.iter().all(|byte| *byte == 0);
+            return match (is_blank, least) {
+                (true, 0) => None,
+                (true, least) => Some(format!("blank, but operation {least} was flushed")),
+                (false, _) => Some("neither blank nor ours".to_owned()),
+            };
+        }
+        if bytes != self.content(block, number) {
+            return Some(format!("torn, or another block's: it begins as operation {number}'s"));
+        }
+        if number == least {
+            return None;
+        }
+        if number < least {
+            return Some(format!("older than what was flushed: operation {number}, not {least}"));
+        }
+        let Operation { block: from, blocks, .. } = self.operation(number);
+        let wrote_it = number >= self.begins && number < ends && (from..from + blocks).contains(&block);
+        (!wrote_it).then(|| format!("operation {number}, which never wrote it"))
+    }
+}
+
+/// The finalizer of splitmix64.
+fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes operations up to a number into memory.
+    fn written(stretch: &Stretch, to: u64) -> Vec<u8> {
+        let mut disk = vec![0; stretch.least.len() * BLOCK];
+        for number in stretch.begins..=to {
+            let at = stretch.operation(number).block as usize * BLOCK;
+            let data = stretch.data(number);
+            disk[at..at + data.len()].copy_from_slice(&data);
+        }
+        disk
+    }
+
+    #[test]
+    fn what_may_be_found_is_taken_and_what_may_not_is_told() {
+        let fresh = Stretch::new(5, 100, 256);
+        let disk = written(&fresh, 50);
+        let mut stretch = fresh.clone();
+        stretch.flushed(40);
+        // Any state between the flush and the end will do, and is what must be found the next time.
+        assert_eq!(stretch.clone().judge(&disk, 51), []);
+        let mut older = stretch.clone();
+        assert_eq!(older.judge(&written(&fresh, 40), 51), []);
+        assert_eq!(older.judge(&written(&fresh, 40), 60), []);
+        // The flushed state lost: each block that the 40 operations wrote.
+        let blank = vec![0; disk.len()];
+        let faults = stretch.clone().judge(&blank, 51);
+        assert!(!faults.is_empty() && faults.iter().all(|fault| fault.what.starts_with("blank")), "{faults:?}");
+        // Operations that were not begun, torn blocks, blocks in other places.
+        let faults = stretch.clone().judge(&written(&fresh, 60), 51);
+        assert!(faults.iter().any(|fault| fault.what.contains("never wrote it")), "{faults:?}");
+        let Operation { block, .. } = stretch.operation(50);
+        let at = block as usize * BLOCK;
+        let mut torn = disk.clone();
+        torn[at + 2048] ^= 1;
+        assert_eq!(stretch.clone().judge(&torn, 51).len(), 1);
+        let mut moved = disk.clone();
+        moved.copy_within(at..at + BLOCK, 255 * BLOCK);
+        assert!(stretch.judge(&moved, 51).iter().any(|fault| fault.block == 355));
+    }
+}

@@ -1,0 +1,142 @@
+//! What the cuts found.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::lives::Phase;
+use super::lossy::Lost;
+use super::oracle::Fault;
+use crate::command_line::say;
+use crate::inside::Verdict;
+
+/// One power cut.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cut {
+    /// Which, from 0.
+    pub index: u32,
+    /// Where in a boost.
+    pub phase: Phase,
+    /// What the disks had not flushed.
+    pub pending_bytes: u64,
+    /// What of it they lost.
+    pub lost_bytes: u64,
+    /// What had been flushed, and must be found.
+    pub flushed_bytes: u64,
+    /// What was wrong through the device after recovery: the first few.
+    pub device: Vec<String>,
+    /// What was wrong on the backing volume after a drain: the first few.
+    pub backing: Vec<String>,
+    /// How many blocks were wrong, on either.
+    pub faults: usize,
+}
+
+impl Cut {
+    /// Not judged yet.
+    #[must_use]
+    pub fn new(index: u32, phase: Phase, lost: Lost, flushed_bytes: u64) -> Self {
+        let Lost { pending_bytes, lost_bytes } = lost;
+        let (device, backing) = (Vec::new(), Vec::new());
+        Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, device, backing, faults: 0 }
+    }
+
+    /// What the next life found.
+    pub fn judged(&mut self, verdict: &Verdict) {
+        let first = |faults: &[Fault]| {
+            faults.iter().take(5).map(|fault| format!("block {}: {}", fault.block, fault.what)).collect()
+        };
+        self.device = first(&verdict.device);
+        self.backing = first(&verdict.backing);
+        self.faults = verdict.device.len() + verdict.backing.len();
+    }
+
+    /// One line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, faults, .. } = self;
+        let mib = |bytes: &u64| *bytes as f64 / 1_048_576.0;
+        let mut text = format!(
+            "cut {index} in {}: {:.1} MiB flushed before; of {:.1} MiB unflushed on the disks {:.1} MiB lost; {faults} blocks wrong",
+            phase.name(),
+            mib(flushed_bytes),
+            mib(pending_bytes),
+            mib(lost_bytes),
+        );
+        for fault in self
+            .device
+            .iter()
+            .map(|fault| format!("device, {fault}"))
+            .chain(self.backing.iter().map(|fault| format!("backing volume, {fault}")))
+        {
+            let _ = write!(text, "\n  {fault}");
+        }
+        text
+    }
+}
+
+/// All cuts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What chance followed from.
+    pub seed: u64,
+    /// Of surgetank.
+    pub surgetank: Vec<Cut>,
+    /// Of bcache, after a drain and a detach.
+    pub bcache: Vec<Cut>,
+}
+
+impl Report {
+    /// None yet.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, surgetank: Vec::new(), bcache: Vec::new() }
+    }
+
+    /// After how many cuts surgetank had lost something.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.surgetank.iter().filter(|cut| cut.faults > 0).count()
+    }
+
+    /// A table of phases.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!(
+            "Seed {}.\n\n| | power cuts | in attach, absorb, drain, detach | unflushed on the disks | of it lost | cuts with loss of flushed data | blocks lost |\n|---|---:|---:|---:|---:|---:|---:|\n",
+            self.seed
+        );
+        for (name, cuts) in [("surgetank", &self.surgetank), ("bcache, after a drain", &self.bcache)] {
+            let count = |phase| cuts.iter().filter(|cut| cut.phase == phase).count();
+            let phases =
+                [Phase::Attach, Phase::Absorb, Phase::Drain, Phase::Detach].map(|phase| count(phase).to_string());
+            let mib = |pick: fn(&Cut) -> u64| cuts.iter().map(pick).sum::<u64>() as f64 / 1_048_576.0;
+            let _ = writeln!(
+                text,
+                "| {name} | {} | {} | {:.0} MiB | {:.0} MiB | {} | {} |",
+                cuts.len(),
+                phases.join(", "),
+                mib(|cut| cut.pending_bytes),
+                mib(|cut| cut.lost_bytes),
+                cuts.iter().filter(|cut| cut.faults > 0).count(),
+                cuts.iter().map(|cut| cut.faults).sum::<usize>(),
+            );
+        }
+        text
+    }
+
+    /// Writes the table and everything as JSON, and says the table.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        let table = self.markdown();
+        fs::write(out.join("cuts.md"), &table)?;
+        fs::write(out.join("cuts.json"), serde_json::to_vec_pretty(self)?)?;
+        say(&format!("{table}\nwritten to {}", out.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! One life of a guest whose power will be cut: recover, read everything, and go on until the lights go out.
+//!
+//! The host learns how far it came from files in the shared directory, which outlive the guest: `phase`, and `acks`, a
+//! line for each flush that was answered.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::bcache;
+use super::machine::{disk, run};
+use super::peer::Peer;
+use super::surgetank::{Places, Surgetank};
+use crate::cuts::Phase;
+use crate::cuts::oracle::{BLOCK, Fault, Stretch};
+
+/// What the guest is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Life {
+    /// The daemon's binary.
+    pub surgetank: PathBuf,
+    /// Whether the disks are new.
+    pub first: bool,
+    /// Where the power will be cut; `None`: nowhere, this life only reads.
+    pub cut: Option<Phase>,
+    /// Whether bcache takes the daemon's place.
+    pub bcache: bool,
+    /// What was written and must be there.
+    pub stretches: Vec<Stretch>,
+    /// The first operation that no earlier life has begun.
+    pub ends: u64,
+}
+
+/// What it found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Through the elastic device, after recovery.
+    pub device: Vec<Fault>,
+    /// On the backing volume alone, after a drain.
+    pub backing: Vec<Fault>,
+    /// What must be there from now on.
+    pub stretches: Vec<Stretch>,
+}
+
+const SHARE: &str = "/lab";
+/// Where the daemon's own files and its caching volumes lie, on lossy disks too.
+const STATE: &str = "/run/lab-state";
+const VOLUMES: &str = "/run/lab-volumes";
+const CACHE_MIB: u64 = 96;
+/// bcache's superblock lies before the data of its backing device.
+const BCACHE_OFFSET: u64 = 16 * 512;
+
+/// Lives.
+///
+/// # Errors
+/// If something fails that is not lost data: the host tells them apart.
+pub fn live(order: &Path) -> anyhow::Result<()> {
+    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
+    let life: Life = serde_json::from_str(&text).context("cannot read the order")?;
+    if life.bcache { live_on_bcache(life) } else { live_on_surgetank(life) }
+}
+
+fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
+    mount("state", STATE, life.first)?;
+    mount("fast", VOLUMES, life.first)?;
+    let slow = disk("slow")?;
+    let places = Places { files: STATE.into(), volumes: VOLUMES.into(), log: "/lab/surgetank.log".into() };
+    let mut surgetank = Surgetank::start(&life.surgetank, "adaptive", &slow, CACHE_MIB, (33, 128), places.clone())?;
+    let mut verdict = Verdict { stretches: life.stretches, ..Verdict::default() };
+    verdict.device = judge(&surgetank.device()?, 0, &mut verdict.stretches, life.ends)?;
+    surgetank.idle()?;
+    // All of it is on the backing volume now; what a user finds there who takes it away.
+    drop(surgetank);
+    verdict.backing = judge(&slow, 0, &mut verdict.stretches, life.ends)?;
+    say("verdict.json", &serde_json::to_string(&verdict)?)?;
+    let Some(cut) = life.cut else { return Ok(()) };
+
+    let mut surgetank = Surgetank::start(&life.surgetank, "adaptive", &slow, CACHE_MIB, (33, 128), places)?;
+    let device = surgetank.device()?;
+    let writing = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for (index, stretch) in verdict.stretches.iter().enumerate() {
+            let (device, writing) = (&device, &writing);
+            scope.spawn(move || write(device, index, stretch, life.ends, writing));
+        }
+        let result = phases(&mut surgetank, cut);
+        // Nothing after this is reached where a cut was ordered, unless something went wrong.
+        writing.store(false, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Goes to the phase in which the power will be cut, says so, and stays there as long as it can.
+fn phases(surgetank: &mut Surgetank, cut: Phase) -> anyhow::Result<()> {
+    let round = |surgetank: &mut Surgetank, cut: Phase| -> anyhow::Result<()> {
+        if cut == Phase::Attach {
+            say("phase", "attach")?;
+        }
+        surgetank.attach()?;
+        if cut == Phase::Absorb {
+            say("phase", "absorb")?;
+            std::thread::sleep(Duration::from_secs(6));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        if cut == Phase::Drain {
+            say("phase", "drain")?;
+        }
+        surgetank.drain()?;
+        if cut == Phase::Detach {
+            say("phase", "detach")?;
+        }
+        surgetank.detach()
+    };
+    // The writers go on through all of it; so do we, until the lights go out.
+    for _ in 0..100 {
+        round(surgetank, cut)?;
+    }
+    anyhow::bail!("the power was not cut")
+}
+
+fn live_on_bcache(life: Life) -> anyhow::Result<()> {
+    let slow = disk("slow")?;
+    let mut verdict = Verdict { stretches: life.stretches, ..Verdict::default() };
+    if !life.first {
+        // Its cache was detached in the life before: the backing device is all that there is.
+        verdict.backing = judge(&slow, BCACHE_OFFSET, &mut verdict.stretches, life.ends)?;
+    }
+    say("verdict.json", &serde_json::to_string(&verdict)?)?;
+    if life.cut.is_none() {
+        return Ok(());
+    }
+    let mut peer = bcache::Bcache::new(slow, disk("fast")?);
+    let device = peer.attach()?;
+    // What is measured is what a drain leaves behind, and not how soon it begins.
+    let writing = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for (index, stretch) in verdict.stretches.iter().enumerate() {
+            let (device, writing) = (&device, &writing);
+            scope.spawn(move || write(device, index, stretch, life.ends, writing));
+        }
+        std::thread::sleep(Duration::from_secs(4));
+        writing.store(false, Ordering::Relaxed);
+    });
+    peer.drain()?;
+    say("phase", "detach")?;
+    std::thread::sleep(Duration::from_secs(600));
+    Ok(())
+}
+
+/// A file system on a lossy disk. One that has lost its power is checked first, as a boot does it.
+fn mount(serial: &str, place: &str, first: bool) -> anyhow::Result<()> {
+    let node = disk(serial)?.display().to_string();
+    fs::create_dir_all(place)?;
+    if first {
+        run("mkfs.ext4", &["-q", "-F", &node])?;
+    }
+    run("mount", &["-t", "ext4", &node, place]).map(|_| ())
+}
+
+/// Writes one stretch, an operation after the other, until told to stop or the end of the world.
+fn write(device: &Path, index: usize, stretch: &Stretch, from: u64, writing: &AtomicBool) -> anyhow::Result<()> {
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?;
+    let mut acks = OpenOptions::new().create(true).append(true).open(Path::new(SHARE).join("acks"))?;
+    let mut number = from;
+    while writing.load(Ordering::Relaxed) {
+        let operation = stretch.operation(number);
+        let data = Aligned::of(&stretch.data(number));
+        write_all(&file, data.bytes(), (stretch.first + operation.block) * BLOCK as u64)?;
+        if operation.flush {
+            file.sync_data()?;
+            acks.write_all(format!("{index} {number}\n").as_bytes())?;
+        }
+        number += 1;
+    }
+    Ok(())
+}
+
+fn write_all(file: &File, bytes: &[u8], offset: u64) -> anyhow::Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.write_all_at(bytes, offset).context("cannot write to the device")
+}
+
+/// Reads all stretches and judges them.
+fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -> anyhow::Result<Vec<Fault>> {
+    // The page cache must not answer for the disk.
+    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device)?;
+    let mut faults = Vec::new();
+    for stretch in stretches {
+        file.seek(SeekFrom::Start(offset + stretch.first * BLOCK as u64))?;
+        let mut found = Vec::with_capacity(stretch.least.len() * BLOCK);
+        let mut piece = Aligned::zeroed(1 << 20);
+        while found.len() < stretch.least.len() * BLOCK {
+            let wanted = (stretch.least.len() * BLOCK - found.len()).min(1 << 20);
+            file.read_exact(&mut piece.bytes_mut()[..wanted]).context("cannot read the device")?;
+            found.extend_from_slice(&piece.bytes()[..wanted]);
+        }
+        faults.extend(stretch.judge(&found, ends));
+    }
+    Ok(faults)
+}
+
+/// Tells the host: all of it or nothing.
+fn say(file: &str, text: &str) -> anyhow::Result<()> {
+    let file = Path::new(SHARE).join(file);
+    let new = file.with_extension("new");
+    fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;
+    fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Memory that direct I/O takes.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    fn zeroed(length: usize) -> Self {
+        let memory = vec![0; length + BLOCK];
+        let start = memory.as_ptr().align_offset(BLOCK);
+        Self { memory, start, length }
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        let mut aligned = Self::zeroed(bytes.len());
+        aligned.bytes_mut().copy_from_slice(bytes);
+        aligned
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.length]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}
