@@ -100,7 +100,7 @@ impl<'a> Machine<'a> {
     fn boot(&mut self, cut: Option<Phase>) -> anyhow::Result<Guest> {
         let results = self.results();
         fs::create_dir_all(&results)?;
-        for old in ["acks", "phase", "verdict.json"] {
+        for old in ["acks", "phase", "trouble", "verdict.json"] {
             let _ = fs::remove_file(results.join(old));
         }
         let life = Life {
@@ -136,6 +136,9 @@ impl<'a> Machine<'a> {
     fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
         let path = self.results().join(file);
         self.interrupt.wait_for(&format!("the guest's {file}"), PATIENCE, || {
+            if let Ok(trouble) = fs::read_to_string(self.results().join("trouble")) {
+                bail!("{trouble}");
+            }
             if let Ok(text) = fs::read_to_string(&path) {
                 return Ok(Some(text));
             }

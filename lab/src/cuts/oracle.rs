@@ -61,7 +61,7 @@ impl Stretch {
         let blocks = blocks.min(total);
         let range = if chance.chance(0.5) { total / 8 } else { total };
         let block = chance.below(range.max(1)).min(total - blocks);
-        Operation { block, blocks, flush: chance.chance(0.1) }
+        Operation { block, blocks, flush: chance.chance(0.03) }
     }
 
     /// The bytes that an operation writes.

@@ -87,7 +87,11 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         for (index, stretch) in verdict.stretches.iter().enumerate() {
             let (device, writing) = (&device, &writing);
-            scope.spawn(move || write(device, index, stretch, life.ends, writing));
+            scope.spawn(move || {
+                if let Err(error) = write(device, index, stretch, life.ends, writing) {
+                    let _ = say("trouble", &format!("a writer failed: {error:#}"));
+                }
+            });
         }
         let result = phases(&mut surgetank, cut);
         // Nothing after this is reached where a cut was ordered, unless something went wrong.
@@ -142,7 +146,11 @@ fn live_on_bcache(life: Life) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         for (index, stretch) in verdict.stretches.iter().enumerate() {
             let (device, writing) = (&device, &writing);
-            scope.spawn(move || write(device, index, stretch, life.ends, writing));
+            scope.spawn(move || {
+                if let Err(error) = write(device, index, stretch, life.ends, writing) {
+                    let _ = say("trouble", &format!("a writer failed: {error:#}"));
+                }
+            });
         }
         std::thread::sleep(Duration::from_secs(4));
         writing.store(false, Ordering::Relaxed);
