@@ -9,8 +9,12 @@ pub enum Failure {
     Failed(String),
     /// Invalid use or input (exit status 2).
     Invalid(String),
+    /// Valid input without a feasible answer (exit status 3); the nearest one is named.
+    Infeasible(String),
     /// The user interrupted it and everything was put away (exit status 130, as shells count SIGINT).
     Interrupted(String),
+    /// Another process of ours has said why; its exit status.
+    Told(u8),
     /// Whoever read our output went away; there is nobody left to tell (exit status 0).
     NoReader,
 }
@@ -22,7 +26,9 @@ impl Failure {
         match self {
             Self::Failed(_) => 1,
             Self::Invalid(_) => 2,
+            Self::Infeasible(_) => 3,
             Self::Interrupted(_) => 130,
+            Self::Told(status) => *status,
             Self::NoReader => 0,
         }
     }
@@ -41,7 +47,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(text) | Self::Invalid(text) | Self::Interrupted(text) => f.write_str(text),
+            Self::Failed(text) | Self::Invalid(text) | Self::Infeasible(text) | Self::Interrupted(text) => {
+                f.write_str(text)
+            }
+            Self::Told(status) => write!(f, "another process ended with status {status}"),
             Self::NoReader => f.write_str("the reader of the output went away"),
         }
     }

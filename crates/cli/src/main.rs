@@ -1,10 +1,12 @@
 //! The `surgetank` command.
 
+mod calibrate;
 mod commands;
 mod demo;
 mod failure;
 mod logging;
 mod output;
+mod plan;
 mod signals;
 
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ fn main() -> ExitCode {
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !matches!(failure, Failure::NoReader) {
+            if !matches!(failure, Failure::NoReader | Failure::Told(_)) {
                 output::note(&format!("surgetank: {failure}"));
             }
             ExitCode::from(failure.status())

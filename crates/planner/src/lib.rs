@@ -3,7 +3,7 @@
 //! - [`scenario`]: the file of `predict`, `recommend` and `simulate`, parsed and checked;
 //! - [`cost`]: AGBs and money behind one interface;
 //! - [`fluid`]: one burst by the fluid model;
-//! - [`calibration`]: measured points and what lies between them;
+//! - [`calibration`], [`points`]: measured points, what lies between them, and their files;
 //! - [`predict`], [`recommend`]: completion time and cost of the three modes, and the cache size to take;
 //! - [`price`]: every way to rent a capacity;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
@@ -16,6 +16,7 @@ pub mod cost;
 pub mod credits;
 pub mod fluid;
 pub mod interval;
+pub mod points;
 pub mod predict;
 pub mod price;
 pub mod recommend;

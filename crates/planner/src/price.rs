@@ -191,7 +191,7 @@ fn option(
         && let Some(modification) =
             catalog.provider(&known.provider).and_then(|provider| provider.modification.as_ref())
     {
-        add_note(&mut note, &format!("can be modified in place: {}", modification.says));
+        add_note(&mut note, &format!("can be modified in place: {}", modification.says.replace("; ", ", ")));
     }
     PriceOption {
         provider: known.provider.clone(),

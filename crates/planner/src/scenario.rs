@@ -17,6 +17,8 @@ use surgetank_model::{Bandwidth, Bytes, Catalog, VolumeType};
 use surgetank_policy::file::{PolicyConfig, RawPolicy};
 use toml::Spanned;
 
+pub use self::checks::find_type;
+
 /// A checked scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
@@ -196,7 +198,7 @@ struct RawCaching {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawPoint {
+pub(crate) struct RawPoint {
     dataset: Spanned<Bytes>,
     cache: Spanned<Bytes>,
     throughput: Spanned<Bandwidth>,

@@ -9,8 +9,10 @@ mod upgrade;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
 
+use crate::calibrate;
 use crate::demo;
 use crate::failure::Failure;
+use crate::plan;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -55,6 +57,16 @@ enum Command {
     Gc(control::Gc),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
+    /// Measure what bursts take with caching volumes of several sizes, on the volumes of a configuration
+    Calibrate(calibrate::Arguments),
+    /// Predict completion time and cost of an application: on a slow, a fast, and an elastic volume
+    Predict(plan::predict::Arguments),
+    /// Recommend the caching volume's size for an application
+    Recommend(plan::recommend::Arguments),
+    /// List every way to rent a capacity, cheapest first
+    Price(plan::price::Arguments),
+    /// Compute a closed form: burst, sizing, credits, rotation, interval
+    Model(plan::model::Arguments),
     /// Write a completion script for a shell
     Completions(shell::Completions),
     /// Write the man pages into a directory (for packages)
@@ -81,6 +93,11 @@ impl Cli {
             Command::Gc(arguments) => arguments.run(),
             Command::Inspect(arguments) => arguments.run(),
             Command::Demo(arguments) => demo::run(&arguments),
+            Command::Calibrate(arguments) => arguments.run(),
+            Command::Predict(arguments) => arguments.run(),
+            Command::Recommend(arguments) => arguments.run(),
+            Command::Price(arguments) => arguments.run(),
+            Command::Model(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
             Command::DemoWriter(arguments) => demo::run_writer(&arguments),

@@ -4,14 +4,14 @@
 //! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
 //! are done every byte is read back from the backing volumes, without surgetank.
 
-mod chart;
+pub mod chart;
 mod content;
 mod filesystem;
 mod host;
 mod machine;
 mod mode;
 mod money;
-mod nbd;
+pub mod nbd;
 mod outcome;
 mod plan;
 mod progress;

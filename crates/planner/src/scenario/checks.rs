@@ -271,7 +271,12 @@ impl RawCaching {
 }
 
 impl RawPoint {
-    fn check(self, source: &Source, backing: &Backing, caching: &Caching) -> Result<CalibrationPoint, ConfigError> {
+    pub(crate) fn check(
+        self,
+        source: &Source,
+        backing: &Backing,
+        caching: &Caching,
+    ) -> Result<CalibrationPoint, ConfigError> {
         let throughput = check_bandwidth(source, "throughput", &self.throughput)?;
         let both = backing.bandwidth.as_mib_s() + caching.bandwidth.as_mib_s();
         if throughput.as_mib_s() > both * MEASURED_MAX {

@@ -1,0 +1,97 @@
+//! `surgetank recommend FILE`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use surgetank_model::units::Span;
+use surgetank_planner::predict::Predictor;
+use surgetank_planner::recommend::{Budget, Candidate, Constraints, Recommendation, recommend};
+
+use super::{CatalogChoice, dollars, plain};
+use crate::demo::chart::thousands;
+use crate::failure::Failure;
+use crate::output;
+
+/// Flags of `recommend`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  surgetank recommend cm1.toml
+  surgetank recommend cm1.toml --deadline \"1240 s\"
+  surgetank recommend cm1.toml --budget \"70000000 AGBs\" --json
+  surgetank recommend cm1.toml --budget \"2.50 USD\"
+
+The candidates are the cache sizes of the file's calibration points; without points, whole GiB by the fluid model. Of
+those that keep the deadline the cheapest is taken; under a budget alone the fastest. If nothing is feasible the exit
+status is 3 and the nearest is named. See \"surgetank predict --help\" for the file.")]
+pub struct Arguments {
+    /// The application and its volumes
+    file: PathBuf,
+    /// The longest completion time
+    #[arg(long, value_name = "T")]
+    deadline: Option<Span>,
+    /// The most that all VMs together may cost, in AGBs or USD
+    #[arg(long, value_name = "COST", allow_hyphen_values = true)]
+    budget: Option<Budget>,
+    /// Calibration points beside the file's own, as surgetank calibrate writes them
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<PathBuf>,
+    #[command(flatten)]
+    catalog: CatalogChoice,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let scenario = super::scenario(&self.file, &self.catalog.load()?)?;
+        let scenario = super::with_points(scenario, self.calibration.as_deref())?;
+        let invalid = |message: String| Failure::Invalid(format!("{}: {message}", self.file.display()));
+        let predictor = Predictor::new(&scenario).map_err(|message| invalid(message.to_owned()))?;
+        let constraints = Constraints { deadline: self.deadline.map(|span| span.0), budget: self.budget };
+        let found = recommend(&predictor, &constraints).map_err(invalid)?;
+        if self.json {
+            output::print_json(&found)?;
+        }
+        match &found.infeasible {
+            Some(sentence) => Err(Failure::Infeasible(sentence.clone())),
+            None if self.json => Ok(()),
+            None => output::print(&text(&found)),
+        }
+    }
+}
+
+const HEADER: [&str; 5] = ["cache", "completion", "AGBs", "money", "feasible"];
+
+fn row(one: &Candidate) -> [String; 5] {
+    [
+        format!("{} GiB", plain(one.checkpoint_cache_gib)),
+        format!("{:.1} s", one.completion_s),
+        thousands(one.cost_total_agbs),
+        dollars(one.cost_total_usd, 4),
+        if one.feasible { "yes" } else { "no" }.to_owned(),
+    ]
+}
+
+fn text(found: &Recommendation) -> String {
+    let mut table = output::table(&HEADER);
+    for one in &found.considered {
+        table.add_row(row(one));
+    }
+    let mut text = format!("{table}\n");
+    if let (Some(cache), Some(time), Some(cost)) =
+        (found.checkpoint_cache_gib, found.completion_s, found.cost_total_agbs)
+    {
+        let _ = write!(
+            text,
+            "\nTake a cache of {} GiB for checkpoints: {time:.1} s, {} AGBs for all VMs ({}).",
+            plain(cache),
+            thousands(cost),
+            found.model
+        );
+    }
+    for note in &found.notes {
+        let _ = write!(text, "\n- {note}");
+    }
+    text
+}
