@@ -5,6 +5,7 @@ mod commands;
 mod demo;
 mod failure;
 mod logging;
+mod mrc;
 mod output;
 mod plan;
 mod signals;

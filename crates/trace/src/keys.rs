@@ -26,6 +26,18 @@ pub struct Keys {
 }
 
 impl Keys {
+    /// Whether each request is one key, so that nothing has to be looked at but its address.
+    pub(crate) fn are_whole_requests(&self) -> bool {
+        self.block.is_none() && self.only == Only::All
+    }
+
+    /// The key of a request that is not split. Disks are smaller than 2^48 bytes, so keys of different volumes differ;
+    /// volume 0 leaves keys as they are.
+    #[inline]
+    pub(crate) fn whole(request: &Request) -> u64 {
+        request.address ^ volume(request)
+    }
+
     /// Gives the keys of a request to `sink`.
     #[inline]
     pub fn of(&self, request: &Request, mut sink: impl FnMut(u64)) {
@@ -37,17 +49,53 @@ impl Keys {
         if !counts {
             return;
         }
-        // Disks are smaller than 2^48 bytes, so keys of different volumes differ. Volume 0 leaves keys as they are.
-        let volume = u64::from(request.volume) << 48;
         match self.block.map(Bytes::get).filter(|size| *size > 0) {
-            None => sink(request.address ^ volume),
+            None => sink(Self::whole(request)),
             Some(size) => {
                 let last = request.address.saturating_add(request.length.get().max(1) - 1);
                 for block in request.address / size..=last / size {
-                    sink(block ^ volume);
+                    sink(block ^ volume(request));
                 }
             }
         }
+    }
+}
+
+#[inline]
+fn volume(request: &Request) -> u64 {
+    u64::from(request.volume) << 48
+}
+
+/// As many keys as a curve is fed at once: they stay in the innermost cache.
+const GATHERED: usize = 2048;
+
+/// Keys on their way to a curve.
+#[derive(Debug)]
+pub struct Gathered {
+    pub(crate) keys: Keys,
+    buffer: Box<[u64; GATHERED]>,
+    count: usize,
+}
+
+impl Gathered {
+    /// Of requests as `keys` says.
+    #[must_use]
+    pub fn new(keys: Keys) -> Self {
+        Self { keys, buffer: Box::new([0; GATHERED]), count: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, key: u64, feed: &mut impl FnMut(&[u64])) {
+        self.buffer[self.count % GATHERED] = key;
+        self.count += 1;
+        if self.count == GATHERED {
+            self.flush(feed);
+        }
+    }
+
+    pub(crate) fn flush(&mut self, feed: &mut impl FnMut(&[u64])) {
+        feed(&self.buffer[..self.count]);
+        self.count = 0;
     }
 }
 

@@ -15,7 +15,7 @@ mod source;
 
 pub use error::TraceError;
 pub use format::Format;
-pub use keys::{Keys, Only};
+pub use keys::{Gathered, Keys, Only};
 pub use parse::{Broken, Parser, Tally};
 pub use reader::{Options, Reader};
 pub use request::{Operation, Request};

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::TraceError;
 use crate::format::Format;
+use crate::keys::{Gathered, Keys};
 use crate::parse::{Broken, Parser, Tally};
 use crate::request::Request;
 use crate::source::{Progress, Source};
@@ -31,7 +32,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the file at `path`, which must not shrink while it is read; `-` is standard input, uncompressed.
+    /// Opens the file at `path`, which must not shrink while it is read; `-` is standard input.
     ///
     /// # Errors
     /// If it cannot be read, or its format is not known or not that.
@@ -41,7 +42,7 @@ impl Reader {
             TraceError::Invalid(format!("cannot read {name}: {error}; name a trace file that you may read"))
         };
         let (source, progress) = if path == Path::new("-") {
-            (Source::stream(Box::new(io::stdin())), Progress::default())
+            (Source::stream(io::stdin()).map_err(invalid)?, Progress::default())
         } else {
             Source::open(path).map_err(invalid)?
         };
@@ -52,8 +53,9 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub fn from_stream(name: &str, from: Box<dyn Read>, options: Options) -> Result<Self, TraceError> {
-        Self::new(name.to_owned(), Source::stream(from), Progress::default(), options, None)
+    pub fn from_stream(name: &str, from: impl Read + 'static, options: Options) -> Result<Self, TraceError> {
+        let source = Source::stream(from).map_err(|error| unreadable(name, &error))?;
+        Self::new(name.to_owned(), source, Progress::default(), options, None)
     }
 
     fn new(
@@ -119,6 +121,21 @@ impl Reader {
         })?;
         self.ended = self.source.consume(consumed);
         Ok(!self.ended)
+    }
+
+    /// As [`Self::read`], but gives the keys of requests to `feed`, many at a time.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_keys(&mut self, gathered: &mut Gathered, mut feed: impl FnMut(&[u64])) -> Result<bool, TraceError> {
+        let keys = gathered.keys;
+        let more = if keys.are_whole_requests() {
+            self.read(|request| gathered.push(Keys::whole(&request), &mut feed))?
+        } else {
+            self.read(|request| keys.of(&request, |key| gathered.push(key, &mut feed)))?
+        };
+        gathered.flush(&mut feed);
+        Ok(more)
     }
 
     /// Gives all requests to `sink`, in order, and what was seen.

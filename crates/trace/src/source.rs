@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 use ruzstd::decoding::FrameDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 
@@ -20,10 +20,42 @@ const DICTIONARY_MAX: u64 = 128 << 20;
 
 /// Where bytes come from.
 pub enum Source {
-    /// The whole file in memory.
-    Mapped { map: Mmap, file: File, at: usize },
+    /// The whole file in memory; what lies before `kept` was given back.
+    Mapped { map: Mmap, file: File, at: usize, kept: usize },
     /// A decoder or a pipe behind a buffer.
     Stream { from: Box<dyn Read>, buffer: Vec<u8>, start: usize, end: usize, ended: bool },
+}
+
+/// What a file is compressed with, by what it begins with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Packing {
+    None,
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Packing {
+    fn of(head: &[u8]) -> io::Result<Self> {
+        Ok(match head {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
+            [b'B', b'Z', b'h', ..] => {
+                return Err(io::Error::other("bzip2 is not read; decompress it, or use zstd, xz or gzip"));
+            }
+            _ => Self::None,
+        })
+    }
+
+    fn unpack(self, raw: impl BufRead + 'static) -> Box<dyn Read> {
+        match self {
+            Self::None => Box::new(raw),
+            Self::Gzip => Box::new(MultiGzDecoder::new(raw)),
+            Self::Xz => Box::new(XzReader::new_mem_limit(raw, true, (DICTIONARY_MAX >> 10) as u32 + 1024)),
+            Self::Zstd => Box::new(Zstd::new(raw)),
+        }
+    }
 }
 
 impl Source {
@@ -41,33 +73,31 @@ impl Source {
         let progress = Progress { done: Rc::default(), total };
         let mut raw = BufReader::with_capacity(BUFFER, Counted { file, done: Rc::clone(&progress.done) });
         let head = raw.fill_buf()?;
-        if head.starts_with(b"BZh") {
-            return Err(io::Error::other("bzip2 is not read; decompress it, or use zstd, xz or gzip"));
+        let packing = Packing::of(head)?;
+        if packing != Packing::None || head.is_empty() || !metadata.is_file() {
+            return Ok((Self::behind_buffer(packing.unpack(raw)), progress));
         }
-        let from: Box<dyn Read> = match head {
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(raw)),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => {
-                Box::new(XzReader::new_mem_limit(raw, true, (DICTIONARY_MAX >> 10) as u32 + 1024))
-            }
-            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(raw)),
-            [] => Box::new(io::empty()),
-            _ if metadata.is_file() => {
-                let file = raw.into_inner().file;
-                // SAFETY: the map is read only, and as bytes any content is valid. If another process cuts the file off
-                // meanwhile, reading a lost page would kill us: `window` looks at the length before each, and the
-                // documentation says that a trace must not shrink while it is read.
-                let map = unsafe { Mmap::map(&file)? };
-                // Only advice: without it, reading is slower and nothing else.
-                let _ = map.advise(Advice::Sequential);
-                return Ok((Self::Mapped { map, file, at: 0 }, progress));
-            }
-            _ => Box::new(raw),
-        };
-        Ok((Self::stream(from), progress))
+        let file = raw.into_inner().file;
+        // SAFETY: the map is read only, and as bytes any content is valid. If another process cuts the file off meanwhile,
+        // reading a lost page would kill us: `window` looks at the length before each, and the documentation says that a
+        // trace must not shrink while it is read.
+        let map = unsafe { Mmap::map(&file)? };
+        // Only advice: without it, reading is slower and nothing else.
+        let _ = map.advise(Advice::Sequential);
+        Ok((Self::Mapped { map, file, at: 0, kept: 0 }, progress))
     }
 
-    /// From anything that can be read.
-    pub fn stream(from: Box<dyn Read>) -> Self {
+    /// From anything that can be read, compressed or not.
+    ///
+    /// # Errors
+    /// If the first bytes cannot be read, or the compression is unknown here.
+    pub fn stream(from: impl Read + 'static) -> io::Result<Self> {
+        let mut raw = BufReader::with_capacity(BUFFER, from);
+        let packing = Packing::of(raw.fill_buf()?)?;
+        Ok(Self::behind_buffer(packing.unpack(raw)))
+    }
+
+    fn behind_buffer(from: Box<dyn Read>) -> Self {
         Self::Stream { from, buffer: vec![0; BUFFER], start: 0, end: 0, ended: false }
     }
 
@@ -77,11 +107,15 @@ impl Source {
     /// Of reading or decompressing, and if the mapped file has become shorter.
     pub fn window(&mut self) -> io::Result<(&[u8], bool)> {
         match self {
-            Self::Mapped { map, file, at } => {
+            Self::Mapped { map, file, at, kept } => {
                 let end = map.len().min(*at + WINDOW);
                 if file.metadata()?.len() < end as u64 {
                     return Err(io::Error::other("the file became shorter while it was read"));
                 }
+                // SAFETY: the map is of a file and only read, so pages that are given back come from the file again. Without
+                // it, a trace would count as our memory from end to end.
+                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, *kept, *at - *kept) };
+                *kept = *at;
                 // Brings the window in with one call instead of a fault for every few pages.
                 let _ = map.advise_range(Advice::PopulateRead, *at, end - *at);
                 Ok((&map[*at..end], end == map.len()))

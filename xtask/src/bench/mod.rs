@@ -3,6 +3,7 @@
 mod boost;
 mod exports;
 mod fio;
+mod mrc;
 mod passthrough;
 mod peers;
 mod report;
@@ -46,6 +47,8 @@ enum Part {
     Exports,
     /// A burst absorbed, drained; small writes; memory
     Boost,
+    /// Miss-ratio curves against libCacheSim
+    Mrc,
 }
 
 /// What every part needs.
@@ -93,6 +96,9 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
     }
     if wanted(Part::Boost) {
         boost::run(&bench, &mut report).context("boost")?;
+    }
+    if wanted(Part::Mrc) {
+        mrc::run(&bench, &mut report).context("miss-ratio curves")?;
     }
     let table = report.markdown();
     fs::write(out.join("bench.md"), &table)?;

@@ -248,7 +248,10 @@ pub struct Drained {
 }
 
 /// The release build beside this program, or what `SURGETANK` names.
-fn binary() -> anyhow::Result<PathBuf> {
+///
+/// # Errors
+/// If there is none.
+pub fn binary() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("SURGETANK") {
         return Ok(path.into());
     }

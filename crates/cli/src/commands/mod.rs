@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 use crate::calibrate;
 use crate::demo;
 use crate::failure::Failure;
+use crate::mrc;
 use crate::plan;
 
 const STYLES: Styles = Styles::styled()
@@ -67,6 +68,8 @@ enum Command {
     Price(plan::price::Arguments),
     /// Compute a closed form: burst, sizing, credits, rotation, interval
     Model(plan::model::Arguments),
+    /// Draw the miss-ratio curve of a trace: what a cache of each size would miss
+    Mrc(mrc::Arguments),
     /// Write a completion script for a shell
     Completions(shell::Completions),
     /// Write the man pages into a directory (for packages)
@@ -98,6 +101,7 @@ impl Cli {
             Command::Recommend(arguments) => arguments.run(),
             Command::Price(arguments) => arguments.run(),
             Command::Model(arguments) => arguments.run(),
+            Command::Mrc(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
             Command::DemoWriter(arguments) => demo::run_writer(&arguments),

@@ -10,7 +10,7 @@ use super::plan::Mode;
 use crate::failure::{Doing, Failure};
 
 /// Stands for the page's text colour while drawing; replaced in the SVG.
-const INK: RGBColor = RGBColor(1, 2, 3);
+pub const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_IN_SVG: &str = "#010203";
 
 /// Colours that keep apart on light and dark pages and for the colour-blind (after Okabe and Ito).
@@ -42,14 +42,20 @@ pub fn css(colour: RGBColor) -> String {
     format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// What is drawn on.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn ink_text(size: u32) -> TextStyle<'static> {
+/// Text in the page's colour.
+#[must_use]
+pub fn ink_text(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
 /// Draws and makes the SVG ready to stand in a page.
-fn svg(height: u32, label: &str, draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, Failure> {
+///
+/// # Errors
+/// If drawing fails.
+pub fn svg(height: u32, label: &str, draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, Failure> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();

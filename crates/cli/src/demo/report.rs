@@ -74,11 +74,15 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-fn escape(text: &str) -> String {
+/// Text as HTML.
+#[must_use]
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn html_table(header: &[&str], rows: &[Vec<String>]) -> String {
+/// A table that scrolls by itself where the page is narrow.
+#[must_use]
+pub fn html_table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut html = String::from("<div class=\"scroll\"><table><thead><tr>");
     for name in header {
         let _ = write!(html, "<th>{}</th>", escape(name));
@@ -104,7 +108,8 @@ fn legend(entries: &[(String, String)]) -> String {
     html
 }
 
-const STYLE: &str = "
+/// How our pages look, in light and dark.
+pub const STYLE: &str = "
 :root{color-scheme:light dark;--edge:rgba(128,128,128,.3);--soft:rgba(128,128,128,.1)}
 body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2.5rem auto;padding:0 1.2rem;
 background:Canvas;color:CanvasText}

@@ -1,0 +1,161 @@
+//! Miss-ratio curves: requests per second of one process on one core, trace read included, against libCacheSim.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+
+use super::Bench;
+use super::report::{Bar, Report, Row};
+
+const KEYS: u64 = 1_000_000;
+const EXPONENT: f64 = 0.99;
+/// A tenth of the keys.
+const SIZE: u64 = KEYS / 10;
+/// What a core must do, in millions of requests a second.
+const LRU_M_S: f64 = 20.0;
+const SAMPLED_M_S: f64 = 200.0;
+/// Miss ratios that are equal differ by the last digit of a float's sum at most.
+const EQUAL: f64 = 1e-6;
+
+/// Prints what libCacheSim's policy `argv[3]` of `argv[2]` objects does with the oracleGeneral trace `argv[1]`: miss ratio
+/// and seconds.
+const PEER: &str = "
+import sys, time, libcachesim as l
+reader = l.TraceReader(sys.argv[1], l.TraceType.ORACLE_GENERAL_TRACE, l.ReaderInitParam(ignore_obj_size=True))
+cache = getattr(l, sys.argv[3])(cache_size=int(sys.argv[2]))
+begin = time.perf_counter()
+ratio, _ = cache.process_trace(reader)
+print(ratio, time.perf_counter() - begin)
+";
+
+/// What a run said.
+struct Ran {
+    miss_ratio: f64,
+    seconds: f64,
+}
+
+/// Adds the rows.
+///
+/// # Errors
+/// If a program is missing or fails, or miss ratios differ.
+pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
+    let requests: u64 = if bench.quick { 5_000_000 } else { 20_000_000 };
+    let trace = bench.directory.join("zipf.oracleGeneral");
+    generate(&trace, requests)?;
+    let millions_s = |ran: &Ran| requests as f64 / 1e6 / ran.seconds;
+    let size = SIZE.to_string();
+    match python() {
+        Some(python) => {
+            for (ours, theirs, bar) in [("lru", "LRU", Some(2.0)), ("fifo", "FIFO", None), ("sieve", "Sieve", None)] {
+                let mut turns = Vec::new();
+                for _ in 0..bench.rounds() {
+                    bench.interrupt.check()?;
+                    let mine = surgetank(&trace, &["--sizes", &size, "--policy", ours])?;
+                    let peer = peer(&python, &trace, &size, theirs)?;
+                    ensure!(
+                        (mine.miss_ratio - peer.miss_ratio).abs() < EQUAL,
+                        "miss ratios differ: {} and libCacheSim's {} under {ours}",
+                        mine.miss_ratio,
+                        peer.miss_ratio
+                    );
+                    turns.push([millions_s(&mine), millions_s(&peer)]);
+                }
+                let name = format!("{ours} of {SIZE} blocks, same miss ratio");
+                let row = Row::paired(name, "M requests/s", &turns, "libCacheSim (PyPI)");
+                report.rows.push(if let Some(least) = bar { row.bar(Bar::AtLeast(least)) } else { row });
+            }
+        }
+        None => report.skipped.push("libCacheSim: its wheel is not installed; run scripts/setup bench".to_owned()),
+    }
+    let exact = surgetank(&trace, &["--sizes", &size])?;
+    for (name, flags, bar) in [
+        ("lru, trace read included", &["--sizes", &size][..], Some(LRU_M_S)),
+        ("lru at all sizes, exact", &[], None),
+        ("lru at all sizes, sampled at 0.01", &["--sample", "0.01"], Some(SAMPLED_M_S)),
+        ("lru at all sizes, sampled at 0.001", &["--sample", "0.001"], Some(SAMPLED_M_S)),
+    ] {
+        let mut best = Vec::new();
+        for _ in 0..bench.rounds() {
+            bench.interrupt.check()?;
+            best.push(millions_s(&surgetank(&trace, flags)?));
+        }
+        let ours = super::report::median(best);
+        let row = Row::new(name, "M requests/s", ours, bar.unwrap_or(LRU_M_S), "the bar, one core");
+        report.rows.push(if bar.is_some() { row.bar(Bar::AtLeast(1.0)) } else { row });
+    }
+    let sampled = surgetank(&trace, &["--sizes", &size, "--sample", "0.01"])?;
+    let name = format!("miss ratio at {SIZE} blocks, sampled at 0.01");
+    report.rows.push(Row::new(name, "", sampled.miss_ratio, exact.miss_ratio, "exact"));
+    fs::remove_file(&trace)?;
+    Ok(())
+}
+
+/// Runs our command; the miss ratio at its last size, and the time of the whole process.
+fn surgetank(trace: &Path, flags: &[&str]) -> anyhow::Result<Ran> {
+    let mut command = one_core(&super::surgetank::binary()?);
+    command.arg("mrc").arg(trace).args(flags).arg("--json");
+    let begin = Instant::now();
+    let output = command.output().context("cannot run surgetank")?;
+    let seconds = begin.elapsed().as_secs_f64();
+    ensure!(output.status.success(), "surgetank mrc failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let last = answer["points"].as_array().and_then(|points| points.last());
+    let miss_ratio = last.and_then(|point| point["miss_ratio"].as_f64()).context("surgetank mrc answered no points")?;
+    Ok(Ran { miss_ratio, seconds })
+}
+
+fn peer(python: &Path, trace: &Path, size: &str, policy: &str) -> anyhow::Result<Ran> {
+    let output = one_core(python).args(["-c", PEER]).arg(trace).args([size, policy]).output()?;
+    ensure!(output.status.success(), "libCacheSim failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut numbers = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(miss_ratio), Some(seconds)) => Ok(Ran { miss_ratio, seconds }),
+        _ => bail!("libCacheSim answered {text:?}"),
+    }
+}
+
+/// A program that stays on one core, the last one: interrupts like the first.
+fn one_core(program: &Path) -> Command {
+    let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+    let mut command = Command::new("taskset");
+    command.arg("--cpu-list").arg(last.to_string()).arg(program);
+    command
+}
+
+/// The interpreter that has libCacheSim: where scripts/setup puts it.
+fn python() -> Option<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    let python = cache.join("surgetank/bench-python/bin/python");
+    let works = Command::new(&python).args(["-c", "import libcachesim"]).output().is_ok_and(|out| out.status.success());
+    works.then_some(python)
+}
+
+/// The finalizer of MurmurHash3.
+fn mix(mut hash: u64) -> u64 {
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
+/// A trace of Zipf-like keys, the same every time: ranks by the inverse of the continuous law, keys spread over 56 bits.
+fn generate(path: &Path, requests: u64) -> anyhow::Result<()> {
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).context("cannot make the trace")?);
+    let top = (KEYS as f64).powf(1.0 - EXPONENT);
+    for index in 0..requests {
+        let unit = (mix((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 11) as f64 / (1u64 << 53) as f64;
+        let rank = (1.0 + unit * (top - 1.0)).powf(1.0 / (1.0 - EXPONENT)) as u64;
+        file.write_all(&((index / 10_000) as u32).to_le_bytes())?;
+        file.write_all(&(mix(rank) >> 8).to_le_bytes())?;
+        file.write_all(&4096u32.to_le_bytes())?;
+        file.write_all(&(-1i64).to_le_bytes())?;
+    }
+    file.flush().context("cannot write the trace")
+}
