@@ -136,6 +136,11 @@ impl Volumes {
         self.backing.in_flight + self.cache_in_flight()
     }
 
+    /// Whether I/Os have ended that can be taken without the kernel.
+    pub fn have_ended(&mut self) -> bool {
+        self.backing.volume.has_ended() || self.cache.as_mut().is_some_and(|cache| cache.volume.has_ended())
+    }
+
     /// Bytes moved on the backing volume and on all caching volumes so far.
     #[must_use]
     pub fn moved(&self) -> (Moved, Moved) {

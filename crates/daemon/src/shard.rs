@@ -275,7 +275,7 @@ impl Running {
         let mut keys = vec![KEY_FRONT];
         while !self.ended {
             let now = self.clock.now();
-            if keys.contains(&KEY_FRONT) && self.stopping == Stopping::No {
+            if self.stopping == Stopping::No && (keys.contains(&KEY_FRONT) || self.front.has_arrived()) {
                 self.receive(now);
             }
             self.take_commands(now);
@@ -493,14 +493,21 @@ impl Running {
             Stopping::No => None,
             Stopping::Answering { give_up } | Stopping::Flushing { give_up } => Some(give_up),
         };
+        keys.clear();
         let deadlines = [self.engine.next_deadline(), self.volumes.next_deadline(), stopping];
+        let (front, volumes) = (&mut self.front, &mut self.volumes);
+        let serving = self.stopping == Stopping::No;
+        let mut arrived = || volumes.have_ended() || (serving && front.has_arrived());
+        if quiet && arrived() {
+            return Ok(());
+        }
         self.waker.sleep();
         let timeout = if quiet && self.commands.is_empty() {
             self.clock.until(deadlines.into_iter().flatten().min())
         } else {
             Some(Duration::ZERO)
         };
-        let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys);
+        let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys, arrived);
         self.waker.awake(keys.contains(&KEY_WAKER));
         result
     }

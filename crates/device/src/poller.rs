@@ -49,7 +49,8 @@ impl Poller {
     }
 
     /// Replaces `keys` by the keys of the readable descriptors (at most 64), waiting for the first of them at most
-    /// `timeout` (`None`: for ever; nanosecond precision). A signal ends the wait early, with no keys.
+    /// `timeout` (`None`: for ever; nanosecond precision). A signal ends the wait early, with no keys, and so does
+    /// io_uring when it completes an I/O of this thread: then the completion is in the ring's memory.
     ///
     /// # Errors
     /// Those of `epoll_pwait2(2)` except `EINTR`.
@@ -60,15 +61,12 @@ impl Poller {
             tv_nsec: timeout.subsec_nanos().into(),
         });
         let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
-        let mut result =
-            epoll::wait(&self.epoll, &mut events, timeout.as_ref()).map(|(events, _)| keys_of(events, keys));
-        if result == Err(rustix::io::Errno::INTR) {
-            // io_uring interrupts the wait to complete an I/O, after which its descriptor is readable.
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            result = epoll::wait(&self.epoll, &mut events, Some(&now)).map(|(events, _)| keys_of(events, keys));
-        }
-        match result {
-            Ok(()) | Err(rustix::io::Errno::INTR) => Ok(()),
+        match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => {
+                keys.extend(events.iter().map(|event| event.data.u64()));
+                Ok(())
+            }
+            Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -76,30 +74,36 @@ impl Poller {
 
 impl Poller {
     /// [`Poller::wait`], but looks for events for [`SPIN_TIME`] before it sleeps, if `spin` has learnt that it pays.
-    /// Other threads that are ready to run on this core go first.
+    /// Other threads that are ready to run on this core go first. `arrived` tells of events that are seen without the
+    /// kernel; they end the look, with no keys.
     ///
     /// # Errors
     /// Those of [`Poller::wait`].
-    pub fn wait_eagerly(&self, spin: &mut Spin, timeout: Option<Duration>, keys: &mut Vec<u64>) -> io::Result<()> {
+    pub fn wait_eagerly(
+        &self,
+        spin: &mut Spin,
+        timeout: Option<Duration>,
+        keys: &mut Vec<u64>,
+        mut arrived: impl FnMut() -> bool,
+    ) -> io::Result<()> {
         let window = timeout.map_or(SPIN_TIME, |timeout| timeout.min(SPIN_TIME));
         if window.is_zero() || !spin.pays() {
             return self.wait(timeout, keys);
         }
         let begun = Instant::now();
-        loop {
+        let found = loop {
             self.wait(Some(Duration::ZERO), keys)?;
-            if !keys.is_empty() || begun.elapsed() >= window {
-                break;
+            if !keys.is_empty() || arrived() {
+                break true;
+            }
+            if begun.elapsed() >= window {
+                break false;
             }
             std::thread::yield_now();
-        }
-        spin.learn(!keys.is_empty());
-        if keys.is_empty() { self.wait(timeout.map(|timeout| timeout.saturating_sub(window)), keys) } else { Ok(()) }
+        };
+        spin.learn(found);
+        if !found { self.wait(timeout.map(|timeout| timeout.saturating_sub(window)), keys) } else { Ok(()) }
     }
-}
-
-fn keys_of(events: &[epoll::Event], keys: &mut Vec<u64>) {
-    keys.extend(events.iter().map(|event| event.data.u64()));
 }
 
 impl AsFd for Poller {
@@ -235,10 +239,10 @@ mod tests {
         let waker = Waker::new().unwrap();
         poller.add(waker.as_fd(), 3).unwrap();
         let (mut spin, mut keys) = (Spin::default(), Vec::new());
-        poller.wait_eagerly(&mut spin, Some(Duration::from_millis(1)), &mut keys).unwrap();
+        poller.wait_eagerly(&mut spin, Some(Duration::from_millis(1)), &mut keys, || false).unwrap();
         assert!(keys.is_empty(), "the time is up");
         waker.signal();
-        poller.wait_eagerly(&mut spin, None, &mut keys).unwrap();
+        poller.wait_eagerly(&mut spin, None, &mut keys, || false).unwrap();
         assert_eq!(keys, [3]);
         waker.drain();
         let other = waker.clone();
@@ -246,7 +250,7 @@ mod tests {
             std::thread::sleep(SPIN_TIME * 20);
             other.signal();
         });
-        poller.wait_eagerly(&mut Spin::default(), None, &mut keys).unwrap();
+        poller.wait_eagerly(&mut Spin::default(), None, &mut keys, || false).unwrap();
         thread.join().unwrap();
         assert_eq!(keys, [3], "came after the look");
     }

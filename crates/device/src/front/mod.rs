@@ -45,6 +45,11 @@ pub trait Front: Send {
     /// Hands over what has arrived, at most about `budget` requests at a time.
     fn receive(&mut self, budget: usize, sink: &mut Vec<Submission>);
 
+    /// Whether `receive` has something, as far as that can be told without the kernel.
+    fn has_arrived(&mut self) -> bool {
+        false
+    }
+
     /// Answers a submission: `Ok`, or an errno (positive). `buffer` is the submission's own, filled by a read; the
     /// buffer of a write may come back too or be dropped.
     fn reply(&mut self, token: Token, result: Result<(), i32>, buffer: Option<Buffer>);

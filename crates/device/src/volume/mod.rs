@@ -99,6 +99,11 @@ pub trait Volume: Send {
     /// Starts what is waiting and hands over what has ended.
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>);
 
+    /// Whether `poll` has something to hand over, as far as that can be told without the kernel.
+    fn has_ended(&mut self) -> bool {
+        false
+    }
+
     /// Asks the volume how large it is now (it may have been grown) and takes that as its size. In bytes.
     ///
     /// # Errors
@@ -129,6 +134,10 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
         (**self).poll(now, completions);
+    }
+
+    fn has_ended(&mut self) -> bool {
+        (**self).has_ended()
     }
 
     fn resize_check(&mut self) -> Result<u64, Failure> {

@@ -229,6 +229,10 @@ impl<V: Volume> Volume for Throttle<V> {
         self.volume.poll(now, completions);
     }
 
+    fn has_ended(&mut self) -> bool {
+        self.volume.has_ended()
+    }
+
     fn resize_check(&mut self) -> Result<u64, Failure> {
         self.volume.resize_check()
     }

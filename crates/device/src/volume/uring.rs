@@ -98,7 +98,7 @@ impl FileVolume {
             return Err(OpenError::TooSmall { path: path.to_owned(), size, needed });
         }
         let depth = options.depth.clamp(1, 4096);
-        let ring = IoUring::builder().setup_clamp().build(depth).map_err(OpenError::NoIoUring)?;
+        let ring = build_ring(depth).map_err(OpenError::NoIoUring)?;
         Ok(Self {
             ring,
             support: Support::new(memory),
@@ -192,6 +192,14 @@ impl FileVolume {
     }
 }
 
+/// Completions are written to the ring when the thread is in the kernel anyway (Linux 5.19), instead of interrupting it.
+fn build_ring(depth: u32) -> io::Result<IoUring> {
+    match IoUring::builder().setup_clamp().setup_coop_taskrun().build(depth) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().setup_clamp().build(depth),
+        result => result,
+    }
+}
+
 fn push(ring: &mut IoUring, entry: &squeue::Entry) -> bool {
     // SAFETY: the entry's descriptor and addresses belong to a `Request` that stays in its slot, boxed, until the
     // kernel has completed the entry; `Drop` waits for that or leaks them.
@@ -232,6 +240,10 @@ impl Volume for FileVolume {
             }
             self.enter(now);
         }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        !self.ring.completion().is_empty()
     }
 
     fn resize_check(&mut self) -> Result<u64, Failure> {

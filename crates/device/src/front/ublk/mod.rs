@@ -298,6 +298,10 @@ impl Front for UblkFront {
         }
     }
 
+    fn has_arrived(&mut self) -> bool {
+        !self.broken && self.queue.has_arrived()
+    }
+
     fn reply(&mut self, token: Token, result: Result<(), i32>, buffer: Option<Buffer>) {
         // Not for the application: the next server gets the request again.
         if result != Err(libc::ESHUTDOWN) {

@@ -15,8 +15,6 @@ use super::translate::{Translated, translate};
 use crate::buffer::Buffer;
 use crate::front::{Export, Submission, Token};
 
-/// `IORING_ENTER_GETEVENTS`: lets the driver's deferred work run.
-const GET_EVENTS: u32 = 1;
 /// How often, and after which pause, the kernel is asked again when it has no memory for our commands.
 const ENTER_TRIES: u32 = 1000;
 const ENTER_PAUSE: Duration = Duration::from_millis(1);
@@ -85,11 +83,12 @@ impl Queue {
     /// Those of `mmap(2)` and `io_uring_setup(2)`.
     pub(super) fn new(device: File, depth: u16, io_bytes_max: u32) -> io::Result<Self> {
         let descriptors = Descriptors::map(&device, depth)?;
-        // The driver's work for us runs when we enter the kernel, in batches. The thread that enables the ring is the
-        // one that may use it.
+        // The driver's work for us runs when we are in the kernel anyway; it ends our wait, but does not interrupt us.
+        // (Deferred until we ask, it would not even do that: nothing wakes who polls such a ring.) The thread that
+        // enables the ring is the one that may use it.
         let ring = IoUring::builder()
             .setup_single_issuer()
-            .setup_defer_taskrun()
+            .setup_coop_taskrun()
             .setup_r_disabled()
             .build(u32::from(depth).next_power_of_two())?;
         let io_bytes_max = io_bytes_max as usize;
@@ -113,11 +112,12 @@ impl Queue {
             self.fetched = true;
             self.fetch()?;
         }
-        if self.take(export, budget, sink)? == 0 {
-            self.enter()?;
-            self.take(export, budget, sink)?;
-        }
-        Ok(())
+        self.take(export, budget, sink)
+    }
+
+    /// Whether `receive` has something, found out without the kernel.
+    pub(super) fn has_arrived(&mut self) -> bool {
+        !self.ring.completion().is_empty()
     }
 
     /// Asks for the first request of every tag.
@@ -140,12 +140,10 @@ impl Queue {
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
-    /// Takes what has arrived; says how many completions that were.
-    fn take(&mut self, export: &Export, budget: usize, sink: &mut Vec<Submission>) -> io::Result<usize> {
-        let mut taken = 0;
-        while taken < budget {
+    /// Takes what has arrived.
+    fn take(&mut self, export: &Export, budget: usize, sink: &mut Vec<Submission>) -> io::Result<()> {
+        for _ in 0..budget {
             let Some(completion) = self.ring.completion().next() else { break };
-            taken += 1;
             let tag = completion.user_data() as u16;
             match self.tags.arrived(tag, completion.result()) {
                 Arrival::Request => match translate(self.descriptors.get(tag), export, self.io_bytes_max as u64) {
@@ -158,7 +156,7 @@ impl Queue {
                 Arrival::Broken(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
-        Ok(taken)
+        Ok(())
     }
 
     fn submission(&mut self, tag: u16, request: Translated) -> Submission {
@@ -212,14 +210,11 @@ impl Queue {
         self.enter()
     }
 
-    /// Submits what is queued and lets the driver's work run.
+    /// Submits what is queued.
     fn enter(&mut self) -> io::Result<()> {
         for _ in 0..ENTER_TRIES {
-            let queued = self.ring.submission().len() as u32;
-            // SAFETY: takes no argument that could dangle.
-            let entered = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, GET_EVENTS, None) };
-            match entered {
-                Ok(submitted) if submitted as u32 >= queued => return Ok(()),
+            match self.ring.submit() {
+                Ok(_) if self.ring.submission().is_empty() => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => match error.raw_os_error() {
