@@ -14,7 +14,7 @@ use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::qemu::QemuConfig;
 use surgetank_provider::{
-    Change, CreateVolume, ManualClock, Provider, ProviderError, QemuProvider, Tags, VolumeId, VolumeState,
+    Change, CreateVolume, ManualClock, Provider, ProviderError, QemuProvider, SystemClock, Tags, VolumeId, VolumeState,
 };
 
 /// Life cycles of the soak; `SURGETANK_HOTPLUGS` for more.
@@ -263,4 +263,74 @@ fn a_hundred_life_cycles_leave_nothing_behind() {
     }
     world.assert_empty(&world.provider());
     println!("{count} life cycles, nothing left");
+}
+
+/// Kills of the process that uses the provider.
+const KILLS: u64 = 12;
+/// For the child only: where QEMU and the volumes are.
+const CHILD: &str = "SURGETANK_TEST_QEMU";
+
+/// The child: life cycles until it is killed.
+#[test]
+#[ignore = "the child process of a_killed_service_leaves_nothing_behind"]
+fn child() {
+    let Ok(directory) = std::env::var(CHILD) else { return };
+    let directory = std::path::Path::new(&directory);
+    let config = QemuConfig::new(directory.join("qmp"), directory.join("volumes"));
+    let provider = QemuProvider::open(config, Arc::new(SystemClock)).unwrap();
+    std::fs::write(directory.join("begun"), "").unwrap();
+    // Bounded, should nobody kill it.
+    for round in 0..100_000 {
+        let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
+        let token = format!("{}-{round}", std::process::id());
+        let request = CreateVolume { token, volume_type: "fast".to_owned(), size: Bytes::from_mib(1), tags };
+        let id = provider.create(&request).unwrap().0.id;
+        // The one before it may hold a port for a moment.
+        while provider.attach(&id).is_err() {}
+        detach(&provider, &id);
+        provider.delete(&id).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_service_leaves_nothing_behind() {
+    if skip() {
+        return;
+    }
+    let world = World::new(Unplug::AtOnce, 2);
+    let directory = world.machine.qmp().parent().unwrap().to_owned();
+    let (mut parts, mut volumes) = (0, 0);
+    for kill in 0..KILLS {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--test-threads=1"])
+            .env(CHILD, &directory)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        while std::fs::remove_file(directory.join("begun")).is_err() {
+            assert_eq!(child.try_wait().unwrap(), None, "the child comes up");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(kill * 3517 % 20_000));
+        assert_eq!(child.try_wait().unwrap(), None, "the child works until it is killed");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let provider = world.provider();
+        parts += provider.parts().unwrap().len();
+        // As the sweep does: what is there is detached, and deleted when it is available.
+        loop {
+            let listed = provider.list("k", "v").unwrap();
+            if listed.is_empty() {
+                break;
+            }
+            volumes += 1;
+            for volume in listed {
+                let _ = provider.detach(&volume.id);
+                let _ = provider.delete(&volume.id);
+            }
+            world.pass_time();
+        }
+        world.assert_empty(&provider);
+    }
+    println!("{KILLS} kills: {parts} parts were left in QEMU by them, {volumes} looks until all was given back");
 }

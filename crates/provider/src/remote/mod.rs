@@ -9,6 +9,9 @@ pub mod wire;
 use std::net::IpAddr;
 
 pub use client::{RemoteConfig, RemoteProvider};
+pub use secret::Secret;
+#[cfg(feature = "service")]
+pub use service::Service;
 
 /// Whether an address is reached from this machine or a private link alone (RFC 1918, 3927, 4193, 4291).
 #[must_use]
