@@ -1,5 +1,6 @@
 //! The planner's commands as scripts meet them: fields, exit statuses, sentences.
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -294,7 +295,8 @@ fn calibrate_measures_and_predict_reads() {
 fn calibrate_writes_over_nobodys_data() {
     let directory = tempfile::tempdir().unwrap();
     let (config, out) = (served(directory.path()), directory.path().join("points.toml"));
-    std::fs::write(directory.path().join("backing.img"), vec![7; 1 << 20]).unwrap();
+    let backing = std::fs::File::options().write(true).open(directory.path().join("backing.img")).unwrap();
+    backing.write_all_at(&[7; 4096], 8192).unwrap();
     let arguments =
         ["calibrate", "--config", config.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dataset", "1 MiB"];
     let said = refused(&arguments, 2);
@@ -357,4 +359,49 @@ fn a_calibration_that_is_interrupted_or_killed_leaves_no_volume() {
 /// Whether a process has ended, reaped or not.
 fn children_gone(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+}
+
+/// Three bursts of 2 GiB in 16 MiB requests, two minutes apart, with hardly anything between.
+fn trace(directory: &Path) -> PathBuf {
+    let mut lines = "time_s,op,offset_bytes,length_bytes\n".to_owned();
+    for burst in 0..3u64 {
+        for request in 0..128u64 {
+            let time = 60.0 + burst as f64 * 120.0 + request as f64 * 0.08;
+            lines += &format!("{time:.3},W,{},{}\n", (burst * 128 + request) << 24, 1 << 24);
+        }
+    }
+    lines += "400.0,R,0,4096\n";
+    let path = directory.join("load.csv");
+    std::fs::write(&path, lines).unwrap();
+    path
+}
+
+#[test]
+fn recommend_compares_the_options_for_a_trace() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = trace(directory.path());
+    let page = directory.path().join("page");
+    let (trace, out) = (trace.to_str().unwrap(), page.to_str().unwrap());
+    let found = json(&["recommend", "--trace", trace, "--provider", "gcp", "--out", out]);
+    assert_eq!((&found["application"]["bursts"], found["bursts"].as_array().unwrap().len()), (&Value::from(3), 3));
+    near(&found["application"]["burst_gib"], 2.0);
+    assert!(found["choice"]["cost_usd"].as_f64().unwrap() > 0.0);
+    let considered = found["considered"].as_array().unwrap();
+    assert!(considered.iter().any(|choice| choice["kind"] == "elastic"));
+    assert!(found["pareto"].as_array().unwrap().iter().all(|choice| choice["pareto"] == true));
+    let html = std::fs::read_to_string(page.join("recommend.html")).unwrap();
+    for outside in ["src=", "href=", "url(", "@import", "<script"] {
+        assert!(!html.contains(outside), "{outside}");
+    }
+    assert_eq!(html.matches("<svg").count(), 2);
+    let said = refused(&["recommend", "--trace", trace, "--deadline", "1 s"], 3);
+    assert!(said.contains("the fastest is"), "{said}");
+    assert!(refused(&["recommend", "--trace", trace, "--budget", "5 AGBs"], 2).contains("in USD"));
+    let none = directory.path().join("none");
+    let empty = File::new("");
+    let arguments = ["recommend", "--trace", empty.path(), "--out", none.to_str().unwrap()];
+    assert!(refused(&arguments, 2).contains("is empty"));
+    assert!(!none.exists());
+    assert_eq!(empty.directory().read_dir().unwrap().count(), 1);
+    assert_eq!(surgetank(&["recommend"]).status.code(), Some(2));
 }

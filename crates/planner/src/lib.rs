@@ -6,6 +6,7 @@
 //! - [`calibration`], [`points`]: measured points, what lies between them, and their files;
 //! - [`predict`], [`recommend`]: completion time and cost of the three modes, and the cache size to take;
 //! - [`price`]: every way to rent a capacity;
+//! - [`whatif`]: the options for a recorded load;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of Nicolae, Riteau, Keahey, "Towards Transparent Throughput Elasticity for IaaS Cloud Storage"
@@ -22,3 +23,4 @@ pub mod price;
 pub mod recommend;
 pub mod rotation;
 pub mod scenario;
+pub mod whatif;

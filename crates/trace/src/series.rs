@@ -33,6 +33,8 @@ pub struct Series {
     pub samples: Vec<Sample>,
     /// The last byte of any volume that was touched: the least that the volume must hold.
     pub end: Bytes,
+    /// Lines or records that could not be read, and were left out.
+    pub broken: u64,
 }
 
 impl Series {
@@ -52,13 +54,14 @@ impl Series {
         let Some(interval_ns) = interval_ns else {
             return Err(TraceError::Invalid("an interval must be longer than zero: try 1 s".to_owned()));
         };
-        let mut series = Self { interval, start: Instant::ZERO, samples: Vec::new(), end: Bytes::new(0) };
+        let mut series = Self { interval, start: Instant::ZERO, samples: Vec::new(), end: Bytes::new(0), broken: 0 };
         let mut absurd = None;
-        reader.read_all(|request| {
+        let tally = reader.read_all(|request| {
             if !series.add(request, interval_ns) && absurd.is_none() {
                 absurd = Some(request.time);
             }
         })?;
+        series.broken = tally.broken;
         match absurd {
             None => Ok(series),
             Some(time) => Err(TraceError::Invalid(format!(

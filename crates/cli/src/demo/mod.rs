@@ -15,7 +15,7 @@ pub mod nbd;
 mod outcome;
 mod plan;
 mod progress;
-mod report;
+pub mod report;
 mod verify;
 mod workspace;
 mod writer;

@@ -1,9 +1,11 @@
 //! The planner's commands: `predict`, `recommend`, `price`, `model`.
 
 pub mod model;
+mod page;
 pub mod predict;
 pub mod price;
 pub mod recommend;
+mod trace;
 
 use std::path::{Path, PathBuf};
 

@@ -238,7 +238,13 @@ struct SizingAnswer {
 impl SizingArguments {
     fn run(&self) -> Result<(), Failure> {
         let grain = above_zero("grain", self.grain)?;
-        let usage = Usage { size: self.cache, usable: self.cache, high_water: self.high_water, evicted: self.evicted, ..Usage::default() };
+        let usage = Usage {
+            size: self.cache,
+            usable: self.cache,
+            high_water: self.high_water,
+            evicted: self.evicted,
+            ..Usage::default()
+        };
         let found = SizingAnswer { next_cache_gib: paper_next_size(&usage, grain).as_gib() };
         answer(self.json, &found, || format!("next cache: {} GiB", plain(found.next_cache_gib)))
     }

@@ -86,7 +86,11 @@ impl Arguments {
     }
 }
 
-fn check_provider(catalog: &Catalog, wanted: Option<&str>) -> Result<(), Failure> {
+/// Whether the catalog has this provider.
+///
+/// # Errors
+/// The nearest name.
+pub fn check_provider(catalog: &Catalog, wanted: Option<&str>) -> Result<(), Failure> {
     let Some(wanted) = wanted else { return Ok(()) };
     let mut known: Vec<&str> = catalog.iter().map(|known| known.provider.as_str()).collect();
     known.sort_unstable();

@@ -7,6 +7,7 @@ use surgetank_model::units::Span;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::recommend::{Budget, Candidate, Constraints, Recommendation, recommend};
 
+use super::trace::TraceArguments;
 use super::{CatalogChoice, dollars, plain};
 use crate::demo::chart::thousands;
 use crate::failure::Failure;
@@ -19,13 +20,16 @@ use crate::output;
   surgetank recommend cm1.toml --deadline \"1240 s\"
   surgetank recommend cm1.toml --budget \"70000000 AGBs\" --json
   surgetank recommend cm1.toml --budget \"2.50 USD\"
+  surgetank recommend --trace load.csv.xz --deadline \"10 min\" --out page
 
 The candidates are the cache sizes of the file's calibration points; without points, whole GiB by the fluid model. Of
 those that keep the deadline the cheapest is taken; under a budget alone the fastest. If nothing is feasible the exit
-status is 3 and the nearest is named. See \"surgetank predict --help\" for the file.")]
+status is 3 and the nearest is named. With a trace, every volume type of the catalog is compared with elastic devices
+over it, in time and money; without a deadline the cheapest is taken that is no slower than what was recorded. See \"surgetank predict --help\" for the file.")]
 pub struct Arguments {
     /// The application and its volumes
-    file: PathBuf,
+    #[arg(required_unless_present = "trace")]
+    file: Option<PathBuf>,
     /// The longest completion time
     #[arg(long, value_name = "T")]
     deadline: Option<Span>,
@@ -36,6 +40,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     calibration: Option<PathBuf>,
     #[command(flatten)]
+    trace: TraceArguments,
+    #[command(flatten)]
     catalog: CatalogChoice,
     /// Answer with one JSON document
     #[arg(long)]
@@ -44,9 +50,17 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let scenario = super::scenario(&self.file, &self.catalog.load()?)?;
+        let catalog = self.catalog.load()?;
+        let scenario = self.file.as_ref().map(|file| super::scenario(file, &catalog)).transpose()?;
+        if let Some(trace) = &self.trace.trace {
+            let backing = scenario.map(|scenario| scenario.backing.size);
+            return self.trace.run(trace, &catalog, (self.deadline, self.budget), backing, self.json);
+        }
+        let (Some(scenario), Some(file)) = (scenario, &self.file) else {
+            return Err(Failure::invalid("there is no file: name a scenario, or a trace with --trace"));
+        };
         let scenario = super::with_points(scenario, self.calibration.as_deref())?;
-        let invalid = |message: String| Failure::Invalid(format!("{}: {message}", self.file.display()));
+        let invalid = |message: String| Failure::Invalid(format!("{}: {message}", file.display()));
         let predictor = Predictor::new(&scenario).map_err(|message| invalid(message.to_owned()))?;
         let constraints = Constraints { deadline: self.deadline.map(|span| span.0), budget: self.budget };
         let found = recommend(&predictor, &constraints).map_err(invalid)?;

@@ -1,0 +1,224 @@
+//! `surgetank recommend --trace FILE`: what would have been cheaper for a recorded load.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use surgetank_daemon::toml_error::nearest;
+use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes, Catalog};
+use surgetank_planner::recommend::Budget;
+use surgetank_planner::whatif::{
+    Answer, Application, Choice, Constraint, Detection, FoundBurst, Load, Moment, compare, fit,
+};
+use surgetank_trace::{Format, Options, Reader, Series};
+
+use super::page;
+use crate::failure::{Doing, Failure};
+use crate::output;
+
+/// Options that a terminal shows; JSON and the page have all.
+const SHOWN: usize = 12;
+
+/// Flags of a what-if.
+#[derive(Debug, clap::Args)]
+pub struct TraceArguments {
+    /// A block trace: finds its bursts and compares every way to rent storage for it
+    #[arg(long, value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+    /// The trace's format; by default told from its name and beginning
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format, requires = "trace")]
+    format: Option<Format>,
+    /// Stop at a broken line instead of counting it
+    #[arg(long, requires = "trace")]
+    strict: bool,
+    /// How finely the trace's load is looked at
+    #[arg(long, value_name = "T", default_value = "1 s", requires = "trace")]
+    interval: Span,
+    /// Above this an interval belongs to a burst [default: twice the average, at least a tenth of the peak]
+    #[arg(long, value_name = "R", requires = "trace")]
+    threshold: Option<Bandwidth>,
+    /// How long it is quiet between bursts [default: a fortieth of the trace, at most 30 s]
+    #[arg(long, value_name = "T", requires = "trace")]
+    quiet: Option<Span>,
+    /// What the volume must hold [default: the file's backing volume, else what the trace touches]
+    #[arg(long, value_name = "S", requires = "trace")]
+    capacity: Option<Bytes>,
+    /// One provider alone
+    #[arg(long, value_name = "P", requires = "trace")]
+    provider: Option<String>,
+    /// Where recommend.html goes
+    #[arg(long, value_name = "DIR", requires = "trace")]
+    out: Option<PathBuf>,
+}
+
+fn parse_format(text: &str) -> Result<Format, String> {
+    let names = || Format::NAMES.iter().map(|(name, _)| *name);
+    match Format::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
+        Some((_, format)) => Ok(*format),
+        None => {
+            let list: Vec<&str> = names().collect();
+            Err(match nearest(text, names()) {
+                Some(near) => format!("unknown format: did you mean \"{near}\"? Known are {}", list.join(", ")),
+                None => format!("unknown format: known are {}", list.join(", ")),
+            })
+        }
+    }
+}
+
+/// Everything found out, as JSON has it.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// The trace.
+    pub trace: PathBuf,
+    /// Lines that could not be read.
+    pub broken: u64,
+    /// The load as an application.
+    pub application: Application,
+    /// Its bursts.
+    pub bursts: Vec<FoundBurst>,
+    #[serde(flatten)]
+    pub answer: Answer,
+    /// For the page.
+    #[serde(skip)]
+    pub load: Load,
+}
+
+impl TraceArguments {
+    /// Answers for the trace. `backing` is the size of a scenario's backing volume.
+    ///
+    /// # Errors
+    /// What is wrong with the trace; or that nothing is feasible.
+    pub fn run(
+        &self,
+        trace: &Path,
+        catalog: &Catalog,
+        constraint: (Option<Span>, Option<Budget>),
+        backing: Option<Bytes>,
+        json: bool,
+    ) -> Result<(), Failure> {
+        let constraint = Constraint {
+            deadline_s: constraint.0.map(|span| span.0.as_secs_f64()),
+            budget_usd: match constraint.1 {
+                None => None,
+                Some(Budget::Usd(usd)) => Some(usd),
+                Some(Budget::Agbs(_)) => {
+                    return Err(Failure::invalid("with a trace a budget is in USD: write it as \"12.50 USD\""));
+                }
+            },
+        };
+        super::price::check_provider(catalog, self.provider.as_deref())?;
+        let found = self.find(trace, catalog, &constraint, backing)?;
+        // The page is drawn before anything is written, and written whole.
+        let page = self.out.as_ref().map(|directory| Ok::<_, Failure>((directory, page::html(&found)?))).transpose()?;
+        let written = page.map(|(directory, page)| write_page(directory, &page)).transpose()?;
+        if json {
+            output::print_json(&found)?;
+        }
+        match &found.answer.infeasible {
+            Some(sentence) => Err(Failure::Infeasible(sentence.clone())),
+            None if json => Ok(()),
+            None => output::print(&text(&found, written.as_deref())),
+        }
+    }
+
+    fn find(
+        &self,
+        trace: &Path,
+        catalog: &Catalog,
+        constraint: &Constraint,
+        backing: Option<Bytes>,
+    ) -> Result<Findings, Failure> {
+        let reader = Reader::open(trace, Options { format: self.format, strict: self.strict })?;
+        let series = Series::read(reader, self.interval.0)?;
+        let moment = |sample: &surgetank_trace::Sample| Moment {
+            written: sample.written.get(),
+            read: sample.read.get(),
+            requests: sample.requests,
+        };
+        let touched = series.end.round_up(Bytes::from_gib(1)).max(Bytes::from_gib(1));
+        let load = Load {
+            interval: series.interval,
+            moments: series.samples.iter().map(moment).collect(),
+            capacity: self.capacity.or(backing).unwrap_or(touched),
+        };
+        if load.capacity == Bytes::ZERO {
+            return Err(Failure::invalid("--capacity is zero: write what must fit, such as \"500 GiB\""));
+        }
+        let detection = Detection {
+            threshold_mib_s: self.threshold.map(Bandwidth::as_mib_s),
+            quiet: self.quiet.map(|span: Span| -> Duration { span.0 }),
+        };
+        let named = |message: String| Failure::Invalid(format!("{}: {message}", trace.display()));
+        let (application, bursts) = fit(&load, &detection).map_err(named)?;
+        let answer = compare(catalog, &application, &bursts, self.provider.as_deref(), constraint);
+        Ok(Findings { trace: trace.to_owned(), broken: series.broken, application, bursts, answer, load })
+    }
+}
+
+fn write_page(directory: &Path, page: &str) -> Result<PathBuf, Failure> {
+    let path = directory.join("recommend.html");
+    let doing = || format!("cannot write {}", path.display());
+    std::fs::create_dir_all(directory).doing(doing)?;
+    let new = directory.join("recommend.html.new");
+    std::fs::write(&new, page).doing(doing)?;
+    std::fs::rename(&new, &path).doing(doing)?;
+    Ok(path)
+}
+
+/// The header of tables of options.
+pub const HEADER: [&str; 5] = ["option", "completion", "cost", "MiB/s", "sustained"];
+
+/// A row of such a table.
+#[must_use]
+pub fn row(choice: &Choice) -> [String; 5] {
+    [
+        choice.name(),
+        format!("{:.1} s", choice.completion_s),
+        format!("${:.4}", choice.cost_usd),
+        match &choice.caching {
+            None => format!("{:.0}", choice.throughput_mib_s),
+            Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
+        },
+        if choice.sustained { "yes" } else { "on credits" }.to_owned(),
+    ]
+}
+
+/// What the load is, in a sentence.
+#[must_use]
+pub fn sentence(app: &Application) -> String {
+    let period = app.period_s.map_or(String::new(), |period| format!(", one every {period:.1} s"));
+    format!(
+        "{} bursts of {:.2} GiB (the largest {:.2}){period} in {:.0} s, {:.0} s of them quiet; mean {:.1}, peak {:.0} MiB/s",
+        app.bursts, app.burst_gib, app.largest_burst_gib, app.recorded_s, app.compute_s, app.mean_mib_s, app.peak_mib_s
+    )
+}
+
+fn text(found: &Findings, page: Option<&Path>) -> String {
+    let mut table = output::table(&HEADER);
+    for choice in found.answer.pareto.iter().take(SHOWN) {
+        table.add_row(row(choice));
+    }
+    let more = found.answer.pareto.len().saturating_sub(SHOWN);
+    let mut text =
+        format!("{}\n\nNothing is both faster and cheaper than these:\n{table}\n", sentence(&found.application));
+    if more > 0 {
+        let _ = writeln!(text, "and {more} more (--json has them all)");
+    }
+    if let Some(choice) = &found.answer.choice {
+        let _ = write!(text, "\nTake {}: {:.1} s for ${:.4}.", choice.name(), choice.completion_s, choice.cost_usd);
+    }
+    let _ = write!(
+        text,
+        "\n{} options considered; list prices, billed as the provider bills; elastic ones split bursts, as the fluid model has it.",
+        found.answer.considered.len()
+    );
+    if found.broken > 0 {
+        let _ = write!(text, "\n{} broken lines were left out (--strict stops at the first)", found.broken);
+    }
+    if let Some(page) = page {
+        let _ = write!(text, "\npage: {}", page.display());
+    }
+    text
+}

@@ -1,0 +1,313 @@
+//! Every option of the catalog for a fitted application: time, cost, the Pareto front, and the one to take.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use surgetank_model::volume_type::{Billing, Supply};
+use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
+
+use super::{Application, FoundBurst};
+use crate::fluid::{Absorb, Delays, Pipes};
+use crate::price::{Need, PriceOption, options};
+
+/// Bandwidths that are asked for, in MiB/s; the first is whatever the capacity brings.
+const LEVELS: [u64; 7] = [0, 64, 128, 256, 512, 1024, 2048];
+/// How long the controller waits after a burst.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// What must be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Constraint {
+    /// On the completion time, s.
+    pub deadline_s: Option<f64>,
+    /// On the cost of the run, USD.
+    pub budget_usd: Option<f64>,
+}
+
+/// The caching volumes of an elastic option.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Elastic {
+    /// Their type.
+    pub volume_type: String,
+    /// Size of each.
+    pub size_gib: f64,
+    /// What each gives.
+    pub throughput_mib_s: f64,
+    /// How many are rented, one after the other.
+    pub boosts: usize,
+}
+
+/// One way to rent storage for the application.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choice {
+    /// "static" or "elastic".
+    pub kind: &'static str,
+    /// Who rents it out.
+    pub provider: String,
+    /// Type of the volume, or of the backing volume.
+    pub volume_type: String,
+    /// How many equal ones.
+    pub volumes: u32,
+    /// Size of each.
+    pub size_gib: f64,
+    /// What all give for requests as large as the application's.
+    pub throughput_mib_s: f64,
+    /// The caching volumes; `None`: a static option.
+    pub caching: Option<Elastic>,
+    /// What the run would have taken.
+    pub completion_s: f64,
+    /// What it would have cost.
+    pub cost_usd: f64,
+    /// Whether it would for ever; else while burst credits last.
+    pub sustained: bool,
+    /// Whether nothing is both faster and cheaper.
+    pub pareto: bool,
+    /// For people.
+    pub note: String,
+}
+
+/// All options, and the one to take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// The one to take; `None`: nothing keeps the constraints.
+    pub choice: Option<Choice>,
+    /// By time, from the fastest to the cheapest.
+    pub pareto: Vec<Choice>,
+    /// By cost.
+    pub considered: Vec<Choice>,
+    /// If nothing is feasible: one sentence on why, and the nearest that is.
+    pub infeasible: Option<String>,
+}
+
+/// What the bursts and the time between them need of an option.
+struct Job<'a> {
+    app: &'a Application,
+    bursts: &'a [FoundBurst],
+    catalog: &'a Catalog,
+}
+
+impl Job<'_> {
+    /// What limits give to requests of the application's size, MiB/s.
+    fn effective(&self, throughput_mib_s: Option<f64>, iops: Option<f64>) -> f64 {
+        let by_iops = iops.map_or(f64::INFINITY, |iops| iops * self.app.request_kib / 1024.0);
+        throughput_mib_s.unwrap_or(f64::INFINITY).min(by_iops)
+    }
+
+    /// What lies between the bursts, with what it reads and writes.
+    fn quiet_s(&self, mib_s: f64) -> f64 {
+        self.app.compute_s.max(self.app.background_mib_s * self.app.compute_s / mib_s)
+    }
+
+    fn fixed(&self, option: &PriceOption) -> Option<Choice> {
+        let mib_s = self.effective(option.throughput_mib_s, option.iops.map(|iops| iops as f64));
+        let usd_month = option.usd_month.filter(|_| mib_s.is_finite() && mib_s > 0.0)?;
+        let moved: f64 = self.bursts.iter().map(|burst| (burst.written_gib + burst.read_gib) * 1024.0).sum();
+        let completion_s = self.quiet_s(mib_s) + moved / mib_s;
+        let known = self.catalog.find(&option.provider, &option.volume_type)?;
+        Some(Choice {
+            kind: "static",
+            provider: option.provider.clone(),
+            volume_type: option.volume_type.clone(),
+            volumes: option.volumes,
+            size_gib: option.size_gib,
+            throughput_mib_s: mib_s,
+            caching: None,
+            completion_s,
+            cost_usd: billed_usd(&known.billing, usd_month, completion_s)?,
+            sustained: option.sustained,
+            pareto: false,
+            note: option.note.clone(),
+        })
+    }
+
+    /// An elastic option over a static one, with caching volumes of a type, size and bandwidth.
+    fn elastic(
+        &self,
+        backing: &Choice,
+        backing_month: f64,
+        known: &VolumeType,
+        cache: Bytes,
+        level: u64,
+    ) -> Option<Choice> {
+        let need = Limits { bandwidth: Some(Bandwidth::from_mib_s(level)), iops: None };
+        let offer = known.offer(cache, &need, Supply::Sustained)?;
+        let iops = offer.gives.iops.map(|iops| iops.get() as f64);
+        let mib_s = self.effective(offer.gives.bandwidth.map(Bandwidth::as_mib_s), iops);
+        // A caching volume that is slower than what it speeds up is none.
+        if !(mib_s.is_finite() && mib_s > backing.throughput_mib_s) {
+            return None;
+        }
+        let rate = |mib_s: f64| Bandwidth::new((mib_s * 1_048_576.0) as u64);
+        let pipes = Pipes { backing: rate(backing.throughput_mib_s), caching: rate(mib_s) };
+        let latency = self.catalog.provider(&known.provider).and_then(|provider| provider.latency.as_ref());
+        let known_s = |span: Option<surgetank_model::units::Span>| span.map_or(Duration::ZERO, |span| span.0);
+        let delays = latency.map_or(Delays { quiet: QUIET, ..Delays::default() }, |latency| Delays {
+            boost: known_s(latency.create) + known_s(latency.attach),
+            quiet: QUIET,
+            release: known_s(latency.detach),
+        });
+        let (mut absorb_s, mut cached_usd, mut boosts) = (0.0, 0.0, 0);
+        for burst in self.bursts {
+            // What is not in a fresh cache is read from the backing volume.
+            absorb_s += burst.read().as_mib() / backing.throughput_mib_s;
+            if burst.written() == Bytes::ZERO {
+                continue;
+            }
+            let one = pipes.delayed(burst.written(), offer.size, Absorb::Split, &delays);
+            absorb_s += one.absorb_s;
+            cached_usd += billed_usd(&known.billing, offer.usd_month?, one.occupied_s)?;
+            boosts += 1;
+        }
+        let completion_s = self.quiet_s(backing.throughput_mib_s) + absorb_s;
+        let billing = &self.catalog.find(&backing.provider, &backing.volume_type)?.billing;
+        let unknown = latency.is_none_or(|latency| latency.create.is_none() || latency.attach.is_none());
+        (boosts > 0).then_some(())?;
+        Some(Choice {
+            kind: "elastic",
+            throughput_mib_s: backing.throughput_mib_s,
+            caching: Some(Elastic {
+                volume_type: known.name.clone(),
+                size_gib: offer.size.as_gib(),
+                throughput_mib_s: mib_s,
+                boosts,
+            }),
+            completion_s,
+            cost_usd: billed_usd(billing, backing_month, completion_s)? + cached_usd,
+            note: if unknown {
+                "how long this provider takes to create or attach is not fully known".to_owned()
+            } else {
+                String::new()
+            },
+            ..backing.clone()
+        })
+    }
+}
+
+/// USD for a rental, billed as the provider bills.
+fn billed_usd(billing: &Billing, usd_month: f64, seconds: f64) -> Option<f64> {
+    let billed = billing.billed(Duration::try_from_secs_f64(seconds).ok()?);
+    Some(usd_month / f64::from(billing.hours_per_month.max(1)) * billed.as_secs_f64() / 3600.0)
+}
+
+/// Compares every option of the catalog (or of one provider) for a fitted application.
+#[must_use]
+pub fn compare(
+    catalog: &Catalog,
+    app: &Application,
+    bursts: &[FoundBurst],
+    provider: Option<&str>,
+    constraint: &Constraint,
+) -> Answer {
+    let job = Job { app, bursts, catalog };
+    let capacity = Bytes::new(((app.capacity_gib * super::GIB).ceil() as u64).max(1));
+    let mut considered: Vec<Choice> = Vec::new();
+    for level in LEVELS {
+        let bandwidth = (level > 0).then(|| Bandwidth::from_mib_s(level));
+        let need = Need { capacity, limits: Limits { bandwidth, iops: None } };
+        for option in options(catalog, &need, provider) {
+            let Some(fixed) = job.fixed(&option) else { continue };
+            if considered.iter().any(|known| same(known, &fixed)) {
+                continue;
+            }
+            if option.sustained && option.volumes == 1 && level <= LEVELS[1] {
+                considered.extend(elastic(&job, &fixed, option.usd_month.unwrap_or_default()));
+            }
+            considered.push(fixed);
+        }
+    }
+    considered.sort_by(|one, other| {
+        one.cost_usd.total_cmp(&other.cost_usd).then(one.completion_s.total_cmp(&other.completion_s))
+    });
+    mark_front(&mut considered);
+    choose(considered, app, constraint)
+}
+
+fn same(one: &Choice, other: &Choice) -> bool {
+    one.caching.is_none()
+        && (&one.provider, &one.volume_type, one.volumes) == (&other.provider, &other.volume_type, other.volumes)
+        && one.size_gib.to_bits() == other.size_gib.to_bits()
+        && one.throughput_mib_s.to_bits() == other.throughput_mib_s.to_bits()
+        && one.sustained == other.sustained
+}
+
+/// The elastic options over one backing volume: every caching type of its provider, for the largest and the median burst.
+fn elastic(job: &Job<'_>, backing: &Choice, backing_month: f64) -> Vec<Choice> {
+    let mut written: Vec<Bytes> =
+        job.bursts.iter().map(FoundBurst::written).filter(|bytes| *bytes > Bytes::ZERO).collect();
+    written.sort_unstable();
+    let mut found: Vec<Choice> = Vec::new();
+    let types = job.catalog.iter().filter(|known| known.provider == backing.provider && known.limits_are_known());
+    for known in types {
+        for level in LEVELS.into_iter().filter(|level| *level as f64 > backing.throughput_mib_s) {
+            for dataset in [written.last(), written.get(written.len() / 2)].into_iter().flatten() {
+                let caching = Bandwidth::from_mib_s(level);
+                let slow = Bandwidth::new((backing.throughput_mib_s * 1_048_576.0) as u64);
+                let cache = Pipes { backing: slow, caching }.cache_for(*dataset, Absorb::Split);
+                let Some(choice) = job.elastic(backing, backing_month, known, cache, level) else { continue };
+                if !found.iter().any(|known| known.caching == choice.caching) {
+                    found.push(choice);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Marks what nothing beats in both time and cost. The options are by cost.
+fn mark_front(considered: &mut [Choice]) {
+    let mut fastest = f64::INFINITY;
+    for choice in considered {
+        choice.pareto = choice.completion_s < fastest - 1e-9;
+        fastest = fastest.min(choice.completion_s);
+    }
+}
+
+/// Under a deadline the cheapest, under a budget the fastest, under neither the cheapest that is no slower than what was
+/// recorded (else the fastest).
+fn choose(considered: Vec<Choice>, app: &Application, constraint: &Constraint) -> Answer {
+    let keeps = |choice: &&Choice| {
+        constraint.deadline_s.is_none_or(|deadline| choice.completion_s <= deadline)
+            && constraint.budget_usd.is_none_or(|budget| choice.cost_usd <= budget)
+    };
+    let fastest = considered.iter().min_by(|one, other| one.completion_s.total_cmp(&other.completion_s));
+    let choice = match constraint {
+        Constraint { deadline_s: None, budget_usd: None } => {
+            considered.iter().find(|choice| choice.completion_s <= app.recorded_s).or(fastest)
+        }
+        Constraint { deadline_s: None, .. } => {
+            considered.iter().filter(keeps).min_by(|one, other| one.completion_s.total_cmp(&other.completion_s))
+        }
+        Constraint { deadline_s: Some(_), .. } => considered.iter().find(keeps),
+    };
+    let infeasible = choice.is_none().then(|| match (fastest, considered.first()) {
+        (Some(fastest), Some(cheapest)) => format!(
+            "no option keeps that: the fastest is {} with {:.1} s for ${:.4}, the cheapest {} with {:.1} s for ${:.4}",
+            fastest.name(),
+            fastest.completion_s,
+            fastest.cost_usd,
+            cheapest.name(),
+            cheapest.completion_s,
+            cheapest.cost_usd
+        ),
+        _ => format!(
+            "nothing in the catalog holds {:.0} GiB: lay another catalog over it with --catalog",
+            app.capacity_gib
+        ),
+    });
+    let mut pareto: Vec<Choice> = considered.iter().filter(|choice| choice.pareto).cloned().collect();
+    pareto.reverse();
+    Answer { choice: choice.cloned(), pareto, considered, infeasible }
+}
+
+impl Choice {
+    /// For people: what is rented.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let count = if self.volumes > 1 { format!("{} × ", self.volumes) } else { String::new() };
+        let backing = format!("{count}{}/{} of {} GiB", self.provider, self.volume_type, self.size_gib);
+        match &self.caching {
+            None => backing,
+            Some(caching) => format!("{backing} with caches of {} GiB {}", caching.size_gib, caching.volume_type),
+        }
+    }
+}

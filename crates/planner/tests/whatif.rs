@@ -1,0 +1,85 @@
+//! What-if from a recorded load: the bursts found are those made, the front is one, the choice keeps its constraints.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use surgetank_model::{Bytes, Catalog};
+use surgetank_planner::whatif::{Application, Constraint, Detection, FoundBurst, Load, Moment, compare, fit};
+
+const MIB: u64 = 1 << 20;
+
+/// `count` bursts of `burst_s` seconds at `mib_s`, `quiet_s` seconds before each.
+fn bursty(count: usize, quiet_s: usize, burst_s: usize, mib_s: u64, background_mib_s: u64) -> Load {
+    let quiet = Moment { written: background_mib_s * MIB, read: 0, requests: background_mib_s };
+    let burst = Moment { written: mib_s * MIB, read: 0, requests: mib_s };
+    let one: Vec<Moment> = [vec![quiet; quiet_s], vec![burst; burst_s]].concat();
+    Load { interval: Duration::from_secs(1), moments: one.repeat(count), capacity: Bytes::from_gib(50) }
+}
+
+fn found(load: &Load) -> (Application, Vec<FoundBurst>) {
+    fit(load, &Detection::default()).unwrap()
+}
+
+#[test]
+fn the_bursts_found_are_the_bursts_made() {
+    let (app, bursts) = found(&bursty(4, 300, 20, 200, 1));
+    assert_eq!((app.bursts, bursts.len()), (4, 4));
+    assert!((app.burst_gib - 4000.0 / 1024.0).abs() < 1e-9 && (app.compute_s - 1200.0).abs() < 1e-9);
+    assert_eq!((bursts[0].start_s, bursts[0].end_s), (300.0, 320.0));
+    assert!((app.period_s.unwrap() - 320.0).abs() < 1e-9);
+    assert!((app.background_mib_s - 1.0).abs() < 1e-6 && (app.request_kib - 1024.0).abs() < 1e-6);
+    // A pause within a burst does not cut it in two.
+    let mut load = bursty(2, 300, 20, 200, 0);
+    load.moments[310] = Moment::default();
+    assert_eq!(found(&load).1.len(), 2);
+    // A constant load has no bursts.
+    assert_eq!(found(&bursty(1, 0, 600, 50, 0)).1.len(), 0);
+    let empty =
+        Load { interval: Duration::from_secs(1), moments: vec![Moment::default(); 5], capacity: Bytes::from_gib(1) };
+    assert!(fit(&empty, &Detection::default()).unwrap_err().contains("reads and writes nothing"));
+}
+
+#[test]
+fn elastic_options_are_compared_with_all_others() {
+    let (app, bursts) = found(&bursty(4, 300, 20, 200, 0));
+    let answer = compare(&Catalog::builtin(), &app, &bursts, None, &Constraint::default());
+    assert!(answer.considered.iter().any(|choice| choice.caching.is_some()));
+    assert!(answer.considered.iter().any(|choice| choice.caching.is_none() && !choice.sustained));
+    let choice = answer.choice.unwrap();
+    assert!(choice.completion_s <= app.recorded_s);
+    let cheaper = answer.considered.iter().filter(|other| other.cost_usd < choice.cost_usd);
+    assert!(cheaper.into_iter().all(|other| other.completion_s > app.recorded_s));
+    // Nothing is faster than the compute time.
+    assert!(answer.considered.iter().all(|choice| choice.completion_s > app.compute_s));
+    let gcp = compare(&Catalog::builtin(), &app, &bursts, Some("gcp"), &Constraint::default());
+    assert!(gcp.considered.iter().all(|choice| choice.provider == "gcp"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn the_front_is_a_front_and_the_choice_keeps_its_constraints(
+        count in 1usize..5, quiet_s in 60usize..400, burst_s in 2usize..40, mib_s in 20u64..900,
+        deadline in 0.5f64..1.5, budget in 0.0f64..0.2,
+    ) {
+        let (app, bursts) = found(&bursty(count, quiet_s, burst_s, mib_s, 0));
+        let constraint = Constraint { deadline_s: Some(deadline * app.recorded_s), budget_usd: Some(budget) };
+        let answer = compare(&Catalog::builtin(), &app, &bursts, Some("aws"), &constraint);
+        for choice in &answer.considered {
+            let beaten = answer.considered.iter().any(|other| {
+                other.completion_s < choice.completion_s - 1e-9 && other.cost_usd < choice.cost_usd - 1e-12
+            });
+            prop_assert!(!(choice.pareto && beaten), "{choice:?}");
+            prop_assert!(choice.cost_usd > 0.0 && choice.completion_s.is_finite());
+        }
+        let keeps = |time: f64, cost: f64| time <= deadline * app.recorded_s && cost <= budget;
+        match answer.choice {
+            Some(choice) => prop_assert!(keeps(choice.completion_s, choice.cost_usd)),
+            None => {
+                prop_assert!(answer.considered.iter().all(|choice| !keeps(choice.completion_s, choice.cost_usd)));
+                prop_assert!(answer.infeasible.unwrap().contains("the fastest is"));
+            }
+        }
+    }
+}
