@@ -17,6 +17,7 @@ pub mod peers;
 pub mod plan;
 pub mod qmp;
 pub mod scenario;
+pub mod service;
 pub mod share;
 
 pub use guest::{Guest, Outcome};

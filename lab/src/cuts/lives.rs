@@ -10,7 +10,7 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 
 use super::lossy::{Lossy, Lost};
-use super::oracle::{BLOCK, Stretch};
+use super::oracle::{BLOCK, Stretch, UNIT};
 use super::report::{Cut, Report};
 use crate::command_line::say;
 use crate::guest::Guest;
@@ -59,7 +59,7 @@ impl Phase {
 }
 
 const WRITERS: u64 = 4;
-const STRETCH_BLOCKS: u64 = 2048;
+const STRETCH_BLOCKS: u64 = 2048 * UNIT;
 const SLOW: Bytes = Bytes::from_mib(64);
 const FAST: Bytes = Bytes::from_mib(256);
 const STATE: Bytes = Bytes::from_mib(64);

@@ -6,10 +6,12 @@
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
-/// The unit of writing and judging, in bytes.
-pub const BLOCK: usize = 4096;
-/// The longest write, in blocks.
-const BLOCKS_MAX: u64 = 64;
+/// The unit of judging, in bytes: what a disk writes whole or not at all.
+pub const BLOCK: usize = 512;
+/// The unit of writing, in blocks: 4 KiB.
+pub const UNIT: u64 = 8;
+/// The longest write, in units.
+const UNITS_MAX: u64 = 64;
 
 /// A part of the device with its writer, and what is known of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -55,13 +57,13 @@ impl Stretch {
     #[must_use]
     pub fn operation(&self, number: u64) -> Operation {
         let mut chance = Random::from_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let total = self.least.len() as u64;
+        let total = self.least.len() as u64 / UNIT;
         // Small writes in a few places, so that blocks are overwritten, and now and then a long one.
-        let blocks = if chance.chance(0.2) { 1 + chance.below(BLOCKS_MAX) } else { 1 + chance.below(4) };
-        let blocks = blocks.min(total);
+        let units = if chance.chance(0.2) { 1 + chance.below(UNITS_MAX) } else { 1 + chance.below(4) };
+        let units = units.min(total);
         let range = if chance.chance(0.5) { total / 8 } else { total };
-        let block = chance.below(range.max(1)).min(total - blocks);
-        Operation { block, blocks, flush: chance.chance(0.03) }
+        let unit = chance.below(range.max(1)).min(total - units);
+        Operation { block: unit * UNIT, blocks: units * UNIT, flush: chance.chance(0.03) }
     }
 
     /// The bytes that an operation writes.
@@ -76,7 +78,7 @@ impl Stretch {
         let mut bytes = Vec::with_capacity(BLOCK);
         bytes.extend_from_slice(&number.to_le_bytes());
         for word in 1..(BLOCK / 8) as u64 {
-            let mixed = mix(self.seed ^ mix(number ^ mix((self.first + block) * 512 + word)));
+            let mixed = mix(self.seed ^ mix(number ^ mix((self.first + block) * 64 + word)));
             bytes.extend_from_slice(&mixed.to_le_bytes());
         }
         bytes
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_may_be_found_is_taken_and_what_may_not_is_told() {
-        let fresh = Stretch::new(5, 100, 256);
+        let fresh = Stretch::new(5, 800, 2048);
         let disk = written(&fresh, 50);
         let mut stretch = fresh.clone();
         stretch.flushed(40);
@@ -179,10 +181,10 @@ mod tests {
         let Operation { block, .. } = stretch.operation(50);
         let at = block as usize * BLOCK;
         let mut torn = disk.clone();
-        torn[at + 2048] ^= 1;
+        torn[at + 300] ^= 1;
         assert_eq!(stretch.clone().judge(&torn, 51).len(), 1);
         let mut moved = disk.clone();
-        moved.copy_within(at..at + BLOCK, 255 * BLOCK);
-        assert!(stretch.judge(&moved, 51).iter().any(|fault| fault.block == 355));
+        moved.copy_within(at..at + BLOCK, 2047 * BLOCK);
+        assert!(stretch.judge(&moved, 51).iter().any(|fault| fault.block == 2847));
     }
 }

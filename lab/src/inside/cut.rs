@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::bcache;
 use super::machine::{disk, run};
 use super::peer::Peer;
-use super::surgetank::{Places, Surgetank};
+use super::surgetank::{Places, Rent, Surgetank};
 use crate::cuts::Phase;
 use crate::cuts::oracle::{BLOCK, Fault, Stretch};
 
@@ -70,7 +70,11 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
     mount("state", STATE, life.first)?;
     mount("fast", VOLUMES, life.first)?;
     let slow = disk("slow")?;
-    let places = Places { files: STATE.into(), volumes: VOLUMES.into(), log: "/lab/surgetank.log".into() };
+    let places = Places {
+        files: STATE.into(),
+        rent: Rent::Local(Path::new(VOLUMES).join("volumes")),
+        log: "/lab/surgetank.log".into(),
+    };
     let mut surgetank = Surgetank::start(&life.surgetank, "adaptive", &slow, CACHE_MIB, (33, 128), places.clone())?;
     let mut verdict = Verdict { stretches: life.stretches, ..Verdict::default() };
     verdict.device = judge(&surgetank.device()?, 0, &mut verdict.stretches, life.ends)?;
@@ -221,6 +225,9 @@ fn say(file: &str, text: &str) -> anyhow::Result<()> {
     fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))
 }
 
+/// What memory is aligned to.
+const PAGE: usize = 4096;
+
 /// Memory that direct I/O takes.
 struct Aligned {
     memory: Vec<u8>,
@@ -230,8 +237,8 @@ struct Aligned {
 
 impl Aligned {
     fn zeroed(length: usize) -> Self {
-        let memory = vec![0; length + BLOCK];
-        let start = memory.as_ptr().align_offset(BLOCK);
+        let memory = vec![0; length + PAGE];
+        let start = memory.as_ptr().align_offset(PAGE);
         Self { memory, start, length }
     }
 

@@ -27,6 +27,8 @@ pub struct Order {
     pub slow_mib_s: u64,
     /// What QEMU throttles the fast disks to.
     pub fast_mib_s: u64,
+    /// Where the daemon rents volumes.
+    pub service: String,
 }
 
 impl Order {

@@ -11,14 +11,14 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::machine::{self, run, wait_for};
+use super::machine::wait_for;
 use super::measure::Order;
 use super::peer::Peer;
 use crate::interrupt::Running;
 
 const DEVICE: &str = "lab";
-/// Where the daemon's files are: a file system on a disk with the caching volume's limits.
-const POOL: &str = "/run/lab-pool";
+/// Where the daemon's own files are.
+const FILES: &str = "/run/lab-surgetank";
 const PATIENCE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
@@ -26,8 +26,15 @@ const DRAIN: Duration = Duration::from_secs(900);
 pub struct Surgetank {
     daemon: Running,
     places: Places,
-    // Unmounted after the daemon has ended, which its own drop does first.
-    pool: Option<Pool>,
+}
+
+/// Where volumes come from.
+#[derive(Clone, Debug)]
+pub enum Rent {
+    /// Files in a directory, by the local provider.
+    Local(PathBuf),
+    /// Disks that the host plugs in, by its provisioning service at this address.
+    Plugged(String),
 }
 
 /// Where its files are.
@@ -35,30 +42,10 @@ pub struct Surgetank {
 pub struct Places {
     /// State, sockets and configuration.
     pub files: PathBuf,
-    /// The local provider's volumes.
-    pub volumes: PathBuf,
+    /// Where its volumes come from.
+    pub rent: Rent,
     /// What it says.
     pub log: PathBuf,
-}
-
-struct Pool;
-
-impl Pool {
-    fn mount() -> anyhow::Result<Self> {
-        let disk = machine::disk("pool")?;
-        fs::create_dir_all(POOL)?;
-        // No journal: what is measured is the volume, a file here, and not this file system.
-        let disk = disk.display().to_string();
-        run("mkfs.ext4", &["-q", "-F", "-O", "^has_journal", "-E", "nodiscard,lazy_itable_init=0", &disk])?;
-        run("mount", &["-t", "ext4", &disk, POOL])?;
-        Ok(Self)
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        let _ = run("umount", &[POOL]);
-    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,12 +73,12 @@ impl Surgetank {
     /// # Errors
     /// If the daemon does not come up.
     pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
-        let pool = Pool::mount()?;
-        let places = Places { files: POOL.into(), volumes: POOL.into(), log: "/lab/surgetank.log".into() };
-        let rates = (order.slow_mib_s, order.fast_mib_s);
-        let mut surgetank = Self::start(&order.surgetank, policy, slow, cache_mib, rates, places)?;
-        surgetank.pool = Some(pool);
-        Ok(surgetank)
+        let places = Places {
+            files: FILES.into(),
+            rent: Rent::Plugged(order.service.clone()),
+            log: "/lab/surgetank.log".into(),
+        };
+        Self::start(&order.surgetank, policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s), places)
     }
 
     /// Serves one device over the slow disk; it recovers what it finds.
@@ -109,13 +96,15 @@ impl Surgetank {
         for part in ["state", "run"] {
             fs::create_dir_all(places.files.join(part))?;
         }
-        fs::create_dir_all(places.volumes.join("volumes"))?;
+        if let Rent::Local(directory) = &places.rent {
+            fs::create_dir_all(directory)?;
+        }
         let config = places.files.join("surgetank.toml");
         fs::write(&config, configuration(&places, policy, slow, cache_mib, rates))?;
         let log = fs::File::options().create(true).append(true).open(&places.log).context("cannot make a log")?;
         let mut command = Command::new(binary);
         command.arg("serve").arg("--config").arg(&config).stdout(log.try_clone()?).stderr(log);
-        let mut surgetank = Self { daemon: Running::start(&mut command)?, places, pool: None };
+        let mut surgetank = Self { daemon: Running::start(&mut command)?, places };
         wait_for("the daemon's export", PATIENCE, || {
             surgetank.check()?;
             // Until its control socket is there, nobody answers.
@@ -181,7 +170,6 @@ impl Drop for Surgetank {
     fn drop(&mut self) {
         // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
         self.daemon.ask_to_end(PATIENCE);
-        self.pool = None;
     }
 }
 
@@ -229,20 +217,22 @@ fn configuration(
     cache_mib: u64,
     (slow_mib_s, fast_mib_s): (u64, u64),
 ) -> String {
+    let (name, provider) = match &places.rent {
+        Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
+        Rent::Plugged(url) => ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\ntoken_file = \"/lab/token\"\n")),
+    };
     format!(
         "state_directory = \"{files}/state\"\n\
          run_directory = \"{files}/run\"\n\
-         [provider.local]\n\
-         directory = \"{volumes}/volumes\"\n\
-         [provider.local.types.fast]\n\
-         bandwidth = \"{fast_mib_s} MiB/s\"\n\
+         {provider}\
          [device.{DEVICE}]\n\
          backing = \"{slow}\"\n\
          export = \"auto\"\n\
          [device.{DEVICE}.backing_limits]\n\
          bandwidth = \"{slow_mib_s} MiB/s\"\n\
          [device.{DEVICE}.caching]\n\
-         provider = \"local\"\n\
+         provider = \"{name}\"\n\
+         bandwidth = \"{fast_mib_s} MiB/s\"\n\
          volume_type = \"fast\"\n\
          throttle = false\n\
          initial_size = \"{cache_mib} MiB\"\n\
@@ -256,6 +246,5 @@ fn configuration(
          boost_interval = \"0 s\"\n",
         slow = slow.display(),
         files = places.files.display(),
-        volumes = places.volumes.display(),
     )
 }

@@ -17,6 +17,7 @@ use crate::host::Lab;
 use crate::inside::{Kind, Load, Order, Sample, Shape};
 use crate::interrupt::Interrupt;
 use crate::plan::{Disk, Plan, quoted};
+use crate::service::Provisioning;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
@@ -91,13 +92,18 @@ impl Arguments {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().context("no guest can be booted here")?;
         let results = tempfile::tempdir().context("cannot make a directory for the results")?;
-        let order = self.order()?;
+        // The guest's daemon rents its caching volumes from the host, which plugs them in.
+        let qmp = results.path().join("qmp.socket");
+        let volumes = lab.directory().context("cannot make a directory for volumes")?;
+        let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"))?;
+        let order = self.order(service.url.clone())?;
         fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         let words = [program.to_string_lossy().as_ref(), "inside-peers", ORDER, SAMPLES].map(str::to_owned);
         let plan = Plan {
             memory: Bytes::from_gib(2),
             results: Some(results.path().to_owned()),
+            qmp: Some(qmp),
             echo: true,
             timeout: Duration::from_secs(24 * 3600),
             disks: self.disks(),
@@ -114,7 +120,7 @@ impl Arguments {
         Ok(samples)
     }
 
-    fn order(&self) -> anyhow::Result<Order> {
+    fn order(&self, service: String) -> anyhow::Result<Order> {
         let surgetank = match &self.surgetank {
             Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
             None => beside("release/surgetank")?,
@@ -127,6 +133,7 @@ impl Arguments {
             rounds: self.rounds,
             slow_mib_s: SLOW_MIB_S,
             fast_mib_s: FAST_MIB_S,
+            service,
         })
     }
 
@@ -161,7 +168,8 @@ impl Arguments {
         loads
     }
 
-    /// One slow disk; many of the fast one's speed, all under one limit: whole, and as caches of every size.
+    /// One slow disk; many of the fast one's speed, all under one limit: whole, and as caches of every size for the
+    /// kernel's caches. Surgetank's are plugged in while it runs.
     fn disks(&self) -> Vec<Disk> {
         let largest = self.scaled(1536 * self.sizes.iter().copied().max().unwrap_or(2).max(1));
         let slow = Disk::new("slow", Bytes::from_mib(largest + self.scaled(1024)))
@@ -172,7 +180,7 @@ impl Arguments {
         sizes.sort_unstable();
         sizes.dedup();
         let caches = sizes.into_iter().map(|size| (format!("cache-{size}"), size));
-        for (name, size) in caches.chain([("meta".to_owned(), 64), ("pool".to_owned(), largest + 256)]) {
+        for (name, size) in caches.chain([("meta".to_owned(), 64)]) {
             disks.push(Disk::new(&name, Bytes::from_mib(size)).sharing("fast"));
         }
         disks

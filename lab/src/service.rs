@@ -1,0 +1,55 @@
+//! The provisioning service of a guest, on the host: hot-plugs volumes into it when its daemon asks, as a cloud would.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+use surgetank_provider::qemu::{self, QemuConfig};
+use surgetank_provider::remote::secret::Secret;
+use surgetank_provider::remote::service::Service;
+
+/// Where a guest sees the host's loopback.
+const HOST_IN_GUEST: &str = "10.0.2.2";
+
+/// A running service; dropping it ends it.
+#[derive(Debug)]
+pub struct Provisioning {
+    /// Where the guest's daemon reaches it.
+    pub url: String,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Provisioning {
+    /// Serves a guest whose monitor listens, or will listen, at `qmp`. Volumes are files in a directory; the token is
+    /// made in a file that the guest can read.
+    ///
+    /// # Errors
+    /// If the provider or the service cannot be started.
+    pub fn start(qmp: &Path, volumes: &Path, token: &Path) -> anyhow::Result<Self> {
+        let provider = qemu::open(QemuConfig::new(qmp, volumes)).context("cannot open the provider of volumes")?;
+        let secret = Secret::read_or_make(token).map_err(anyhow::Error::msg)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let service = Service::bind(address, provider, secret).context("cannot listen on the loopback")?;
+        let url = format!("http://{HOST_IN_GUEST}:{}", service.address()?.port());
+        let (stop, stopped) = channel();
+        let thread = std::thread::spawn(move || {
+            // Ends when the sender is dropped.
+            let _ = service.serve(move || {
+                let _ = stopped.recv();
+            });
+        });
+        Ok(Self { url, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Provisioning {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
