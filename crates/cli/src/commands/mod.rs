@@ -2,6 +2,7 @@
 
 mod control;
 mod inspect;
+mod provider;
 mod serve;
 mod shell;
 mod upgrade;
@@ -44,6 +45,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Serve the elastic devices of a configuration, in the foreground
     Serve(serve::Arguments),
+    /// Rent volumes of this machine to a guest, over HTTP, and plug them in through QEMU
+    Provider(provider::Arguments),
     /// Show the devices of the running daemon
     Status(control::Status),
     /// Boost a device now, before its burst
@@ -88,6 +91,7 @@ impl Cli {
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Serve(arguments) => arguments.run(),
+            Command::Provider(arguments) => arguments.run(),
             Command::Status(arguments) => arguments.run(),
             Command::Boost(arguments) => arguments.run(),
             Command::Drain(arguments) => arguments.run(),

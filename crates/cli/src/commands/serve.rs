@@ -141,7 +141,7 @@ fn waiting_for(report: Option<&StatusReport>) -> String {
 }
 
 /// Tells systemd, if it listens (sd_notify(3)).
-fn notify(state: &str) {
+pub(super) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),

@@ -1,0 +1,68 @@
+//! `surgetank provider`: the provisioning service of a host, in the foreground.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use surgetank_daemon::provisioning::ServiceConfig;
+use surgetank_provider::ProviderError;
+use surgetank_provider::remote::secret::Secret;
+use surgetank_provider::remote::service::Service;
+
+use super::serve::notify;
+use crate::failure::Failure;
+use crate::logging;
+use crate::output;
+use crate::signals::Interrupt;
+
+/// How long one wait for a signal takes; there is always a next one.
+const WAIT: Duration = Duration::from_secs(3600);
+
+/// Flags of `provider`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank provider --config /etc/surgetank/provider.toml
+  surgetank provider --config provider.toml --check
+
+It rents volumes of this machine to one guest, and plugs them in through QEMU. The guest's daemon reaches it as its
+[provider.qemu]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; what is rented stays.")]
+pub struct Arguments {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the configuration and stop
+    #[arg(long)]
+    check: bool,
+    /// Form of the log on stderr
+    #[arg(long, value_enum, default_value_t = logging::Form::Text)]
+    log: logging::Form,
+}
+
+impl Arguments {
+    pub fn run(&self) -> Result<(), Failure> {
+        let config = ServiceConfig::load(&self.config).map_err(Failure::invalid)?;
+        if self.check {
+            return output::print(&format!("{}: valid", self.config.display()));
+        }
+        logging::start(self.log, tracing::Level::INFO)?;
+        let no_handlers =
+            |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
+        let interrupt = Interrupt::install().map_err(no_handlers)?;
+        let provider = config.provider.open().map_err(|error| match error {
+            ProviderError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
+            error => Failure::failed(error),
+        })?;
+        let secret = Secret::read_or_make(&config.token_file).map_err(Failure::Failed)?;
+        let taken = |error: std::io::Error| {
+            Failure::Failed(format!("{} cannot be listened on: {error}; name another in listen", config.listen))
+        };
+        let service = Service::bind(config.listen, provider, secret).map_err(taken)?;
+        output::print(&format!("http://{}", service.address().map_err(taken)?))?;
+        notify("READY=1");
+        let served = service.serve(move || {
+            while !interrupt.sleep(WAIT) {}
+            notify("STOPPING=1");
+        });
+        served.map_err(|error| Failure::Failed(format!("the service ended: {error}")))
+    }
+}

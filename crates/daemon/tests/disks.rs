@@ -1,0 +1,251 @@
+//! Caching volumes that are disks of this machine and are found by their serial: ones that appear late, twice, never, or
+//! as another disk. Loop devices stand for the disks, tables of our own for the kernel's.
+
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use surgetank_daemon::{Daemon, Overrides, Phase, Request};
+use surgetank_device::discovery::Disks;
+use surgetank_provider::local::LocalProvider;
+use surgetank_provider::{
+    Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId, VolumeState,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// How the disks of a guest appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Appears {
+    AtOnce,
+    /// After this many further calls of the provider.
+    Late(u32),
+    Never,
+    /// Two disks have the serial.
+    Twice,
+    /// The disk is larger than what was rented.
+    Larger,
+}
+
+/// A local provider whose volumes become disks of this machine when they are attached.
+struct Plugging {
+    local: LocalProvider,
+    root: PathBuf,
+    appears: Appears,
+    plugged: Mutex<Vec<Plugged>>,
+}
+
+/// A loop device that stands for a disk.
+struct Plugged {
+    id: VolumeId,
+    device: String,
+    /// Calls until it appears.
+    calls_left: u32,
+}
+
+impl Drop for Plugged {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+    }
+}
+
+fn attach_loop(image: &Path) -> Option<String> {
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
+    made.status.success().then(|| String::from_utf8_lossy(&made.stdout).trim().to_owned())
+}
+
+impl Plugging {
+    fn disks(&self) -> Disks {
+        Disks::under(self.root.join("sys"), "/dev")
+    }
+
+    fn block(&self) -> PathBuf {
+        self.root.join("sys/block")
+    }
+
+    /// Shows a disk in the tables.
+    fn show(&self, plugged: &Plugged) {
+        let name = plugged.device.strip_prefix("/dev/").unwrap();
+        let place = self.block().join(name);
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("serial"), &plugged.id.0).unwrap();
+        let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap();
+        let _ = symlink(format!("../../block/{name}"), self.root.join("sys/dev/block").join(number.trim()));
+    }
+
+    fn plug(&self, id: &VolumeId) {
+        let image = self.local.describe(id).unwrap().device.unwrap();
+        if self.appears == Appears::Larger {
+            fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 * MIB).unwrap();
+        }
+        let calls_left = if let Appears::Late(calls) = self.appears { calls } else { 0 };
+        let disks = if self.appears == Appears::Twice { 2 } else { 1 };
+        for _ in 0..disks {
+            let device = attach_loop(&image).expect("a loop device");
+            let plugged = Plugged { id: id.clone(), device, calls_left };
+            if calls_left == 0 && self.appears != Appears::Never {
+                self.show(&plugged);
+            }
+            self.plugged.lock().unwrap().push(plugged);
+        }
+    }
+
+    fn unplug(&self, id: &VolumeId) {
+        self.plugged.lock().unwrap().retain(|plugged| {
+            if plugged.id == *id {
+                let _ = fs::remove_dir_all(self.block().join(plugged.device.strip_prefix("/dev/").unwrap()));
+            }
+            plugged.id != *id
+        });
+    }
+
+    /// A disk that is late comes nearer.
+    fn called(&self) {
+        for plugged in self.plugged.lock().unwrap().iter_mut().filter(|plugged| plugged.calls_left > 0) {
+            plugged.calls_left -= 1;
+            if plugged.calls_left == 0 {
+                self.show(plugged);
+            }
+        }
+    }
+
+    fn as_disk(volume: VolumeDescription) -> VolumeDescription {
+        let serial = (volume.state == VolumeState::Attached).then(|| volume.id.0.clone());
+        VolumeDescription { serial, ..volume }
+    }
+}
+
+impl Provider for Plugging {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        self.local.create(request)
+    }
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        let change = self.local.attach(id)?;
+        if change == Change::Changed {
+            self.plug(id);
+        }
+        Ok(change)
+    }
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.unplug(id);
+        self.local.detach(id)
+    }
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.local.delete(id)
+    }
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        self.called();
+        self.local.describe(id).map(Self::as_disk)
+    }
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        Ok(self.local.list(key, value)?.into_iter().map(Self::as_disk).collect())
+    }
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.local.set_tag(id, key, value)
+    }
+}
+
+/// A daemon over such a provider; `None` where there are no loop devices.
+fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)> {
+    let probe = machine.backing("probe", MIB);
+    let Some(device) = attach_loop(&probe) else {
+        eprintln!("skipped: no loop device can be had (needs root)");
+        return None;
+    };
+    drop(Plugged { id: VolumeId(String::new()), device, calls_left: 0 });
+    let shape = Shape {
+        policy: Shape::default().policy + "\nattach_timeout = \"500 ms\"",
+        device: "throttle = false".to_owned(),
+        ..Shape::default()
+    };
+    let config = machine.config(&[("data", "memory:64 MiB")], &shape);
+    let root = machine.path("tables");
+    for part in ["sys/block", "sys/dev/block"] {
+        fs::create_dir_all(root.join(part)).unwrap();
+    }
+    let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let provider = Arc::new(Plugging { local, root, appears, plugged: Mutex::default() });
+    let disks = Some(provider.disks());
+    let overrides = Overrides { provider: Some(provider.clone()), disks, ..Overrides::default() };
+    Some((Daemon::start_with(config, overrides).unwrap(), provider))
+}
+
+fn boost(daemon: &Daemon) {
+    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+}
+
+/// A boost that finds its disk, with data that come back through the drain.
+fn a_whole_life(appears: Appears) {
+    let machine = Machine::new();
+    let Some((daemon, provider)) = start(&machine, appears) else { return };
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    for round in 0..3 {
+        boost(&daemon);
+        eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+        let name = provider.plugged.lock().unwrap()[0].device.clone();
+        assert!(Path::new(&name).exists());
+        nbd.write(round * MIB, &pattern(round, 3, MIB as usize)).unwrap();
+        daemon.handle(Request::Drain { device: "data".into() }).unwrap();
+        eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+        assert_eq!(nbd.read(round * MIB, MIB as usize).unwrap(), pattern(round, 3, MIB as usize));
+        assert!(provider.plugged.lock().unwrap().is_empty(), "it was unplugged");
+    }
+    drop(daemon);
+    assert_eq!(machine.rented(), 0);
+}
+
+/// A boost that finds no disk of its own: it is undone, the reason is told, and the device goes on without.
+fn undone(appears: Appears, why: &str) {
+    let machine = Machine::new();
+    let Some((daemon, provider)) = start(&machine, appears) else { return };
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    boost(&daemon);
+    let until = Instant::now() + common::PATIENCE;
+    let mut reason = String::new();
+    while !reason.contains(why) {
+        assert!(Instant::now() < until, "the reason is never told: {reason:?}");
+        reason = status(&daemon, "data").reason.unwrap_or(reason);
+        assert_ne!(status(&daemon, "data").phase, Phase::Boost, "nothing is written to a disk that is not ours");
+        nbd.write(0, &pattern(1, 2, 4096)).unwrap();
+        assert_eq!(nbd.read(0, 4096).unwrap(), pattern(1, 2, 4096), "the device goes on");
+    }
+    eventually("everything is given back", || {
+        let idle = status(&daemon, "data").phase == Phase::Idle;
+        idle && machine.rented() == 0 && provider.plugged.lock().unwrap().is_empty()
+    });
+    drop(daemon);
+    assert_eq!(machine.rented(), 0);
+}
+
+#[test]
+fn a_disk_is_found_by_its_serial_used_and_unplugged() {
+    a_whole_life(Appears::AtOnce);
+}
+
+#[test]
+fn a_disk_that_appears_late_is_waited_for() {
+    a_whole_life(Appears::Late(4));
+}
+
+#[test]
+fn a_disk_that_never_appears_is_given_back() {
+    undone(Appears::Never, "no disk with its serial has appeared");
+}
+
+#[test]
+fn a_serial_that_two_disks_have_is_given_back() {
+    undone(Appears::Twice, "both have the serial");
+}
+
+#[test]
+fn a_disk_of_another_size_is_given_back() {
+    undone(Appears::Larger, "bytes instead of");
+}
