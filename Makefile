@@ -13,7 +13,7 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help demo test sim fuzz bench lab lint fmt build install uninstall clean
+.PHONY: help demo test sim fuzz bench lab bench-peers cuts lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -22,6 +22,8 @@ help:
 	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
 	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md)'
+	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
+	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
 	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
@@ -53,6 +55,16 @@ bench:
 lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
+
+bench-peers:
+	@scripts/setup lab
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) lab peers $(ARGS)
+
+cuts:
+	@scripts/setup lab
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) lab cuts $(ARGS)
 
 lint:
 	$(CARGO) fmt --all --check
