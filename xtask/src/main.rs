@@ -1,10 +1,11 @@
-//! What make and CI call: style, layout and licence checks; benches.
+//! What make and CI call: style, layout and licence checks; benches; the papers' figures.
 
 mod arrows;
 mod bench;
 mod finding;
 mod licences;
 mod metadata;
+mod reproduce;
 mod semantics;
 mod supply;
 mod tidy;
@@ -40,6 +41,8 @@ enum Task {
     Semantics,
     /// The bars of docs/BENCHMARKS.md against their peers
     Bench(bench::Arguments),
+    /// The papers' applications at full scale in the simulator, beside what the papers print
+    ReproduceSim,
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Task::Supply => &[("supply", supply::check)],
         Task::Semantics => &[("semantics", semantics::check)],
         Task::Bench(arguments) => return bench::run(&tree.root, arguments).map(status),
+        Task::ReproduceSim => return reproduce::run(&tree.root).map(status),
     };
     let mut total = 0;
     for (name, check) in checks {

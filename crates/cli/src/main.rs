@@ -9,6 +9,7 @@ mod mrc;
 mod output;
 mod plan;
 mod signals;
+mod simulate;
 
 use std::process::ExitCode;
 

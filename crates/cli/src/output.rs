@@ -1,11 +1,13 @@
 //! What goes to people and scripts: answers to stdout, everything else to stderr.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Doing, Failure};
 
 /// Writes an answer to stdout. A reader that went away ends the command quietly.
 ///
@@ -30,6 +32,17 @@ pub fn print_json(document: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(document)
         .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
     print(&text)
+}
+
+/// Writes a whole file or none.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+    written.inspect_err(|_| drop(fs::remove_file(&part))).doing(|| format!("cannot write {}", path.display()))
 }
 
 /// Tells people something beside the answer. Nobody reading it is no reason to stop.

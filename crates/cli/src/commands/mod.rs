@@ -15,6 +15,7 @@ use crate::demo;
 use crate::failure::Failure;
 use crate::mrc;
 use crate::plan;
+use crate::simulate;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -73,6 +74,8 @@ enum Command {
     Model(plan::model::Arguments),
     /// Draw the miss-ratio curve of a trace: what a cache of each size would miss
     Mrc(mrc::Arguments),
+    /// Run a scenario in virtual time: completion and cost of the three modes
+    Simulate(simulate::Arguments),
     /// Write a completion script for a shell
     Completions(shell::Completions),
     /// Write the man pages into a directory (for packages)
@@ -106,6 +109,7 @@ impl Cli {
             Command::Price(arguments) => arguments.run(),
             Command::Model(arguments) => arguments.run(),
             Command::Mrc(arguments) => arguments.run(),
+            Command::Simulate(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
             Command::DemoWriter(arguments) => demo::run_writer(&arguments),

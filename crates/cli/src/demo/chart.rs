@@ -198,6 +198,60 @@ fn cost_chart(area: &Area<'_>, outcome: &Outcome, until: f64, highest: f64) -> R
     Ok(())
 }
 
+/// A line of a chart.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// For the legend.
+    pub name: &'static str,
+    /// Its colour.
+    pub colour: RGBColor,
+    /// From left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines over a number.
+///
+/// # Errors
+/// If drawing fails.
+pub fn curves(title: &str, x: &str, y: &str, curves: &[Curve]) -> Result<String, Failure> {
+    svg(COST_HEIGHT, title, |area| curves_chart(area, x, y, curves).map_err(|error| error.to_string()))
+}
+
+fn curves_chart(area: &Area<'_>, x: &str, y: &str, curves: &[Curve]) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || curves.iter().flat_map(|curve| curve.points.iter().copied());
+    let ends = |value: fn((f64, f64)) -> f64| {
+        let (low, high) =
+            points().map(value).fold((f64::MAX, f64::MIN), |(low, high), next| (low.min(next), high.max(next)));
+        if low < high { (low, high) } else { (low.min(0.0), low.max(1.0)) }
+    };
+    let ((left, right), (low, high)) = (ends(|point| point.0), ends(|point| point.1));
+    let margin = (high - low) * 0.08;
+    let mut chart = ChartBuilder::on(area)
+        .margin_right(24)
+        .margin_top(8)
+        .x_label_area_size(44)
+        .y_label_area_size(84)
+        .build_cartesian_2d(left..right, (low - margin)..(high + margin))?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(INK.mix(0.12))
+        .axis_style(INK.mix(0.5))
+        .x_labels(12)
+        .y_labels(6)
+        .x_desc(x)
+        .y_desc(y)
+        .label_style(ink_text(12))
+        .axis_desc_style(ink_text(12))
+        .y_label_formatter(&|y| thousands(*y))
+        .draw()?;
+    for curve in curves {
+        chart.draw_series(LineSeries::new(curve.points.iter().copied(), curve.colour.stroke_width(3)))?;
+    }
+    Ok(())
+}
+
 /// 12345.6 → "12,346".
 #[must_use]
 pub fn thousands(value: f64) -> String {

@@ -12,8 +12,8 @@ mod machine;
 mod mode;
 mod money;
 pub mod nbd;
-mod outcome;
-mod plan;
+pub mod outcome;
+pub mod plan;
 mod progress;
 pub mod report;
 mod verify;
@@ -240,12 +240,14 @@ fn run_modes(
         results.into_iter().collect()
     });
     board.clear();
-    let mut outcome = Outcome { verified: true, ..Outcome::default() };
+    let mut outcome = Outcome { title: "surgetank demo", ..Outcome::default() };
+    let mut verified = true;
     for (mode, (found, verified_bytes)) in first_failure(results)? {
-        outcome.verified &= verified_bytes == plan.total_bytes();
+        verified &= verified_bytes == plan.total_bytes();
         outcome.verified_bytes += verified_bytes;
         outcome.modes.insert(mode, found);
     }
+    outcome.verified = Some(verified);
     Ok(outcome)
 }
 
@@ -352,11 +354,7 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
 }
 
 fn answer(outcome: &Outcome, arguments: &Arguments) -> Result<(), Failure> {
-    let page = arguments.out.join("report.html");
-    let data = arguments.out.join("report.json");
-    let text = serde_json::to_string_pretty(outcome).doing(|| "cannot write the report as JSON".to_owned())?;
-    std::fs::write(&data, text).doing(|| format!("cannot write {}", data.display()))?;
-    std::fs::write(&page, report::html(outcome)?).doing(|| format!("cannot write {}", page.display()))?;
+    let page = report::write(outcome, &arguments.out)?;
     if arguments.json {
         output::print_json(&outcome.without_series())
     } else {

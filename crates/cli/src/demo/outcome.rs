@@ -73,8 +73,11 @@ pub struct ModeOutcome {
     pub cost_agbs: f64,
     /// `cost_agbs` relative to static-fast's.
     pub cost_ratio: f64,
-    /// The same at catalog prices, had the run been as large as the papers'.
-    pub cost_usd: f64,
+    /// `cost_agbs` of all VMs, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_total_agbs: Option<f64>,
+    /// In money; the demo: at catalog prices, had the run been as large as the papers'. `None`: a price is unknown.
+    pub cost_usd: Option<f64>,
     /// What the application saw while it wrote.
     pub write_mib_s: f64,
     /// Boosts, in order; none for the static modes.
@@ -90,19 +93,30 @@ pub struct ModeOutcome {
     pub phases: Vec<PhaseSpan>,
 }
 
-/// A run of the demo.
+/// A run of the demo, or of a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
+    /// The report's title.
+    #[serde(skip)]
+    pub title: &'static str,
     /// By mode.
     pub modes: BTreeMap<Mode, ModeOutcome>,
-    /// Every byte that was written was read back from the backing volume alone and matched.
-    pub verified: bool,
+    /// Every byte that was written was read back from the backing volume alone and matched; `None`: there were no bytes,
+    /// the run was simulated.
+    pub verified: Option<bool>,
     /// Bytes read back, all modes together.
     pub verified_bytes: u64,
     /// Name of the controller's policy.
     pub policy: String,
     /// How the devices were exported: "fuse" or "nbd".
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub export: String,
+    /// How it was simulated: "block" or "fluid".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<&'static str>,
+    /// VMs that were simulated; costs and series are one VM's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vms: Option<u32>,
     /// What was asked for and where it ran: name and value.
     #[serde(serialize_with = "as_map")]
     pub parameters: Vec<(String, String)>,
@@ -154,7 +168,8 @@ pub mod sample {
     /// A run with all series filled.
     pub fn outcome() -> Outcome {
         let mut outcome = Outcome {
-            verified: true,
+            title: "surgetank demo",
+            verified: Some(true),
             verified_bytes: 3 << 30,
             policy: "adaptive".into(),
             export: "fuse".into(),
@@ -212,7 +227,7 @@ pub mod sample {
             found.cost.push(CostPoint { at_s, agbs: at_s * cost_rate });
         }
         found.cost_agbs = found.wall_s * cost_rate;
-        found.cost_usd = found.cost_agbs * 1e-5;
+        found.cost_usd = Some(found.cost_agbs * 1e-5);
         found
     }
 

@@ -1,11 +1,12 @@
 //! The demo's answers for people: the table on the terminal and the self-contained page.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
-use super::chart::{self, css, thousands};
+use super::chart::{self, Curve, css, thousands};
 use super::outcome::{ModeOutcome, Outcome};
 use super::plan::Mode;
-use crate::failure::Failure;
+use crate::failure::{Doing, Failure};
 use crate::output;
 
 const HEADER: [&str; 7] = ["mode", "completion", "vs fast", "AGBs", "vs fast", "money", "write MiB/s"];
@@ -17,7 +18,7 @@ fn row(mode: Mode, found: &ModeOutcome) -> [String; 7] {
         format!("{:+.1} %", (found.overhead_ratio - 1.0) * 100.0),
         thousands(found.cost_agbs),
         format!("× {:.2}", found.cost_ratio),
-        format!("${:.4}", found.cost_usd),
+        found.cost_usd.map_or_else(|| "unknown".to_owned(), |usd| format!("${usd:.4}")),
         format!("{:.0}", found.write_mib_s),
     ]
 }
@@ -44,9 +45,14 @@ fn boost_rows(outcome: &Outcome) -> Vec<[String; 7]> {
 #[must_use]
 pub fn verdict(outcome: &Outcome) -> String {
     let Some(elastic) = outcome.modes.get(&Mode::Elastic) else { return "The elastic mode did not run.".into() };
-    let verified = if outcome.verified { "every byte was verified" } else { "NOT every byte was verified" };
+    let verified = match outcome.verified {
+        Some(true) => "; every byte was verified",
+        Some(false) => "; NOT every byte was verified",
+        None => "",
+    };
+    let finishes = if outcome.verified.is_some() { "finished" } else { "finishes" };
     format!(
-        "The elastic device finished in {:.3} of static-fast's time at {:.2} of its cost; {verified}.",
+        "The elastic device {finishes} in {:.3} of static-fast's time at {:.2} of its cost{verified}.",
         elastic.overhead_ratio, elastic.cost_ratio
     )
 }
@@ -134,13 +140,19 @@ fn card(value: &str, what: &str) -> String {
 fn cards(outcome: &Outcome) -> String {
     let Some(elastic) = outcome.modes.get(&Mode::Elastic) else { return String::new() };
     let mib = outcome.verified_bytes >> 20;
-    let verified = if outcome.verified { format!("{} MiB", thousands(mib as f64)) } else { "no".into() };
+    let verified = match outcome.verified {
+        Some(true) => {
+            card(&format!("{} MiB", thousands(mib as f64)), "read back from the backing volumes alone and matched")
+        }
+        Some(false) => card("no", "read back from the backing volumes alone and matched"),
+        None => card(&outcome.vms.unwrap_or(1).to_string(), "VMs, all alike in cost and series: one is shown"),
+    };
     [
         "<div class=\"cards\">".to_owned(),
         card(&format!("{:.3}", elastic.overhead_ratio), "of static-fast's completion time"),
         card(&format!("{:.2}", elastic.cost_ratio), "of static-fast's cost in AGBs"),
         card(&elastic.boosts.len().to_string(), "boosts: caching volumes rented and given back"),
-        card(&verified, "read back from the backing volumes alone and matched"),
+        verified,
         "</div>".to_owned(),
     ]
     .concat()
@@ -171,18 +183,14 @@ pub fn html(outcome: &Outcome) -> Result<String, Failure> {
     } else {
         format!("<h2>Boosts of the elastic device</h2>{}", html_table(&BOOST_HEADER, &boosts))
     };
-    Ok(format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>surgetank demo</title><style>{STYLE}</style></head><body>\n\
-         <h1>surgetank demo</h1><p class=\"lead\">{verdict}</p>{cards}\n{modes}\n\
+    let body = format!(
+        "{cards}\n{modes}\n\
          <h2>I/O activity over time</h2>{io_legend}{activity}\
          <p class=\"note\">Shaded: the application writes. Averages over each sampling interval.</p>\n\
          <h2>Accumulated cost over time</h2>{cost_legend}{cost}\
          <p class=\"note\">AGBs: size in GB × reserved bandwidth in MB/s × seconds.</p>\n\
          {boosts}\n<h2>Parameters</h2>{facts}\n\
-         <footer><p>surgetank {version}, {date}</p></footer>\n</body></html>\n",
-        verdict = escape(&verdict(outcome)),
+         <footer><p>surgetank {version}{date}</p></footer>\n",
         cards = cards(outcome),
         modes = html_table(&HEADER, &modes),
         io_legend = legend(&io_legend),
@@ -190,8 +198,51 @@ pub fn html(outcome: &Outcome) -> Result<String, Failure> {
         cost_legend = legend(&cost_legend),
         cost = chart::cost(outcome)?,
         version = env!("CARGO_PKG_VERSION"),
-        date = escape(&outcome.date),
-    ))
+        date = if outcome.date.is_empty() { String::new() } else { format!(", {}", escape(&outcome.date)) },
+    );
+    Ok(frame(outcome.title, &verdict(outcome), &body))
+}
+
+/// A page of ours around `body`.
+#[must_use]
+pub fn frame(title: &str, lead: &str, body: &str) -> String {
+    let (title, lead) = (escape(title), escape(lead));
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n\
+         <h1>{title}</h1><p class=\"lead\">{lead}</p>{body}</body></html>\n"
+    )
+}
+
+/// Curves of several modes with their legend, for a page.
+///
+/// # Errors
+/// If they cannot be drawn.
+pub fn curves(title: &str, x: &str, y: &str, curves: &[Curve]) -> Result<String, Failure> {
+    let names: Vec<_> = curves.iter().map(|curve| (css(curve.colour), curve.name.to_owned())).collect();
+    Ok(format!("{}{}", legend(&names), chart::curves(title, x, y, curves)?))
+}
+
+/// Writes `report.html` and `report.json` into a directory, which is made if it is not there. Returns the page's path.
+///
+/// # Errors
+/// If they cannot be made or written.
+pub fn write(outcome: &Outcome, directory: &Path) -> Result<PathBuf, Failure> {
+    let text = serde_json::to_string_pretty(outcome).doing(|| "cannot write the report as JSON".to_owned())?;
+    write_pair(directory, &html(outcome)?, &text)
+}
+
+/// As [`write`], with both texts at hand.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn write_pair(directory: &Path, page: &str, data: &str) -> Result<PathBuf, Failure> {
+    std::fs::create_dir_all(directory).doing(|| format!("cannot make the directory {}", directory.display()))?;
+    let path = directory.join("report.html");
+    output::write_whole(&directory.join("report.json"), data)?;
+    output::write_whole(&path, page)?;
+    Ok(path)
 }
 
 #[cfg(test)]

@@ -1,0 +1,174 @@
+//! A simulated run as the report that the demo gives.
+
+use std::path::Path;
+
+use surgetank_planner::scenario::Scenario;
+use surgetank_policy::Name;
+use surgetank_sim::whatif::volume::{Activity as Moved, INTERVAL};
+use surgetank_sim::whatif::{self, Fidelity, Phase, Setup};
+
+use crate::demo::outcome::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
+use crate::demo::plan::Mode;
+
+/// The same mode in reports.
+pub fn mode(mode: whatif::Mode) -> Mode {
+    match mode {
+        whatif::Mode::StaticSlow => Mode::StaticSlow,
+        whatif::Mode::StaticFast => Mode::StaticFast,
+        whatif::Mode::Elastic => Mode::Elastic,
+    }
+}
+
+/// One mode's run: cost and series of one VM.
+pub fn mode_outcome(setup: &Setup, found: &whatif::Outcome) -> ModeOutcome {
+    ModeOutcome {
+        completion_s: found.completion().as_secs_f64(),
+        wall_s: found.wall().as_secs_f64(),
+        initial_dump_s: (found.wall() - found.completion()).as_secs_f64(),
+        cost_agbs: found.cost.agbs,
+        cost_total_agbs: Some(found.cost_total.agbs),
+        cost_usd: found.cost.usd,
+        write_mib_s: found.write_mib_s().unwrap_or(0.0),
+        boosts: found.boosts.iter().map(boost).collect(),
+        activity: activity(found),
+        cost: cost(setup, found),
+        phases: phases(found),
+        ..ModeOutcome::default()
+    }
+}
+
+fn boost(boost: &whatif::Boost) -> Boost {
+    let seconds = |time: Option<std::time::Duration>| time.map_or(0.0, |time| time.as_secs_f64());
+    Boost {
+        start_s: boost.started.as_seconds(),
+        attach_s: seconds(boost.attach),
+        absorb_s: seconds(boost.absorb),
+        drain_s: seconds(boost.drain),
+        cache_gib: boost.size.as_gib(),
+        high_water_gib: boost.high_water.as_gib(),
+    }
+}
+
+fn activity(found: &whatif::Outcome) -> Vec<Activity> {
+    let traffic = &found.traffic;
+    let series = |moved: &Moved| moved.mib_s().collect::<Vec<f64>>();
+    let [application, caching, backing, drain] =
+        [&traffic.application, &traffic.caching, &traffic.backing, &traffic.drain].map(series);
+    let intervals = [&application, &caching, &backing, &drain].iter().map(|series| series.len()).max().unwrap_or(0);
+    let of = |series: &[f64], interval: usize| series.get(interval).copied().unwrap_or(0.0);
+    (0..intervals)
+        .map(|interval| Activity {
+            at_s: (interval + 1) as f64 * INTERVAL.as_secs_f64(),
+            application_mib_s: of(&application, interval),
+            cache_mib_s: of(&caching, interval),
+            backing_mib_s: of(&backing, interval),
+            drain_mib_s: of(&drain, interval),
+        })
+        .collect()
+}
+
+/// The cost curve of one VM: a point wherever something is rented or given back.
+fn cost(setup: &Setup, found: &whatif::Outcome) -> Vec<CostPoint> {
+    let disk = setup.disk(found.mode);
+    let edges = found.boosts.iter().flat_map(|boost| [boost.started, boost.ended]);
+    let mut instants: Vec<_> = edges.chain([surgetank_model::Instant::ZERO, found.end]).collect();
+    instants.sort_unstable();
+    instants.dedup();
+    let until = |at: surgetank_model::Instant| {
+        let boosts = found.boosts.iter().map(|boost| {
+            let held = at.min(boost.ended).since(boost.started).as_secs_f64();
+            setup.caching.tariff.cost(boost.size, held).agbs
+        });
+        disk.tariff.cost(disk.size, at.min(found.end).as_seconds()).agbs + boosts.sum::<f64>()
+    };
+    instants.iter().map(|&at| CostPoint { at_s: at.as_seconds(), agbs: until(at) }).collect()
+}
+
+fn phases(found: &whatif::Outcome) -> Vec<PhaseSpan> {
+    let mut checkpoints = 0;
+    let initial = found.counted_from;
+    let name = |phase: &whatif::PhaseTime, checkpoints: &mut u32| match phase.phase {
+        Phase::Compute(_) => "compute".to_owned(),
+        Phase::Write(_) if phase.until <= initial => "initial dump".to_owned(),
+        Phase::Write(_) => {
+            *checkpoints += 1;
+            format!("checkpoint {checkpoints}")
+        }
+        Phase::Read(_) => "read".to_owned(),
+        Phase::Arrive { .. } | Phase::Finish => "trace".to_owned(),
+    };
+    let of_application = |phase: &&whatif::PhaseTime| !matches!(phase.phase, Phase::Arrive { .. } | Phase::Finish);
+    let spans = found.phases.iter().filter(of_application).map(|phase| PhaseSpan {
+        name: name(phase, &mut checkpoints),
+        start_s: phase.from.as_seconds(),
+        end_s: phase.until.as_seconds(),
+    });
+    spans.collect()
+}
+
+/// What was simulated, for the report.
+pub fn describe(outcome: &mut Outcome, scenario: &Scenario, setup: &Setup, fidelity: Fidelity, file: &Path) {
+    let policy = match setup.policy.name {
+        Name::Paper => "paper",
+        Name::Adaptive => "adaptive",
+    };
+    let seconds = |time: std::time::Duration| format!("{} s", time.as_secs_f64());
+    let latencies = scenario.provider;
+    let application = scenario.app.as_ref().map_or_else(
+        || "a trace".to_owned(),
+        |app| {
+            format!(
+                "{} VMs: initial dump {}, {} checkpoints of {}, {} of compute",
+                app.vms,
+                app.initial_dump,
+                app.checkpoints,
+                app.checkpoint_size,
+                seconds(app.compute)
+            )
+        },
+    );
+    outcome.title = "surgetank simulation";
+    outcome.policy = policy.to_owned();
+    outcome.model = Some(match fidelity {
+        Fidelity::Block => "block",
+        Fidelity::Fluid => "fluid",
+    });
+    outcome.vms = Some(setup.vms);
+    let bandwidth =
+        |limits: &surgetank_model::Limits| limits.bandwidth.map_or_else(String::new, |found| found.to_string());
+    let mut parameters = vec![
+        ("scenario", file.display().to_string()),
+        ("application", application),
+        ("backing volume", format!("{}, {}", setup.backing.size, bandwidth(&setup.backing.limits))),
+        ("caching volumes", format!("{}, first {}", bandwidth(&setup.caching.limits), setup.policy.initial_size)),
+        (
+            "policy",
+            format!(
+                "{policy}: threshold {} %, inactivity delay {}, sampled every {}",
+                setup.policy.utilization_threshold * 100.0,
+                seconds(setup.policy.inactivity_delay),
+                seconds(setup.sampling)
+            ),
+        ),
+        (
+            "provider",
+            format!(
+                "create {}, attach {}, detach {}, delete {}; jitter {}, faults {}",
+                seconds(latencies.create),
+                seconds(latencies.attach),
+                seconds(latencies.detach),
+                seconds(latencies.delete),
+                latencies.jitter,
+                latencies.faults
+            ),
+        ),
+        ("seed", setup.seed.to_string()),
+    ];
+    for (name, tariff) in [("price of backing", &setup.backing.tariff), ("price of caching", &setup.caching.tariff)] {
+        parameters.push((
+            name,
+            tariff.source().unwrap_or_else(|| "unknown: name a volume_type or usd_per_gib_month".to_owned()),
+        ));
+    }
+    outcome.parameters = parameters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+}

@@ -1,0 +1,170 @@
+//! `surgetank simulate FILE`: a scenario in virtual time, under the production controller.
+
+mod answer;
+mod sweep;
+mod values;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use surgetank_model::toml_error::Source;
+use surgetank_model::{Bytes, Catalog};
+use surgetank_planner::scenario::Scenario;
+use surgetank_policy::Name;
+use surgetank_sim::whatif::{self, Fidelity, Mode, Setup};
+use surgetank_trace::{Options, Reader, Series};
+
+use crate::demo::{outcome::Outcome, report as page};
+use crate::failure::Failure;
+use crate::output;
+use values::{Setting, Sweep};
+
+/// Traces are replayed in steps of this: what a controller that samples each second can see.
+const STEP: Duration = Duration::from_secs(1);
+
+/// Flags of `simulate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank simulate cm1.toml
+  surgetank simulate cm1.toml --out report --policy paper
+  surgetank simulate cm1.toml --sweep caching.checkpoint_cache=2..12GiB --csv sweep.csv
+  surgetank simulate cm1.toml --sweep app.vms=1,8,32 --sweep policy.name=paper,adaptive --json
+
+The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, jitter and
+faults; instead of [app] a trace = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional /STEP, or a list, for any
+key of the file; several make a grid. One run goes through the block cache request by request, a sweep through its fluid
+model (--model says otherwise).")]
+pub struct Arguments {
+    /// The scenario
+    file: PathBuf,
+    /// Controller of the elastic mode, in place of the file's
+    #[arg(long, value_enum)]
+    policy: Option<PolicyName>,
+    /// How exactly; by default block, and fluid for sweeps
+    #[arg(long, value_enum)]
+    model: Option<Model>,
+    /// Set a key of the file, for example \"policy.sampling=5 s\"
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<Setting>,
+    /// Vary a key of the file, for example caching.checkpoint_cache=2..12GiB
+    #[arg(long, value_name = "KEY=VALUES")]
+    sweep: Vec<Sweep>,
+    /// Write a sweep's table into a file
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    csv: Option<PathBuf>,
+    /// Write report.html and report.json into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PolicyName {
+    /// The papers' controller
+    Paper,
+    /// The same with split and forecasts
+    Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// Every request through the production engine
+    Block,
+    /// Flows
+    Fluid,
+}
+
+impl From<Model> for Fidelity {
+    fn from(model: Model) -> Self {
+        match model {
+            Model::Block => Self::Block,
+            Model::Fluid => Self::Fluid,
+        }
+    }
+}
+
+impl Arguments {
+    fn policy(&self) -> Option<Name> {
+        self.policy.map(|name| match name {
+            PolicyName::Paper => Name::Paper,
+            PolicyName::Adaptive => Name::Adaptive,
+        })
+    }
+
+    /// Simulates and answers.
+    ///
+    /// # Errors
+    /// A file that cannot be read or does not make sense, or an answer that cannot be written.
+    pub fn run(self) -> Result<(), Failure> {
+        let text = fs::read_to_string(&self.file)
+            .map_err(|error| Failure::Invalid(format!("cannot read the scenario {}: {error}", self.file.display())))?;
+        // The file alone must make sense first: its mistakes have a line.
+        let scenario = parse(&self.file, &text)?;
+        if !self.sweep.is_empty() {
+            return sweep::run(&self, &text);
+        }
+        if self.set.is_empty() {
+            return self.run_once(&scenario);
+        }
+        let table = toml::from_str(&text).map_err(Failure::invalid)?;
+        let settings: Vec<_> = self.set.iter().map(Setting::pair).collect();
+        self.run_once(&values::scenario(&self.file, &table, &settings)?)
+    }
+
+    fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
+        let setup = setup(scenario, self.policy())?;
+        let fidelity = self.model.map_or(Fidelity::Block, Fidelity::from);
+        let mut outcome = Outcome::default();
+        for mode in Mode::ALL {
+            let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
+            outcome.modes.insert(answer::mode(mode), answer::mode_outcome(&setup, &found));
+        }
+        answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
+        outcome.relate();
+        if let Some(directory) = &self.out {
+            page::write(&outcome, directory)?;
+        }
+        if self.json {
+            return output::print_json(&outcome.without_series());
+        }
+        let report =
+            self.out.as_ref().map(|directory| format!("\nreport: {}", directory.join("report.html").display()));
+        output::print(&format!("{}{}", page::text(&outcome), report.unwrap_or_default()))
+    }
+}
+
+fn parse(file: &Path, text: &str) -> Result<Scenario, Failure> {
+    let source = Source { file: file.to_owned(), text: text.to_owned() };
+    Scenario::parse(&source, &Catalog::builtin()).map_err(Failure::invalid)
+}
+
+/// What is simulated: the file's application, or its trace.
+fn setup(scenario: &Scenario, policy: Option<Name>) -> Result<Setup, Failure> {
+    let mut setup = Setup::of(scenario, policy);
+    match (&scenario.trace, &scenario.app) {
+        (Some(trace), _) => {
+            let reader = Reader::open(trace, Options::default()).map_err(Failure::invalid)?;
+            let series = Series::read(reader, STEP).map_err(Failure::invalid)?;
+            let samples = series.samples.iter().map(|sample| (sample.read, sample.written));
+            setup.replay(samples, series.interval);
+            if setup.bytes() == 0 {
+                return Err(Failure::Invalid(format!(
+                    "{} moves no byte: there is nothing to simulate",
+                    trace.display()
+                )));
+            }
+        }
+        (None, Some(_)) => {}
+        (None, None) => {
+            return Err(Failure::Invalid("the scenario has neither [app] nor a trace: add one of them".to_owned()));
+        }
+    }
+    if setup.backing.size == Bytes::ZERO {
+        return Err(Failure::Invalid("the backing volume has no size".to_owned()));
+    }
+    Ok(setup)
+}

@@ -1,0 +1,276 @@
+//! `--sweep KEY=VALUES`: the same scenario with other values, all cores at once.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::IsTerminal;
+
+use indicatif::ProgressBar;
+use rayon::prelude::*;
+use serde::Serialize;
+use surgetank_sim::whatif::{self, Fidelity, Mode, Setup};
+use toml::{Table, Value};
+
+use super::values::{self, RUNS_MAX, Sweep, number_and_unit};
+use super::{Arguments, setup};
+use crate::demo::chart::{self, Curve};
+use crate::demo::report as page;
+use crate::failure::{Doing, Failure};
+use crate::output;
+
+/// With fewer runs nobody needs to see progress.
+const PROGRESS_MIN: usize = 2000;
+
+/// One run of a sweep.
+#[derive(Debug, Serialize)]
+struct Run {
+    settings: BTreeMap<String, Value>,
+    modes: BTreeMap<&'static str, ModeRun>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct ModeRun {
+    completion_s: f64,
+    overhead_ratio: f64,
+    cost_agbs: f64,
+    cost_ratio: f64,
+    cost_usd: Option<f64>,
+    boosts: usize,
+    largest_cache_gib: f64,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    model: &'static str,
+    sweep: &'a [Run],
+}
+
+/// Runs the grid and answers.
+///
+/// # Errors
+/// A value that does not make sense, or an answer that cannot be written.
+pub fn run(arguments: &Arguments, text: &str) -> Result<(), Failure> {
+    let table: Table = toml::from_str(text).map_err(Failure::invalid)?;
+    let fixed: Vec<_> = arguments.set.iter().map(values::Setting::pair).collect();
+    let grid = grid(&arguments.sweep, &fixed)?;
+    let fidelity = arguments.model.map_or(Fidelity::Fluid, Fidelity::from);
+    let progress = progress(grid.len());
+    let runs: Result<Vec<Run>, Failure> = grid
+        .par_iter()
+        .map(|settings| {
+            let run = one(arguments, &table, settings, fidelity);
+            progress.inc(1);
+            run
+        })
+        .collect();
+    progress.finish_and_clear();
+    answer(arguments, &runs?, fidelity)
+}
+
+fn progress(runs: usize) -> ProgressBar {
+    let shown = runs >= PROGRESS_MIN && std::io::stderr().is_terminal();
+    if shown { ProgressBar::new(runs as u64) } else { ProgressBar::hidden() }
+}
+
+/// Every run's settings: the fixed ones, then each sweep's.
+fn grid<'a>(sweeps: &'a [Sweep], fixed: &[(&'a str, &'a Value)]) -> Result<Vec<Vec<(&'a str, &'a Value)>>, Failure> {
+    let count = sweeps.iter().try_fold(1usize, |count, sweep| count.checked_mul(sweep.values.len()));
+    if count.is_none_or(|count| count > RUNS_MAX) {
+        return Err(Failure::Invalid(format!("the sweeps make more than {RUNS_MAX} runs: take larger steps")));
+    }
+    let mut grid: Vec<Vec<(&str, &Value)>> = vec![fixed.to_vec()];
+    for sweep in sweeps {
+        grid = grid
+            .iter()
+            .flat_map(|settings| {
+                sweep.values.iter().map(|value| {
+                    let mut settings = settings.clone();
+                    settings.push((sweep.key.as_str(), value));
+                    settings
+                })
+            })
+            .collect();
+    }
+    Ok(grid)
+}
+
+fn one(arguments: &Arguments, table: &Table, settings: &[(&str, &Value)], fidelity: Fidelity) -> Result<Run, Failure> {
+    let scenario = values::scenario(&arguments.file, table, settings)?;
+    let setup = setup(&scenario, arguments.policy())?;
+    Ok(Run {
+        settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())).collect(),
+        modes: modes(&setup, fidelity)?,
+    })
+}
+
+fn modes(setup: &Setup, fidelity: Fidelity) -> Result<BTreeMap<&'static str, ModeRun>, Failure> {
+    let mut runs = Vec::new();
+    for mode in Mode::ALL {
+        runs.push(whatif::run(setup, mode, fidelity).map_err(Failure::failed)?);
+    }
+    let fast = runs.iter().find(|run| run.mode == Mode::StaticFast);
+    let (time, cost) = fast.map_or((0.0, 0.0), |fast| (fast.completion().as_secs_f64(), fast.cost.agbs));
+    let ratio = |value: f64, of: f64| if of > 0.0 { value / of } else { 0.0 };
+    let of = |run: &whatif::Outcome| ModeRun {
+        completion_s: run.completion().as_secs_f64(),
+        overhead_ratio: ratio(run.completion().as_secs_f64(), time),
+        cost_agbs: run.cost.agbs,
+        cost_ratio: ratio(run.cost.agbs, cost),
+        cost_usd: run.cost.usd,
+        boosts: run.boosts.len(),
+        largest_cache_gib: run.boosts.iter().map(|boost| boost.size.as_gib()).fold(0.0, f64::max),
+    };
+    Ok(runs.iter().map(|run| (run.mode.key(), of(run))).collect())
+}
+
+/// A value without the quotes that TOML would write.
+struct Plain<'a>(&'a Value);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::String(text) => f.write_str(text),
+            other => other.fmt(f),
+        }
+    }
+}
+
+fn header(arguments: &Arguments) -> Vec<String> {
+    let keys = arguments.sweep.iter().map(|sweep| sweep.key.clone());
+    let of_modes = Mode::ALL
+        .iter()
+        .flat_map(|mode| ["completion_s", "cost_agbs", "cost_usd"].map(|field| format!("{}_{field}", mode.key())));
+    let elastic = ["elastic_overhead_ratio", "elastic_cost_ratio", "elastic_boosts", "elastic_largest_cache_gib"];
+    keys.chain(of_modes).chain(elastic.map(str::to_owned)).collect()
+}
+
+fn record(arguments: &Arguments, run: &Run) -> Vec<String> {
+    let keys = arguments.sweep.iter().filter_map(|sweep| run.settings.get(&sweep.key));
+    let of_modes = Mode::ALL.iter().filter_map(|mode| run.modes.get(mode.key())).flat_map(|found| {
+        let usd = found.cost_usd.map_or_else(String::new, |usd| usd.to_string());
+        [found.completion_s.to_string(), found.cost_agbs.to_string(), usd]
+    });
+    let elastic = run.modes.get(Mode::Elastic.key()).map(|found| {
+        [
+            found.overhead_ratio.to_string(),
+            found.cost_ratio.to_string(),
+            found.boosts.to_string(),
+            found.largest_cache_gib.to_string(),
+        ]
+    });
+    let keys = keys.map(|value| Plain(value).to_string());
+    keys.chain(of_modes).chain(elastic.into_iter().flatten()).collect()
+}
+
+fn answer(arguments: &Arguments, runs: &[Run], fidelity: Fidelity) -> Result<(), Failure> {
+    if let Some(path) = &arguments.csv {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        let written = writer
+            .write_record(header(arguments))
+            .and_then(|()| runs.iter().try_for_each(|run| writer.write_record(record(arguments, run))));
+        written.doing(|| "cannot make the table".to_owned())?;
+        let bytes = writer.into_inner().doing(|| "cannot make the table".to_owned())?;
+        output::write_whole(path, &String::from_utf8_lossy(&bytes))?;
+    }
+    let model = match fidelity {
+        Fidelity::Block => "block",
+        Fidelity::Fluid => "fluid",
+    };
+    let document = Answer { model, sweep: runs };
+    if let Some(directory) = &arguments.out {
+        let text = serde_json::to_string_pretty(&document).doing(|| "cannot write the report as JSON".to_owned())?;
+        page::write_pair(directory, &html(arguments, runs)?, &text)?;
+    }
+    if arguments.json {
+        return output::print_json(&document);
+    }
+    output::print(&table(arguments, runs))
+}
+
+const COLUMNS: [&str; 6] = ["completion", "vs fast", "AGBs", "vs fast", "boosts", "largest cache"];
+
+fn rows(arguments: &Arguments, runs: &[Run]) -> Vec<Vec<String>> {
+    let cells = |run: &Run| {
+        let keys = arguments.sweep.iter().filter_map(|sweep| run.settings.get(&sweep.key));
+        let mut cells: Vec<String> = keys.map(|value| Plain(value).to_string()).collect();
+        if let Some(found) = run.modes.get(Mode::Elastic.key()) {
+            cells.extend([
+                format!("{:.1} s", found.completion_s),
+                format!("{:+.1} %", (found.overhead_ratio - 1.0) * 100.0),
+                chart::thousands(found.cost_agbs),
+                format!("× {:.3}", found.cost_ratio),
+                found.boosts.to_string(),
+                format!("{} GiB", found.largest_cache_gib),
+            ]);
+        }
+        cells
+    };
+    runs.iter().map(cells).collect()
+}
+
+fn columns(arguments: &Arguments) -> Vec<&str> {
+    arguments.sweep.iter().map(|sweep| sweep.key.as_str()).chain(COLUMNS).collect()
+}
+
+fn table(arguments: &Arguments, runs: &[Run]) -> String {
+    let mut table = output::table(&columns(arguments));
+    for row in rows(arguments, runs) {
+        table.add_row(row);
+    }
+    format!("The elastic mode, {} runs:\n{table}", runs.len())
+}
+
+/// A page with the table, and curves if one key is swept over numbers.
+fn html(arguments: &Arguments, runs: &[Run]) -> Result<String, Failure> {
+    let mut pictures = String::new();
+    if let [sweep] = arguments.sweep.as_slice()
+        && let Some(numbers) = sweep.values.iter().map(first_number).collect::<Option<Vec<f64>>>()
+    {
+        let curve = |mode: Mode, value: fn(&ModeRun) -> f64| Curve {
+            name: mode.name(),
+            colour: chart::mode_colour(super::answer::mode(mode)),
+            points: numbers
+                .iter()
+                .zip(runs)
+                .filter_map(|(x, run)| Some((*x, value(run.modes.get(mode.key())?))))
+                .collect(),
+        };
+        for (title, unit, value) in [
+            ("Completion time", "s", (|run: &ModeRun| run.completion_s) as fn(&ModeRun) -> f64),
+            ("Cost of one VM", "AGBs", |run: &ModeRun| run.cost_agbs),
+        ] {
+            let curves = Mode::ALL.map(|mode| curve(mode, value));
+            pictures += &format!("<h2>{title}</h2>{}", page::curves(title, &sweep.key, unit, &curves)?);
+        }
+    }
+    let lead = format!("{} runs of {}.", runs.len(), arguments.file.display());
+    let table = page::html_table(&columns(arguments), &rows(arguments, runs));
+    Ok(page::frame("surgetank sweep", &lead, &format!("{pictures}<h2>The elastic mode</h2>{table}")))
+}
+
+fn first_number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        Value::String(text) => number_and_unit(text).ok().map(|(number, _)| number),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_sweeps_make_a_grid() {
+        let sweeps: Vec<Sweep> = ["a=1..3", "b.c=4,5"].map(|text| text.parse().unwrap()).to_vec();
+        let grid = grid(&sweeps, &[]).unwrap();
+        assert_eq!(grid.len(), 6);
+        assert_eq!(grid[5], [("a", &Value::Integer(3)), ("b.c", &Value::Integer(5))]);
+        let mut table = Table::new();
+        for (key, value) in &grid[5] {
+            values::set(&mut table, key, value).unwrap();
+        }
+        assert_eq!(toml::to_string(&table).unwrap(), "a = 3\n\n[b]\nc = 5\n");
+        assert!(values::set(&mut table, "a.b", &Value::Integer(1)).is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! `surgetank simulate`: its answers, its sweeps, and what it says to mistakes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SCENARIO: &str = r#"
+[app]
+vms = 4
+compute = "600 s"
+checkpoints = 2
+checkpoint_size = "2 GiB"
+initial_dump = "1 GiB"
+
+[backing]
+size = "20 GiB"
+bandwidth = "33 MiB/s"
+
+[caching]
+bandwidth = "128 MiB/s"
+
+[policy]
+name = "adaptive"
+
+[provider]
+create_s = 2
+attach_s = 2
+"#;
+
+fn simulate(file: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_surgetank")).arg("simulate").arg(file).args(flags).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn scenario(directory: &Path, text: &str) -> std::path::PathBuf {
+    let file = directory.join("scenario.toml");
+    fs::write(&file, text).unwrap();
+    file
+}
+
+#[test]
+fn the_answer_has_the_demos_shape_and_the_arithmetic_is_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), SCENARIO);
+    let out = directory.path().join("out");
+    let found = json(&simulate(&file, &["--json", "--out", &out.display().to_string()]));
+    let of = |mode: &str, field: &str| found["modes"][mode][field].as_f64().unwrap();
+    for (mode, mib_s) in [("static_slow", 33.0), ("static_fast", 128.0)] {
+        let expected = 600.0 + 4096.0 / mib_s;
+        assert!((of(mode, "completion_s") / expected - 1.0).abs() < 0.001, "{mode}");
+        let wall = expected + 1024.0 / mib_s;
+        assert!((of(mode, "cost_agbs") / (20.0 * mib_s * wall) - 1.0).abs() < 0.001, "{mode}");
+        assert!((of(mode, "write_mib_s") / mib_s - 1.0).abs() < 0.01, "{mode}");
+    }
+    assert!(of("elastic", "completion_s") < of("static_slow", "completion_s"));
+    assert!(!found["modes"]["elastic"]["boosts"].as_array().unwrap().is_empty());
+    assert!(found["modes"]["elastic"]["boosts"][0]["attach_s"].as_f64().unwrap() > 3.9);
+    assert_eq!(found["verified"], Value::Null);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("elastic") && !page.contains("NaN"));
+    let kept: Value = serde_json::from_str(&fs::read_to_string(out.join("report.json")).unwrap()).unwrap();
+    assert!(kept["modes"]["elastic"]["activity"].as_array().unwrap().len() > 100);
+}
+
+#[test]
+fn a_sweep_answers_for_each_value_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), SCENARIO);
+    let csv = directory.path().join("sweep.csv");
+    let flags = ["--sweep", "caching.checkpoint_cache=1..4GiB", "--sweep", "policy.name=paper,adaptive", "--json"];
+    let found = json(&simulate(&file, &[&flags[..], &["--csv", &csv.display().to_string()]].concat()));
+    let runs = found["sweep"].as_array().unwrap();
+    assert_eq!(runs.len(), 8);
+    assert_eq!(runs[7]["settings"]["caching.checkpoint_cache"], "4 GiB");
+    let completion = |run: &Value| run["modes"]["elastic"]["completion_s"].as_f64().unwrap();
+    // The papers' controller; ours may not pre-attach a large cache.
+    let times: Vec<f64> = runs.iter().step_by(2).map(completion).collect();
+    assert!(times.windows(2).all(|pair| pair[1] <= pair[0] + 1e-6), "a larger cache is never slower: {times:?}");
+    let table = fs::read_to_string(csv).unwrap();
+    assert_eq!(table.lines().count(), 9);
+    assert!(table.starts_with("caching.checkpoint_cache,policy.name,static_slow_completion_s"));
+}
+
+#[test]
+fn a_trace_is_replayed() {
+    let directory = tempfile::tempdir().unwrap();
+    // MSR: time in 100 ns, host, disk, type, offset, size, latency. A burst of 1 GiB in a second, and one 5 min later.
+    let mut trace = String::new();
+    for burst in [0u64, 300] {
+        for number in 0..1024u64 {
+            let time = 128_166_372_000_000_000 + burst * 10_000_000 + number * 9_000;
+            trace += &format!("{time},host,0,Write,{},1048576,1000\n", number << 20);
+        }
+    }
+    fs::write(directory.path().join("trace.csv"), trace).unwrap();
+    let app = SCENARIO.find("[backing]").unwrap();
+    let text = format!("trace = \"trace.csv\"\n{}", &SCENARIO[app..]);
+    let file = scenario(directory.path(), &text);
+    let found = json(&simulate(&file, &["--json"]));
+    let completion = |mode: &str| found["modes"][mode]["completion_s"].as_f64().unwrap();
+    assert!((completion("static_slow") - (300.0 + 1024.0 / 33.0)).abs() < 1.5, "{found}");
+    assert!((completion("static_fast") - (300.0 + 1024.0 / 128.0)).abs() < 1.5, "{found}");
+    assert!(completion("elastic") < completion("static_slow"), "{found}");
+}
+
+#[test]
+fn mistakes_get_one_sentence_and_leave_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let good = scenario(directory.path(), SCENARIO);
+    let wrong = directory.path().join("wrong.toml");
+    fs::write(&wrong, SCENARIO.replace("\"33 MiB/s\"", "33")).unwrap();
+    let empty = directory.path().join("empty.csv");
+    fs::write(&empty, "").unwrap();
+    let no_bytes = directory.path().join("trace.toml");
+    let app = SCENARIO.find("[backing]").unwrap();
+    fs::write(&no_bytes, format!("trace = \"empty.csv\"\n{}", &SCENARIO[app..])).unwrap();
+    let out = directory.path().join("out");
+    let out_text = out.display().to_string();
+    let cases: [(&Path, &[&str], &str); 8] = [
+        (&directory.path().join("missing.toml"), &[], "missing.toml"),
+        (&wrong, &[], "wrong.toml:11:"),
+        (&no_bytes, &[], "empty.csv"),
+        (&good, &["--sweep", "caching.checkpoint_cache=2..64GiB"], "with caching.checkpoint_cache"),
+        (&good, &["--sweep", "caching.chekpoint_cache=2..4GiB"], "chekpoint_cache"),
+        (&good, &["--sweep", "app=1..2"], "app"),
+        (&good, &["--sweep", "app.vms=1..99999999"], "steps"),
+        (&good, &["--set", "policy.sampling=0 s"], "sampling"),
+    ];
+    for (file, flags, expected) in cases {
+        let output = simulate(file, &[flags, &["--out", &out_text]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{flags:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        assert!(output.stdout.is_empty() && !out.exists(), "{flags:?}");
+    }
+}
