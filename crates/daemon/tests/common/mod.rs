@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+pub mod block;
 pub mod child;
 pub mod mounted;
 pub mod rounds;

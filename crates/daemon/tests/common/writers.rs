@@ -21,6 +21,42 @@ const STRIPE: u64 = 131;
 #[derive(Debug)]
 pub struct Died;
 
+/// What a writer asks of a device, wherever it is.
+pub trait Requests {
+    fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>>;
+    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
+    fn write_fua(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
+    fn flush(&mut self) -> io::Result<()>;
+    fn trim(&mut self, offset: u64, length: u32) -> io::Result<()>;
+    fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()>;
+}
+
+impl Requests for Nbd {
+    fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        Self::read(self, offset, length)
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        Self::write(self, offset, data)
+    }
+
+    fn write_fua(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        Self::write_fua(self, offset, data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::flush(self)
+    }
+
+    fn trim(&mut self, offset: u64, length: u32) -> io::Result<()> {
+        Self::trim(self, offset, length)
+    }
+
+    fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()> {
+        Self::write_zeroes(self, offset, length)
+    }
+}
+
 /// What writers did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -107,10 +143,10 @@ impl Writer {
     }
 
     /// Reads everything that is its own.
-    pub fn check(&mut self, nbd: &mut Nbd) -> Result<(), Died> {
+    pub fn check(&mut self, device: &mut impl Requests) -> Result<(), Died> {
         for index in 0..self.stripes.len() {
             let range = self.stripes[index].0.clone();
-            self.read(nbd, index, range)?;
+            self.read(device, index, range)?;
         }
         Ok(())
     }
@@ -142,42 +178,42 @@ impl Writer {
     }
 
     /// One request.
-    pub fn step(&mut self, nbd: &mut Nbd) -> Result<(), Died> {
+    pub fn step(&mut self, device: &mut impl Requests) -> Result<(), Died> {
         let index = self.random.below(self.stripes.len() as u64) as usize;
         let whole = self.stripes[index].0.clone();
         let start = whole.start + self.random.below(whole.end - whole.start);
         let most = if self.random.chance(0.5) { 9 } else { STRIPE };
         let range = start..(start + 1 + self.random.below(most)).min(whole.end);
         match self.random.below(100) {
-            0..4 => self.flush(nbd),
-            4..10 => self.zero(nbd, index, range),
-            10..20 => self.read(nbd, index, range),
-            _ => self.write(nbd, index, range),
+            0..4 => self.flush(device),
+            4..10 => self.zero(device, index, range),
+            10..20 => self.read(device, index, range),
+            _ => self.write(device, index, range),
         }
     }
 
-    fn flush(&mut self, nbd: &mut Nbd) -> Result<(), Died> {
-        nbd.flush().map_err(|error| died(&error, "flush"))?;
+    fn flush(&mut self, device: &mut impl Requests) -> Result<(), Died> {
+        device.flush().map_err(|error| died(&error, "flush"))?;
         self.counts.flushes += 1;
         Ok(())
     }
 
-    fn write(&mut self, nbd: &mut Nbd, index: usize, range: Range<u64>) -> Result<(), Died> {
+    fn write(&mut self, device: &mut impl Requests, index: usize, range: Range<u64>) -> Result<(), Died> {
         self.last_stamp += 1;
         let stamp = self.last_stamp;
         let data: Vec<u8> = range.clone().flat_map(|sector| content(sector, stamp)).collect();
         let forced = self.random.chance(0.05);
         self.change(index, range.clone(), stamp, |offset, _| {
-            if forced { nbd.write_fua(offset, &data) } else { nbd.write(offset, &data) }
+            if forced { device.write_fua(offset, &data) } else { device.write(offset, &data) }
         })?;
         self.counts.writes += 1;
         Ok(())
     }
 
-    fn zero(&mut self, nbd: &mut Nbd, index: usize, range: Range<u64>) -> Result<(), Died> {
+    fn zero(&mut self, device: &mut impl Requests, index: usize, range: Range<u64>) -> Result<(), Died> {
         let discard = self.random.chance(0.5);
         self.change(index, range, 0, |offset, length| {
-            if discard { nbd.trim(offset, length) } else { nbd.write_zeroes(offset, length) }
+            if discard { device.trim(offset, length) } else { device.write_zeroes(offset, length) }
         })?;
         self.counts.zeroed += 1;
         Ok(())
@@ -202,9 +238,9 @@ impl Writer {
         Ok(())
     }
 
-    fn read(&mut self, nbd: &mut Nbd, index: usize, range: Range<u64>) -> Result<(), Died> {
+    fn read(&mut self, device: &mut impl Requests, index: usize, range: Range<u64>) -> Result<(), Died> {
         let length = (range.end - range.start) as usize * SECTOR;
-        let bytes = nbd.read(range.start * SECTOR as u64, length).map_err(|error| died(&error, "read"))?;
+        let bytes = device.read(range.start * SECTOR as u64, length).map_err(|error| died(&error, "read"))?;
         self.counts.reads += 1;
         self.compare(index, range, &bytes);
         Ok(())

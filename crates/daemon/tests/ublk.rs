@@ -1,0 +1,329 @@
+//! The ublk export in a guest, whose kernel has the driver: this very program runs there, at its ignored tests.
+//!
+//! A device of ublk outlives its daemon. So in these tests no request ever fails and no file system is ever unmounted,
+//! however often the daemon is killed or replaced under it.
+
+#![expect(clippy::print_stderr, reason = "the counts are what the tests are for")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use common::block::Block;
+use common::child::{self, Running};
+use common::mounted::{self, Mounted};
+use common::rounds::{self, Histogram, Seen};
+use common::writers::{Counts, Writer};
+use common::{Machine, eventually, pattern};
+use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
+use surgetank_daemon::Request;
+use surgetank_model::Bytes;
+use surgetank_model::random::Random;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs one of the ignored tests in a guest, on an ext4 of its own.
+fn in_a_guest(test: &str) {
+    let lab = match Lab::open() {
+        Ok(lab) => lab,
+        Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
+    };
+    let program = std::env::current_exe().unwrap();
+    let pass = |name: &str| std::env::var(name).map_or(String::new(), |value| format!("export {name}={value}\n"));
+    let script = format!(
+        "set -e\n{}mkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
+         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
+        pass("SURGETANK_KILLS"),
+        program.display()
+    );
+    let plan = Plan { memory: Bytes::from_mib(1024), timeout: Duration::from_secs(3600), ..Plan::new("ublk", script) };
+    let plan = plan.disk(Disk::new("disk", Bytes::from_mib(512)));
+    let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();
+    let outcome = guest.wait(&Interrupt::default()).unwrap();
+    eprintln!("{}", guest.stderr());
+    assert!(outcome.passed(), "{}\n{}", outcome.describe(), guest.stdout());
+}
+
+#[test]
+fn a_ublk_device_is_what_it_says() {
+    in_a_guest("guest_geometry_contents_and_size");
+}
+
+#[test]
+fn kills_are_hidden_from_who_uses_a_ublk_device() {
+    in_a_guest("guest_kills_under_writers");
+}
+
+#[test]
+fn a_mounted_file_system_outlives_kills_and_restarts_under_load() {
+    in_a_guest("guest_kills_and_restarts_under_a_file_system");
+}
+
+/// A machine whose device is exported over ublk, through boosts that take long enough to be hit.
+fn machine(bytes: u64, cache: &str) -> (Machine, PathBuf) {
+    let machine = Machine::new();
+    let backing = machine.backing("backing", bytes);
+    rounds::configure(&machine, &backing, "adaptive", cache, "ublk");
+    (machine, backing)
+}
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    child::serve_if_asked();
+}
+
+fn start(machine: &Machine) -> Running {
+    let mut running = Running::start(machine, None);
+    assert!(!running.dead(), "the daemon does not start: {}", machine.log());
+    running
+}
+
+/// The block device, once it is there.
+fn device(running: &Running) -> PathBuf {
+    let mut found = PathBuf::new();
+    eventually("the device is served", || {
+        found = mounted::device(running);
+        found.starts_with("/dev/")
+    });
+    found
+}
+
+fn setting(device: &Path, name: &str) -> String {
+    let name = format!("/sys/block/{}/{name}", device.file_name().unwrap().to_str().unwrap());
+    std::fs::read_to_string(&name).unwrap_or_else(|error| panic!("{name}: {error}")).trim().to_owned()
+}
+
+fn devices() -> usize {
+    std::fs::read_dir("/sys/class/ublk-char").map_or(0, Iterator::count)
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_geometry_contents_and_size() {
+    let (machine, backing) = machine(64 * MIB, "16 MiB");
+    let running = start(&machine);
+    let served = device(&running);
+    let expected = [
+        ("size", "131072"),
+        ("queue/logical_block_size", "512"),
+        ("queue/physical_block_size", "4096"),
+        ("queue/minimum_io_size", "4096"),
+        ("queue/discard_granularity", "4096"),
+        ("queue/write_cache", "write back"),
+        ("queue/fua", "1"),
+        ("ro", "0"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(setting(&served, name), value, "{name}");
+    }
+    assert!(setting(&served, "queue/write_zeroes_max_bytes").parse::<u64>().unwrap() >= MIB);
+    assert_eq!(std::fs::read_link(machine.path("run/data")).unwrap(), served);
+
+    // Reads, writes, FUA, flushes, discards and zeroes of any number of sectors, against a model of every sector.
+    let mut writers = Writer::several(2, 64 * MIB, 5);
+    let mut block = Block::open(&served).unwrap();
+    running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
+    for writer in &mut writers {
+        (0..400).for_each(|_| writer.step(&mut block).unwrap());
+    }
+    writers.iter_mut().for_each(|writer| writer.check(&mut block).unwrap());
+    let file = format!("--filename={}", served.display());
+    let verified = [
+        "--name=v",
+        &file,
+        "--rw=randwrite",
+        "--bsrange=512-192k",
+        "--blockalign=512",
+        "--direct=1",
+        "--ioengine=libaio",
+        "--iodepth=16",
+        "--size=16M",
+        "--verify=crc32c",
+        "--verify_backlog=32",
+        "--verify_fatal=1",
+    ];
+    mounted::must("fio", &verified);
+
+    // Growing: the kernel of the guest cannot do it under a user, and says so; the next start does.
+    std::fs::OpenOptions::new().write(true).open(&backing).unwrap().set_len(80 * MIB).unwrap();
+    rounds::gives_everything_back(&machine, &running);
+    let grown = running.client.ask(&Request::Resize { device: "data".into() });
+    if let Err(error) = &grown {
+        assert!(error.to_string().contains("Linux 6.16 can"), "{error}");
+        assert_eq!(setting(&served, "size"), "131072");
+    }
+    drop(block);
+    running.stop();
+    assert_eq!(devices(), 0, "a stop leaves nothing behind");
+    let running = start(&machine);
+    assert_eq!(setting(&device(&running), "size"), (80 * MIB / 512).to_string());
+    running.stop();
+    eprintln!("geometry, contents and size: as they should be");
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_kills_under_writers() {
+    let (machine, backing) = machine(16 * MIB, "24 MiB");
+    // Somebody else's device, which nothing of this may touch.
+    let (other, _) = self::machine(MIB, "16 MiB");
+    let stranger = start(&other);
+    let strange = device(&stranger);
+    let mut running = start(&machine);
+    let served = device(&running);
+    let mut writers = Writer::several(3, 16 * MIB, 41);
+    let (mut moments, mut random, over) = (Histogram::default(), Random::from_seed(41), AtomicBool::new(false));
+    let (kills, began) = (rounds::kills(5), Instant::now());
+    std::thread::scope(|scope| {
+        for writer in &mut writers {
+            let (served, over) = (&served, &over);
+            scope.spawn(move || {
+                let mut block = Block::open(served).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    writer.step(&mut block).unwrap();
+                }
+            });
+        }
+        let _over = Ends(&over);
+        for number in 0..kills {
+            moments.add(rounds::kill_at(&machine, &running, &Seen::default(), &mut random, rounds::aim(number)));
+            assert!(running.was_killed(), "{}", machine.log());
+            running = start(&machine);
+            assert_eq!(device(&running), served, "the same device: {}", machine.log());
+        }
+    });
+    let (mut block, mut counts) = (Block::open(&served).unwrap(), Counts::default());
+    for writer in &mut writers {
+        writer.check(&mut block).unwrap();
+        counts.add(&writer.counts);
+    }
+    drop(block);
+    rounds::gives_everything_back(&machine, &running);
+    running.stop();
+    writers.iter_mut().for_each(|writer| writer.check_file(&backing));
+    assert_eq!((device(&stranger), devices()), (strange, 1));
+    stranger.stop();
+    assert_eq!(devices(), 0);
+    eprintln!(
+        "ublk: {kills}/{kills} kills hidden in {:.0?}; at the kill: {moments}; {} writes, {} MiB checked",
+        began.elapsed(),
+        counts.writes,
+        counts.checked_bytes >> 20
+    );
+}
+
+/// Tells when it is dropped that it is over, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// What works on a file system until it is over: fio, which verifies what it wrote, and files through the page cache,
+/// with more pages dirty at once than the device has requests.
+fn load<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    mount: &'scope Path,
+    over: &'scope AtomicBool,
+    rounds: &'scope [AtomicU64; 2],
+) -> [ScopedJoinHandle<'scope, ()>; 2] {
+    let directory = format!("--directory={}", mount.display());
+    let verified = scope.spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            mounted::must(
+                "fio",
+                &[
+                    "--name=v",
+                    &directory,
+                    "--rw=randwrite",
+                    "--bsrange=4k-64k",
+                    "--direct=1",
+                    "--ioengine=libaio",
+                    "--iodepth=16",
+                    "--size=6M",
+                    "--verify=crc32c",
+                    "--verify_backlog=64",
+                    "--verify_fatal=1",
+                    "--randrepeat=0",
+                    "--fallocate=none",
+                ],
+            );
+            rounds[0].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let cached = scope.spawn(move || {
+        while !over.load(Ordering::Relaxed) {
+            let version = rounds[1].fetch_add(1, Ordering::Relaxed);
+            let path = mount.join((version % 2).to_string());
+            let bytes = pattern(version, 1, 12 << 20);
+            std::fs::write(&path, &bytes).unwrap();
+            let file = File::open(&path).unwrap();
+            file.sync_all().unwrap();
+            // What is clean may go, so that it is read back from the device.
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            let mut found = Vec::new();
+            (&file).read_to_end(&mut found).unwrap();
+            assert!(found == bytes, "version {version} reads differently");
+        }
+    });
+    [verified, cached]
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_kills_and_restarts_under_a_file_system() {
+    let (machine, backing) = machine(96 * MIB, "32 MiB");
+    mounted::must("mkfs.ext4", &["-q", "-b", "4096", backing.to_str().unwrap()]);
+    let running = start(&machine);
+    let (served, mount) = (device(&running), machine.path("mnt"));
+    let file_system = Mounted::mount(&served, &mount);
+    let (mut moments, mut random, over) = (Histogram::default(), Random::from_seed(43), AtomicBool::new(false));
+    let (kills, rounds_done, began) = (rounds::kills(4), [AtomicU64::new(0), AtomicU64::new(0)], Instant::now());
+    let restarts = kills.div_ceil(4);
+    let running = std::thread::scope(|scope| {
+        let mut running = running;
+        let threads = load(scope, &mount, &over, &rounds_done);
+        let _over = Ends(&over);
+        for number in 0..kills {
+            moments.add(rounds::kill_at(&machine, &running, &Seen::default(), &mut random, rounds::aim(number)));
+            assert!(running.was_killed(), "{}", machine.log());
+            running = start(&machine);
+            assert_eq!(device(&running), served, "the same device: {}", machine.log());
+        }
+        // A stop, as for an upgrade, leaves a device that is in use to the next daemon.
+        for _ in 0..restarts {
+            running.stop();
+            running = start(&machine);
+            assert_eq!(device(&running), served, "the same device: {}", machine.log());
+        }
+        // Both have done something since.
+        let before: Vec<u64> = rounds_done.iter().map(|done| done.load(Ordering::Relaxed)).collect();
+        eventually("the load goes on", || {
+            threads.iter().any(ScopedJoinHandle::is_finished)
+                || rounds_done.iter().zip(&before).all(|(done, before)| done.load(Ordering::Relaxed) > *before)
+        });
+        running
+    });
+    file_system.unmount();
+    mounted::check_ext4(&served);
+    rounds::gives_everything_back(&machine, &running);
+    running.stop();
+    assert_eq!(devices(), 0);
+    mounted::check_ext4(&backing);
+    let done = rounds_done.map(AtomicU64::into_inner);
+    eprintln!(
+        "ublk, ext4: {kills} kills, {restarts} restarts hidden in {:.0?}; at the kill: {moments}; \
+         {} runs of fio verified, {} files",
+        began.elapsed(),
+        done[0],
+        done[1]
+    );
+}
