@@ -15,6 +15,7 @@ mod provider;
 mod recovery;
 pub mod seeds;
 mod text;
+mod traces;
 
 /// A target: it panics if something is wrong.
 pub type Target = fn(&[u8]);
@@ -31,6 +32,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("state", text::state),
     ("units", text::units),
     ("provider", provider::provider),
+    ("traces", traces::traces),
+    ("packed", traces::packed),
 ];
 
 /// Runs the target of this name. For the fuzzers' entry points.

@@ -42,6 +42,8 @@ pub fn of(target: &str) -> Vec<Seed> {
             seeds
         }
         "provider" => provider(),
+        "traces" => traces(),
+        "packed" => PACKED.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect(),
         _ => Vec::new(),
     }
 }
@@ -60,6 +62,47 @@ const UNITS: &[&str] = &[
     "30 s\n1.5 h\n250 us\n10 µs\n2 d",
     "-1 GiB\n1..2 s\n18446744073709551615 B\n999999999999999999999999 B\n.5 s\n٣ B",
 ];
+
+/// "1 2 3", twice, in each compression; and as it is.
+const PACKED: &[(&str, &[u8])] = &[
+    ("raw", b"1 2 3\n1 2 3\n"),
+    ("gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x33\x54\x30\x52\x30\xe6\x32\x04\x93\x00\x4d\xe9\x36\x4b\x0c\x00\x00\x00"),
+    ("xz", b"\xfd\x37\x7a\x58\x5a\x00\x00\x04\xe6\xd6\xb4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2f\xe5\xa3\x01\x00\x0b\x31\x20\x32\x20\x33\x0a\x31\x20\x32\x20\x33\x0a\x00\xb5\xb4\xd4\x68\x11\x64\xff\x54\x00\x01\x24\x0c\xa6\x18\xd8\xd8\x1f\xb6\xf3\x7d\x01\x00\x00\x00\x00\x04\x59\x5a"),
+    ("zstd", b"\x28\xb5\x2f\xfd\x04\x58\x61\x00\x00\x31\x20\x32\x20\x33\x0a\x31\x20\x32\x20\x33\x0a\xe5\x91\x01\x96"),
+];
+
+/// A format's number, strict or not, a piece's length; then the trace.
+fn traces() -> Vec<Seed> {
+    let msr = "128166372003061629,hm,1,Read,383496192,32768,1\n128166372016382155,hm,0,Write,2822144,4096,3\n";
+    let csv = "time_s,op,offset_bytes,length_bytes,disk\n0.5,W,4096,512,a\n0.7,FF,0,0,b\n1,R,0,512,b\n";
+    let fio = "fio version 2 iolog\n/d add\n/d open\n/d read 0 4096\n/d wait 250 0\n/d write 8192 512\n/d close\n";
+    let blkparse =
+        "  8,0 3 1 0.000001829 697 Q W 223490 + 8 [x]\n  8,0 1 2 0.5 0 C R 8 + 1 [0]\nCPU0 (8,0):\n Reads: 1\n";
+    let records = |head: &[u8], size: usize| {
+        let mut bytes: Vec<u8> = (0..3 * size as u8).collect();
+        bytes.chunks_mut(size).for_each(|record| record[..head.len()].copy_from_slice(head));
+        bytes
+    };
+    let old = [1, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 0x2a, 0, 0, 1, 9, 0, 0, 0, 0, 0, 0, 0];
+    let new = [0x28, 0, 0, 2, 1, 0, 0, 0, 0, 2, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+    let bodies: [(u8, Vec<u8>); 10] = [
+        (0, b"1 2 3\n# no\n* no\n2 x 99999999999999999999\n".to_vec()),
+        (0, b"a b c\na 7\n".to_vec()),
+        (1, msr.into()),
+        (2, csv.into()),
+        (3, records(&old, 32)),
+        (3, records(&new, 40)),
+        (4, records(&[7, 0, 0, 0], 24)),
+        (5, fio.into()),
+        (6, blkparse.into()),
+        (7, b"1 1 0 0\n7 3 0 1\n".to_vec()),
+    ];
+    let seed = |(index, (format, body)): (usize, (u8, Vec<u8>))| {
+        let bytes = [&[format, index as u8 % 2, 7, 0], &body[..]].concat();
+        (format!("trace-{index}"), bytes)
+    };
+    bodies.into_iter().enumerate().map(seed).collect()
+}
 
 fn configurations() -> Vec<Seed> {
     let small = "[device.data]\nbacking = \"/dev/vdb\"\n";

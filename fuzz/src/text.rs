@@ -1,24 +1,60 @@
 //! What people and other processes write to us as text: configuration, control requests, state files, quantities.
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use surgetank_daemon::control::{Request, converse};
 use surgetank_daemon::journal::State;
 use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
 use surgetank_daemon::{Config, StatusReport};
 use surgetank_model::catalog::Catalog;
+use surgetank_model::toml_error::{ConfigError, Source};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops};
+use surgetank_planner::points::Points;
+use surgetank_planner::predict::Predictor;
+use surgetank_planner::scenario::Scenario;
 
-/// The daemon's configuration file.
+/// The daemon's configuration file; and the planner's files, which are TOML too.
 pub fn config(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
+    planner(&text);
     match Config::from_text(Path::new("file.toml"), &text) {
         Ok(config) => assert!(!config.devices.is_empty()),
         Err(error) => {
             let message = error.to_string();
             assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
         }
+    }
+}
+
+/// Scenarios, calibration points, and a catalog laid over the built-in one. What is read is predicted from.
+fn planner(text: &str) {
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+    let source = Source { file: "file.toml".into(), text: text.to_owned() };
+    let one_line = |error: ConfigError| {
+        let message = error.to_string();
+        assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
+    };
+    match Scenario::parse(&source, &CATALOG) {
+        Ok(scenario) => {
+            if let Ok(predictor) = Predictor::new(&scenario) {
+                let found = predictor.predict(scenario.caching.checkpoint_cache.unwrap_or_default());
+                assert!(found.elastic.completion_s.is_finite() && found.elastic.cost_agbs >= 0.0);
+            }
+        }
+        Err(error) => one_line(error),
+    }
+    match Points::parse(&source) {
+        Ok(points) => {
+            let again = Source { file: "file.toml".into(), text: points.to_text() };
+            let again = Points::parse(&again).expect("what is written is read");
+            assert_eq!((again.setting, again.points.len()), (points.setting, points.points.len()));
+        }
+        Err(error) => one_line(error),
+    }
+    if let Err(error) = CATALOG.with_file(&source) {
+        one_line(error);
     }
 }
 

@@ -90,9 +90,31 @@ fn provider() {
 }
 
 #[test]
+fn traces() {
+    replay("traces");
+}
+
+#[test]
+fn packed() {
+    replay("packed");
+}
+
+#[test]
 fn no_target_is_left_out() {
     let names: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
-    let tested =
-        ["superblocks", "table", "segment", "recovery", "nbd", "config", "control", "state", "units", "provider"];
+    let tested = [
+        "superblocks",
+        "table",
+        "segment",
+        "recovery",
+        "nbd",
+        "config",
+        "control",
+        "state",
+        "units",
+        "provider",
+        "traces",
+        "packed",
+    ];
     assert_eq!(names, tested);
 }
