@@ -227,6 +227,12 @@ fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
     let moved_mib = load.size_mib as f64;
     let measured =
         Measured { run_s, moved_mib, written_mib: moved_mib, iops: 1000.0 / run_s, write_us: run_s, busy_s: 1.0 };
-    let found = Found { measured, dirty_mib: moved_mib, drain_s: moved_mib / 33.0, ..Found::default() };
+    let found = Found {
+        export: "kernel".to_owned(),
+        measured,
+        dirty_mib: moved_mib,
+        drain_s: moved_mib / 33.0,
+        ..Found::default()
+    };
     Sample { peer, load, round: 0, outcome: Ok(found) }
 }
