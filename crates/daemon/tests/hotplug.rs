@@ -127,17 +127,20 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
     let mut guest = plan.disk(Disk::new("backing", Bytes::from_mib(64))).boot(&lab, &Interrupt::default()).unwrap();
     let mut random = Random::from_seed(7);
     let mut kills = 0;
-    while !guest.has_ended() && !results.join("done").exists() {
+    while !guest.has_ended() && !results.join("cycled").exists() {
         let pause = Instant::now() + Duration::from_millis(4000 + random.below(8000));
-        while Instant::now() < pause && !guest.has_ended() && !results.join("done").exists() {
+        while Instant::now() < pause && !guest.has_ended() && !results.join("cycled").exists() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        if results.join("begun").exists() && !results.join("done").exists() {
+        if results.join("begun").exists() && !results.join("cycled").exists() {
             host.kill();
             std::thread::sleep(Duration::from_millis(random.below(400)));
             host.service = serve(host.directory.path());
             kills += 1;
         }
+    }
+    while !guest.has_ended() && !results.join("done").exists() {
+        std::thread::sleep(Duration::from_millis(20));
     }
     if results.join("done").exists() {
         host.assert_empty();
@@ -226,9 +229,15 @@ fn guest_life_cycles() {
         assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
         eventually("the disk is gone", || disks() == 0);
     }
-    let swept = running.client.gc().unwrap();
-    assert_eq!((swept.deleted.len(), swept.detached.len()), (0, 0), "{swept:?}");
-    eprintln!("{cycles} life cycles, {kills} kills of the daemon");
+    fs::write("/lab/cycled", "").unwrap();
+    // A request that was on its way when the daemon died may have been carried out after the next one had looked.
+    let mut orphans = 0;
+    eventually("a sweep finds nothing", || {
+        let swept = running.client.gc().unwrap();
+        orphans += swept.deleted.len();
+        swept.deleted.is_empty() && swept.detached.is_empty() && swept.warnings.is_empty()
+    });
+    eprintln!("{cycles} life cycles, {kills} kills of the daemon, {orphans} orphans in the last sweeps");
     running.stop();
     fs::write("/lab/done", "").unwrap();
     eventually("the host has looked", || Path::new("/lab/checked").exists());
