@@ -6,6 +6,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use crate::table::Table;
 
@@ -45,7 +46,8 @@ pub struct Lrfu {
     /// Key to place in `blocks`; stale if another key is there.
     table: Table,
     blocks: Vec<Block>,
-    /// Every worth that a place ever had; stale if it is no longer the place's.
+    /// Each place with a worth that it has or had: use only adds to it, so what stands on top with its present worth is
+    /// the least.
     queue: BinaryHeap<Reverse<(Worth, usize)>>,
 }
 
@@ -73,8 +75,11 @@ impl Lrfu {
         let decay = self.lambda * self.now as f64;
         let (slot, at) = self.table.find(key);
         if let Some(at) = at.map(|at| at as usize).filter(|at| self.blocks[*at].key == key) {
-            let value = 1.0 + (self.blocks[at].worth.logarithm - decay).exp2();
-            self.value(at, Worth { logarithm: value.log2() + decay, last_use: self.now });
+            let before = self.blocks[at].worth.logarithm;
+            let value = 1.0 + (before - decay).exp2();
+            // Not less than before, not even by rounding.
+            let logarithm = (value.log2() + decay).max(before);
+            self.blocks[at].worth = Worth { logarithm, last_use: self.now };
             return true;
         }
         let worth = Worth { logarithm: decay, last_use: self.now };
@@ -84,30 +89,24 @@ impl Lrfu {
         } else {
             self.evict()
         };
-        self.blocks[at].key = key;
-        self.value(at, worth);
+        self.blocks[at] = Block { key, worth };
+        self.queue.push(Reverse((worth, at)));
         self.table.put(slot, key, at as u64);
         false
     }
 
-    fn value(&mut self, at: usize, worth: Worth) {
-        self.blocks[at].worth = worth;
-        if self.queue.len() > 4 * self.blocks.len() + 64 {
-            let fresh = self.blocks.iter().enumerate().map(|(at, block)| Reverse((block.worth, at)));
-            self.queue = fresh.collect();
-        } else {
-            self.queue.push(Reverse((worth, at)));
-        }
-    }
-
     /// The place of the block that goes.
     fn evict(&mut self) -> usize {
-        while let Some(Reverse((worth, at))) = self.queue.pop() {
-            if self.blocks[at].worth == worth {
+        while let Some(mut top) = self.queue.peek_mut() {
+            let Reverse((worth, at)) = *top;
+            let present = self.blocks[at].worth;
+            if present == worth {
+                PeekMut::pop(top);
                 return at;
             }
+            *top = Reverse((present, at));
         }
-        // Every block's worth is in the queue, so this is not reached with blocks.
+        // Every block is in the queue, so this is not reached with blocks.
         0
     }
 }

@@ -15,6 +15,8 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 /// A mapped window: a few thousand pages, so that what a window costs does not count.
 const WINDOW: usize = 8 << 20;
 const BUFFER: usize = 1 << 20;
+/// What decoders are fed from.
+const RAW: usize = 64 << 10;
 /// What a decoder may hold: the windows of `zstd --long` and `xz -9e` fit.
 const DICTIONARY_MAX: u64 = 128 << 20;
 
@@ -71,7 +73,7 @@ impl Source {
         }
         let total = metadata.is_file().then_some(metadata.len());
         let progress = Progress { done: Rc::default(), total };
-        let mut raw = BufReader::with_capacity(BUFFER, Counted { file, done: Rc::clone(&progress.done) });
+        let mut raw = BufReader::with_capacity(RAW, Counted { file, done: Rc::clone(&progress.done) });
         let head = raw.fill_buf()?;
         let packing = Packing::of(head)?;
         if packing != Packing::None || head.is_empty() || !metadata.is_file() {
@@ -92,7 +94,7 @@ impl Source {
     /// # Errors
     /// If the first bytes cannot be read, or the compression is unknown here.
     pub fn stream(from: impl Read + 'static) -> io::Result<Self> {
-        let mut raw = BufReader::with_capacity(BUFFER, from);
+        let mut raw = BufReader::with_capacity(RAW, from);
         let packing = Packing::of(raw.fill_buf()?)?;
         Ok(Self::behind_buffer(packing.unpack(raw)))
     }
@@ -116,8 +118,6 @@ impl Source {
                 // it, a trace would count as our memory from end to end.
                 let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, *kept, *at - *kept) };
                 *kept = *at;
-                // Brings the window in with one call instead of a fault for every few pages.
-                let _ = map.advise_range(Advice::PopulateRead, *at, end - *at);
                 Ok((&map[*at..end], end == map.len()))
             }
             Self::Stream { from, buffer, start, end, ended } => {
