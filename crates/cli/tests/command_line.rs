@@ -28,8 +28,8 @@ fn refused(arguments: &[&str], status: i32) -> String {
     said
 }
 
-const COMMANDS: [&str; 10] =
-    ["serve", "status", "boost", "drain", "detach", "resize", "gc", "inspect", "demo", "completions"];
+const COMMANDS: [&str; 11] =
+    ["serve", "status", "boost", "drain", "detach", "resize", "gc", "inspect", "mrc", "demo", "completions"];
 
 #[test]
 fn help_lists_the_commands_and_hides_the_internal_ones() {
