@@ -1,9 +1,10 @@
 //! Carries out the engine's effects on volumes: what is in flight, and what its completion means to the engine.
 
+use smallvec::smallvec;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{BLOCK, Summary};
 use surgetank_cache::{Effect, EffectId, Epoch, IoFailure, Outcome, Slice, Target, format};
-use surgetank_device::volume::Operation;
+use surgetank_device::volume::{Memory, Operation};
 use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Volume, VolumeIo};
 use surgetank_model::Instant;
 
@@ -53,7 +54,7 @@ struct Start {
     operation: Operation,
     offset: u64,
     length: u64,
-    memory: Vec<BufferSlice>,
+    memory: Memory,
     purpose: Purpose,
 }
 
@@ -234,7 +235,7 @@ impl Volumes {
             operation,
             offset,
             length,
-            memory: Vec::new(),
+            memory: Memory::new(),
             purpose: Purpose::Plain,
         };
         let start = match effect {
@@ -245,7 +246,7 @@ impl Volumes {
                     None => Purpose::Plain,
                 };
                 let length = u64::from(into.length);
-                Start { memory: vec![slice], purpose, ..plain(id, target, Operation::Read, offset, length) }
+                Start { memory: smallvec![slice], purpose, ..plain(id, target, Operation::Read, offset, length) }
             }
             Effect::Write { id, target, offset, from, fua } => {
                 let memory = self.gather(id, buffers, &from, 0)?;
@@ -286,8 +287,8 @@ impl Volumes {
     }
 
     /// Handles on a gather list, with room for `before` handles in front.
-    fn gather(&mut self, id: EffectId, buffers: &Buffers, from: &Slices, before: usize) -> Option<Vec<BufferSlice>> {
-        let mut memory = Vec::with_capacity(from.len() + before);
+    fn gather(&mut self, id: EffectId, buffers: &Buffers, from: &Slices, before: usize) -> Option<Memory> {
+        let mut memory = Memory::with_capacity(from.len() + before);
         for slice in from {
             memory.push(self.memory(id, buffers, *slice)?);
         }
@@ -334,7 +335,7 @@ fn metadata(id: EffectId, offset: u64, block: &[u8]) -> Start {
         operation: Operation::Write { fua: false },
         offset,
         length: block.len() as u64,
-        memory: vec![block_of(block)],
+        memory: smallvec![block_of(block)],
         purpose: Purpose::Plain,
     }
 }
@@ -349,7 +350,7 @@ fn fetch(id: EffectId, offset: u64, length: u64, purpose: impl FnOnce(BufferSlic
         operation: Operation::Read,
         offset,
         length,
-        memory: vec![area.clone()],
+        memory: smallvec![area.clone()],
         purpose: purpose(area),
     }
 }

@@ -4,6 +4,8 @@
 //! [`Daemon::start`] runs all devices of a [`Config`] in this process; [`Client`] talks to a daemon elsewhere.
 
 pub mod accounting;
+#[cfg(test)]
+mod allocations;
 mod buffers;
 mod clock;
 pub mod config;

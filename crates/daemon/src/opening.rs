@@ -126,7 +126,7 @@ pub fn superblock(description: &VolumeDescription, disks: &Disks, clock: Clock) 
     let mut volume = open_attached(description, disks, options)?.ok_or_else(absent)?;
     let length = 2 * BLOCK as usize;
     let buffer = Buffer::zeroed(length);
-    let memory = vec![buffer.slice(0, length)];
+    let memory = [buffer.slice(0, length)].into_iter().collect();
     let io = VolumeIo { token: 0, operation: Operation::Read, offset: 0, length: length as u64, memory };
     let read = transfer(&mut volume, io, clock);
     read.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;

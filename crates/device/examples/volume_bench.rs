@@ -60,7 +60,10 @@ fn run(volume: &mut dyn Volume, load: Load, duration: Duration, origin: Clock) -
             place = if load.random { place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) } else { place + 1 };
             let offset = (place >> if load.random { 33 } else { 0 }) % places * load.length;
             let memory = vec![buffers[token as usize].slice(0, load.length as usize)];
-            volume.submit(now, VolumeIo { token, operation: load.operation, offset, length: load.length, memory });
+            volume.submit(
+                now,
+                VolumeIo { token, operation: load.operation, offset, length: load.length, memory: memory.into() },
+            );
         }
         volume.poll(now, &mut completions);
         if completions.is_empty() {
@@ -97,7 +100,7 @@ fn fill(volume: &mut dyn Volume) {
     let (buffer, mut completions) = (Buffer::zeroed(1 << 20), Vec::new());
     for token in 0..volume.size() >> 20 {
         let memory = vec![buffer.slice(0, 1 << 20)];
-        let io = VolumeIo { token, operation: WRITE, offset: token << 20, length: 1 << 20, memory };
+        let io = VolumeIo { token, operation: WRITE, offset: token << 20, length: 1 << 20, memory: memory.into() };
         volume.submit(Instant::ZERO, io);
         while completions.is_empty() {
             volume.poll(Instant::ZERO, &mut completions);

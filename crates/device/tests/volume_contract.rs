@@ -213,7 +213,8 @@ fn a_dropped_volume_waits_for_what_is_in_flight() {
     for token in 0..64 {
         let buffer = Buffer::zeroed(16384);
         let memory = vec![buffer.slice(0, 16384)];
-        let io = VolumeIo { token, operation: Operation::Read, offset: token * 16384, length: 16384, memory };
+        let io =
+            VolumeIo { token, operation: Operation::Read, offset: token * 16384, length: 16384, memory: memory.into() };
         volume.submit(Instant::ZERO, io);
     }
     volume.poll(Instant::ZERO, &mut Vec::new());

@@ -4,6 +4,7 @@ mod volume_common;
 
 use std::time::Duration;
 
+use surgetank_device::volume::Memory;
 use surgetank_device::volume::throttle::{BURST_DEFAULT, Credits, Unit};
 use surgetank_device::{Buffer, MemoryVolume, Operation, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
@@ -31,7 +32,7 @@ fn load(volume: &mut dyn Volume, now: &mut Instant, duration: Duration, depth: u
                 Operation::Read | Operation::Write { .. } => vec![buffer.slice(0, length as usize)],
                 _ => Vec::new(),
             };
-            volume.submit(*now, VolumeIo { token: submitted, operation: op, offset: 0, length, memory });
+            volume.submit(*now, VolumeIo { token: submitted, operation: op, offset: 0, length, memory: memory.into() });
             submitted += 1;
         }
         completions.clear();
@@ -137,7 +138,10 @@ fn a_debt_survives_a_change_of_limits() {
     let buffer = Buffer::zeroed(8 << 20);
     for token in 0..2 {
         let memory = vec![buffer.slice(0, 8 << 20)];
-        volume.submit(now, VolumeIo { token, operation: Operation::Read, offset: 0, length: SIZE, memory });
+        volume.submit(
+            now,
+            VolumeIo { token, operation: Operation::Read, offset: 0, length: SIZE, memory: memory.into() },
+        );
     }
     let deadline = volume.next_deadline().unwrap().as_seconds();
     assert!((7.9..8.0).contains(&deadline), "{deadline}");
@@ -151,10 +155,12 @@ fn a_flush_is_free_and_overtakes_what_waits() {
     let now = Instant::ZERO;
     let mut volume = Throttle::new(memory_volume(), limits(None, Some(1)), now);
     for token in 0..3 {
-        volume
-            .submit(now, VolumeIo { token, operation: Operation::Discard, offset: 0, length: 512, memory: Vec::new() });
+        volume.submit(
+            now,
+            VolumeIo { token, operation: Operation::Discard, offset: 0, length: 512, memory: Memory::new() },
+        );
     }
-    volume.submit(now, VolumeIo { token: 3, operation: Operation::Flush, offset: 0, length: 0, memory: Vec::new() });
+    volume.submit(now, VolumeIo { token: 3, operation: Operation::Flush, offset: 0, length: 0, memory: Memory::new() });
     let mut completions = Vec::new();
     volume.poll(now, &mut completions);
     assert_eq!(completions.iter().map(|completion| completion.token).collect::<Vec<_>>(), [0, 3]);

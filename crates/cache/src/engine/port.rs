@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use surgetank_model::{Instant, Limits, RequestId};
 
 /// Who waits for a flush.
@@ -111,20 +112,24 @@ impl Port {
     /// The flush in flight has ended. Returns who need not wait any more, and whether the caller emits another flush for
     /// those who came later. A flush that failed may have made the volume forget what it covered, and a later one that
     /// succeeds would hide that: nobody waits on.
-    pub fn flushed(&mut self, success: bool) -> (Vec<Waiter>, bool) {
+    pub fn flushed(&mut self, success: bool) -> (SmallVec<[Waiter; 4]>, bool) {
         let covered = self.flushing.take().unwrap_or(0);
         if success {
             self.durable = self.durable.max(covered);
         }
-        let (done, later) =
-            std::mem::take(&mut self.waiters).into_iter().partition(|(needed, _)| *needed <= covered || !success);
-        self.waiters = later;
-        let done: Vec<(u64, Waiter)> = done;
+        let mut done = SmallVec::new();
+        self.waiters.retain(|(needed, waiter)| {
+            let later = *needed > covered && success;
+            if !later {
+                done.push(*waiter);
+            }
+            later
+        });
         let again = !self.waiters.is_empty();
         if again {
             self.flushing = Some(self.completed);
         }
-        (done.into_iter().map(|(_, waiter)| waiter).collect(), again)
+        (done, again)
     }
 
     /// Bytes in flight that keep the volume busy whatever its latency: a tenth of a second's, within bounds.

@@ -12,6 +12,7 @@ pub mod uring;
 
 use std::os::fd::BorrowedFd;
 
+use smallvec::SmallVec;
 use surgetank_model::Instant;
 
 use crate::buffer::BufferSlice;
@@ -43,6 +44,9 @@ pub enum Operation {
     },
 }
 
+/// Ranges of memory in order. Few of them, as most I/Os have, need no allocation.
+pub type Memory = SmallVec<[BufferSlice; 4]>;
+
 /// One I/O. `memory` is gathered or scattered in order; its lengths add up to `length` for reads and writes and it is
 /// empty for the others.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ pub struct VolumeIo {
     /// Bytes; a multiple of the logical block size; 0 for a flush.
     pub length: u64,
     /// Where the bytes are.
-    pub memory: Vec<BufferSlice>,
+    pub memory: Memory,
 }
 
 /// Why an I/O failed.

@@ -95,7 +95,8 @@ pub(super) struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    pub fn new(io: VolumeIo, support: &Support) -> Self {
+    /// An I/O that has not begun. `ranges` is room from an earlier request.
+    pub fn new(io: VolumeIo, support: &Support, ranges: Vec<libc::iovec>) -> Self {
         let step = match io.operation {
             Operation::Read | Operation::Write { .. } => Step::Transfer,
             Operation::Flush => Step::Sync,
@@ -111,7 +112,19 @@ impl Request {
             }
             bounce
         });
-        Self { io, step, done: 0, ranges: Vec::new(), bounce, tries: 0 }
+        Self { io, step, done: 0, ranges, bounce, tries: 0 }
+    }
+
+    /// Takes another I/O after this one has ended: its memory is let go, its room is used again.
+    pub fn renew(&mut self, io: VolumeIo, support: &Support) {
+        let ranges = std::mem::take(&mut self.ranges);
+        *self = Self::new(io, support, ranges);
+    }
+
+    /// Lets the memory of an I/O that has ended go.
+    pub fn let_go(&mut self) {
+        self.bounce = None;
+        self.io.memory.clear();
     }
 
     pub fn token(&self) -> u64 {

@@ -57,6 +57,8 @@ pub struct FileVolume {
     slots: Vec<Option<Box<Request>>>,
     free: Vec<u32>,
     backlog: VecDeque<Box<Request>>,
+    /// Requests that have ended, for new I/Os.
+    spare: Vec<Box<Request>>,
     ended: Vec<Completion>,
     retry_at: Option<Instant>,
 }
@@ -112,6 +114,7 @@ impl FileVolume {
             slots: Vec::new(),
             free: Vec::new(),
             backlog: VecDeque::new(),
+            spare: Vec::new(),
             ended: Vec::new(),
             retry_at: None,
         })
@@ -185,7 +188,13 @@ impl FileVolume {
                     self.backlog.push_front(request);
                     again = true;
                 }
-                Progress::Ended(result) => completions.push(Completion { token: request.token(), result }),
+                Progress::Ended(result) => {
+                    completions.push(Completion { token: request.token(), result });
+                    request.let_go();
+                    if self.spare.len() < self.depth {
+                        self.spare.push(request);
+                    }
+                }
             }
         }
         again
@@ -224,7 +233,14 @@ impl Volume for FileVolume {
         if allowed.is_err() || (io.length == 0 && io.operation != Operation::Flush) {
             return self.ended.push(Completion { token: io.token, result: allowed });
         }
-        self.backlog.push_back(Box::new(Request::new(io, &self.support)));
+        let request = match self.spare.pop() {
+            Some(mut request) => {
+                request.renew(io, &self.support);
+                request
+            }
+            None => Box::new(Request::new(io, &self.support, Vec::new())),
+        };
+        self.backlog.push_back(request);
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {

@@ -46,7 +46,7 @@ impl<'a> Driver<'a> {
         let token = self.token_next;
         self.token_next += 1;
         self.in_flight += 1;
-        self.volume.submit(self.now, VolumeIo { token, operation, offset, length, memory });
+        self.volume.submit(self.now, VolumeIo { token, operation, offset, length, memory: memory.into() });
         token
     }
 
