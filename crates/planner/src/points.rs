@@ -100,13 +100,17 @@ impl Points {
              [backing]\nsize = \"{backing_size}\"\nbandwidth = \"{backing}\"\n\n[caching]\nbandwidth = \"{caching}\"\n"
         );
         for point in &self.points {
+            // Rounded down, so that it stays within what a reader takes for possible.
+            let thousandths = (point.throughput.as_mib_s() * 1000.0).floor();
+            let throughput = match thousandths > 0.0 {
+                true => format!("{:.3} MiB/s", thousandths / 1000.0),
+                false => point.throughput.to_string(),
+            };
+            let (dataset, cache, attached_s) = (point.dataset, point.cache, point.attached.as_secs_f64());
             let _ = write!(
                 text,
-                "\n[[calibration]]\ndataset = \"{}\"\ncache = \"{}\"\nthroughput = \"{:.3} MiB/s\"\nattached = \"{:.3} s\"\n",
-                point.dataset,
-                point.cache,
-                point.throughput.as_mib_s(),
-                point.attached.as_secs_f64()
+                "\n[[calibration]]\ndataset = \"{dataset}\"\ncache = \"{cache}\"\nthroughput = \"{throughput}\"\n\
+                 attached = \"{attached_s:.3} s\"\n"
             );
         }
         text

@@ -134,6 +134,12 @@ impl<'a> Predictor<'a> {
         self.app
     }
 
+    /// Size of the backing volume: no cache is larger.
+    #[must_use]
+    pub fn backing_size(&self) -> Bytes {
+        self.scenario.backing.size
+    }
+
     /// How the fluid model absorbs.
     #[must_use]
     pub fn absorb(&self) -> Absorb {

@@ -165,7 +165,8 @@ fn candidates(predictor: &Predictor<'_>) -> (Vec<Bytes>, bool, Vec<String>) {
     let enough = predictor.fluid_cache();
     let step = (enough.get().div_ceil(CANDIDATES_MAX)).next_multiple_of(1 << 30);
     let whole = (1..=enough.get().div_ceil(step)).map(|count| Bytes::new(count * step));
-    let mut sizes: Vec<Bytes> = whole.chain([enough]).collect();
+    let most = predictor.backing_size();
+    let mut sizes: Vec<Bytes> = whole.filter(|size| *size <= most).chain([enough]).collect();
     sizes.sort_unstable();
     sizes.dedup();
     (sizes, false, notes)

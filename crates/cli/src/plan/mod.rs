@@ -100,6 +100,11 @@ fn dollars(usd: Option<f64>, decimals: usize) -> String {
     usd.map_or_else(|| "unknown".to_owned(), |usd| format!("${usd:.decimals$}"))
 }
 
+/// USD of a run, which may be a fraction of a cent.
+fn small_dollars(usd: f64) -> String {
+    if usd < 0.01 { format!("${usd:.6}") } else { format!("${usd:.4}") }
+}
+
 /// A number without the zeros that nobody needs.
 fn plain(number: f64) -> String {
     let text = format!("{number:.3}");

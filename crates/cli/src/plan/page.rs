@@ -5,6 +5,7 @@ use plotters::prelude::*;
 
 use surgetank_planner::whatif::Choice;
 
+use super::small_dollars;
 use super::trace::{Findings, HEADER, row, sentence};
 use crate::demo::chart::{APPLICATION, BACKING, CACHE, DRAIN, INK, css, ink_text, svg, thousands};
 use crate::demo::report::{STYLE, escape, html_table};
@@ -26,7 +27,9 @@ pub fn html(found: &Findings) -> Result<String, Failure> {
     let all: Vec<Vec<String>> =
         found.answer.considered.iter().take(ROWS_MAX).map(|choice| row(choice).to_vec()).collect();
     let lead = match &found.answer.choice {
-        Some(choice) => format!("Take {}: {:.1} s for ${:.4}.", choice.name(), choice.completion_s, choice.cost_usd),
+        Some(choice) => {
+            format!("Take {}: {:.1} s for {}.", choice.name(), choice.completion_s, small_dollars(choice.cost_usd))
+        }
         None => found.answer.infeasible.clone().unwrap_or_default(),
     };
     let legend = |entries: &[(RGBColor, &str)]| {
@@ -168,7 +171,7 @@ fn options(found: &Findings) -> Result<String, Failure> {
             .label_style(ink_text(12))
             .axis_desc_style(ink_text(12))
             .x_label_formatter(&|x| format!("{x:.0} s"))
-            .y_label_formatter(&|y| format!("${y:.4}"))
+            .y_label_formatter(&|y| small_dollars(*y))
             .draw()?;
         chart.draw_series(shown.iter().map(|choice| {
             let size = if choice.pareto { 5 } else { 3 };

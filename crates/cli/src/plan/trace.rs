@@ -14,7 +14,7 @@ use surgetank_planner::whatif::{
 };
 use surgetank_trace::{Format, Options, Reader, Series};
 
-use super::page;
+use super::{page, small_dollars};
 use crate::failure::{Doing, Failure};
 use crate::output;
 
@@ -176,7 +176,7 @@ pub fn row(choice: &Choice) -> [String; 5] {
     [
         choice.name(),
         format!("{:.1} s", choice.completion_s),
-        format!("${:.4}", choice.cost_usd),
+        small_dollars(choice.cost_usd),
         match &choice.caching {
             None => format!("{:.0}", choice.throughput_mib_s),
             Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
@@ -207,7 +207,13 @@ fn text(found: &Findings, page: Option<&Path>) -> String {
         let _ = writeln!(text, "and {more} more (--json has them all)");
     }
     if let Some(choice) = &found.answer.choice {
-        let _ = write!(text, "\nTake {}: {:.1} s for ${:.4}.", choice.name(), choice.completion_s, choice.cost_usd);
+        let _ = write!(
+            text,
+            "\nTake {}: {:.1} s for {}.",
+            choice.name(),
+            choice.completion_s,
+            small_dollars(choice.cost_usd)
+        );
     }
     let _ = write!(
         text,

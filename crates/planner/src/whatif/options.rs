@@ -147,13 +147,19 @@ impl Job<'_> {
             release: known_s(latency.detach),
         });
         let (mut absorb_s, mut cached_usd, mut boosts) = (0.0, 0.0, 0);
-        for burst in self.bursts {
+        for (index, burst) in self.bursts.iter().enumerate() {
             // What is not in a fresh cache is read from the backing volume.
-            absorb_s += burst.read().as_mib() / backing.throughput_mib_s;
+            let read_s = burst.read().as_mib() / backing.throughput_mib_s;
+            absorb_s += read_s;
             if burst.written() == Bytes::ZERO {
                 continue;
             }
             let one = pipes.delayed(burst.written(), offer.size, Absorb::Split, &delays);
+            // A drain that is not done when the next burst comes would find its cache full: no option.
+            let next = self.bursts.get(index + 1).map(|next| next.start_s - burst.end_s + one.absorb_s + read_s);
+            if next.is_some_and(|next_s| one.occupied_s > next_s) {
+                return None;
+            }
             absorb_s += one.absorb_s;
             cached_usd += billed_usd(&known.billing, offer.usd_month?, one.occupied_s)?;
             boosts += 1;
@@ -281,7 +287,7 @@ fn choose(considered: Vec<Choice>, app: &Application, constraint: &Constraint) -
     };
     let infeasible = choice.is_none().then(|| match (fastest, considered.first()) {
         (Some(fastest), Some(cheapest)) => format!(
-            "no option keeps that: the fastest is {} with {:.1} s for ${:.4}, the cheapest {} with {:.1} s for ${:.4}",
+            "no option keeps that: the fastest is {} with {:.1} s for ${:.6}, the cheapest {} with {:.1} s for ${:.6}",
             fastest.name(),
             fastest.completion_s,
             fastest.cost_usd,
