@@ -151,6 +151,7 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
     assert!(outcome.passed(), "{}\n{}", outcome.describe(), guest.stdout());
 }
 
+/// A device that boosts when it is asked to and not by itself, which would leave a volume rented at the end.
 fn configure(machine: &Machine) {
     let of = |name: &str| std::env::var(name).unwrap();
     let root = machine.directory.path().display();
@@ -159,7 +160,7 @@ fn configure(machine: &Machine) {
          [provider.qemu]\nurl = \"{}\"\ntoken_file = \"{}\"\n\
          [device.data]\nbacking = \"/dev/lab/backing\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"33 MiB/s\"\n\
          [device.data.caching]\nbandwidth = \"128 MiB/s\"\ninitial_size = \"32 MiB\"\nmax_size = \"32 MiB\"\n\
-         [device.data.policy]\nname = \"adaptive\"\nsampling = \"100 ms\"\nsize_grain = \"32 MiB\"\n\
+         [device.data.policy]\nname = \"paper\"\nutilization_threshold = 1.0\nsampling = \"100 ms\"\nsize_grain = \"32 MiB\"\n\
          inactivity_delay = \"60 s\"\nboost_interval = \"0 s\"\nretry_first = \"200 ms\"\nretry_longest = \"1 s\"\n",
         of(URL),
         of(TOKEN)
