@@ -119,6 +119,19 @@ fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
     }
 }
 
+/// Bytes that are no multiple of anything are written all the same, on a volume whose size is none either.
+#[test]
+fn odd_sizes_run() {
+    let mut setup =
+        setup(Name::Adaptive, vec![Phase::Write(Bytes::new(1_234_567_891)), Phase::Read(Bytes::new(777))], 0);
+    setup.backing.size = Bytes::new(1_000_000_007);
+    for mode in Mode::ALL {
+        let expected = 1_234_567_891.0 / f64::from(1 << 20) / if mode == Mode::StaticFast { 128.0 } else { 33.0 };
+        let wall = run(&setup, mode, Fidelity::Block).unwrap().wall().as_secs_f64();
+        assert!(wall <= expected * 1.01 && (mode == Mode::Elastic || close(wall, expected, 0.01)), "{wall} {expected}");
+    }
+}
+
 /// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is given back.
 #[test]
 fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {

@@ -6,6 +6,7 @@ mod values;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -137,9 +138,12 @@ impl Arguments {
     }
 }
 
+/// Read once: a sweep parses thousands of scenarios.
+static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+
 fn parse(file: &Path, text: &str) -> Result<Scenario, Failure> {
     let source = Source { file: file.to_owned(), text: text.to_owned() };
-    Scenario::parse(&source, &Catalog::builtin()).map_err(Failure::invalid)
+    Scenario::parse(&source, &CATALOG).map_err(Failure::invalid)
 }
 
 /// What is simulated: the file's application, or its trace.

@@ -171,9 +171,7 @@ mod tests {
         assert_eq!(values("a=0.1..0.3/0.1"), ["0.1", "0.2", "0.3"]);
         assert_eq!(values("policy.name=paper,adaptive"), ["\"paper\"", "\"adaptive\""]);
         assert_eq!(values("a=10 s,1 min"), ["\"10 s\"", "\"1 min\""]);
-        for wrong in
-            ["", "a", "a=", "=1", "a=3..1", "a=1..2/0", "a=1..2GiB/1MiB", "a=x..y", "a=1..9999999999"]
-        {
+        for wrong in ["", "a", "a=", "=1", "a=3..1", "a=1..2/0", "a=1..2GiB/1MiB", "a=x..y", "a=1..9999999999"] {
             assert!(wrong.parse::<Sweep>().is_err(), "{wrong}");
         }
     }

@@ -58,6 +58,7 @@ pub struct FileVolume {
     free: Vec<u32>,
     backlog: VecDeque<Box<Request>>,
     /// Requests that have ended, for new I/Os.
+    #[expect(clippy::vec_box, reason = "they move into `slots` as they are, without another allocation")]
     spare: Vec<Box<Request>>,
     ended: Vec<Completion>,
     retry_at: Option<Instant>,

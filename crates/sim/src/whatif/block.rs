@@ -71,7 +71,11 @@ impl<'a> Block<'a> {
             split: setup.policy.split,
             now: Instant::ZERO,
             queue: EventQueue::default(),
-            engine: Engine::new(Config { size: disk.size.get(), logical_block: 512, backing_limits: disk.limits }),
+            engine: Engine::new(Config {
+                size: whole_pages(disk.size.get()),
+                logical_block: 512,
+                backing_limits: disk.limits,
+            }),
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
             traffic: Traffic::default(),
@@ -279,7 +283,7 @@ impl<'a> Block<'a> {
         if self.in_flight >= self.setup.application.depth {
             return false;
         }
-        let size = self.setup.backing.size.get();
+        let size = whole_pages(self.setup.backing.size.get());
         let (operation, left, cursor) = if self.work.written > 0 {
             (Operation::Write { fua: false }, &mut self.work.written, &mut self.write_at)
         } else if self.work.read > 0 {
@@ -287,12 +291,13 @@ impl<'a> Block<'a> {
         } else {
             return false;
         };
-        let length = self.setup.application.request.get().min(*left).min(size - *cursor);
+        let wanted = self.setup.application.request.get().min(*left).next_multiple_of(512);
+        let length = wanted.min(size - *cursor);
         let offset = *cursor;
-        *left -= length;
+        *left = left.saturating_sub(length);
         self.traffic.application.add(self.now, length as f64);
         *cursor = if *cursor + length >= size { 0 } else { *cursor + length };
-        self.request(operation, offset, length.next_multiple_of(512));
+        self.request(operation, offset, length);
         true
     }
 
@@ -313,6 +318,10 @@ impl<'a> Block<'a> {
         }
         Ok(self.now)
     }
+}
+
+fn whole_pages(bytes: u64) -> u64 {
+    bytes / PAGE * PAGE
 }
 
 fn length(slices: &[Slice]) -> u64 {
