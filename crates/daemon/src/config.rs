@@ -403,7 +403,7 @@ inactivity_delay = "30 s"
         assert!(!config.devices["data"].caching.as_ref().unwrap().throttle, "QEMU holds its volumes to their limits");
         for (from, to, expected) in [
             ("http:", "https:", "s.toml:2:1: the url \"https://10.0.2.2:7420\" asks for TLS"),
-            ("token_file", "token", "did you mean \"token_file\""),
+            ("token_file", "token_fil", "did you mean \"token_file\""),
             ("bandwidth = \"128 MiB/s\"\n", "", "s.toml:13:15: what a volume of type \"fast\" moves is known"),
             (
                 "provider = \"qemu\"",
