@@ -3,8 +3,14 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
 
+use surgetank_model::Bytes;
+
+use crate::interrupt::Interrupt;
 use crate::kernel::Kernel;
+use crate::plan::Plan;
 
 /// Where distributions put virtiofsd: not on the path.
 const VIRTIOFSD: &[&str] = &["/usr/lib/qemu/virtiofsd", "/usr/libexec/virtiofsd", "/usr/bin/virtiofsd"];
@@ -59,6 +65,28 @@ impl Lab {
         let scratch = std::env::temp_dir();
         sweep(&scratch);
         Ok(Self { qemu, virtiofsd, kernel, scratch })
+    }
+
+    /// The same for tests, which have nothing to test where the emulator runs but no guest comes up: boots one, once a
+    /// process.
+    ///
+    /// # Errors
+    /// What is missing, or how that guest ended.
+    pub fn that_boots() -> Result<Self, Unavailable> {
+        static FOUND: OnceLock<Result<Lab, Unavailable>> = OnceLock::new();
+        let boots = || {
+            let lab = Self::open()?;
+            let plan =
+                Plan { memory: Bytes::from_mib(512), timeout: Duration::from_secs(60), ..Plan::new("probe", "true") };
+            let never = Interrupt::default();
+            let outcome = plan.boot(&lab, &never).and_then(|mut guest| guest.wait(&never));
+            match outcome {
+                Ok(outcome) if outcome.passed() => Ok(lab),
+                Ok(outcome) => Err(Unavailable(outcome.describe())),
+                Err(error) => Err(Unavailable(format!("{error:#}"))),
+            }
+        };
+        FOUND.get_or_init(boots).clone()
     }
 
     /// A directory for one guest.

@@ -10,7 +10,7 @@ use lab::{Disk, Interrupt, Lab, Outcome, Plan, Unavailable};
 use surgetank_model::{Bandwidth, Bytes};
 
 fn lab() -> Option<Lab> {
-    match Lab::open() {
+    match Lab::that_boots() {
         Ok(lab) => Some(lab),
         Err(Unavailable(reason)) => {
             eprintln!("skipped: no guest can be booted here: {reason}");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use common::child::{self, Running};
 use common::{Machine, eventually, pattern};
-use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
+use lab::{Disk, Guest, Interrupt, Lab, Plan, Unavailable};
 use surgetank_daemon::provisioning::ServiceConfig;
 use surgetank_daemon::{Phase, Request};
 use surgetank_model::Bytes;
@@ -104,7 +104,7 @@ fn serve(directory: &Path) -> Child {
 
 #[test]
 fn volumes_are_plugged_into_a_guest_and_none_is_left() {
-    let lab = match Lab::open() {
+    let lab = match Lab::that_boots() {
         Ok(lab) => lab,
         Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
     };
@@ -121,15 +121,20 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
         memory: Bytes::from_mib(768),
         qmp: Some(host.path("qmp")),
         results: Some(results.clone()),
-        timeout: Duration::from_secs(3600),
+        // Far more than they take.
+        timeout: Duration::from_secs(180 + 60 * cycles),
         ..Plan::new("hotplug", script)
     };
+    let deadline = Instant::now() + plan.boot_timeout + plan.timeout;
     let mut guest = plan.disk(Disk::new("backing", Bytes::from_mib(64))).boot(&lab, &Interrupt::default()).unwrap();
+    let came = |guest: &mut Guest, what: &str| {
+        guest.has_ended() || Instant::now() > deadline || results.join(what).exists()
+    };
     let mut random = Random::from_seed(7);
     let mut kills = 0;
-    while !guest.has_ended() && !results.join("cycled").exists() {
+    while !came(&mut guest, "cycled") {
         let pause = Instant::now() + Duration::from_millis(4000 + random.below(8000));
-        while Instant::now() < pause && !guest.has_ended() && !results.join("cycled").exists() {
+        while Instant::now() < pause && !came(&mut guest, "cycled") {
             std::thread::sleep(Duration::from_millis(20));
         }
         if results.join("begun").exists() && !results.join("cycled").exists() {
@@ -139,7 +144,7 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
             kills += 1;
         }
     }
-    while !guest.has_ended() && !results.join("done").exists() {
+    while !came(&mut guest, "done") {
         std::thread::sleep(Duration::from_millis(20));
     }
     if results.join("done").exists() {
