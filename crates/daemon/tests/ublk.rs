@@ -42,7 +42,7 @@ fn in_a_guest(test: &str) {
         program.display()
     );
     // Far more than it takes.
-    let timeout = Duration::from_secs(300 + 30 * rounds::kills(5));
+    let timeout = Duration::from_secs(300 + 30 * rounds::kills(5) as u64);
     let plan = Plan { memory: Bytes::from_mib(1024), timeout, ..Plan::new("ublk", script) };
     let plan = plan.disk(Disk::new("disk", Bytes::from_mib(512)));
     let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();
