@@ -127,9 +127,8 @@ fn volumes_are_plugged_into_a_guest_and_none_is_left() {
     };
     let deadline = Instant::now() + plan.boot_timeout + plan.timeout;
     let mut guest = plan.disk(Disk::new("backing", Bytes::from_mib(64))).boot(&lab, &Interrupt::default()).unwrap();
-    let came = |guest: &mut Guest, what: &str| {
-        guest.has_ended() || Instant::now() > deadline || results.join(what).exists()
-    };
+    let came =
+        |guest: &mut Guest, what: &str| guest.has_ended() || Instant::now() > deadline || results.join(what).exists();
     let mut random = Random::from_seed(7);
     let mut kills = 0;
     while !came(&mut guest, "cycled") {
