@@ -13,7 +13,7 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help reproduce-sim demo test sim fuzz bench lab bench-peers cuts lint fmt build install uninstall clean
+.PHONY: help reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
+	@echo 'make validate  what the simulator predicts of the demo, beside what the demo measures (ARGS=--quick)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
 	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
@@ -38,7 +39,7 @@ test:
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
 	$(CARGO) test --workspace --doc
-	$(CARGO) test --workspace --lib --bins --tests --examples
+	$(CARGO) test --workspace --lib --bins --tests --examples --no-fail-fast
 	$(CARGO) test --package surgetank-sim --features planted-bugs --test planted -- --nocapture
 
 sim:
@@ -70,6 +71,11 @@ cuts:
 reproduce-sim:
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) xtask reproduce-sim
+
+validate:
+	@scripts/setup demo
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) xtask validate $(ARGS)
 
 lint:
 	$(CARGO) fmt --all --check

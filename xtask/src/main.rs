@@ -10,6 +10,7 @@ mod semantics;
 mod supply;
 mod tidy;
 mod tree;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,8 @@ enum Task {
     Bench(bench::Arguments),
     /// The papers' applications at full scale in the simulator, beside what the papers print
     ReproduceSim,
+    /// What the simulator predicts of the demo, beside what the demo measures
+    Validate(validate::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Task::Supply => &[("supply", supply::check)],
         Task::Semantics => &[("semantics", semantics::check)],
         Task::Bench(arguments) => return bench::run(&tree.root, arguments).map(status),
+        Task::Validate(arguments) => return validate::run(&tree.root, arguments).map(status),
         Task::ReproduceSim => return reproduce::run(&tree.root).map(status),
     };
     let mut total = 0;

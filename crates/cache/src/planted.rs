@@ -87,6 +87,14 @@ impl Bug {
     ];
 }
 
+impl Bug {
+    /// The one of this name, as it stands in this file.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+    }
+}
+
 #[cfg(feature = "planted-bugs")]
 thread_local! {
     static AWAKE: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };

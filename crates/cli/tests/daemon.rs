@@ -36,11 +36,17 @@ fn configuration(directory: &Path) -> String {
 }
 
 impl Server {
-    /// A daemon that is ready, as systemd would know it.
     fn start() -> Self {
+        Self::with("")
+    }
+
+    /// A daemon that is ready, as systemd would know it, with more settings of the provider.
+    fn with(provider: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("surgetank.toml");
-        std::fs::write(&file, configuration(directory.path())).unwrap();
+        let section = "[provider.local]\n";
+        let text = configuration(directory.path()).replace(section, &format!("{section}{provider}\n"));
+        std::fs::write(&file, text).unwrap();
         std::fs::File::create(directory.path().join("backing.img")).unwrap().set_len(256 << 20).unwrap();
         let notify = directory.path().join("notify");
         let systemd = UnixDatagram::bind(&notify).unwrap();
@@ -119,6 +125,16 @@ fn a_device_is_served_boosted_drained_and_stopped() {
 
     let (status, log) = server.stop();
     assert_eq!(status, 0, "{log}");
+}
+
+#[test]
+fn a_refused_boost_is_not_waited_for() {
+    let server = Server::with("quota_bytes = \"32 MiB\"");
+    let refused = server.ask(&["boost", "data", "--wait"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(why.starts_with("surgetank: device data: ") && why.contains("quota"), "{why}");
+    assert_eq!(server.stop().0, 0);
 }
 
 #[test]

@@ -190,6 +190,10 @@ impl Shard {
             if let Err(error) = reclaim::mark_io_flusher() {
                 tracing::debug!(%error, "not marked as serving a block device");
             }
+            #[cfg(feature = "planted-engine-bugs")]
+            surgetank_cache::planted::plant(
+                std::env::var("SURGETANK_PLANT").ok().and_then(|name| surgetank_cache::planted::Bug::named(&name)),
+            );
             running.run();
         })?;
         Ok(Self { handle, thread })

@@ -8,7 +8,8 @@ mod passthrough;
 mod peers;
 mod report;
 mod rig;
-mod surgetank;
+mod sim;
+pub mod surgetank;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ enum Part {
     Boost,
     /// Miss-ratio curves against libCacheSim
     Mrc,
+    /// Events, checkpoints in flows, a large sweep
+    Sim,
 }
 
 /// What every part needs.
@@ -99,6 +102,9 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
     }
     if wanted(Part::Mrc) {
         mrc::run(&bench, &mut report).context("miss-ratio curves")?;
+    }
+    if wanted(Part::Sim) {
+        sim::run(&bench, root, &mut report).context("simulator")?;
     }
     let table = report.markdown();
     fs::write(out.join("bench.md"), &table)?;

@@ -15,8 +15,10 @@ const BLOCK64: u64 = BLOCK as u64;
 
 /// Blocks of one write of the drain, at most: 1 MiB.
 const JOB_BLOCKS: u64 = 256;
-/// Writes of the drain in flight: enough to keep the backing volume busy, few enough that a request does not wait long.
-const JOBS: usize = 4;
+/// What the drain has in flight, at most: enough to keep the backing volume busy, also with scattered blocks, and little
+/// enough that a request does not wait long.
+const JOBS_MAX: usize = 32;
+const BLOCKS_IN_FLIGHT_MAX: u64 = 4 * JOB_BLOCKS;
 /// While absorbing, the drain may use the volumes when the application has left them alone for this long: longer than the
 /// gaps in a burst of writers that compute or sync between their writes.
 const IDLE: Duration = Duration::from_millis(50);
@@ -32,6 +34,8 @@ struct Job {
     /// What the index held when the job was made; the mapping counts as drained only where it still holds that.
     extents: Vec<Extent>,
     failed: Vec<bool>,
+    /// Whether bytes move, rather than ranges being zeroed or discarded.
+    transfers: bool,
     reads_left: u32,
     scratch: Option<ScratchId>,
     makes_room: bool,
@@ -73,21 +77,28 @@ impl Drain {
         self.settled = false;
     }
 
+    /// Whether another job of the longest may start beside `jobs_max - 1` others.
+    fn has_room(&self, jobs_max: usize) -> bool {
+        let in_flight = self.jobs.iter().flatten();
+        let blocks = in_flight.clone().filter(|job| job.transfers).map(|job| job.blocks.end - job.blocks.start);
+        in_flight.count() < jobs_max && blocks.sum::<u64>() + JOB_BLOCKS <= BLOCKS_IN_FLIGHT_MAX
+    }
+
     fn overlaps(&self, blocks: &Range<u64>) -> bool {
         self.jobs.iter().flatten().any(|job| job.blocks.start < blocks.end && blocks.start < job.blocks.end)
     }
 }
 
 impl Engine {
-    /// Writes of the drain that may be in flight now.
+    /// Jobs of the drain that may be in flight now.
     fn drain_depth(&self) -> usize {
         let Some(boost) = &self.boost else { return 0 };
         if boost.drain.is_blocked(self.now) || boost.space.dirty == boost.space.bad {
             return 0;
         }
         match self.stage {
-            Stage::Drain | Stage::Failing => JOBS,
-            Stage::Absorb if boost.space_wanted || self.is_quiet() => JOBS,
+            Stage::Drain | Stage::Failing => JOBS_MAX,
+            Stage::Absorb if boost.space_wanted || self.is_quiet() => JOBS_MAX,
             Stage::Absorb | Stage::PassThrough | Stage::Adopting | Stage::Recovering => 0,
             Stage::Releasing | Stage::Lost => 0,
         }
@@ -109,7 +120,7 @@ impl Engine {
 
     pub(super) fn pump_drain(&mut self) {
         let depth = self.drain_depth();
-        while self.boost.as_ref().is_some_and(|boost| boost.drain.jobs.iter().flatten().count() < depth) {
+        while self.boost.as_ref().is_some_and(|boost| boost.drain.has_room(depth)) {
             if !self.start_job() {
                 return;
             }
@@ -133,8 +144,16 @@ impl Engine {
             boost.drain.jobs.len() - 1
         });
         let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
-        let job =
-            Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room, forgotten: false };
+        let job = Job {
+            blocks: blocks.clone(),
+            extents,
+            failed,
+            transfers: kind == Kind::Data,
+            reads_left,
+            scratch: None,
+            makes_room,
+            forgotten: false,
+        };
         boost.drain.jobs[slot] = Some(job);
         match kind {
             Kind::Data => self.read_job(slot as u32),

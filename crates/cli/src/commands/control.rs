@@ -153,6 +153,10 @@ impl Target {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
+                // What was asked for has been given up: nothing is rented, and the status says why.
+                if let (Phase::Idle, Some(reason)) = (status.phase, &status.reason) {
+                    return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
+                }
                 std::thread::sleep(LOOK_AGAIN);
                 status = self.look(&client)?;
             }

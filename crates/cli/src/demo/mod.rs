@@ -41,6 +41,9 @@ use crate::signals::Interrupt;
 /// Where the report goes unless told otherwise.
 const DEFAULT_OUT: &str = "surgetank-demo-report";
 
+/// Beside the report: the run as a scenario, to predict and simulate it.
+const SCENARIO: &str = "scenario.toml";
+
 /// Unix socket paths are 107 bytes at most; below this place they need "/surgetank-demo-4194304/static-slow/run/nbd.sock".
 const PLACE_LENGTH_MAX: usize = 107 - 48;
 
@@ -62,7 +65,7 @@ pub struct Arguments {
     /// Controller of the elastic mode
     #[arg(long, value_enum, default_value_t = Policy::Adaptive)]
     policy: Policy,
-    /// Where report.html and report.json go
+    /// Where report.html, report.json and scenario.toml (the run, for `simulate`) go
     #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
     out: PathBuf,
     /// Answer with one JSON document
@@ -127,6 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     outcome.elapsed_s = began.elapsed().as_secs_f64();
     outcome.parameters = parameters(&plan, arguments, export, &root);
     outcome.relate();
+    output::write_whole(&arguments.out.join(SCENARIO), &plan.scenario(arguments.policy.name()))?;
     answer(&outcome, arguments)
 }
 

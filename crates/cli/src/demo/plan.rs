@@ -207,6 +207,36 @@ impl Plan {
             .collect()
     }
 
+    /// The same run as a scenario for `predict` and `simulate`.
+    #[must_use]
+    pub fn scenario(&self, policy: &str) -> String {
+        let mib = |bytes: Bytes| format!("\"{} MiB\"", bytes.get() >> 20);
+        let seconds = |time: Duration| time.as_secs_f64();
+        format!(
+            "# What surgetank demo ran: surgetank simulate and surgetank predict take this file.\n\n\
+             [app]\nvms = 1\ncompute = \"{compute} s\"\ncheckpoints = {checkpoints}\n\
+             checkpoint_size = {checkpoint}\ninitial_dump = {initial}\n\n\
+             [backing]\nsize = {backing}\nbandwidth = \"{slow}\"\n\n\
+             [caching]\nbandwidth = \"{fast}\"\ninitial_cache = {cache}\n\n\
+             [policy]\nname = \"{policy}\"\nutilization_threshold = {threshold:.2}\n\
+             inactivity_delay = \"{inactivity} s\"\nsampling = \"{sampling} s\"\nsize_grain = {grain}\n\n\
+             [provider]\ncreate_s = {latency}\nattach_s = {latency}\ndetach_s = {latency}\ndelete_s = 0\n",
+            compute = seconds(self.compute) * f64::from(self.checkpoints),
+            checkpoints = self.checkpoints,
+            checkpoint = mib(self.checkpoint),
+            initial = mib(self.initial_dump),
+            backing = mib(self.backing_size),
+            slow = self.backing_bandwidth,
+            fast = self.caching_bandwidth,
+            cache = mib(self.initial_cache),
+            threshold = self.utilization_threshold,
+            inactivity = seconds(self.inactivity_delay),
+            sampling = seconds(self.sampling),
+            grain = mib(self.grain),
+            latency = seconds(self.provider_latency),
+        )
+    }
+
     /// Disk space that a run needs at most: three backing volumes' data, file system metadata, and the cache.
     #[must_use]
     pub fn disk_space(&self) -> u64 {
@@ -243,6 +273,21 @@ mod tests {
             let absorb = 3.0 * plan.checkpoint.as_mib() / plan.caching_bandwidth.as_mib_s();
             assert!((absorb / compute / (96.0 / 1100.0) - 1.0).abs() < 0.05, "{absorb} {compute}");
             assert_eq!(plan.caching_bandwidth.get() * 33, plan.backing_bandwidth.get() * 128);
+        }
+    }
+
+    #[test]
+    fn the_run_is_a_scenario() {
+        for plan in [Plan::standard(1), Plan::quick(1)] {
+            let text = plan.scenario("adaptive");
+            let catalog = surgetank_model::Catalog::builtin();
+            let source = surgetank_model::toml_error::Source { file: "scenario.toml".into(), text };
+            let scenario = surgetank_planner::scenario::Scenario::parse(&source, &catalog).unwrap();
+            let app = scenario.app.unwrap();
+            assert_eq!((app.checkpoint_size, app.initial_dump), (plan.checkpoint, plan.initial_dump));
+            assert_eq!(scenario.backing.size, plan.backing_size);
+            let apart = app.compute.as_secs_f64() - 3.0 * plan.compute.as_secs_f64();
+            assert!(apart.abs() < 1e-6, "{apart}");
         }
     }
 

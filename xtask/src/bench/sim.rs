@@ -1,0 +1,51 @@
+//! The simulator's speed: events, checkpoints in flows, a large sweep.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+
+use super::Bench;
+use super::report::{Bar, Report, Row, median};
+
+/// What one core must do in a second.
+const EVENTS_S: f64 = 5e6;
+const CHECKPOINTS_S: f64 = 1e5;
+/// Seconds on two cores for a sweep of 10,000 scenarios.
+const SWEEP_S: f64 = 10.0;
+/// 100 sizes of the cache times 100 lengths of the delay.
+const SWEEP: [&str; 4] =
+    ["--sweep", "caching.checkpoint_cache=2000..11900MiB/100", "--sweep", "policy.inactivity_delay=1..100s"];
+
+/// Adds the rows.
+///
+/// # Errors
+/// If a program fails.
+pub fn run(bench: &Bench, root: &Path, report: &mut Report) -> anyhow::Result<()> {
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", "1"]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root).args(["bench", "--quiet", "--package", "surgetank-sim", "--bench", "speed"]);
+    let output = command.output().context("cannot run cargo bench")?;
+    ensure!(output.status.success(), "cargo bench failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).context("the bench's answer")?;
+    for (name, field, least) in [
+        ("events of the queue, one core", "events_per_s", EVENTS_S),
+        ("fluid checkpoints (CM1, elastic), one core", "fluid_checkpoints_per_s", CHECKPOINTS_S),
+    ] {
+        let ours = found[field].as_f64().with_context(|| format!("no {field}"))?;
+        report.rows.push(Row::new(name, "/s", ours, least, "the bar").bar(Bar::AtLeast(1.0)));
+    }
+    let mut times = Vec::new();
+    for _ in 0..bench.rounds() {
+        bench.interrupt.check()?;
+        let begun = Instant::now();
+        let mut sweep = Command::new(super::surgetank::binary()?);
+        sweep.current_dir(root).args(["simulate", "scenarios/cm1.toml"]).args(SWEEP).arg("--csv");
+        let output = sweep.arg(bench.directory.join("sweep.csv")).output().context("cannot run surgetank")?;
+        ensure!(output.status.success(), "the sweep failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        times.push(begun.elapsed().as_secs_f64());
+    }
+    report.rows.push(Row::new("sweep of 10,000 scenarios", "s", median(times), SWEEP_S, "the bar").bar(Bar::AtMost(1.0)));
+    Ok(())
+}

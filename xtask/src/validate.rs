@@ -1,0 +1,92 @@
+//! `make validate`: what the simulator predicts of the demo, beside what the demo measures on real I/O.
+//!
+//! The demo writes its run as a scenario beside its report; nothing that it measured goes into that file.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::bench::surgetank;
+use crate::say;
+
+/// Flags of the validation.
+#[derive(Args)]
+pub struct Arguments {
+    /// The demo's smaller setting
+    #[arg(long)]
+    quick: bool,
+}
+
+/// How far predictions may be from measurements: completion and cost, static and elastic.
+const STATIC_WITHIN: (f64, f64) = (0.02, 0.05);
+const ELASTIC_WITHIN: (f64, f64) = (0.03, 0.08);
+
+/// Runs the demo under both policies, predicts both, and writes `validate-out/validate.md`. True if every bar is met.
+///
+/// # Errors
+/// If a command fails, or an answer cannot be read or written.
+pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
+    let out = root.join("validate-out");
+    fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let binary = surgetank::binary()?;
+    let mut text = String::from(
+        "| demo, policy | mode | | predicted (block) | predicted (fluid) | measured | block apart | fluid apart | bar | |\n\
+         |---|---|---|---:|---:|---:|---:|---:|---:|---|\n",
+    );
+    let mut met = true;
+    for policy in ["adaptive", "paper"] {
+        let directory = out.join(policy);
+        say(&format!("the demo under {policy}, on real I/O: about {}", if arguments.quick { "40 s" } else { "2 min" }));
+        let mut demo = Command::new(&binary);
+        demo.args(["demo", "--policy", policy, "--json", "--out"]).arg(&directory);
+        if arguments.quick {
+            demo.arg("--quick");
+        }
+        let measured = answer(&mut demo)?;
+        let predict = |model: &str| {
+            let mut simulate = Command::new(&binary);
+            simulate.arg("simulate").arg(directory.join("scenario.toml")).args(["--model", model, "--json"]);
+            answer(&mut simulate)
+        };
+        let (block, fluid) = (predict("block")?, predict("fluid")?);
+        for mode in ["static_slow", "static_fast", "elastic"] {
+            let within = if mode == "elastic" { ELASTIC_WITHIN } else { STATIC_WITHIN };
+            for (field, unit, within) in [("completion_s", "s", within.0), ("cost_agbs", "AGBs", within.1)] {
+                let of = |found: &Value| {
+                    found["modes"][mode][field].as_f64().with_context(|| format!("no modes.{mode}.{field}"))
+                };
+                let (block, fluid, measured) = (of(&block)?, of(&fluid)?, of(&measured)?);
+                let apart = [block / measured - 1.0, fluid / measured - 1.0];
+                let row_met = apart.iter().all(|apart| apart.abs() <= within);
+                met &= row_met;
+                let _ = writeln!(
+                    text,
+                    "| {policy} | {} | {unit} | {block:.1} | {fluid:.1} | {measured:.1} | {:+.2} % | {:+.2} % | ± {:.0} % | {} |",
+                    mode.replace('_', "-"),
+                    apart[0] * 100.0,
+                    apart[1] * 100.0,
+                    within * 100.0,
+                    if row_met { "met" } else { "**missed**" },
+                );
+            }
+        }
+    }
+    let path = out.join("validate.md");
+    fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+    say(&format!("{text}\nwritten to {}", path.display()));
+    Ok(met)
+}
+
+/// Runs a command that answers in JSON.
+fn answer(command: &mut Command) -> anyhow::Result<Value> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| format!("cannot read the answer of {command:?}"))
+}
