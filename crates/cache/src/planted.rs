@@ -54,11 +54,13 @@ pub enum Bug {
     FailedFlushForgotten,
     /// The application is not told that a flush of its writes failed that it did not ask for.
     FlushFailureUnreported,
+    /// A write that is durable by itself makes everything before it count as durable, too.
+    ForcedWriteCoversAll,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -84,6 +86,7 @@ impl Bug {
         Self::AdoptNotFlushed,
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
+        Self::ForcedWriteCoversAll,
     ];
 }
 

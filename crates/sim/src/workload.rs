@@ -43,6 +43,9 @@ pub struct Workload {
     pattern: Pattern,
     left: u64,
     write_share: u64,
+    /// Every change is followed by a flush, as a database does.
+    synced: bool,
+    flush_due: bool,
 }
 
 impl Workload {
@@ -66,6 +69,8 @@ impl Workload {
             pattern: Pattern::Uniform,
             left: 0,
             write_share: 60,
+            synced: false,
+            flush_due: false,
         }
     }
 
@@ -76,6 +81,7 @@ impl Workload {
 
     fn switch(&mut self) {
         self.left = 4 + self.random.below(24);
+        self.synced = self.random.below(6) == 0;
         self.write_share = [30, 60, 60, 95][self.random.below(4) as usize];
         if self.style == Style::Overwrites {
             self.write_share = 90;
@@ -107,6 +113,9 @@ impl Workload {
             self.switch();
         }
         self.left -= 1;
+        if std::mem::take(&mut self.flush_due) {
+            return Wish { operation: Operation::Flush, offset: 0, length: 0 };
+        }
         let choice = self.random.below(100);
         if choice < self.flush_percent {
             return Wish { operation: Operation::Flush, offset: 0, length: 0 };
@@ -120,6 +129,7 @@ impl Workload {
             }
             _ => Operation::Read,
         };
+        self.flush_due = self.synced && operation != Operation::Read;
         let whole_large = matches!(operation, Operation::Discard | Operation::WriteZeroes { .. });
         if whole_large && self.random.below(6) == 0 {
             let length = self.random.below(self.size - offset + 1) / self.unit * self.unit;

@@ -40,6 +40,8 @@ pub(super) struct Batch {
     segment: u32,
     bytes: u64,
     parts: Vec<Part>,
+    /// Durable when it has been written.
+    fua: bool,
 }
 
 impl Part {
@@ -145,21 +147,22 @@ impl Engine {
         }
         boost.queued_blocks -= u64::from(data_blocks);
         boost.batches_in_flight += 1;
-        let fua = parts.iter().any(|part| part.fua) && !planted(Bug::FuaIgnoredInLog);
+        let fua = parts.iter().any(|part| part.fua);
         let (offset, summary) = boost.append_to(segment, entries, data_blocks);
         let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
         if let Some(request) = split {
             self.add_part(request);
         }
         self.cache.started(self.now, bytes);
-        let id = self.pending.insert(Pending::Append(Batch { segment, bytes, parts }));
+        let id = self.pending.insert(Pending::Append(Batch { segment, bytes, parts, fua }));
+        let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
     }
 
     /// A record is on the volume, or not.
     pub(super) fn append_done(&mut self, batch: Batch, outcome: Outcome) {
         self.cache.ended(self.now, batch.bytes);
-        self.cache.wrote();
+        self.cache.wrote(batch.fua && matches!(outcome, Outcome::Appended(_)));
         let Some(boost) = self.boost.as_mut() else { return };
         boost.batches_in_flight -= 1;
         boost.space.segments[batch.segment as usize].appends -= 1;

@@ -267,7 +267,7 @@ impl Engine {
         }
         boost.drain.stir();
         self.backing.ended(self.now, transferred);
-        self.backing.wrote();
+        self.backing.wrote(false);
         self.end_job(slot);
     }
 

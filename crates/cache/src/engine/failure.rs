@@ -148,7 +148,7 @@ impl Engine {
     pub(super) fn rescue_done(&mut self, part: &Part, result: Result<(), IoFailure>) {
         let length = u64::from(part.blocks) * BLOCK64;
         self.backing.ended(self.now, if part.source.is_some() { length } else { 0 });
-        self.backing.wrote_for_application();
+        self.backing.wrote_for_application(false);
         let bytes = part.block * BLOCK64..part.block * BLOCK64 + length;
         if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
             self.mark_healed(part.request);

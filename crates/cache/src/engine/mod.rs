@@ -4,6 +4,7 @@ mod append;
 mod change;
 mod drain;
 mod failure;
+mod habit;
 mod lifecycle;
 mod port;
 mod read;
@@ -20,6 +21,7 @@ use self::append::{Batch, Part};
 use self::change::Merge;
 use self::drain::Drain;
 use self::failure::Loss;
+use self::habit::Habit;
 use self::lifecycle::Step;
 use self::port::{FlushRequest, Port, Waiter};
 use self::read::Fill;
@@ -309,6 +311,7 @@ pub struct Engine {
     owners: VecDeque<(Recorder, Owner)>,
     owner_in_flight: bool,
     counters: Counters,
+    habit: Habit,
     last_activity: Instant,
     /// Something happened since the last pump.
     stirred: bool,
@@ -343,6 +346,7 @@ impl Engine {
             owners: VecDeque::new(),
             owner_in_flight: false,
             counters: Counters::default(),
+            habit: Habit::default(),
             last_activity: now,
             stirred: false,
             config,
@@ -398,7 +402,7 @@ impl Engine {
             Pending::Step(serial) => self.step_done(serial, outcome),
             Pending::StepWrite(serial) => {
                 self.cache.ended(self.now, 0);
-                self.cache.wrote();
+                self.cache.wrote(false);
                 self.step_done(serial, outcome);
             }
             Pending::Scan { segment } => self.scan_done(segment, outcome),

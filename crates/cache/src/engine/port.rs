@@ -5,6 +5,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use surgetank_model::{Instant, Limits, RequestId};
 
+use crate::planted::{Bug, planted};
+
 /// Who waits for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
@@ -70,14 +72,18 @@ impl Port {
         self.effects_in_flight -= 1;
     }
 
-    /// A write has completed: the next flush must cover it.
-    pub fn wrote(&mut self) {
+    /// A write has completed. Unless it was `durable` by itself (forced unit access), the next flush must cover it.
+    pub fn wrote(&mut self, durable: bool) {
+        let all_durable = durable && (self.is_durable() || planted(Bug::ForcedWriteCoversAll));
         self.completed += 1;
+        if all_durable {
+            self.durable = self.completed;
+        }
     }
 
-    /// An application's write has completed: the application counts on its next flush.
-    pub fn wrote_for_application(&mut self) {
-        self.wrote();
+    /// The same of an application's write: the application counts on its next flush.
+    pub fn wrote_for_application(&mut self, durable: bool) {
+        self.wrote(durable);
         self.application = self.completed;
     }
 

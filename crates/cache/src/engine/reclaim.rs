@@ -171,7 +171,7 @@ impl Engine {
 
     pub(super) fn reclaim_table_written(&mut self, result: Result<(), IoFailure>) {
         self.cache.ended(self.now, 0);
-        self.cache.wrote();
+        self.cache.wrote(false);
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.phase == Phase::Writing) else { return };
         if result.is_err() {
             boost.reclaim.phase = Phase::Idle;

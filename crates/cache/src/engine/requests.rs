@@ -48,13 +48,19 @@ fn is_change(operation: Operation) -> bool {
 
 impl Engine {
     /// Takes a request; exactly one `Effect::Reply` answers it.
-    pub fn submit(&mut self, now: Instant, request: Request) {
+    pub fn submit(&mut self, now: Instant, mut request: Request) {
         self.now = self.now.max(now);
         self.stirred = true;
         if !self.is_valid(&request) {
             let result = Err(ReplyError::Invalid);
             self.effects.push_back(Effect::Reply { request: request.id, result });
             return;
+        }
+        match &mut request.operation {
+            Operation::Write { fua } => *fua |= self.habit.change(),
+            Operation::Discard | Operation::WriteZeroes { .. } => _ = self.habit.change(),
+            Operation::Flush => self.habit.flush(),
+            Operation::Read => {}
         }
         if request.operation != Operation::Flush {
             self.last_activity = self.now;
