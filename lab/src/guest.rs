@@ -132,7 +132,9 @@ impl Plan {
             "-machine",
             "q35,memory-backend=memory",
         ]);
-        command.args(["-accel", "tcg,thread=multi", "-cpu", "max,-sse4.2,-pclmulqdq", "-smp"]).arg(self.cores.to_string());
+        command
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-sse4.2,-pclmulqdq", "-smp"])
+            .arg(self.cores.to_string());
         command.arg("-m").arg(format!("{memory}M"));
         command.arg("-object").arg(format!("memory-backend-memfd,id=memory,size={memory}M,share=on"));
         command.arg("-kernel").arg(&lab.kernel.image).arg("-initrd").arg(&lab.kernel.initramfs);

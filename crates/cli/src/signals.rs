@@ -23,12 +23,24 @@ impl Interrupt {
     /// # Errors
     /// If the handlers or their thread cannot be installed.
     pub fn install() -> io::Result<Self> {
+        Self::install_with(&[], |_| ())
+    }
+
+    /// The same, and other signals that do not ask it to stop. `heard` is told of every signal.
+    ///
+    /// # Errors
+    /// If the handlers or their thread cannot be installed.
+    pub fn install_with(others: &[i32], heard: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
+        const STOP: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
         let interrupt = Self::default();
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let mut signals = Signals::new(STOP.iter().chain(others))?;
         let shared = interrupt.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
-            for _ in signals.forever() {
-                shared.raise();
+            for signal in signals.forever() {
+                if STOP.contains(&signal) {
+                    shared.raise();
+                }
+                heard(signal);
             }
         })?;
         Ok(interrupt)

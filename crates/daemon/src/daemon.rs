@@ -84,7 +84,21 @@ struct Inner {
 #[derive(Clone, Copy, Debug, Default)]
 struct Flags {
     stop_requested: bool,
+    nudged: bool,
     stopping: bool,
+}
+
+/// Ends a [`Daemon::wait_stop`] early, from any thread.
+pub struct Nudger(std::sync::Weak<Inner>);
+
+impl Nudger {
+    /// Ends the wait, or the next one.
+    pub fn nudge(&self) {
+        if let Some(inner) = self.0.upgrade() {
+            guard(&inner.flags).nudged = true;
+            inner.changed.notify_all();
+        }
+    }
 }
 
 fn guard<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -207,9 +221,17 @@ impl Daemon {
     #[must_use]
     pub fn wait_stop(&self, timeout: Duration) -> bool {
         let flags = guard(&self.inner.flags);
-        let waiting = |flags: &mut Flags| !flags.stop_requested;
+        let waiting = |flags: &mut Flags| !flags.stop_requested && !flags.nudged;
         let waited = self.inner.changed.wait_timeout_while(flags, timeout, waiting);
-        waited.unwrap_or_else(PoisonError::into_inner).0.stop_requested
+        let mut flags = waited.unwrap_or_else(PoisonError::into_inner).0;
+        flags.nudged = false;
+        flags.stop_requested
+    }
+
+    /// What ends [`Daemon::wait_stop`] early.
+    #[must_use]
+    pub fn nudger(&self) -> Nudger {
+        Nudger(Arc::downgrade(&self.inner))
     }
 
     /// Stops: nothing new is received, what is in flight is answered, everything is flushed; dirty data stays on

@@ -36,5 +36,5 @@ pub mod toml_error;
 
 pub use config::{Config, ConfigError};
 pub use control::{Client, ClientError, Request};
-pub use daemon::{Daemon, Overrides, StartError, accept_loss_offline};
+pub use daemon::{Daemon, Nudger, Overrides, StartError, accept_loss_offline};
 pub use status::{DeviceReport, DeviceStatus, Phase, StatusReport};

@@ -46,6 +46,8 @@ pub fn run(bench: &Bench, root: &Path, report: &mut Report) -> anyhow::Result<()
         ensure!(output.status.success(), "the sweep failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         times.push(begun.elapsed().as_secs_f64());
     }
-    report.rows.push(Row::new("sweep of 10,000 scenarios", "s", median(times), SWEEP_S, "the bar").bar(Bar::AtMost(1.0)));
+    report
+        .rows
+        .push(Row::new("sweep of 10,000 scenarios", "s", median(times), SWEEP_S, "the bar").bar(Bar::AtMost(1.0)));
     Ok(())
 }

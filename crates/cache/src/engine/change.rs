@@ -258,7 +258,8 @@ impl Engine {
         self.backing.ended(self.now, transferred);
         if change {
             self.direct_bytes -= transferred;
-            let forced = matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
+            let forced =
+                matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
             self.backing.wrote_for_application(forced && result.is_ok());
             if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
                 self.mark_healed(id);

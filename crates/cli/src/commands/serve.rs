@@ -4,14 +4,15 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use clap::Args;
+use signal_hook::consts::SIGUSR2;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::Client;
 use surgetank_daemon::status::StatusReport;
-use surgetank_daemon::{Daemon, StartError};
+use surgetank_daemon::{Daemon, Nudger, StartError};
 
 use crate::commands::upgrade::Upgrade;
 use crate::failure::Failure;
@@ -19,8 +20,10 @@ use crate::logging;
 use crate::output::{self, note};
 use crate::signals::Interrupt;
 
-/// How often the daemon is asked whether somebody stopped it over its control socket.
+/// How often a further signal is looked for while the daemon stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How long one wait for something to do lasts: what there is to do ends it.
+const LONG: Duration = Duration::from_secs(3600);
 
 /// Flags of `serve`.
 #[derive(Debug, Args)]
@@ -58,15 +61,26 @@ impl Arguments {
         logging::start(self.log, tracing::Level::INFO)?;
         let no_handlers =
             |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
-        let interrupt = Interrupt::install().map_err(no_handlers)?;
-        let upgrade = Upgrade::install().map_err(no_handlers)?;
+        let upgrade = Upgrade::new().map_err(no_handlers)?;
+        let nudger = Arc::new(OnceLock::<Nudger>::new());
+        let (ask_for_upgrade, to_nudge) = (upgrade.asker(), nudger.clone());
+        let interrupt = Interrupt::install_with(&[SIGUSR2], move |signal| {
+            if signal == SIGUSR2 {
+                ask_for_upgrade();
+            }
+            to_nudge.get().into_iter().for_each(Nudger::nudge);
+        })
+        .map_err(no_handlers)?;
         let daemon = Daemon::start(config).map_err(|error| match error {
             StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
             StartError::Failed(text) => Failure::Failed(text),
         })?;
         output::print(&addresses(&daemon.status()))?;
         notify("READY=1");
-        while !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {
+        let _ = nudger.set(daemon.nudger());
+        // A signal may have come before there was anybody to nudge.
+        let mut patience = Duration::ZERO;
+        while !interrupt.raised() && !daemon.wait_stop(std::mem::replace(&mut patience, LONG)) {
             if !upgrade.asked() {
                 continue;
             }

@@ -9,7 +9,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::SIGUSR2;
 use surgetank_daemon::Daemon;
 
 use crate::failure::Failure;
@@ -23,13 +22,11 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// Waits for the signal from now on.
+    /// Remembers how this process was started.
     ///
     /// # Errors
-    /// If the handler cannot be installed, or the binary has no path.
-    pub fn install() -> io::Result<Self> {
-        let asked = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGUSR2, asked.clone())?;
+    /// If the binary has no path.
+    pub fn new() -> io::Result<Self> {
         let mut arguments = std::env::args_os();
         let named = arguments.next().map(PathBuf::from).filter(|name| name.components().count() > 1);
         // The name it was started by may be a link that an upgrade points elsewhere.
@@ -37,7 +34,13 @@ impl Upgrade {
             Some(name) => std::path::absolute(name)?,
             None => std::env::current_exe()?,
         };
-        Ok(Self { asked, binary, arguments: arguments.collect() })
+        Ok(Self { asked: Arc::default(), binary, arguments: arguments.collect() })
+    }
+
+    /// Asks for an upgrade, from any thread.
+    pub fn asker(&self) -> impl Fn() + Send + use<> {
+        let asked = self.asked.clone();
+        move || asked.store(true, Ordering::Relaxed)
     }
 
     /// Whether an upgrade was asked for since it was last looked.
