@@ -8,6 +8,7 @@
 //! that waits in vain is given back when waiting has cost as much as being late would have (ski rental: at most twice
 //! the best that hindsight could do).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -56,37 +57,38 @@ pub struct Expected {
     pub until: Instant,
 }
 
+/// What it forecasts follows from what it saw, and is asked for far more often.
 #[derive(Clone, Debug, Default)]
 struct Expert {
     intervals: VecDeque<Duration>,
     errors: VecDeque<Duration>,
+    forecast: Option<Duration>,
+    /// Mean error, or a guess before any is known.
+    spread: Duration,
 }
 
 impl Expert {
-    fn forecast(&self) -> Option<Duration> {
-        let mut sorted: Vec<Duration> = self.intervals.iter().copied().collect();
-        sorted.sort_unstable();
-        let middle = sorted.len() / 2;
-        match sorted.len() {
-            0 => None,
-            length if length % 2 == 1 => Some(sorted[middle]),
-            _ => Some((sorted[middle - 1] + sorted[middle]) / 2),
-        }
-    }
-
-    /// Mean error, or a guess before any is known.
-    fn spread(&self) -> Duration {
-        match self.errors.len() {
-            0 => self.forecast().unwrap_or_default().mul_f64(SPREAD_UNKNOWN),
-            count => self.errors.iter().sum::<Duration>() / count as u32,
-        }
-    }
-
     fn saw(&mut self, interval: Duration) {
-        if let Some(forecast) = self.forecast() {
+        if let Some(forecast) = self.forecast {
             remember(&mut self.errors, interval.abs_diff(forecast));
         }
         remember(&mut self.intervals, interval);
+        self.forecast = median(&self.intervals);
+        self.spread = match self.errors.len() {
+            0 => self.forecast.unwrap_or_default().mul_f64(SPREAD_UNKNOWN),
+            count => self.errors.iter().sum::<Duration>() / count as u32,
+        };
+    }
+}
+
+fn median(intervals: &VecDeque<Duration>) -> Option<Duration> {
+    let mut sorted: Vec<Duration> = intervals.iter().copied().collect();
+    sorted.sort_unstable();
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2),
     }
 }
 
@@ -118,6 +120,8 @@ pub struct Forecast {
     /// The longest sample lately: an onset is known no better.
     sampling: Duration,
     distrusted: bool,
+    /// The last answer: it is asked for with every sample and changes with few.
+    memo: Cell<Option<(Stakes, Option<Expected>)>>,
 }
 
 impl Forecast {
@@ -126,13 +130,14 @@ impl Forecast {
         if !hot {
             return;
         }
+        self.memo.set(None);
         self.sampling = to.since(from);
         match &mut self.burst {
             Some(burst) if from.since(burst.last_hot) < calm => burst.last_hot = to,
             Some(Burst { onset, last_hot }) => {
                 let (pause, period) = (from.since(*last_hot), from.since(*onset));
                 let near = |expert: &Expert, interval: Duration| {
-                    expert.forecast().is_some_and(|forecast| interval.abs_diff(forecast) <= forecast.mul_f64(TRUST))
+                    expert.forecast.is_some_and(|forecast| interval.abs_diff(forecast) <= forecast.mul_f64(TRUST))
                 };
                 if near(&self.pauses, pause) || near(&self.periods, period) {
                     self.distrusted = false;
@@ -147,29 +152,42 @@ impl Forecast {
 
     /// A volume was in use so long after it was asked for.
     pub fn attached(&mut self, after: Duration) {
+        self.memo.set(None);
         self.attach.saw(after);
     }
 
     /// A volume waited in vain: no more forecasts until one would have been right.
     pub fn missed(&mut self) {
+        self.memo.set(None);
         self.distrusted = true;
     }
 
     /// Whether bursts have come at intervals, and not been forecast in vain.
     #[must_use]
     pub fn is_regular(&self) -> bool {
-        !self.distrusted && self.pauses.forecast().is_some()
+        !self.distrusted && self.pauses.forecast.is_some()
     }
 
     /// When to ask for a volume for the next burst; `None` if that is not known, or does not pay.
     #[must_use]
     pub fn expected(&self, stakes: &Stakes) -> Option<Expected> {
+        if let Some((of, expected)) = self.memo.get()
+            && of == *stakes
+        {
+            return expected;
+        }
+        let expected = self.find_expected(stakes);
+        self.memo.set(Some((*stakes, expected)));
+        expected
+    }
+
+    fn find_expected(&self, stakes: &Stakes) -> Option<Expected> {
         let burst = self.burst?;
-        let lead = self.attach.forecast()?;
-        let (pause, period) = (self.pauses.forecast()?, self.periods.forecast()?);
+        let lead = self.attach.forecast?;
+        let (pause, period) = (self.pauses.forecast?, self.periods.forecast?);
         let onset =
-            if self.periods.spread() < self.pauses.spread() { burst.onset + period } else { burst.last_hot + pause };
-        let spread = self.pauses.spread().min(self.periods.spread()).max(self.sampling);
+            if self.periods.spread < self.pauses.spread { burst.onset + period } else { burst.last_hot + pause };
+        let spread = self.pauses.spread.min(self.periods.spread).max(self.sampling);
         let early = stakes.holding_per_s() * spread.as_secs_f64();
         let late = stakes.lateness(lead + self.sampling);
         if self.distrusted || early >= late {
