@@ -110,6 +110,36 @@ fn a_trace_is_replayed() {
 }
 
 #[test]
+fn the_jobs_of_a_log_are_replayed() {
+    let directory = tempfile::tempdir().unwrap();
+    // Two jobs of 8 processors, an hour and ten minutes from the start on, and one that is too large.
+    let log = "; MaxProcs: 64\n1 0 0 3600 8 -1 -1\n2 0 0 600 8 -1 -1\n3 0 0 600 64 -1 -1\n4 0 0\n";
+    fs::write(directory.path().join("log.swf"), log).unwrap();
+    let app = SCENARIO.find("[backing]").unwrap();
+    let jobs = "[jobs]\nlog = \"log.swf\"\ninterval = \"30 min\"\nmemory = \"128 MiB\"\nprocessors_max = 8\n";
+    let file = scenario(directory.path(), &format!("{jobs}{}", &SCENARIO[app..]));
+    let output = simulate(&file, &["--json"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("log.swf:5: a job has 3 fields"));
+    let found = json(&output);
+    let completion = |mode: &str| found["modes"][mode]["completion_s"].as_f64().unwrap();
+    // The first checkpoint comes at 600 s, the last of 1 GiB at 3600 s.
+    assert!((completion("static_slow") - (3600.0 + 1024.0 / 33.0)).abs() < 1.5, "{found}");
+    assert!((completion("static_fast") - (3600.0 + 1024.0 / 128.0)).abs() < 1.5, "{found}");
+
+    for (wrong, place) in [
+        ("interval = \"0 s\"", "scenario.toml:3:12: interval is zero"),
+        ("interval = \"1 h\"\nprocessors_max = 0", "scenario.toml:4:18: processors_max is below 1"),
+        ("interval = \"1 h\"", "log.swf"),
+    ] {
+        let text = format!("[jobs]\nlog = \"log.swf\"\n{wrong}\n{}", &SCENARIO[app..]);
+        let output = simulate(&scenario(directory.path(), &text), &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected = if place == "log.swf" { "write memory" } else { place };
+        assert!(output.status.code() == Some(2) && said.contains(expected), "{wrong}: {said}");
+    }
+}
+
+#[test]
 fn mistakes_get_one_sentence_and_leave_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let good = scenario(directory.path(), SCENARIO);

@@ -38,6 +38,8 @@ pub struct Scenario {
     pub interval: Option<Duration>,
     /// A trace to replay; a relative path is relative to the scenario's file.
     pub trace: Option<PathBuf>,
+    /// The jobs of a log to replay.
+    pub jobs: Option<Jobs>,
     /// Seed of everything that chance decides.
     pub seed: u64,
 }
@@ -55,6 +57,19 @@ pub struct App {
     pub checkpoint_size: Bytes,
     /// What each VM writes before it computes, the papers' Si; may be zero.
     pub initial_dump: Bytes,
+}
+
+/// A batch system's job log, and what its jobs write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jobs {
+    /// The log; a relative path is relative to the scenario's file.
+    pub log: PathBuf,
+    /// Run time between a job's checkpoints, above zero; one more is written at its end.
+    pub interval: Duration,
+    /// Bytes of a checkpoint for each processor of a job; `None`: the memory that the log knows.
+    pub memory: Option<Bytes>,
+    /// Larger jobs write elsewhere.
+    pub processors_max: Option<u64>,
 }
 
 /// The backing volume of one VM.
@@ -160,7 +175,17 @@ struct RawScenario {
     provider: RawLatencies,
     interval: Option<Spanned<Span>>,
     trace: Option<Spanned<PathBuf>>,
+    jobs: Option<Spanned<RawJobs>>,
     seed: Option<Spanned<i64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawJobs {
+    log: Spanned<PathBuf>,
+    interval: Option<Spanned<Span>>,
+    memory: Option<Spanned<Bytes>>,
+    processors_max: Option<Spanned<i64>>,
 }
 
 #[derive(Deserialize)]

@@ -9,7 +9,7 @@ use crate::reader::Reader;
 use crate::request::{Operation, Request};
 
 /// A year of seconds fits in: more is taken for a trace whose times are wrong.
-const SAMPLES_MAX: u64 = 40_000_000;
+pub(crate) const SAMPLES_MAX: u64 = 40_000_000;
 
 /// What happened in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -194,7 +194,7 @@ impl ModeRun<'_> {
             initial_dump_s: initial.1 - initial.0,
             cost_agbs: record.agbs(wall_s),
             cost_usd: Some(money::usd(self.plan, &record, wall_s)),
-            write_mib_s: mib / writing.max(1e-9),
+            write_mib_s: Some(mib / writing.max(1e-9)),
             cost: record.cost(wall_s),
             boosts: record.boosts,
             activity: record.activity,

@@ -78,8 +78,8 @@ pub struct ModeOutcome {
     pub cost_total_agbs: Option<f64>,
     /// In money; the demo: at catalog prices, had the run been as large as the papers'. `None`: a price is unknown.
     pub cost_usd: Option<f64>,
-    /// What the application saw while it wrote.
-    pub write_mib_s: f64,
+    /// What the application saw while it wrote; `None`: a replay writes whether or not the device is ready.
+    pub write_mib_s: Option<f64>,
     /// Boosts, in order; none for the static modes.
     pub boosts: Vec<Boost>,
     /// I/O over time.
@@ -188,7 +188,7 @@ pub mod sample {
     }
 
     fn one(mode: Mode, bandwidth: f64, cost_rate: f64) -> ModeOutcome {
-        let mut found = ModeOutcome { write_mib_s: bandwidth, ..ModeOutcome::default() };
+        let mut found = ModeOutcome { write_mib_s: Some(bandwidth), ..ModeOutcome::default() };
         let mut clock = 0.0;
         for (number, (compute, size)) in [(0.0, 320.0), (23.0, 256.0), (23.0, 256.0), (23.0, 256.0)].iter().enumerate()
         {

@@ -19,7 +19,7 @@ fn row(mode: Mode, found: &ModeOutcome) -> [String; 7] {
         thousands(found.cost_agbs),
         format!("× {:.2}", found.cost_ratio),
         found.cost_usd.map_or_else(|| "unknown".to_owned(), |usd| format!("${usd:.4}")),
-        format!("{:.0}", found.write_mib_s),
+        found.write_mib_s.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}")),
     ]
 }
 

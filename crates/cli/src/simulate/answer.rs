@@ -28,7 +28,7 @@ pub fn mode_outcome(setup: &Setup, found: &whatif::Outcome) -> ModeOutcome {
         cost_agbs: found.cost.agbs,
         cost_total_agbs: Some(found.cost_total.agbs),
         cost_usd: found.cost.usd,
-        write_mib_s: found.write_mib_s().unwrap_or(0.0),
+        write_mib_s: found.write_mib_s(),
         boosts: found.boosts.iter().map(boost).collect(),
         activity: activity(found),
         cost: cost(setup, found),

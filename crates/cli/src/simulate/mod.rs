@@ -15,11 +15,11 @@ use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Name;
 use surgetank_sim::whatif::{self, Fidelity, Mode, Setup};
-use surgetank_trace::{Options, Reader, Series};
+use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
 
 use crate::demo::{outcome::Outcome, report as page};
 use crate::failure::Failure;
-use crate::output;
+use crate::output::{self, note};
 use values::{Setting, Sweep};
 
 /// Traces are replayed in steps of this: what a controller that samples each second can see.
@@ -34,7 +34,7 @@ const STEP: Duration = Duration::from_secs(1);
   surgetank simulate cm1.toml --sweep app.vms=1,8,32 --sweep policy.name=paper,adaptive --json
 
 The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, jitter and
-faults; instead of [app] a trace = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional /STEP, or a list, for any
+faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional /STEP, or a list, for any
 key of the file; several make a grid. One run goes through the block cache request by request, a sweep through its fluid
 model (--model says otherwise).")]
 pub struct Arguments {
@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Controller of the elastic mode, in place of the file's
     #[arg(long, value_enum)]
     policy: Option<PolicyName>,
-    /// How exactly; by default block, and fluid for sweeps
+    /// How exactly; by default block, and fluid for sweeps and for more than 4 TiB
     #[arg(long, value_enum)]
     model: Option<Model>,
     /// Set a key of the file, for example \"policy.sampling=5 s\"
@@ -88,6 +88,9 @@ impl From<Model> for Fidelity {
     }
 }
 
+/// More than this takes minutes request by request.
+const BLOCK_BYTES_MAX: u64 = 4 << 40;
+
 impl Arguments {
     fn policy(&self) -> Option<Name> {
         self.policy.map(|name| match name {
@@ -118,7 +121,8 @@ impl Arguments {
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
         let setup = setup(scenario, self.policy())?;
-        let fidelity = self.model.map_or(Fidelity::Block, Fidelity::from);
+        let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
+        let fidelity = self.model.map_or(by_size, Fidelity::from);
         let mut outcome = Outcome::default();
         for mode in Mode::ALL {
             let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
@@ -147,24 +151,36 @@ fn parse(file: &Path, text: &str) -> Result<Scenario, Failure> {
 }
 
 /// What is simulated: the file's application, or its trace.
+fn replay(setup: &mut Setup, series: &Series, file: &Path) -> Result<(), Failure> {
+    setup.replay(series.samples.iter().map(|sample| (sample.read, sample.written)), series.interval);
+    if setup.bytes() == 0 {
+        return Err(Failure::Invalid(format!("{} moves no byte: there is nothing to simulate", file.display())));
+    }
+    Ok(())
+}
+
 fn setup(scenario: &Scenario, policy: Option<Name>) -> Result<Setup, Failure> {
     let mut setup = Setup::of(scenario, policy);
-    match (&scenario.trace, &scenario.app) {
-        (Some(trace), _) => {
+    match (&scenario.trace, &scenario.jobs, &scenario.app) {
+        (Some(trace), _, _) => {
             let reader = Reader::open(trace, Options::default()).map_err(Failure::invalid)?;
-            let series = Series::read(reader, STEP).map_err(Failure::invalid)?;
-            let samples = series.samples.iter().map(|sample| (sample.read, sample.written));
-            setup.replay(samples, series.interval);
-            if setup.bytes() == 0 {
-                return Err(Failure::Invalid(format!(
-                    "{} moves no byte: there is nothing to simulate",
-                    trace.display()
-                )));
-            }
+            replay(&mut setup, &Series::read(reader, STEP).map_err(Failure::invalid)?, trace)?;
         }
-        (None, Some(_)) => {}
-        (None, None) => {
-            return Err(Failure::Invalid("the scenario has neither [app] nor a trace: add one of them".to_owned()));
+        (None, Some(jobs), _) => {
+            let rule =
+                Checkpoints { every: jobs.interval, per_processor: jobs.memory, processors_max: jobs.processors_max };
+            let log = JobLog::read(&jobs.log, false).map_err(Failure::invalid)?;
+            if let Some(first) = &log.first_broken {
+                let (file, line, reason) = (jobs.log.display(), first.line, &first.reason);
+                note(&format!("surgetank: {file}:{line}: {reason}; {} such lines were left out", log.broken));
+            }
+            replay(&mut setup, &log.series(&rule, STEP).map_err(Failure::invalid)?, &jobs.log)?;
+        }
+        (None, None, Some(_)) => {}
+        (None, None, None) => {
+            return Err(Failure::Invalid(
+                "the scenario has no [app], no trace and no [jobs]: add one of them".to_owned(),
+            ));
         }
     }
     if setup.backing.size == Bytes::ZERO {

@@ -8,8 +8,8 @@ use surgetank_model::{Bandwidth, Bytes, Catalog, VolumeType};
 use toml::Spanned;
 
 use super::{
-    App, Backing, Caching, CalibrationPoint, Latencies, RawApp, RawBacking, RawCaching, RawLatencies, RawPoint,
-    RawScenario, Scenario, Seconds,
+    App, Backing, Caching, CalibrationPoint, Jobs, Latencies, RawApp, RawBacking, RawCaching, RawJobs, RawLatencies,
+    RawPoint, RawScenario, Scenario, Seconds,
 };
 
 /// More VMs than any machine room has.
@@ -24,6 +24,8 @@ const BANDWIDTH_MAX: Bandwidth = Bandwidth::new(TIB);
 const TIME_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The longest wait for a provider that still makes sense of a boost.
 const LATENCY_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How often jobs write a checkpoint unless they say so: what centres ask for.
+const JOBS_INTERVAL: Duration = Duration::from_secs(3600);
 /// What a measured throughput may exceed the volumes' nominal one by: throttles let a little through at once.
 const MEASURED_MAX: f64 = 1.25;
 
@@ -42,12 +44,17 @@ impl RawScenario {
             }
             None => None,
         };
-        if app.is_none() && trace.is_none() {
+        let jobs_span = self.jobs.as_ref().map(Spanned::span);
+        let jobs = self.jobs.map(|jobs| jobs.into_inner().check(source)).transpose()?;
+        if jobs.is_some() && trace.is_some() {
+            return Err(source.at(jobs_span, "the file has a trace as well as [jobs]: remove one of the two"));
+        }
+        if app.is_none() && trace.is_none() && jobs.is_none() {
             let message = "the section [app] is missing: add it with vms, compute, checkpoints and checkpoint_size";
             return Err(source.at(app_span, message));
         }
         let interval = interval.map(|interval| check_interval(source, &interval, app.as_ref())).transpose()?;
-        let trace = trace.map(|trace| check_trace(source, &trace)).transpose()?;
+        let trace = trace.map(|trace| check_path(source, "trace", &trace)).transpose()?;
         let calibration = self
             .calibration
             .into_iter()
@@ -62,6 +69,7 @@ impl RawScenario {
             provider: self.provider.check(source)?,
             interval,
             trace,
+            jobs,
             seed: check_seed(source, seed.as_ref())?,
         })
     }
@@ -109,9 +117,44 @@ fn check_interval(source: &Source, interval: &Spanned<Span>, app: Option<&App>) 
     Ok(time)
 }
 
-fn check_trace(source: &Source, trace: &Spanned<std::path::PathBuf>) -> Result<std::path::PathBuf, ConfigError> {
+impl RawJobs {
+    fn check(self, source: &Source) -> Result<Jobs, ConfigError> {
+        let log = check_path(source, "log", &self.log)?;
+        let interval = match &self.interval {
+            None => JOBS_INTERVAL,
+            Some(interval) => check_time(source, "interval", interval)?,
+        };
+        if interval.is_zero() {
+            let message = "interval is zero: write the run time between a job's checkpoints, such as \"1 h\"";
+            return Err(source.at(self.interval.map(|interval| interval.span()), message));
+        }
+        if let Some(memory) = self.memory.as_ref().filter(|memory| memory.get_ref().get() == 0) {
+            let message = "memory is zero: write the bytes of a checkpoint for each processor, such as \"1 GiB\"";
+            return Err(source.at(Some(memory.span()), message));
+        }
+        let processors_max = self.processors_max.map(|most| {
+            let fits = u64::try_from(*most.get_ref()).ok().filter(|most| *most > 0);
+            fits.ok_or_else(|| {
+                source.at(
+                    Some(most.span()),
+                    "processors_max is below 1: write the largest job's processors, or leave it out",
+                )
+            })
+        });
+        let memory = self.memory.map(Spanned::into_inner);
+        Ok(Jobs { log, interval, memory, processors_max: processors_max.transpose()? })
+    }
+}
+
+fn check_path(
+    source: &Source,
+    name: &str,
+    trace: &Spanned<std::path::PathBuf>,
+) -> Result<std::path::PathBuf, ConfigError> {
     if trace.get_ref().as_os_str().is_empty() {
-        return Err(source.at(Some(trace.span()), "trace is empty: write the path of a trace, or leave it out"));
+        return Err(
+            source.at(Some(trace.span()), format!("{name} is empty: write the path of a file, or leave it out"))
+        );
     }
     let folder = source.file.parent().unwrap_or(std::path::Path::new(""));
     Ok(folder.join(trace.get_ref()))

@@ -183,9 +183,9 @@ impl Setup {
     pub fn bytes(&self) -> u64 {
         let of_phase = |phase: &Phase| match phase {
             Phase::Write(bytes) | Phase::Read(bytes) => bytes.get(),
-            Phase::Arrive { read, written, .. } => read.get() + written.get(),
+            Phase::Arrive { read, written, .. } => read.get().saturating_add(written.get()),
             Phase::Compute(_) | Phase::Finish => 0,
         };
-        self.application.phases.iter().map(of_phase).sum()
+        self.application.phases.iter().map(of_phase).fold(0, u64::saturating_add)
     }
 }

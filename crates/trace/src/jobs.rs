@@ -1,0 +1,265 @@
+//! Job logs of batch systems, in the Standard Workload Format (version 2.2, Parallel Workloads Archive): which job ran
+//! when on how many processors. What such a log says of storage is a model: every job writes a part of its memory at
+//! regular times and when it ends, as applications that write checkpoints do.
+
+use std::path::Path;
+use std::time::Duration;
+
+use surgetank_model::{Bytes, Instant};
+
+use crate::error::TraceError;
+use crate::parse::Broken;
+use crate::series::{SAMPLES_MAX, Sample, Series};
+use crate::source::Source;
+
+/// A job that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// When it started, since the log's own origin: its submission and its wait.
+    pub start: Duration,
+    /// How long it ran.
+    pub run: Duration,
+    /// Processors that it had.
+    pub processors: u64,
+    /// Memory of each, if the log knows it.
+    pub memory: Option<Bytes>,
+}
+
+/// What jobs write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoints {
+    /// Run time between checkpoints, above zero; one more is written at the end.
+    pub every: Duration,
+    /// Bytes of a checkpoint for each processor; `None`: the memory of the log.
+    pub per_processor: Option<Bytes>,
+    /// Larger jobs write elsewhere.
+    pub processors_max: Option<u64>,
+}
+
+/// The jobs of a log, in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobLog {
+    /// Those that ran.
+    pub jobs: Vec<Job>,
+    /// Lines of jobs that never ran.
+    pub others: u64,
+    /// Lines that could not be read, and were left out.
+    pub broken: u64,
+    /// The first of them.
+    pub first_broken: Option<Broken>,
+}
+
+/// A longer line is broken.
+const LINE_MAX: usize = 64 << 10;
+/// More checkpoints than any log comes to at a sensible interval.
+const CHECKPOINTS_MAX: u64 = 100_000_000;
+
+impl JobLog {
+    /// Reads a log, decompressing it by its name.
+    ///
+    /// # Errors
+    /// If it cannot be read, holds no job, or (`strict`) has a broken line.
+    pub fn read(path: &Path, strict: bool) -> Result<Self, TraceError> {
+        let name = path.display();
+        let invalid =
+            |error| TraceError::Invalid(format!("cannot read {name}: {error}; name a job log that you may read"));
+        let (mut source, _) = Source::open(path).map_err(invalid)?;
+        let mut log = Self::default();
+        let mut number = 0;
+        loop {
+            let (window, last) = source.window().map_err(invalid)?;
+            let whole = match memchr::memrchr(b'\n', window) {
+                _ if last => window.len(),
+                Some(end) => end + 1,
+                // A line longer than the window is broken, and taken piece by piece.
+                None => window.len(),
+            };
+            for line in window[..whole].split_inclusive(|byte| *byte == b'\n') {
+                number += 1;
+                if let Err(reason) = log.line(line) {
+                    log.broken += 1;
+                    if strict {
+                        return Err(TraceError::Invalid(format!("{name}:{number}: {reason}; mend or remove the line")));
+                    }
+                    log.first_broken.get_or_insert(Broken { line: number, reason });
+                }
+            }
+            if source.consume(whole) {
+                break;
+            }
+        }
+        match &log.first_broken {
+            _ if !log.jobs.is_empty() => Ok(log),
+            Some(Broken { line, reason }) => Err(TraceError::Invalid(format!(
+                "{name}:{line}: {reason}; it holds no job in the Standard Workload Format"
+            ))),
+            None => Err(TraceError::Invalid(format!("{name} holds no job that ran: name a log that does"))),
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<(), String> {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b";") {
+            return Ok(());
+        }
+        if line.len() > LINE_MAX {
+            return Err("the line is longer than 64 KiB".to_owned());
+        }
+        let mut fields = [-1.0; 10];
+        let mut found = 0;
+        for (field, word) in fields.iter_mut().zip(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()))
+        {
+            let text = String::from_utf8_lossy(&word[..word.len().min(40)]);
+            *field = text
+                .parse::<f64>()
+                .ok()
+                .filter(|number| number.is_finite())
+                .ok_or_else(|| format!("field {} is {text:?}, not a number", found + 1))?;
+            found += 1;
+        }
+        let [_, submitted, waited, ran, allocated, _, used, asked, _, memory] = fields;
+        if found < 5 {
+            return Err(format!("a job has {found} fields, and 18 in the Standard Workload Format"));
+        }
+        // -1 is unknown.
+        let processors = if allocated > 0.0 { allocated } else { asked };
+        let span = |seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} s is no time"));
+        let run = span(ran.max(0.0))?;
+        if run.is_zero() || processors < 1.0 {
+            self.others += 1;
+            return Ok(());
+        }
+        let start = span(submitted + waited.max(0.0))?;
+        let kilobytes = [used, memory].into_iter().find(|kilobytes| *kilobytes > 0.0);
+        self.jobs.push(Job {
+            start,
+            run,
+            processors: processors as u64,
+            memory: kilobytes.map(|kilobytes| Bytes::new((kilobytes * 1024.0) as u64)),
+        });
+        Ok(())
+    }
+
+    /// What the jobs write, interval by interval, from the start of the first job on.
+    ///
+    /// # Errors
+    /// If a job's memory is not known, or there would be absurdly many checkpoints or intervals.
+    pub fn series(&self, rule: &Checkpoints, interval: Duration) -> Result<Series, TraceError> {
+        let invalid = |text: String| Err(TraceError::Invalid(text));
+        let jobs = || {
+            let largest = rule.processors_max.unwrap_or(u64::MAX);
+            self.jobs.iter().filter(move |job| job.processors <= largest)
+        };
+        let Some(origin) = jobs().map(|job| job.start).min() else {
+            return invalid("no job of the log is as small as processors_max: raise it".to_owned());
+        };
+        let every = rule.every.max(Duration::from_millis(1));
+        let regular = |job: &Job| (job.run.as_nanos() - 1) / every.as_nanos();
+        if jobs().map(|job| regular(job) + 1).sum::<u128>() > u128::from(CHECKPOINTS_MAX) {
+            return invalid(format!(
+                "the jobs would write more than {CHECKPOINTS_MAX} checkpoints: lengthen the interval"
+            ));
+        }
+        let mut samples: Vec<Sample> = Vec::new();
+        for job in jobs() {
+            let Some(memory) = rule.per_processor.or(job.memory) else {
+                return invalid(
+                    "the log does not say how much memory a job used: write memory, bytes of a checkpoint for each \
+                     processor, such as \"1 GiB\""
+                        .to_owned(),
+                );
+            };
+            let bytes = memory.get().saturating_mul(job.processors);
+            let times = (1..=regular(job) as u32).map(|number| every.saturating_mul(number)).chain([job.run]);
+            for after in times {
+                let index = (job.start - origin).saturating_add(after).as_nanos() / interval.as_nanos().max(1);
+                if index >= u128::from(SAMPLES_MAX) {
+                    return invalid("the log spans too many intervals: choose a longer one".to_owned());
+                }
+                let index = index as usize;
+                if index >= samples.len() {
+                    samples.resize(index + 1, Sample::default());
+                }
+                samples[index].written = Bytes::new(samples[index].written.get().saturating_add(bytes));
+                samples[index].requests += 1;
+            }
+        }
+        let end = samples.iter().map(|sample| sample.written).max().unwrap_or_default();
+        Ok(Series { interval, start: Instant::ZERO, samples, end, broken: self.broken })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LOG: &str = "; MaxProcs: 8\n\
+        1 100 20 7200 4 -1 -1 4 7200 -1 1\n\
+        \n\
+        2 100 0 0 4 -1 -1 4 7200 -1 0\n\
+        3 200 -1 1800 -1 -1 2048 2 3600 -1 1\n\
+        4 x\n";
+
+    fn read(text: &str, strict: bool) -> Result<JobLog, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log.swf");
+        std::fs::write(&path, text).unwrap();
+        JobLog::read(&path, strict).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn jobs_are_read_and_broken_lines_counted() {
+        let log = read(LOG, false).unwrap();
+        assert_eq!((log.jobs.len(), log.others, log.broken), (2, 1, 1));
+        assert_eq!(log.jobs[0].start, Duration::from_secs(120));
+        assert_eq!((log.jobs[1].processors, log.jobs[1].memory), (2, Some(Bytes::from_mib(2))));
+        assert!(read(LOG, true).unwrap_err().contains("log.swf:6: field 2 is \"x\""));
+        assert!(read("; nothing\n", false).unwrap_err().contains("no job that ran"));
+        assert!(read("1 2 3\n", false).unwrap_err().contains("log.swf:1: a job has 3 fields"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_and_no_job_is_too_odd(
+            bytes in prop::collection::vec(any::<u8>(), 0..80),
+            numbers in prop::collection::vec(prop_oneof![any::<f64>(), -2.0..1e6f64], 5..12),
+        ) {
+            let mut log = JobLog::default();
+            let _ = log.line(&bytes);
+            let words: Vec<String> = numbers.iter().map(f64::to_string).collect();
+            let _ = log.line(words.join(" ").as_bytes());
+            for every in [Duration::ZERO, Duration::from_secs(1000), Duration::MAX] {
+                let rule = Checkpoints { every, per_processor: Some(Bytes::new(1)), processors_max: None };
+                if log.jobs.iter().all(|job| job.run < Duration::from_secs(100)) {
+                    let _ = log.series(&rule, Duration::from_secs(1000));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_job_writes_at_its_times_and_at_its_end() {
+        let log = read(LOG, false).unwrap();
+        let hourly = Checkpoints {
+            every: Duration::from_secs(3600),
+            per_processor: Some(Bytes::from_mib(10)),
+            processors_max: None,
+        };
+        let series = log.series(&hourly, Duration::from_secs(10)).unwrap();
+        let written: Vec<(usize, u64)> = (0..)
+            .zip(&series.samples)
+            .filter_map(|(index, sample)| (sample.requests > 0).then_some((index, sample.written.get() >> 20)))
+            .collect();
+        // The second started 80 s after the first; a checkpoint that would coincide with the end is written once.
+        assert_eq!(written, [(188, 20), (360, 40), (720, 40)]);
+        let of_the_log = Checkpoints { per_processor: None, ..hourly };
+        assert!(log.series(&of_the_log, Duration::from_secs(10)).unwrap_err().to_string().contains("write memory"));
+        let small = Checkpoints { processors_max: Some(2), ..of_the_log };
+        assert_eq!(log.series(&small, Duration::from_secs(10)).unwrap().samples[180].written, Bytes::from_mib(4));
+        let none = Checkpoints { processors_max: Some(1), ..hourly };
+        assert!(log.series(&none, Duration::from_secs(10)).is_err());
+        assert!(log.series(&hourly, Duration::ZERO).unwrap_err().to_string().contains("too many intervals"));
+    }
+}
