@@ -189,7 +189,7 @@ fn cost_chart(area: &Area<'_>, outcome: &Outcome, until: f64, highest: f64) -> R
         .label_style(ink_text(12))
         .axis_desc_style(ink_text(12))
         .x_label_formatter(&|x| format!("{x:.0} s"))
-        .y_label_formatter(&|y| thousands(*y))
+        .y_label_formatter(&|y| axis_label(*y))
         .draw()?;
     for (mode, found) in &outcome.modes {
         let line = found.cost.iter().map(|point| (point.at_s, point.agbs));
@@ -244,12 +244,17 @@ fn curves_chart(area: &Area<'_>, x: &str, y: &str, curves: &[Curve]) -> Result<(
         .y_desc(y)
         .label_style(ink_text(12))
         .axis_desc_style(ink_text(12))
-        .y_label_formatter(&|y| thousands(*y))
+        .y_label_formatter(&|y| axis_label(*y))
         .draw()?;
     for curve in curves {
         chart.draw_series(LineSeries::new(curve.points.iter().copied(), curve.colour.stroke_width(3)))?;
     }
     Ok(())
+}
+
+/// A number that fits beside an axis.
+fn axis_label(value: f64) -> String {
+    if value.abs() < 1e8 { thousands(value) } else { format!("{value:.1e}") }
 }
 
 /// 12345.6 → "12,346".
