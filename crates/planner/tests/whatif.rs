@@ -1,10 +1,11 @@
 //! What-if from a recorded load: the bursts found are those made, the front is one, the choice keeps its constraints.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use surgetank_model::{Bytes, Catalog};
-use surgetank_planner::whatif::{Application, Constraint, Detection, FoundBurst, Load, Moment, compare, fit};
+use surgetank_planner::whatif::{Application, Choice, Constraint, Detection, FoundBurst, Load, Moment, compare, fit};
 
 const MIB: u64 = 1 << 20;
 
@@ -53,6 +54,25 @@ fn elastic_options_are_compared_with_all_others() {
     assert!(answer.considered.iter().all(|choice| choice.completion_s > app.compute_s));
     let gcp = compare(&Catalog::builtin(), &app, &bursts, Some("gcp"), &Constraint::default());
     assert!(gcp.considered.iter().all(|choice| choice.provider == "gcp"));
+}
+
+#[test]
+fn what_lives_on_credits_slows_down_when_bursts_follow_each_other_too_fast() {
+    // By option: seconds per burst beyond what is moved at the full rate.
+    let lost = |quiet_s: usize| -> BTreeMap<String, f64> {
+        const COUNT: usize = 12;
+        let (app, bursts) = found(&bursty(COUNT, quiet_s, 600, 240, 0));
+        let answer = compare(&Catalog::builtin(), &app, &bursts, None, &Constraint::default());
+        let options = answer.considered.into_iter().filter(|choice| choice.caching.is_none() && !choice.sustained);
+        let lost = |choice: &Choice| {
+            choice.completion_s / COUNT as f64 - quiet_s as f64 - 600.0 * 240.0 / choice.throughput_mib_s
+        };
+        options.map(|choice| (format!("{} at {}", choice.name(), choice.throughput_mib_s), lost(&choice))).collect()
+    };
+    let (close, apart) = (lost(700), lost(36_000));
+    let both: Vec<(f64, f64)> = close.iter().filter_map(|(name, lost)| Some((*lost, *apart.get(name)?))).collect();
+    assert!(both.iter().all(|(close, apart)| *apart > -1e-6 && close - apart > -1e-6), "{both:?}");
+    assert!(both.iter().any(|(close, apart)| close - apart > 10.0), "{both:?}");
 }
 
 proptest! {

@@ -7,6 +7,7 @@ use surgetank_model::volume_type::{Billing, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
 use super::{Application, FoundBurst};
+use crate::credits::Buckets;
 use crate::fluid::{Absorb, Delays, Pipes};
 use crate::price::{Need, PriceOption, options};
 
@@ -101,9 +102,16 @@ impl Job<'_> {
     fn fixed(&self, option: &PriceOption) -> Option<Choice> {
         let mib_s = self.effective(option.throughput_mib_s, option.iops.map(|iops| iops as f64));
         let usd_month = option.usd_month.filter(|_| mib_s.is_finite() && mib_s > 0.0)?;
-        let moved: f64 = self.bursts.iter().map(|burst| (burst.written_gib + burst.read_gib) * 1024.0).sum();
-        let completion_s = self.quiet_s(mib_s) + moved / mib_s;
         let known = self.catalog.find(&option.provider, &option.volume_type)?;
+        let completion_s = match self.on_credits(option, known, mib_s) {
+            Some(seconds) => seconds,
+            None => {
+                let moved: f64 = self.bursts.iter().map(|burst| (burst.written_gib + burst.read_gib) * 1024.0).sum();
+                self.quiet_s(mib_s) + moved / mib_s
+            }
+        };
+        // Credits that nothing earns back may not last for all of it.
+        completion_s.is_finite().then_some(())?;
         Some(Choice {
             kind: "static",
             provider: option.provider.clone(),
@@ -118,6 +126,25 @@ impl Job<'_> {
             pareto: false,
             note: option.note.clone(),
         })
+    }
+
+    /// Completion of what lives on burst credits, s: each burst finds what the last one left and the pause since has
+    /// earned. `None`: it does not live on credits.
+    fn on_credits(&self, option: &PriceOption, known: &VolumeType, mib_s: f64) -> Option<f64> {
+        let volumes = f64::from(option.volumes.max(1));
+        let size = Bytes::new((option.size_gib * super::GIB) as u64);
+        let mut buckets = Buckets::full(known, size, self.app.request_kib * 1024.0).filter(|_| !option.sustained)?;
+        let rate = mib_s * super::MIB / volumes;
+        let background = self.app.background_mib_s * super::MIB / volumes;
+        let (mut at, mut seconds) = (0.0, 0.0);
+        for burst in self.bursts {
+            let pause = (burst.start_s - at).max(0.0);
+            seconds += buckets.pause(pause, background * pause, rate);
+            seconds += buckets.transfer((burst.written_gib + burst.read_gib) * super::GIB / volumes, rate);
+            at = burst.end_s;
+        }
+        let pause = (self.app.recorded_s - at).max(0.0);
+        Some(seconds + buckets.pause(pause, background * pause, rate))
     }
 
     /// An elastic option over a static one, with caching volumes of a type, size and bandwidth.
