@@ -21,7 +21,16 @@ pub struct File {
 }
 
 /// Directories that hold nothing of ours.
-const SKIPPED: &[&str] = &[".git", "target", "demo-out", "bench-out", "node_modules"];
+const SKIPPED: &[&str] = &[
+    ".git",
+    "target",
+    "surgetank-demo-report",
+    "bench-out",
+    "lab-out",
+    "reproduce-out",
+    "validate-out",
+    "node_modules",
+];
 /// What is read; the rest is data.
 const SUFFIXES: &[&str] = &["rs", "md", "toml", "service", "socket", "yml"];
 
