@@ -167,15 +167,18 @@ impl Ledger {
         })
     }
 
+    /// Everything may be rented.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        self.budget == Budget::default()
+    }
+
     /// Whether a volume of `size` may be rented for `further` from `now` on. Nothing spent falls out of the window
     /// meanwhile, so that the answer holds for every moment until then.
     ///
     /// # Errors
     /// Which limit forbids it; for people.
     pub fn fits(&self, now: Instant, size: Bytes, further: Duration) -> Result<(), String> {
-        if self.budget == Budget::default() {
-            return Ok(());
-        }
         let needs_agbs = self.tariff.agbs_per_s(size) * further.as_secs_f64();
         let needs_usd = self.tariff.usd_per_s(size).map(|usd| usd * further.as_secs_f64());
         for used in self.usage(now) {

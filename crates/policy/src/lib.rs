@@ -19,5 +19,5 @@ pub mod forecast;
 pub mod sizing;
 pub mod step;
 
-pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Name, Phase, ResumeAt, Status};
+pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Name, Phase, ResumeAt, Status, Steady};
 pub use step::{Outcome, Refusal, Step, StepId};

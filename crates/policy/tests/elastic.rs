@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, ResumeAt, Step, StepId};
+use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, ResumeAt, Steady, Step, StepId};
 
 /// A controller, its clock and its device's counters.
 struct Rig {
@@ -110,6 +110,36 @@ fn a_boost_of_the_paper() {
     rig.let_go();
     assert_eq!(rig.controller.status().next_size, Bytes::from_gib(5));
     assert_eq!(rig.controller.learned().boosts, 2);
+}
+
+#[test]
+fn it_knows_for_how_long_samples_decide_nothing() {
+    let until = |rig: &Rig| rig.controller.steady().map(|steady| steady.until);
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    assert_eq!(until(&rig), None, "nothing was measured");
+    rig.traffic(9, 2);
+    assert_eq!(rig.controller.steady(), Some(Steady { until: Instant::FAR, counts_interval: false }));
+    rig.boost(10);
+    rig.observation.dirty_bytes = 4 << 30;
+    rig.traffic(100, 2);
+    assert_eq!(rig.controller.steady(), Some(Steady { until: Instant::FAR, counts_interval: true }));
+    rig.traffic(0, 1);
+    let calm = until(&rig).unwrap();
+    assert_eq!(calm, rig.now + Duration::from_secs(29));
+    rig.traffic(0, 28);
+    assert_eq!((until(&rig), rig.controller.next_step()), (Some(calm), None));
+    rig.traffic(0, 1);
+    rig.does(&Step::Drain);
+    rig.traffic(0, 1);
+    assert_eq!(until(&rig), Some(Instant::FAR), "dirty data remain");
+    rig.observation.dirty_bytes = 0;
+    rig.traffic(0, 1);
+    rig.let_go();
+    // A budget that pays for this sample need not pay for the next.
+    let mut rig = Rig::new(|config| config.budget.agbs_per_day = Some(1e9), Learned::default());
+    rig.boost(10);
+    rig.traffic(100, 2);
+    assert_eq!(until(&rig), None);
 }
 
 #[test]

@@ -91,6 +91,16 @@ impl Rental {
         self.evicted = self.evicted.max(observation.evicted_bytes);
     }
 
+    /// The engine has let go of it without being asked.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped
+    }
+
+    /// Until when the burst that it was rented for is expected; `None`: it has come, or there was none.
+    pub fn expects_until(&self) -> Option<Instant> {
+        self.expects_until
+    }
+
     fn usage(&self) -> Usage {
         Usage {
             size: self.size,
@@ -240,6 +250,9 @@ impl Controller {
     /// Whether the budget allows to hold a volume until `dirty` bytes more than fit in a full cache at the start,
     /// or `dirty` bytes during a boost, are drained and the volume is gone.
     pub(super) fn affordable(&self, dirty: u64) -> Result<(), String> {
+        if self.ledger.is_unlimited() {
+            return Ok(());
+        }
         let (size, dirty) = match &self.rental {
             Some(rental) => (rental.size, dirty),
             // A boost that must end before its cache was full would be a waste.
@@ -251,7 +264,7 @@ impl Controller {
     }
 
     /// A new burst came while the volume was being drained or released, and it may be absorbed.
-    fn hot_again(&self) -> bool {
+    pub(super) fn hot_again(&self) -> bool {
         self.meter.hot
             && !self.held
             && !self.degraded
@@ -266,7 +279,7 @@ impl Controller {
     }
 
     /// The burst that this boost was started for goes on.
-    fn wanted(&self) -> bool {
+    pub(super) fn wanted(&self) -> bool {
         let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
         !self.abandoned && (self.hinted || self.expects_burst() || !calm)
     }

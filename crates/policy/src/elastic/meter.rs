@@ -62,6 +62,17 @@ impl Meter {
         self.calm_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
+    /// When utilization will have been below the threshold for so long; `None`: it is not below.
+    pub fn calm_after(&self, delay: Duration) -> Option<Instant> {
+        self.calm_since.map(|since| since + delay)
+    }
+
+    /// Further from the threshold than what a counter of whole bytes hides in an interval.
+    pub fn is_clear_of(&self, threshold: f64, backing: Bandwidth) -> bool {
+        let bytes_per_s = (self.utilization - threshold).abs() * backing.get() as f64;
+        bytes_per_s * self.interval.as_secs_f64() > 2.0
+    }
+
     /// A boost was asked for or has just begun: count the calm from here.
     pub fn restart_calm(&mut self, now: Instant) {
         if self.calm_since.is_some() {

@@ -12,6 +12,7 @@ mod config;
 mod lifecycle;
 mod meter;
 mod status;
+mod steady;
 
 use std::collections::VecDeque;
 
@@ -21,6 +22,7 @@ use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::{Config, Name};
 pub use status::{BoostRecord, HintRefused, Learned, Phase, ResumeAt, Status};
+pub use steady::Steady;
 
 use crate::budget::Ledger;
 use crate::forecast::Forecast;

@@ -1,0 +1,55 @@
+//! How long samples may be left out: for simulations, which know that traffic stays as it is.
+
+use surgetank_model::Instant;
+
+use super::Controller;
+use super::lifecycle::{Rental, Stage, Work};
+
+/// Samples that decide nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steady {
+    /// From this moment on they may. [`Instant::FAR`]: never.
+    pub until: Instant,
+    /// The length of the last sampling interval before counts: so the last two samples before are needed, and not only the
+    /// last at or before that moment.
+    pub counts_interval: bool,
+}
+
+impl Controller {
+    /// For how long samples decide nothing while the device goes on as the last sample saw it: the same rates, dirty data
+    /// that neither begin nor end, the same cache, no answers, no hints. All but the last of them may then be left out; but
+    /// a [`Controller::next_deadline`] ends it as well. `None`: the next sample may decide something.
+    #[must_use]
+    pub fn steady(&self) -> Option<Steady> {
+        let (config, hot) = (&self.config, self.meter.hot);
+        // Without an inactivity delay the forecast takes every sample above the threshold for a burst of its own.
+        if (hot && config.inactivity_delay.is_zero())
+            || !self.meter.is_clear_of(config.utilization_threshold, config.backing_bandwidth)
+            || self.observation.cache_failed
+            || self.rental.as_ref().is_some_and(Rental::is_dropped)
+        {
+            return None;
+        }
+        let unlimited = self.ledger.is_unlimited();
+        let steady = match (self.stage, self.work) {
+            (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
+            // Later than this, what the budget did not allow is asked for with every sample.
+            (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
+            (Stage::Boost, _) => unlimited,
+            (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted(),
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
+            (Stage::Drain, Work::Settled | Work::Retry(_))
+            | (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) => !hot || (unlimited && !self.hot_again()),
+            // Nothing but the answer to a step goes on from here.
+            _ => true,
+        };
+        let expected = self.rental.as_ref().and_then(Rental::expects_until);
+        let calm = match (self.stage, self.work) {
+            (Stage::Boost, _) | (Stage::Attach, Work::Retry(_)) => self.meter.calm_after(config.inactivity_delay),
+            _ => None,
+        };
+        // The forecast learns it from what is above the threshold, and a budget pays for another one.
+        let counts_interval = hot || !unlimited;
+        steady.then(|| Steady { until: expected.or(calm).unwrap_or(Instant::FAR), counts_interval })
+    }
+}
