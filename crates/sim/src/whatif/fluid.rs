@@ -5,6 +5,9 @@
 //! leaves the volumes alone; a full cache takes writes as fast as the backing volume takes what makes room; a drain has
 //! the backing volume to itself but for what the application writes meanwhile. The tests hold it to within 2 % of
 //! [`block`](super::block) on completion and cost.
+//!
+//! Flows last for stretches; within one, levels follow from its start and not from what happened meanwhile. So samples in
+//! which the controller decides nothing ([`Pilot::steady`]) are left out, and not a bit of the outcome changes.
 
 use std::time::Duration;
 
@@ -96,6 +99,77 @@ struct Flows {
     backing: f64,
 }
 
+/// What is left to do, what was done, and what is where, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Levels {
+    read_left: f64,
+    write_left: f64,
+    read: f64,
+    written: f64,
+    capacity: f64,
+    dirty: f64,
+    high_water: f64,
+    evicted: f64,
+}
+
+impl Levels {
+    fn is_busy(&self) -> bool {
+        self.write_left > 0.0 || self.read_left > 0.0
+    }
+
+    fn is_full(&self) -> bool {
+        self.dirty >= self.capacity - NOTHING
+    }
+
+    fn after(mut self, flows: &Flows, seconds: f64) -> Self {
+        let moved = flows.application * seconds;
+        if self.write_left > 0.0 {
+            self.written += moved.min(self.write_left);
+            self.write_left = settle(self.write_left - moved);
+        } else if self.read_left > 0.0 {
+            self.read += moved.min(self.read_left);
+            self.read_left = settle(self.read_left - moved);
+        }
+        self.dirty = settle((self.dirty + flows.dirty * seconds).min(self.capacity));
+        self.high_water = self.high_water.max(self.dirty);
+        self.evicted += flows.evicted * seconds;
+        self
+    }
+
+    /// Seconds until one of them comes to its end.
+    fn steady_for(&self, flows: &Flows) -> f64 {
+        let mut seconds = f64::INFINITY;
+        let left = if self.write_left > 0.0 { self.write_left } else { self.read_left };
+        if flows.application > 0.0 && left > 0.0 {
+            seconds = left / flows.application;
+        }
+        if flows.dirty > 0.0 {
+            seconds = seconds.min((self.capacity - self.dirty).max(0.0) / flows.dirty);
+        } else if flows.dirty < 0.0 {
+            seconds = seconds.min(self.dirty / -flows.dirty);
+        }
+        seconds
+    }
+}
+
+/// Flows that last.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    flows: Flows,
+    until: Instant,
+}
+
+/// How far [`Fluid::go`] goes at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// To the moment that it is told.
+    Time,
+    /// Until the application has nothing left to do.
+    Done,
+    /// To the first sample at which nothing is rented, nor will be.
+    Settled,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Fluid<'a> {
@@ -108,15 +182,18 @@ pub struct Fluid<'a> {
     pilot: Option<Pilot>,
     /// At most a step and an absorb that overtakes it.
     steps: Vec<(Instant, StepId)>,
+    /// Nanoseconds between samples.
+    sampling: u64,
+    last_sample: Option<Instant>,
     next_sample: Instant,
-    read_left: f64,
-    write_left: f64,
-    read: f64,
-    written: f64,
-    capacity: f64,
-    dirty: f64,
-    high_water: f64,
-    evicted: f64,
+    /// Samples since flows may have changed.
+    samples: u32,
+    skips_samples: bool,
+    /// As of `since`.
+    levels: Levels,
+    since: Instant,
+    /// From `since` on; `None` until it is asked for.
+    stretch: Option<Stretch>,
     traffic: Traffic,
     events: u64,
 }
@@ -146,125 +223,135 @@ impl<'a> Fluid<'a> {
             cache: Rate::new(setup.caching.limits, request),
             pilot: (mode == Mode::Elastic).then(|| Pilot::new(setup, vm)),
             steps: Vec::new(),
+            sampling: setup.sampling.as_nanos().max(1) as u64,
+            last_sample: None,
             next_sample: Instant::ZERO,
-            read_left: 0.0,
-            write_left: 0.0,
-            read: 0.0,
-            written: 0.0,
-            capacity: 0.0,
-            dirty: 0.0,
-            high_water: 0.0,
-            evicted: 0.0,
+            samples: 0,
+            skips_samples: true,
+            levels: Levels::default(),
+            since: Instant::ZERO,
+            stretch: None,
             traffic: Traffic::default(),
             events: 0,
         }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.write_left > 0.0 || self.read_left > 0.0
-    }
-
-    fn is_full(&self) -> bool {
-        self.dirty >= self.capacity - NOTHING
     }
 
     fn flows(&self) -> Flows {
         let (backing, caching) = (self.disk.now(), self.cache.now());
         let to_backing = Flows { application: backing, backing, ..Flows::default() };
         match self.stage {
-            Stage::PassThrough if self.is_busy() => to_backing,
+            Stage::PassThrough if self.levels.is_busy() => to_backing,
             Stage::PassThrough => Flows::default(),
-            Stage::Absorb if self.write_left > 0.0 && self.is_full() => Flows { evicted: backing, ..to_backing },
-            Stage::Absorb if self.write_left > 0.0 => {
+            Stage::Absorb if self.levels.write_left > 0.0 && self.levels.is_full() => {
+                Flows { evicted: backing, ..to_backing }
+            }
+            Stage::Absorb if self.levels.write_left > 0.0 => {
                 let direct = if self.split { backing } else { 0.0 };
                 Flows { application: caching + direct, dirty: caching, evicted: 0.0, backing: direct }
             }
             // What was written last is read first, and is in the cache as far as it is dirty.
-            Stage::Absorb if self.read_left > 0.0 && self.dirty >= self.read_left => {
+            Stage::Absorb if self.levels.read_left > 0.0 && self.levels.dirty >= self.levels.read_left => {
                 Flows { application: caching, ..Flows::default() }
             }
-            Stage::Absorb if self.read_left > 0.0 => to_backing,
+            Stage::Absorb if self.levels.read_left > 0.0 => to_backing,
             Stage::Absorb | Stage::Drain | Stage::Release => self.drain_flows(backing.min(caching)),
         }
     }
 
     fn drain_flows(&self, rate: f64) -> Flows {
         let depth = f64::from(self.setup.application.depth);
-        let share = if self.is_busy() { depth / (depth + DRAIN_DEPTH) } else { 0.0 };
-        let drained = if self.dirty > 0.0 { rate * (1.0 - share) } else { 0.0 };
-        let application = if self.is_busy() { rate - drained } else { 0.0 };
+        let share = if self.levels.is_busy() { depth / (depth + DRAIN_DEPTH) } else { 0.0 };
+        let drained = if self.levels.dirty > 0.0 { rate * (1.0 - share) } else { 0.0 };
+        let application = if self.levels.is_busy() { rate - drained } else { 0.0 };
         Flows { application, dirty: -drained, evicted: 0.0, backing: application + drained }
     }
 
-    /// Goes on until `to`, or until the application has nothing left to do if `work` says so.
-    fn go(&mut self, to: Instant, work: bool) -> Result<(), Stuck> {
+    /// Goes on until `to`, or the goal before.
+    fn go(&mut self, to: Instant, goal: Goal) -> Result<(), Stuck> {
         let mut at_this_moment = 0;
         loop {
+            if self.stretch.is_some_and(|stretch| stretch.until <= self.now) {
+                self.end_stretch();
+            }
             self.take_due()?;
-            if (work && !self.is_busy()) || self.now >= to {
+            if self.now >= to || self.has_reached(goal) {
                 return Ok(());
             }
-            let before = self.now;
-            let flows = self.flows();
-            let next = self.next_event(&flows, to);
-            self.flow(&flows, next);
-            at_this_moment = if self.now > before { 0 } else { at_this_moment + 1 };
+            let next = self.next_event(to);
+            at_this_moment = if next > self.now { 0 } else { at_this_moment + 1 };
             if at_this_moment > STALLED {
                 return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
             }
+            self.now = next;
         }
     }
 
-    fn next_event(&self, flows: &Flows, to: Instant) -> Instant {
-        let left = if self.write_left > 0.0 { self.write_left } else { self.read_left };
-        let mut seconds = self.disk.steady_for(flows.backing);
-        if flows.application > 0.0 && left > 0.0 {
-            seconds = seconds.min(left / flows.application);
+    fn has_reached(&self, goal: Goal) -> bool {
+        match goal {
+            Goal::Time => false,
+            Goal::Done => !self.levels.is_busy(),
+            Goal::Settled => self.last_sample == Some(self.now) && self.pilot.as_ref().is_none_or(Pilot::is_settled),
         }
-        if flows.dirty > 0.0 {
-            seconds = seconds.min((self.capacity - self.dirty).max(0.0) / flows.dirty);
-        } else if flows.dirty < 0.0 {
-            seconds = seconds.min(self.dirty / -flows.dirty);
+    }
+
+    /// Before anything is changed that flows depend on.
+    fn end_stretch(&mut self) {
+        if let Some(Stretch { flows, .. }) = self.stretch.take() {
+            let seconds = self.now.since(self.since).as_secs_f64();
+            self.traffic.application.flow(self.since, self.now, flows.application);
+            self.traffic.backing.flow(self.since, self.now, flows.backing);
+            self.traffic.caching.flow(self.since, self.now, flows.dirty);
+            self.traffic.drain.flow(self.since, self.now, -flows.dirty);
+            self.levels = self.levels.after(&flows, seconds);
+            self.disk.spend(flows.backing, seconds);
         }
-        let flowing = (seconds < 1e9).then(|| self.now + Duration::from_nanos((seconds * 1e9).ceil() as u64));
-        let step = self.steps.iter().map(|(at, _)| *at).min();
-        let (sample, retry) = match &self.pilot {
-            Some(pilot) => (Some(self.sample_at(pilot, to)), pilot.next_deadline()),
-            None => (None, None),
+        self.since = self.now;
+        self.samples = 0;
+    }
+
+    fn begin_stretch(&mut self) -> Stretch {
+        self.since = self.now;
+        let flows = self.flows();
+        let mut seconds = self.levels.steady_for(&flows).min(self.disk.steady_for(flows.backing));
+        if self.stage == Stage::Absorb && self.levels.write_left <= 0.0 && self.levels.read_left > self.levels.dirty {
+            // What is left of the read is then in the cache.
+            seconds = seconds.min((self.levels.read_left - self.levels.dirty) / flows.application);
+        }
+        let lasting = (seconds < 1e9).then(|| Duration::from_nanos((seconds * 1e9).ceil() as u64));
+        let stretch = Stretch { flows, until: lasting.map_or(Instant::FAR, |lasting| self.now + lasting) };
+        self.stretch = Some(stretch);
+        stretch
+    }
+
+    fn next_event(&mut self, to: Instant) -> Instant {
+        let stretch = self.stretch.unwrap_or_else(|| self.begin_stretch());
+        let mut next = self.steps.iter().fold(to.min(stretch.until), |next, (at, _)| next.min(*at));
+        if let Some(pilot) = &self.pilot {
+            next = pilot.next_deadline().map_or(next, |deadline| next.min(deadline));
+            next = next.min(self.sample_before(pilot, &stretch, next));
+        }
+        next.max(self.now)
+    }
+
+    /// The next sample that is taken, if nothing else happens before `change`.
+    fn sample_before(&self, pilot: &Pilot, stretch: &Stretch, change: Instant) -> Instant {
+        let (next, change, sampling) = (self.next_sample, change.as_nanoseconds(), self.sampling);
+        if !self.skips_samples || self.samples == 0 || change <= next.as_nanoseconds().saturating_add(sampling) {
+            return next;
+        }
+        let Some(steady) = pilot.steady() else { return next };
+        let change = change.min(steady.until.as_nanoseconds());
+        // The last sample was about this stretch alone, or it makes no difference.
+        let is_typical = self.samples > 1 || (stretch.flows.application == 0.0 && !steady.counts_interval);
+        if !is_typical || change == Instant::FAR.as_nanoseconds() {
+            return next;
+        }
+        let last = if steady.counts_interval {
+            (change.saturating_sub(1) / sampling).saturating_sub(1) * sampling
+        } else {
+            change / sampling * sampling
         };
-        [flowing, step, sample, retry].into_iter().flatten().fold(to, Instant::min).max(self.now)
-    }
-
-    /// The next sample. Those of a calm device that is not boosted change nothing, but for the last before it wakes up.
-    fn sample_at(&self, pilot: &Pilot, to: Instant) -> Instant {
-        let Some(until) = pilot.sleeps_until().map(|until| until.min(to)) else { return self.next_sample };
-        if self.is_busy() || until == Instant::FAR {
-            return self.next_sample;
-        }
-        let sampling = self.setup.sampling.as_nanos().max(1) as u64;
-        let last = Instant::from_nanoseconds(until.as_nanoseconds() / sampling * sampling);
-        self.next_sample.max(last)
-    }
-
-    fn flow(&mut self, flows: &Flows, to: Instant) {
-        let seconds = to.since(self.now).as_secs_f64();
-        self.traffic.application.flow(self.now, to, flows.application);
-        self.traffic.backing.flow(self.now, to, flows.backing);
-        self.traffic.caching.flow(self.now, to, flows.dirty);
-        self.traffic.drain.flow(self.now, to, -flows.dirty);
-        let moved = flows.application * seconds;
-        if self.write_left > 0.0 {
-            self.written += moved.min(self.write_left);
-            self.write_left = settle(self.write_left - moved);
-        } else if self.read_left > 0.0 {
-            self.read += moved.min(self.read_left);
-            self.read_left = settle(self.read_left - moved);
-        }
-        self.dirty = settle((self.dirty + flows.dirty * seconds).min(self.capacity));
-        self.high_water = self.high_water.max(self.dirty);
-        self.evicted += flows.evicted * seconds;
-        self.disk.spend(flows.backing, seconds);
-        self.now = to;
+        next.max(Instant::from_nanoseconds(last))
     }
 
     /// Handles what is due now.
@@ -281,9 +368,10 @@ impl<'a> Fluid<'a> {
             }
             self.take_steps();
         }
-        if self.stage == Stage::Release && self.dirty <= 0.0 {
+        if self.stage == Stage::Release && self.levels.dirty <= 0.0 {
+            self.end_stretch();
             self.stage = Stage::PassThrough;
-            self.capacity = 0.0;
+            self.levels.capacity = 0.0;
             self.tell(|pilot| pilot.released(now, false));
         }
         if self.pilot.as_ref().and_then(Pilot::next_deadline).is_some_and(|deadline| deadline <= now) {
@@ -293,22 +381,27 @@ impl<'a> Fluid<'a> {
             self.events += 1;
             let observation = self.observation();
             self.tell(|pilot| pilot.observe(now, observation));
-            let sampling = self.setup.sampling.as_nanos().max(1) as u64;
-            self.next_sample = Instant::from_nanoseconds((now.as_nanoseconds() / sampling + 1) * sampling);
+            self.last_sample = Some(now);
+            self.samples += 1;
+            self.next_sample = Instant::from_nanoseconds((now.as_nanoseconds() / self.sampling + 1) * self.sampling);
             return self.take_due();
         }
         Ok(())
     }
 
     fn observation(&self) -> Observation {
+        let levels = match &self.stretch {
+            Some(Stretch { flows, .. }) => self.levels.after(flows, self.now.since(self.since).as_secs_f64()),
+            None => self.levels,
+        };
         Observation {
-            read_bytes: self.read as u64,
-            written_bytes: self.written as u64,
-            requests: ((self.read + self.written) / self.setup.application.request.get() as f64) as u64,
-            dirty_bytes: self.dirty as u64,
-            high_water_bytes: self.high_water as u64,
-            evicted_bytes: self.evicted as u64,
-            cache_bytes: self.capacity as u64,
+            read_bytes: levels.read as u64,
+            written_bytes: levels.written as u64,
+            requests: ((levels.read + levels.written) / self.setup.application.request.get() as f64) as u64,
+            dirty_bytes: levels.dirty as u64,
+            high_water_bytes: levels.high_water as u64,
+            evicted_bytes: levels.evicted as u64,
+            cache_bytes: levels.capacity as u64,
             cache_failed: false,
         }
     }
@@ -326,15 +419,22 @@ impl<'a> Fluid<'a> {
         }
     }
 
+    /// The application asks for this.
+    fn ask(&mut self, read: Bytes, written: Bytes) {
+        self.end_stretch();
+        self.levels.read_left += read.get() as f64;
+        self.levels.write_left += written.get() as f64;
+    }
+
     fn carry_out(&mut self, deed: Deed) {
         let now = self.now;
+        self.end_stretch();
         match deed {
             Deed::Adopt(size) => {
                 let capacity = capacity(size);
                 if capacity > 0.0 {
                     self.stage = Stage::Absorb;
-                    self.capacity = capacity;
-                    (self.dirty, self.high_water, self.evicted) = (0.0, 0.0, 0.0);
+                    self.levels = Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, ..self.levels };
                 }
                 self.tell(|pilot| pilot.adopted(now, capacity > 0.0));
             }
@@ -369,42 +469,39 @@ fn capacity(size: Bytes) -> f64 {
 impl Machine for Fluid<'_> {
     fn run(&mut self, phase: Phase) -> Result<Instant, Stuck> {
         match phase {
-            Phase::Compute(time) => self.go(self.now + time, false)?,
+            Phase::Compute(time) => self.go(self.now + time, Goal::Time)?,
             Phase::Write(bytes) => {
-                self.write_left += bytes.get() as f64;
-                self.go(Instant::FAR, true)?;
+                self.ask(Bytes::ZERO, bytes);
+                self.go(Instant::FAR, Goal::Done)?;
             }
             Phase::Read(bytes) => {
-                self.read_left += bytes.get() as f64;
-                self.go(Instant::FAR, true)?;
+                self.ask(bytes, Bytes::ZERO);
+                self.go(Instant::FAR, Goal::Done)?;
             }
             Phase::Arrive { at, read, written } => {
-                self.go(Instant::ZERO + at, false)?;
-                self.read_left += read.get() as f64;
-                self.write_left += written.get() as f64;
+                self.go(Instant::ZERO + at, Goal::Time)?;
+                self.ask(read, written);
             }
-            Phase::Finish => self.go(Instant::FAR, true)?,
+            Phase::Finish => self.go(Instant::FAR, Goal::Done)?,
         }
         Ok(self.now)
     }
 
     fn advance(&mut self, to: Instant) -> Result<(), Stuck> {
-        self.go(to, false)
+        self.go(to, Goal::Time)
     }
 
     fn settle(&mut self) -> Result<(), Stuck> {
         const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-        let end = self.now + LONGEST;
-        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_settled()) {
-            if self.now >= end {
-                return Err(Stuck("a caching volume is never let go".to_owned()));
-            }
-            self.go(self.next_sample, false)?;
+        let is_settled = |fluid: &Self| fluid.pilot.as_ref().is_none_or(Pilot::is_settled);
+        if !is_settled(self) {
+            self.go(self.now + LONGEST, Goal::Settled)?;
         }
-        Ok(())
+        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never let go".to_owned())) }
     }
 
-    fn finish(self) -> Share {
+    fn finish(mut self) -> Share {
+        self.end_stretch();
         Share {
             boosts: self.pilot.map(Pilot::into_boosts).unwrap_or_default(),
             traffic: self.traffic,
@@ -412,3 +509,6 @@ impl Machine for Fluid<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::{Bytes, Instant, Observation};
-use surgetank_policy::{BoostRecord, Controller, Learned, Outcome, Phase, Refusal, Step, StepId};
+use surgetank_policy::{BoostRecord, Controller, Learned, Outcome, Phase, Refusal, Steady, Step, StepId};
 
 use super::report::Boost;
 use super::setup::{Provider, Setup};
@@ -16,6 +16,8 @@ pub struct Pilot {
     provider: Provider,
     random: Random,
     outstanding: Vec<(StepId, Step)>,
+    /// As of the controller's last call: it is asked for more often than it changes.
+    deadline: Option<Instant>,
     size: Bytes,
     boosts: Vec<Boost>,
 }
@@ -44,6 +46,7 @@ impl Pilot {
             provider: setup.provider,
             random: Random::from_seed(seed),
             outstanding: Vec::new(),
+            deadline: None,
             size: Bytes::ZERO,
             boosts: Vec::new(),
         }
@@ -52,32 +55,28 @@ impl Pilot {
     /// Nothing is rented, and without traffic nothing ever will be: also no volume for a burst that is only expected.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.sleeps_until() == Some(Instant::FAR)
+        self.controller.phase() == Phase::Idle && self.outstanding.is_empty() && self.next_deadline().is_none()
     }
 
-    fn is_idle(&self) -> bool {
-        self.controller.phase() == Phase::Idle && self.outstanding.is_empty()
-    }
-
-    /// While nothing is rented and nothing happens, samples before this change nothing.
+    /// For how long samples of the same traffic decide nothing.
     #[must_use]
-    pub fn sleeps_until(&self) -> Option<Instant> {
-        self.is_idle().then(|| self.controller.next_deadline().unwrap_or(Instant::FAR))
+    pub fn steady(&self) -> Option<Steady> {
+        self.controller.steady()
     }
 
     /// A sample.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
         self.controller.observe(now, observation);
-        if self.controller.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.controller.tick(now);
-        }
         self.record();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.tick(now);
+        }
     }
 
     /// When the controller must be called besides the samples.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.controller.next_deadline()
+        self.deadline
     }
 
     /// Lets time pass.
@@ -99,9 +98,9 @@ impl Pilot {
             Step::Delete => self.provider.delete,
             Step::Adopt | Step::Absorb | Step::Drain | Step::Release => Duration::ZERO,
         };
-        let factor = if self.provider.jitter > 0.0 { 1.0 + self.provider.jitter * self.random.unit() } else { 1.0 };
         self.outstanding.push((id, step));
-        Some((id, nominal.mul_f64(factor)))
+        let jitter = self.provider.jitter;
+        Some((id, if jitter > 0.0 { nominal.mul_f64(1.0 + jitter * self.random.unit()) } else { nominal }))
     }
 
     /// A step's time has come: what it asks of the device, unless the provider has done it.
@@ -157,7 +156,9 @@ impl Pilot {
         self.record();
     }
 
+    /// After every call of the controller.
     fn record(&mut self) {
+        self.deadline = self.controller.next_deadline();
         while let Some(record) = self.controller.next_record() {
             self.boosts.push(boost(&record));
         }

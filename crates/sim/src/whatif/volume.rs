@@ -28,15 +28,23 @@ impl Activity {
 
     /// `bytes_per_s` flowed from `from` to `to`.
     pub fn flow(&mut self, from: Instant, to: Instant, bytes_per_s: f64) {
-        if bytes_per_s <= 0.0 {
+        if bytes_per_s <= 0.0 || to <= from {
             return;
         }
-        let mut at = from;
-        while at < to {
-            let interval = at.as_nanoseconds() / INTERVAL.as_nanos() as u64;
-            let end = Instant::from_nanoseconds((interval + 1) * INTERVAL.as_nanos() as u64).min(to);
-            self.add(at, bytes_per_s * end.since(at).as_secs_f64());
-            at = end;
+        let length = INTERVAL.as_nanos() as u64;
+        let (first, last) = (from.as_nanoseconds() / length, (to.as_nanoseconds() - 1) / length);
+        if last as usize >= self.bytes.len() {
+            self.bytes.resize(last as usize + 1, 0.0);
+        }
+        let whole = bytes_per_s * INTERVAL.as_secs_f64();
+        for (interval, bytes) in (first..=last).zip(&mut self.bytes[first as usize..]) {
+            *bytes += if interval > first && interval < last {
+                whole
+            } else {
+                let start = Instant::from_nanoseconds(interval * length).max(from);
+                let end = Instant::from_nanoseconds((interval + 1) * length).min(to);
+                bytes_per_s * end.since(start).as_secs_f64()
+            };
         }
     }
 
