@@ -1,8 +1,8 @@
 //! Block traces: what was read and written where, when, as other tools have recorded it.
 //!
-//! A [`Reader`] opens a file, maps it into memory or decompresses it on the fly, and gives its requests one by one to a
-//! closure that the parsers are compiled together with. Broken lines are counted, or end it (`strict`). [`Keys`] makes
-//! cache keys of requests, [`Series`] bytes per interval; [`JobLog`] makes those of what a batch system's jobs would write.
+//! A [`Reader`] opens a file, decompresses it on the fly, and gives its requests one by one to a closure that the parsers
+//! are compiled together with. Broken lines are counted, or end it (`strict`). [`Keys`] makes cache keys of requests,
+//! [`Series`] bytes per interval; [`JobLog`] makes those of what a batch system's jobs would write.
 
 mod error;
 mod format;

@@ -5,13 +5,15 @@ use std::path::Path;
 
 use crate::error::TraceError;
 use crate::format::Format;
-use crate::keys::{Gathered, Keys};
+use crate::keys::Gathered;
 use crate::parse::{Broken, Parser, Tally};
 use crate::request::Request;
 use crate::source::{Progress, Source};
 
 /// As much of a trace as formats are recognised by.
 const HEAD: usize = 64 << 10;
+/// How many windows are read at once: what callers do in between, as to show how far it is, then does not count.
+const WINDOWS: usize = 8;
 
 /// How a trace is read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,26 +103,16 @@ impl Reader {
     /// Bytes of the file that were read, and all of them if that is known.
     #[must_use]
     pub fn progress(&self) -> (u64, Option<u64>) {
-        (self.source.mapped().unwrap_or_else(|| self.progress.done.get()), self.progress.total)
+        (self.progress.done.get(), self.progress.total)
     }
 
-    /// Gives some megabytes' worth of requests to `sink`, in order; and whether there may be more.
+    /// Gives about a megabyte's worth of requests to `sink`, in order; and whether there may be more.
     ///
     /// # Errors
     /// Of reading; if strict, the first broken line.
     #[inline]
-    pub fn read(&mut self, sink: impl FnMut(Request)) -> Result<bool, TraceError> {
-        if self.ended {
-            return Ok(false);
-        }
-        let (window, last) = self.source.window().map_err(|error| unreadable(&self.name, &error))?;
-        let parsed = self.parser.parse(window, last, sink);
-        let consumed = parsed.map_err(|broken| {
-            let place = place(&self.name, self.parser.format(), &broken);
-            TraceError::Invalid(format!("{place}; mend it, or leave out --strict to count such lines and go on"))
-        })?;
-        self.ended = self.source.consume(consumed);
-        Ok(!self.ended)
+    pub fn read(&mut self, mut sink: impl FnMut(Request)) -> Result<bool, TraceError> {
+        self.parse(|parser, window, last| parser.parse(window, last, &mut sink))
     }
 
     /// As [`Self::read`], but gives the keys of requests to `feed`, many at a time.
@@ -130,12 +122,31 @@ impl Reader {
     pub fn read_keys(&mut self, gathered: &mut Gathered, mut feed: impl FnMut(&[u64])) -> Result<bool, TraceError> {
         let keys = gathered.keys;
         let more = if keys.are_whole_requests() {
-            self.read(|request| gathered.push(Keys::whole(&request), &mut feed))?
+            self.parse(|parser, window, last| parser.parse_keys(window, last, gathered, &mut feed))?
         } else {
             self.read(|request| keys.of(&request, |key| gathered.push(key, &mut feed)))?
         };
         gathered.flush(&mut feed);
         Ok(more)
+    }
+
+    #[inline]
+    fn parse(
+        &mut self,
+        mut parse: impl FnMut(&mut Parser, &[u8], bool) -> Result<usize, Broken>,
+    ) -> Result<bool, TraceError> {
+        for _ in 0..WINDOWS {
+            if self.ended {
+                break;
+            }
+            let (window, last) = self.source.window().map_err(|error| unreadable(&self.name, &error))?;
+            let consumed = parse(&mut self.parser, window, last).map_err(|broken| {
+                let place = place(&self.name, self.parser.format(), &broken);
+                TraceError::Invalid(format!("{place}; mend it, or leave out --strict to count such lines and go on"))
+            })?;
+            self.ended = self.source.consume(consumed);
+        }
+        Ok(!self.ended)
     }
 
     /// Gives all requests to `sink`, in order, and what was seen.

@@ -1,4 +1,4 @@
-//! A file's bytes in windows: mapped where they lie raw, decompressed on the fly where not.
+//! A file's bytes in windows, decompressed on the fly.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -8,24 +8,28 @@ use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
 use lzma_rust2::XzReader;
-use memmap2::{Advice, Mmap, UncheckedAdvice};
 use ruzstd::decoding::FrameDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 
-/// A mapped window: a few thousand pages, so that what a window costs does not count.
-const WINDOW: usize = 8 << 20;
-const BUFFER: usize = 1 << 20;
+/// What is read at once: it stays in the second cache until it is parsed.
+const BODY: usize = 128 << 10;
+/// More is never left of a window that was parsed.
+const LEFT_MAX: usize = 64 << 10;
+const CACHE_LINE: usize = 64;
 /// What decoders are fed from.
 const RAW: usize = 64 << 10;
 /// What a decoder may hold: the windows of `zstd --long` and `xz -9e` fit.
 const DICTIONARY_MAX: u64 = 128 << 20;
 
-/// Where bytes come from.
-pub enum Source {
-    /// The whole file in memory; what lies before `kept` was given back.
-    Mapped { map: Mmap, file: File, at: usize, kept: usize },
-    /// A decoder or a pipe behind a buffer.
-    Stream { from: Box<dyn Read>, buffer: Vec<u8>, start: usize, end: usize, ended: bool },
+/// Where bytes come from: a file, a decoder or a pipe, behind a buffer.
+pub struct Source {
+    from: Box<dyn Read>,
+    buffer: Vec<u8>,
+    /// Where what is read goes to: the kernel copies to the beginning of a cache line four times as fast as to the middle.
+    body: usize,
+    start: usize,
+    end: usize,
+    ended: bool,
 }
 
 /// What a file is compressed with, by what it begins with.
@@ -61,32 +65,18 @@ impl Packing {
 }
 
 impl Source {
-    /// Bytes from the file at this path, and how many of the file's own have been taken, if it is compressed or a pipe.
+    /// Bytes from the file at this path, and how many of the file's own have been taken.
     ///
     /// # Errors
-    /// If it cannot be opened or mapped, or its compression is unknown here.
+    /// If it cannot be opened or read, or its compression is unknown here.
     pub fn open(path: &Path) -> io::Result<(Self, Progress)> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
             return Err(io::Error::other("it is a directory"));
         }
-        let total = metadata.is_file().then_some(metadata.len());
-        let progress = Progress { done: Rc::default(), total };
-        let mut raw = BufReader::with_capacity(RAW, Counted { file, done: Rc::clone(&progress.done) });
-        let head = raw.fill_buf()?;
-        let packing = Packing::of(head)?;
-        if packing != Packing::None || head.is_empty() || !metadata.is_file() {
-            return Ok((Self::behind_buffer(packing.unpack(raw)), progress));
-        }
-        let file = raw.into_inner().file;
-        // SAFETY: the map is read only, and as bytes any content is valid. If another process cuts the file off meanwhile,
-        // reading a lost page would kill us: `window` looks at the length before each, and the documentation says that a
-        // trace must not shrink while it is read.
-        let map = unsafe { Mmap::map(&file)? };
-        // Only advice: without it, reading is slower and nothing else.
-        let _ = map.advise(Advice::Sequential);
-        Ok((Self::Mapped { map, file, at: 0, kept: 0 }, progress))
+        let progress = Progress { done: Rc::default(), total: metadata.is_file().then_some(metadata.len()) };
+        Ok((Self::stream(Counted { file, progress: progress.clone() })?, progress))
     }
 
     /// From anything that can be read, compressed or not.
@@ -96,67 +86,38 @@ impl Source {
     pub fn stream(from: impl Read + 'static) -> io::Result<Self> {
         let mut raw = BufReader::with_capacity(RAW, from);
         let packing = Packing::of(raw.fill_buf()?)?;
-        Ok(Self::behind_buffer(packing.unpack(raw)))
-    }
-
-    fn behind_buffer(from: Box<dyn Read>) -> Self {
-        Self::Stream { from, buffer: vec![0; BUFFER], start: 0, end: 0, ended: false }
+        let mut buffer = vec![0; LEFT_MAX + CACHE_LINE + BODY];
+        let body = LEFT_MAX + buffer[LEFT_MAX..].as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE);
+        buffer.truncate(body + BODY);
+        Ok(Self { from: packing.unpack(raw), buffer, body, start: body, end: body, ended: false })
     }
 
     /// The next bytes, more than 64 KiB of them if there are as many; and whether they are the last.
     ///
     /// # Errors
-    /// Of reading or decompressing, and if the mapped file has become shorter.
+    /// Of reading or decompressing, and if the file has become shorter.
     pub fn window(&mut self) -> io::Result<(&[u8], bool)> {
-        match self {
-            Self::Mapped { map, file, at, kept } => {
-                let end = map.len().min(*at + WINDOW);
-                if file.metadata()?.len() < end as u64 {
-                    return Err(io::Error::other("the file became shorter while it was read"));
+        let left = self.end - self.start;
+        // More is left of a window that was only looked at.
+        if left <= LEFT_MAX {
+            self.buffer.copy_within(self.start..self.end, self.body - left);
+            (self.start, self.end) = (self.body - left, self.body);
+            while !self.ended && self.end < self.buffer.len() {
+                match self.from.read(&mut self.buffer[self.end..]) {
+                    Ok(0) => self.ended = true,
+                    Ok(count) => self.end += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
                 }
-                // SAFETY: the map is of a file and only read, so pages that are given back come from the file again. Without
-                // it, a trace would count as our memory from end to end.
-                let _ = unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, *kept, *at - *kept) };
-                *kept = *at;
-                Ok((&map[*at..end], end == map.len()))
-            }
-            Self::Stream { from, buffer, start, end, ended } => {
-                buffer.copy_within(*start..*end, 0);
-                *end -= *start;
-                *start = 0;
-                while !*ended && *end < buffer.len() {
-                    match from.read(&mut buffer[*end..]) {
-                        Ok(0) => *ended = true,
-                        Ok(count) => *end += count,
-                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Ok((&buffer[..*end], *ended))
             }
         }
+        Ok((&self.buffer[self.start..self.end], self.ended))
     }
 
     /// So many bytes of the window are done with; and whether nothing is left.
     pub fn consume(&mut self, count: usize) -> bool {
-        match self {
-            Self::Mapped { map, at, .. } => {
-                *at += count;
-                *at >= map.len()
-            }
-            Self::Stream { start, end, ended, .. } => {
-                *start += count;
-                *ended && start == end
-            }
-        }
-    }
-
-    /// Bytes taken of a mapped file.
-    pub fn mapped(&self) -> Option<u64> {
-        match self {
-            Self::Mapped { at, .. } => Some(*at as u64),
-            Self::Stream { .. } => None,
-        }
+        self.start += count;
+        self.ended && self.start == self.end
     }
 }
 
@@ -170,13 +131,17 @@ pub struct Progress {
 
 struct Counted {
     file: File,
-    done: Rc<Cell<u64>>,
+    progress: Progress,
 }
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
-        self.done.set(self.done.get() + count as u64);
+        let done = self.progress.done.get() + count as u64;
+        self.progress.done.set(done);
+        if count == 0 && !buffer.is_empty() && self.progress.total.is_some_and(|total| done < total) {
+            return Err(io::Error::other("the file became shorter while it was read"));
+        }
         Ok(count)
     }
 }

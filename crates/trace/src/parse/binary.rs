@@ -4,6 +4,7 @@ use surgetank_model::{Bytes, Instant};
 
 use super::fields::request;
 use super::{Broken, Line, Output};
+use crate::keys::Gathered;
 use crate::request::{Operation, Request};
 
 #[inline]
@@ -70,6 +71,23 @@ impl OracleGeneral {
             });
             Ok(())
         })
+    }
+
+    /// No record is broken or no request, so that nothing has to be looked at but the keys.
+    #[inline]
+    pub fn parse_keys<F: FnMut(Request)>(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        output: &mut Output<'_, F>,
+        gathered: &mut Gathered,
+        feed: &mut impl FnMut(&[u64]),
+    ) -> Result<usize, Broken> {
+        let (whole, rest) = bytes.as_chunks::<{ Self::SIZE }>();
+        gathered.extend(whole, |record| u64_at(record, 4), feed);
+        self.records += whole.len() as u64;
+        output.tally.requests += whole.len() as u64;
+        Ok(bytes.len() - rest.len() + self.parse(rest, last, output)?)
     }
 }
 

@@ -14,6 +14,7 @@ mod plain;
 pub(crate) use binary::version as vscsi_version;
 
 use crate::format::Format;
+use crate::keys::{Gathered, Keys};
 use crate::request::Request;
 
 /// A line that is not what the format says.
@@ -159,5 +160,21 @@ impl Parser {
                 LineKind::Arc => lines.parse(bytes, last, &mut output, |_, line| plain::arc(line)),
             },
         }
+    }
+
+    /// As [`Self::parse`], but gives the keys of requests that are not split to `feed`, many at a time.
+    #[inline]
+    pub(crate) fn parse_keys(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        gathered: &mut Gathered,
+        feed: &mut impl FnMut(&[u64]),
+    ) -> Result<usize, Broken> {
+        if let Kind::OracleGeneral(oracle) = &mut self.kind {
+            let mut output = Output { tally: &mut self.tally, strict: self.strict, sink: |_| () };
+            return oracle.parse_keys(bytes, last, &mut output, gathered, feed);
+        }
+        self.parse(bytes, last, |request| gathered.push(Keys::whole(&request), feed))
     }
 }
