@@ -148,38 +148,60 @@ fn mean_error(exact: &dyn Curve, sampled: &dyn Curve, sizes: &[u64]) -> f64 {
     pairs.map(|(exact, sampled)| (exact.miss_ratio - sampled.miss_ratio).abs()).sum::<f64>() / sizes.len() as f64
 }
 
+/// How often the same trace is taken with other keys, for other samples: in a single one it is luck whether the hottest key
+/// is there. What is asserted is the median.
+const SAMPLES: usize = 15;
+
+fn median(errors: &mut [f64]) -> f64 {
+    errors.sort_by(f64::total_cmp);
+    errors[errors.len() / 2]
+}
+
+fn with_other_keys(keys: &[u64], sample: usize) -> Vec<u64> {
+    let other = Random::from_seed(sample as u64).next_u64();
+    keys.iter().map(|key| key ^ other).collect()
+}
+
 #[test]
 fn samples_are_close_to_the_exact_curve() {
-    let keys = long_trace(2, 500_000);
+    let keys = long_trace(2, 200_000);
     let mut exact = ExactLru::new();
     feed(&mut exact, &keys);
     // Sizes of a few sampled blocks and more: below, a sample cannot tell. The mean error comes from the hottest
     // keys, of which a sample has one too many or too few; the paper reports 0.01 and less for larger footprints.
     let all = surgetank_mrc::spread_sizes(exact.distinct().unwrap(), 40);
     let sizes: Vec<u64> = all.into_iter().filter(|size| *size >= 100).collect();
-    let mut fixed_rate = SampledLru::fixed_rate(Rate::new(0.1).unwrap());
-    let mut fixed_size = SampledLru::fixed_size(Rate::ALL, 8192);
-    for sampled in [&mut fixed_rate, &mut fixed_size] {
-        feed(sampled, &keys);
-        let error = mean_error(&exact, sampled, &sizes);
-        assert!(error < 0.015, "{error} at {:?}", sampled.rate());
-        let (found, exact) = (sampled.distinct().unwrap() as f64, exact.distinct().unwrap() as f64);
-        assert!((found / exact - 1.0).abs() < 0.05, "{found} of {exact}");
-        assert!(sampled.points(&sizes).windows(2).all(|pair| pair[0].miss_ratio >= pair[1].miss_ratio - 1e-12));
+    let mut errors = [[0.0; SAMPLES]; 2];
+    for sample in 0..SAMPLES {
+        let keys = with_other_keys(&keys, sample);
+        let curves = [SampledLru::fixed_rate(Rate::new(0.1).unwrap()), SampledLru::fixed_size(Rate::ALL, 8192)];
+        for (mut sampled, errors) in curves.into_iter().zip(&mut errors) {
+            feed(&mut sampled, &keys);
+            errors[sample] = mean_error(&exact, &sampled, &sizes);
+            let (found, exact) = (sampled.distinct().unwrap() as f64, exact.distinct().unwrap() as f64);
+            assert!((found / exact - 1.0).abs() < 0.05, "{found} of {exact}");
+            assert!(sampled.points(&sizes).windows(2).all(|pair| pair[0].miss_ratio >= pair[1].miss_ratio - 1e-12));
+        }
+    }
+    for errors in &mut errors {
+        assert!(median(errors) < 0.015, "{errors:?}");
     }
 }
 
 #[test]
 fn miniatures_are_close_to_the_simulation() {
-    let keys = long_trace(3, 300_000);
+    let keys = long_trace(3, 100_000);
     let sizes = &[500, 2_000, 8_000, 32_000];
     for policy in [Policy::Lru, Policy::Fifo, Policy::Sieve, Policy::S3Fifo, Policy::Lrfu { lambda: 0.001 }] {
         let mut simulation = Simulation::new(policy, sizes);
-        let mut miniature = Miniature::new(policy, sizes, Rate::new(0.1).unwrap());
         feed(&mut simulation, &keys);
-        feed(&mut miniature, &keys);
-        let error = mean_error(&simulation, &miniature, sizes);
-        assert!(error < 0.02, "{policy:?} {error}");
+        let mut errors = [0.0; SAMPLES];
+        for (sample, error) in errors.iter_mut().enumerate() {
+            let mut miniature = Miniature::new(policy, sizes, Rate::new(0.1).unwrap());
+            feed(&mut miniature, &with_other_keys(&keys, sample));
+            *error = mean_error(&simulation, &miniature, sizes);
+        }
+        assert!(median(&mut errors) < 0.02, "{policy:?} {errors:?}");
     }
 }
 
