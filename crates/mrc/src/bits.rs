@@ -84,15 +84,21 @@ impl Ranks {
     /// Set bits from the floor up to, and without, a position that is not below the floor.
     #[inline]
     pub fn of(&self, at: usize) -> usize {
-        let Some(word) = self.bits.words.get(at / 64) else { return self.count() };
-        let below = word & !(u64::MAX << (at % 64));
-        self.before[at / 64] as usize + below.count_ones() as usize - self.floor_rank
+        if at >= self.bits.capacity() { self.count() } else { self.all_before(at) - self.floor_rank }
     }
 
-    /// A position's new place, if it is kept.
+    /// Set bits before a position, those before the floor too.
+    #[inline]
+    fn all_before(&self, at: usize) -> usize {
+        let below = self.bits.words[at / 64] & !(u64::MAX << (at % 64));
+        self.before[at / 64] as usize + below.count_ones() as usize
+    }
+
+    /// A position's new place, if it is kept; without a branch on whether it is.
     #[inline]
     pub fn kept(&self, at: usize, floor: usize) -> Option<usize> {
-        (at >= floor && self.bits.get(at)).then(|| self.of(at))
+        let place = self.all_before(at).wrapping_sub(self.floor_rank);
+        ((at >= floor) & self.bits.get(at)).then_some(place)
     }
 
     /// Set bits from the floor on.
