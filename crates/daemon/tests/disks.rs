@@ -163,8 +163,9 @@ fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)>
     drop(Plugged { id: VolumeId(String::new()), device, calls_left: 0 });
     let shape = Shape {
         // It boosts when it is asked to, and not for what the test reads and writes.
-        policy: Shape::default().policy + "\nattach_timeout = \"500 ms\"\nforecast = false",
-        device: "throttle = false\nbacking_limits.bandwidth = \"100 GiB/s\"".to_owned(),
+        policy: Shape::default().policy.replace("\"20 ms\"", "\"200 ms\"")
+            + "\nattach_timeout = \"500 ms\"\nforecast = false\nutilization_threshold = 1.0",
+        device: "throttle = false".to_owned(),
         ..Shape::default()
     };
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
