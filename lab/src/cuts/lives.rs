@@ -76,9 +76,9 @@ struct Machine<'a> {
     interrupt: &'a Interrupt,
     surgetank: PathBuf,
     bcache: bool,
-    /// The directory that the guest shares.
-    share: tempfile::TempDir,
     disks: Vec<(&'static str, Bytes, Option<u64>, Lossy)>,
+    /// The directory that the guest shares. Dropped after the disks, which end over their sockets in it.
+    share: tempfile::TempDir,
     stretches: Vec<Stretch>,
     lives: u64,
 }
