@@ -13,7 +13,7 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -23,6 +23,7 @@ help:
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
 	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md)'
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
+	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
 	@echo 'make validate  what the simulator predicts of the demo, beside what the demo measures (ARGS=--quick)'
@@ -62,6 +63,11 @@ bench-peers:
 	@scripts/setup lab
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab peers $(ARGS)
+
+reproduce:
+	@scripts/setup reproduce
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) lab reproduce $(ARGS)
 
 cuts:
 	@scripts/setup lab

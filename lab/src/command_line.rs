@@ -15,6 +15,7 @@ use crate::inside;
 use crate::interrupt::Interrupt;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
+use crate::reproduce;
 use crate::scenario::{ConfigError, Scenario};
 
 /// Guests under QEMU with throttled, hot-plugged disks.
@@ -35,6 +36,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
+    /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
+    Reproduce(reproduce::Arguments),
     /// What `cuts` runs in its guests
     #[command(hide = true)]
     InsideCut {
@@ -44,6 +47,14 @@ enum Task {
     /// What `peers` runs in its guest
     #[command(hide = true)]
     InsidePeers {
+        /// What to measure
+        order: PathBuf,
+        /// Where samples go
+        samples: PathBuf,
+    },
+    /// What `reproduce` runs in its guest
+    #[command(hide = true)]
+    InsideReproduce {
         /// What to measure
         order: PathBuf,
         /// Where samples go
@@ -136,6 +147,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
         Task::Run(run) => run.run(),
         Task::Peers(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Task::Cuts(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::Reproduce(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::InsideReproduce { order, samples } => {
+            inside::reproduce::reproduce(&order, &samples)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::InsideCut { order } => {
             inside::live(&order)?;
             Ok(ExitCode::SUCCESS)

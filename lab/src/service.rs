@@ -6,6 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use surgetank_model::Bandwidth;
 use surgetank_provider::qemu::{self, QemuConfig};
 use surgetank_provider::remote::secret::Secret;
 use surgetank_provider::remote::service::Service;
@@ -23,13 +24,15 @@ pub struct Provisioning {
 }
 
 impl Provisioning {
-    /// Serves a guest whose monitor listens, or will listen, at `qmp`. Volumes are files in a directory; the token is
-    /// made in a file that the guest can read.
+    /// Serves a guest whose monitor listens, or will listen, at `qmp`. Volumes are files in a directory, and those of the
+    /// type `fast` have this rate; the token is made in a file that the guest can read.
     ///
     /// # Errors
     /// If the provider or the service cannot be started.
-    pub fn start(qmp: &Path, volumes: &Path, token: &Path) -> anyhow::Result<Self> {
-        let provider = qemu::open(QemuConfig::new(qmp, volumes)).context("cannot open the provider of volumes")?;
+    pub fn start(qmp: &Path, volumes: &Path, token: &Path, fast: Bandwidth) -> anyhow::Result<Self> {
+        let mut config = QemuConfig::new(qmp, volumes);
+        config.types.entry("fast".to_owned()).and_modify(|kind| kind.bandwidth = fast);
+        let provider = qemu::open(config).context("cannot open the provider of volumes")?;
         let secret = Secret::read_or_make(token).map_err(anyhow::Error::msg)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let service = Service::bind(address, provider, secret).context("cannot listen on the loopback")?;

@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("daemon", &["model", "cache", "policy", "provider", "device"]),
     ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "sim", "daemon"]),
     ("fuzz", &["model", "cache", "planner", "trace", "provider", "device", "daemon"]),
-    ("lab", &["model", "provider"]),
+    ("lab", &["model", "policy", "provider"]),
 ];
 
 const PREFIX: &str = "surgetank-";

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::bcache;
 use super::machine::{disk, run};
 use super::peer::Peer;
-use super::surgetank::{Places, Rent, Surgetank};
+use super::surgetank::{Elastic, Places, Rent, Surgetank};
 use crate::cuts::Phase;
 use crate::cuts::oracle::{BLOCK, Fault, Stretch};
 
@@ -75,7 +75,8 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
         rent: Rent::Local(Path::new(VOLUMES).join("volumes")),
         log: "/lab/surgetank.log".into(),
     };
-    let mut surgetank = Surgetank::start(&life.surgetank, "adaptive", &slow, CACHE_MIB, (33, 128), places.clone())?;
+    let elastic = Elastic::steered("adaptive", &slow, CACHE_MIB, (33, 128));
+    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, places.clone())?;
     let mut verdict = Verdict { stretches: life.stretches, ..Verdict::default() };
     verdict.device = judge(&surgetank.device()?, 0, &mut verdict.stretches, life.ends)?;
     surgetank.idle()?;
@@ -85,7 +86,7 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
     say("verdict.json", &serde_json::to_string(&verdict)?)?;
     let Some(cut) = life.cut else { return Ok(()) };
 
-    let mut surgetank = Surgetank::start(&life.surgetank, "adaptive", &slow, CACHE_MIB, (33, 128), places)?;
+    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, places)?;
     let device = surgetank.device()?;
     let writing = AtomicBool::new(true);
     std::thread::scope(|scope| {

@@ -7,6 +7,7 @@ mod machine;
 mod mapper;
 mod measure;
 mod peer;
+pub mod reproduce;
 mod surgetank;
 
 use std::path::Path;

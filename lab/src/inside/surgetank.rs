@@ -19,6 +19,10 @@ use crate::interrupt::Running;
 const DEVICE: &str = "lab";
 /// Where the daemon's own files are.
 const FILES: &str = "/run/lab-surgetank";
+/// The token of the host's provisioning service.
+pub const TOKEN: &str = "/lab/token";
+/// What is rented there.
+pub const VOLUME_TYPE: &str = "fast";
 const PATIENCE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
@@ -37,6 +41,62 @@ pub enum Rent {
     Plugged(String),
 }
 
+/// The device that it serves.
+#[derive(Clone, Debug)]
+pub struct Elastic {
+    /// Its controller's name.
+    pub policy: &'static str,
+    /// The slow disk below.
+    pub slow: PathBuf,
+    /// MiB/s of the slow disk and of caching volumes: QEMU throttles them, so the daemon does not throttle them again.
+    pub rates_mib_s: (u64, u64),
+    /// First, smallest and largest caching volume.
+    pub cache_mib: (u64, u64, u64),
+    /// Sizes are multiples of this.
+    pub grain_mib: u64,
+    /// What moves it.
+    pub triggers: Triggers,
+}
+
+/// What starts and ends a boost.
+#[derive(Clone, Copy, Debug)]
+pub struct Triggers {
+    /// Share of the slow disk's rate above which a boost starts.
+    pub threshold: f64,
+    /// How long the share stays below it before the boost ends.
+    pub inactivity: Duration,
+    /// How often it looks.
+    pub sampling: Duration,
+}
+
+impl Elastic {
+    /// A device that only `boost` and `drain` move, with caching volumes of one size: a threshold that nothing reaches
+    /// without a boost, and no inactivity that ends one.
+    #[must_use]
+    pub fn steered(policy: &'static str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
+        let triggers = Triggers {
+            threshold: 1.0,
+            inactivity: Duration::from_secs(3600),
+            sampling: Duration::from_secs(1),
+        };
+        let slow = slow.to_owned();
+        Self { policy, slow, rates_mib_s, cache_mib: (cache_mib, cache_mib, cache_mib), grain_mib: 1, triggers }
+    }
+}
+
+/// What it says of its caching volumes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rented {
+    /// Size of the one that is rented now, from the call that asks for it to the one that gives it back; 0 if none is.
+    pub cache_mib: f64,
+    /// Size of the next.
+    pub next_mib: f64,
+    /// Boosts so far.
+    pub boosts: u64,
+    /// Nothing is rented, and nothing is being done about it.
+    pub idle: bool,
+}
+
 /// Where its files are.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -46,6 +106,14 @@ pub struct Places {
     pub rent: Rent,
     /// What it says.
     pub log: PathBuf,
+}
+
+impl Places {
+    /// In memory, with disks that the host plugs in.
+    #[must_use]
+    pub fn plugged(service: String) -> Self {
+        Self { files: FILES.into(), rent: Rent::Plugged(service), log: "/lab/surgetank.log".into() }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,10 +128,13 @@ struct Device {
     export: String,
     phase: String,
     caching: Option<Caching>,
+    boosts: u64,
+    next_cache_gib: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 struct Caching {
+    size_gib: f64,
     dirty_gib: f64,
 }
 
@@ -72,27 +143,16 @@ impl Surgetank {
     ///
     /// # Errors
     /// If the daemon does not come up.
-    pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
-        let places = Places {
-            files: FILES.into(),
-            rent: Rent::Plugged(order.service.clone()),
-            log: "/lab/surgetank.log".into(),
-        };
-        Self::start(&order.surgetank, policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s), places)
+    pub fn serve(order: &Order, policy: &'static str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
+        let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
+        Self::start(&order.surgetank, &elastic, Places::plugged(order.service.clone()))
     }
 
     /// Serves one device over the slow disk; it recovers what it finds.
     ///
     /// # Errors
     /// If the daemon does not come up.
-    pub fn start(
-        binary: &Path,
-        policy: &str,
-        slow: &Path,
-        cache_mib: u64,
-        rates: (u64, u64),
-        places: Places,
-    ) -> anyhow::Result<Self> {
+    pub fn start(binary: &Path, elastic: &Elastic, places: Places) -> anyhow::Result<Self> {
         for part in ["state", "run"] {
             fs::create_dir_all(places.files.join(part))?;
         }
@@ -100,7 +160,7 @@ impl Surgetank {
             fs::create_dir_all(directory)?;
         }
         let config = places.files.join("surgetank.toml");
-        fs::write(&config, configuration(&places, policy, slow, cache_mib, rates))?;
+        fs::write(&config, configuration(&places, elastic))?;
         let log = fs::File::options().create(true).append(true).open(&places.log).context("cannot make a log")?;
         let mut command = Command::new(binary);
         command.arg("serve").arg("--config").arg(&config).stdout(log.try_clone()?).stderr(log);
@@ -111,6 +171,20 @@ impl Surgetank {
             Ok(surgetank.status().ok().filter(|device| !device.address.is_empty()).map(|_| ()))
         })?;
         Ok(surgetank)
+    }
+
+    /// What is rented now.
+    ///
+    /// # Errors
+    /// If the daemon does not answer.
+    pub fn rented(&self) -> anyhow::Result<Rented> {
+        let device = self.status()?;
+        Ok(Rented {
+            cache_mib: device.caching.map_or(0.0, |caching| caching.size_gib * 1024.0),
+            next_mib: device.next_cache_gib.unwrap_or(0.0) * 1024.0,
+            boosts: device.boosts,
+            idle: device.phase == "idle",
+        })
     }
 
     /// Where the device is.
@@ -208,19 +282,13 @@ impl Peer for Surgetank {
     }
 }
 
-/// Only this program's `boost` and `drain` move the device: a threshold that nothing reaches without a boost, and no
-/// inactivity that ends one. The disks are throttled already, so the daemon does not throttle them again.
-fn configuration(
-    places: &Places,
-    policy: &str,
-    slow: &Path,
-    cache_mib: u64,
-    (slow_mib_s, fast_mib_s): (u64, u64),
-) -> String {
+fn configuration(places: &Places, elastic: &Elastic) -> String {
     let (name, provider) = match &places.rent {
         Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
-        Rent::Plugged(url) => ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\ntoken_file = \"/lab/token\"\n")),
+        Rent::Plugged(url) => ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\ntoken_file = \"{TOKEN}\"\n")),
     };
+    let Elastic { policy, slow, rates_mib_s: (slow_mib_s, fast_mib_s), cache_mib, grain_mib, triggers } = elastic;
+    let (initial, min, max) = cache_mib;
     format!(
         "state_directory = \"{files}/state\"\n\
          run_directory = \"{files}/run\"\n\
@@ -233,18 +301,22 @@ fn configuration(
          [device.{DEVICE}.caching]\n\
          provider = \"{name}\"\n\
          bandwidth = \"{fast_mib_s} MiB/s\"\n\
-         volume_type = \"fast\"\n\
+         volume_type = \"{VOLUME_TYPE}\"\n\
          throttle = false\n\
-         initial_size = \"{cache_mib} MiB\"\n\
-         min_size = \"{cache_mib} MiB\"\n\
-         max_size = \"{cache_mib} MiB\"\n\
+         initial_size = \"{initial} MiB\"\n\
+         min_size = \"{min} MiB\"\n\
+         max_size = \"{max} MiB\"\n\
          [device.{DEVICE}.policy]\n\
          name = \"{policy}\"\n\
-         size_grain = \"1 MiB\"\n\
-         utilization_threshold = 1.0\n\
-         inactivity_delay = \"60 min\"\n\
+         size_grain = \"{grain_mib} MiB\"\n\
+         utilization_threshold = {threshold:?}\n\
+         inactivity_delay = \"{inactivity} ms\"\n\
+         sampling = \"{sampling} ms\"\n\
          boost_interval = \"0 s\"\n",
         slow = slow.display(),
         files = places.files.display(),
+        threshold = triggers.threshold,
+        inactivity = triggers.inactivity.as_millis(),
+        sampling = triggers.sampling.as_millis(),
     )
 }

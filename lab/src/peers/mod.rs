@@ -95,7 +95,12 @@ impl Arguments {
         // The guest's daemon rents its caching volumes from the host, which plugs them in.
         let qmp = results.path().join("qmp.socket");
         let volumes = lab.directory().context("cannot make a directory for volumes")?;
-        let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"))?;
+        let service = Provisioning::start(
+            &qmp,
+            volumes.path(),
+            &results.path().join("token"),
+            Bandwidth::from_mib_s(FAST_MIB_S),
+        )?;
         let order = self.order(service.url.clone())?;
         fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;

@@ -1,0 +1,385 @@
+//! The papers' experiments: bonnie++ and LAMMPS on a file system over each device, in turns.
+
+mod bonnie;
+mod melt;
+mod prototype;
+mod watch;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::machine::{disk, forget, run, wait_for};
+use super::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
+use prototype::Prototype;
+
+pub use bonnie::{Bonnie, Rates};
+pub use melt::{BYTES_PER_ATOM, Melt, Phase};
+pub use watch::{Tick, cache_agbs, sizes_mib};
+
+/// Where file systems are mounted, and where programs have their small files.
+const MOUNT: &str = "/run/lab-files";
+const WORK: &str = "/run/lab-work";
+/// How long a device may take to give everything back.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What is under the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The slow disk by itself.
+    StaticSlow,
+    /// The fast disk by itself.
+    StaticFast,
+    /// bcache under the papers' controller: their prototype.
+    BcachePaper,
+    /// surgetank with the papers' controller.
+    Paper,
+    /// surgetank with its own.
+    Adaptive,
+}
+
+impl Mode {
+    /// All of them, in the order of tables.
+    pub const ALL: [Self; 5] = [Self::StaticSlow, Self::StaticFast, Self::BcachePaper, Self::Paper, Self::Adaptive];
+
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::StaticSlow => "static-slow",
+            Self::StaticFast => "static-fast",
+            Self::BcachePaper => "bcache, papers' controller",
+            Self::Paper => "surgetank paper",
+            Self::Adaptive => "surgetank adaptive",
+        }
+    }
+
+    /// Whether caching volumes come and go.
+    #[must_use]
+    pub fn is_elastic(self) -> bool {
+        !matches!(self, Self::StaticSlow | Self::StaticFast)
+    }
+}
+
+/// What runs on the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Load {
+    /// Several runs of bonnie++, with a pause after each.
+    Bonnie {
+        /// Each run.
+        bonnie: Bonnie,
+        /// How many.
+        runs: u32,
+        /// The least time between two, in seconds.
+        pause_s: f64,
+    },
+    /// LAMMPS.
+    Melt(Melt),
+}
+
+/// The papers' setting, scaled.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Which disks: `bonnie` or `melt`; see [`Setting::slow`].
+    pub disks: Disks,
+    /// Size of the backing disk (N).
+    pub backing_mib: u64,
+    /// First caching volume.
+    pub initial_mib: u64,
+    /// Sizes are multiples of this.
+    pub grain_mib: u64,
+    /// Inactivity delay (ID), in seconds.
+    pub inactivity_s: f64,
+    /// How often controllers look, in seconds.
+    pub sampling_s: f64,
+    /// How long bcache's writer-back waits, in seconds.
+    pub writeback_delay_s: f64,
+}
+
+/// Which disks of the guest a workload has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Disks {
+    /// Those of the microbenchmark.
+    Bonnie,
+    /// Those of LAMMPS.
+    Melt,
+}
+
+impl Disks {
+    /// The serial of the slow or the fast one.
+    #[must_use]
+    pub fn serial(self, fast: bool) -> &'static str {
+        match (self, fast) {
+            (Self::Bonnie, false) => "bonnie-slow",
+            (Self::Bonnie, true) => "bonnie-fast",
+            (Self::Melt, false) => "melt-slow",
+            (Self::Melt, true) => "melt-fast",
+        }
+    }
+}
+
+/// The utilization threshold (UT) of the papers.
+pub const THRESHOLD: f64 = 0.30;
+
+/// What the host wants measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The daemon's binary.
+    pub surgetank: PathBuf,
+    /// Where volumes are rented.
+    pub service: String,
+    /// What QEMU throttles slow disks to.
+    pub slow_mib_s: u64,
+    /// What QEMU throttles fast disks to.
+    pub fast_mib_s: u64,
+    /// On what.
+    pub modes: Vec<Mode>,
+    /// What runs.
+    pub loads: Vec<(Load, Setting)>,
+}
+
+/// One workload on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// On what.
+    pub mode: Mode,
+    /// What ran.
+    pub load: Load,
+    /// How things were set.
+    pub setting: Setting,
+    /// MiB/s of the slow and of the fast disk.
+    pub rates_mib_s: (u64, u64),
+    /// What was found, or what went wrong.
+    pub outcome: Result<Found, String>,
+}
+
+/// What a sample found. Times count from the workload's start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Until the workload had ended.
+    pub completion_s: f64,
+    /// Until nothing was rented any more.
+    pub settled_s: f64,
+    /// bonnie++'s runs.
+    pub runs: Vec<Run>,
+    /// LAMMPS's phases.
+    pub phases: Vec<Phase>,
+    /// Boosts.
+    pub boosts: u64,
+    /// The size that the next caching volume would have.
+    pub next_mib: f64,
+    /// What moved.
+    pub ticks: Vec<Tick>,
+}
+
+/// One run of bonnie++.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// When it began.
+    pub began_s: f64,
+    /// When it had ended.
+    pub ended_s: f64,
+    /// What it measured.
+    pub rates: Rates,
+}
+
+/// Does what the order says; samples go to a file, one line each, as they are taken.
+///
+/// # Errors
+/// If the order cannot be read or nothing can be written. A mode that fails is a sample that says so.
+pub fn reproduce(order: &Path, samples: &Path) -> anyhow::Result<()> {
+    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
+    let order: Order = serde_json::from_str(&text).context("cannot read the order")?;
+    let mut file = OpenOptions::new().create(true).append(true).open(samples).context("cannot make the samples")?;
+    for (load, setting) in &order.loads {
+        for mode in &order.modes {
+            let outcome = measure(&order, *mode, load, setting).map_err(|error| format!("{error:#}"));
+            let rates_mib_s = (order.slow_mib_s, order.fast_mib_s);
+            let sample = Sample { mode: *mode, load: *load, setting: *setting, rates_mib_s, outcome };
+            let line = serde_json::to_string(&sample).context("cannot write a sample")?;
+            writeln!(file, "{line}").context("cannot write a sample")?;
+            say(&sample);
+        }
+    }
+    Ok(())
+}
+
+fn measure(order: &Order, mode: Mode, load: &Load, setting: &Setting) -> anyhow::Result<Found> {
+    let (slow, fast) = (disk(setting.disks.serial(false))?, disk(setting.disks.serial(true))?);
+    let device = Device::open(order, mode, setting, &slow, &fast)?;
+    let node = device.node()?;
+    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &node.display().to_string()])?;
+    // What mkfs wrote may have been taken for a burst.
+    device.settle()?;
+    let mounted = Mounted::new(&node)?;
+    let backing = if mode == Mode::StaticFast { fast } else { slow };
+    let rented = || device.rented();
+    let watched = watch::Watched { device: node, backing: backing.clone(), rented: &rented };
+    let (found, began_unix_s, ticks) = watch::watching(&watched, || {
+        let mut found = work(load, &device)?;
+        found.completion_s = found.settled_s;
+        device.settle()?;
+        Ok::<Found, anyhow::Error>(found)
+    })?;
+    let (mut found, last) = (found.map_err(|error| device.explain(error))?, device.rented());
+    // What was seen of the clock of the wall becomes what was seen since the start.
+    for run in &mut found.runs {
+        run.began_s -= began_unix_s;
+        run.ended_s -= began_unix_s;
+    }
+    for phase in &mut found.phases {
+        phase.began_s -= began_unix_s;
+    }
+    found.completion_s -= began_unix_s;
+    found.settled_s = ticks.last().map_or(found.completion_s, |tick| tick.at_s);
+    (found.boosts, found.next_mib, found.ticks) = (last.boosts, last.next_mib, ticks);
+    drop(mounted);
+    drop(device);
+    forget(&backing)?;
+    Ok(found)
+}
+
+/// Runs the workload; `settled_s` says when it had ended, by the clock of the wall.
+fn work(load: &Load, device: &Device) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    match load {
+        Load::Bonnie { bonnie, runs, pause_s } => {
+            for turn in 0..*runs {
+                if turn > 0 {
+                    let began = Instant::now();
+                    device.settle()?;
+                    std::thread::sleep(Duration::from_secs_f64(*pause_s).saturating_sub(began.elapsed()));
+                }
+                let began_s = unix_s();
+                let rates = bonnie.run(Path::new(MOUNT))?;
+                found.runs.push(Run { began_s, ended_s: unix_s(), rates });
+            }
+        }
+        Load::Melt(melt) => {
+            fs::create_dir_all(WORK)?;
+            found.phases = melt.run(Path::new(MOUNT), Path::new(WORK))?;
+        }
+    }
+    found.settled_s = unix_s();
+    Ok(found)
+}
+
+fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+/// What the file system lies on, and what moves it.
+enum Device {
+    Static(PathBuf),
+    Prototype(Prototype),
+    Surgetank(Surgetank),
+}
+
+impl Device {
+    fn open(order: &Order, mode: Mode, setting: &Setting, slow: &Path, fast: &Path) -> anyhow::Result<Self> {
+        let elastic = |policy| Elastic {
+            policy,
+            slow: slow.to_owned(),
+            rates_mib_s: (order.slow_mib_s, order.fast_mib_s),
+            cache_mib: (setting.initial_mib, setting.grain_mib, setting.initial_mib.max(setting.backing_mib)),
+            grain_mib: setting.grain_mib,
+            triggers: Triggers {
+                threshold: THRESHOLD,
+                inactivity: Duration::from_secs_f64(setting.inactivity_s),
+                sampling: Duration::from_secs_f64(setting.sampling_s),
+            },
+        };
+        let daemon = |policy| Surgetank::start(&order.surgetank, &elastic(policy), Places::plugged(order.service.clone()));
+        Ok(match mode {
+            Mode::StaticSlow => Self::Static(slow.to_owned()),
+            Mode::StaticFast => Self::Static(fast.to_owned()),
+            Mode::BcachePaper => {
+                let delay = Duration::from_secs_f64(setting.writeback_delay_s);
+                Self::Prototype(Prototype::start(&elastic("paper"), &order.service, delay)?)
+            }
+            Mode::Paper => Self::Surgetank(daemon("paper")?),
+            Mode::Adaptive => Self::Surgetank(daemon("adaptive")?),
+        })
+    }
+
+    fn node(&self) -> anyhow::Result<PathBuf> {
+        match self {
+            Self::Static(disk) => Ok(disk.clone()),
+            Self::Prototype(prototype) => Ok(prototype.device.clone()),
+            Self::Surgetank(daemon) => daemon.device(),
+        }
+    }
+
+    fn rented(&self) -> Rented {
+        match self {
+            Self::Static(_) => Rented { idle: true, ..Rented::default() },
+            Self::Prototype(prototype) => prototype.rented(),
+            Self::Surgetank(daemon) => daemon.rented().unwrap_or_default(),
+        }
+    }
+
+    /// Waits until nothing is rented.
+    fn settle(&self) -> anyhow::Result<()> {
+        let idle = || {
+            let rented = self.rented();
+            Ok((rented.idle && rented.cache_mib == 0.0).then_some(()))
+        };
+        wait_for("the end of the boost", PATIENCE, idle).map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        match self {
+            Self::Prototype(prototype) if prototype.trouble().is_some() => {
+                error.context(format!("the prototype had trouble: {}", prototype.trouble().unwrap_or_default()))
+            }
+            _ => error,
+        }
+    }
+}
+
+/// A mounted file system; dropping it unmounts it.
+struct Mounted;
+
+impl Mounted {
+    fn new(node: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(MOUNT)?;
+        run("mount", &["-o", "noatime", &node.display().to_string(), MOUNT])?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = run("umount", &[MOUNT]);
+    }
+}
+
+/// Progress, for whoever watches.
+#[allow(clippy::print_stdout)] // this program's output in the guest
+fn say(sample: &Sample) {
+    let what = match sample.load {
+        Load::Bonnie { .. } => "bonnie++",
+        Load::Melt(_) => "LAMMPS",
+    };
+    let name = sample.mode.name();
+    match &sample.outcome {
+        Err(error) => println!("{what}, {name}: FAILED: {error}"),
+        Ok(found) => {
+            let sizes = sizes_mib(&found.ticks);
+            println!("{what}, {name}: {:.1} s, settled after {:.1} s, caches {sizes:?} MiB", found.completion_s, found.settled_s);
+            for Run { rates, .. } in &found.runs {
+                println!("    write {:.1}, rewrite {:.1}, read {:.1} MiB/s", rates.write_mib_s, rates.rewrite_mib_s, rates.read_mib_s);
+            }
+            for phase in &found.phases {
+                println!("    compute {:.1} s, write {:.1} s, sync {:.1} s", phase.compute_s, phase.write_s, phase.sync_s);
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! The papers' experiments in one guest: bonnie++ and LAMMPS on a slow disk, a fast one, and elastic ones.
+
+mod picture;
+mod table;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use surgetank_model::{Bandwidth, Bytes};
+
+use crate::command_line::say;
+use crate::host::Lab;
+use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Disks, Load, Melt, Mode, Order, Sample, Setting};
+use crate::interrupt::Interrupt;
+use crate::peers::beside;
+use crate::plan::{Disk, Plan, quoted};
+use crate::service::Provisioning;
+
+/// Where the guest finds its order and leaves its samples.
+const ORDER: &str = "/lab/order.json";
+const SAMPLES: &str = "/lab/samples.jsonl";
+/// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
+const CELLS_MAX: u64 = 80;
+/// Sizes are whole multiples of this.
+const GRAIN_MIB: u64 = 8;
+
+/// The papers' numbers (000, IV-B to IV-D), sizes in MiB.
+mod paper {
+    /// Of the slow and the fast disk, MiB/s.
+    pub const RATES_MIB_S: (u64, u64) = (33, 128);
+    /// The first caching volume.
+    pub const INITIAL_MIB: f64 = 10.0 * 1024.0;
+    /// Sizes are multiples of this.
+    pub const GRAIN_MIB: f64 = 1024.0;
+    /// ID, and the controller's interval.
+    pub const INACTIVITY_S: f64 = 30.0;
+    pub const SAMPLING_S: f64 = 5.0;
+    /// Between two runs of bonnie++, which ran three times in a row.
+    pub const PAUSE_S: f64 = 120.0;
+    pub const RUNS: u32 = 3;
+    /// The microbenchmark's machine and its disk. bonnie++'s file is by default twice the memory.
+    pub const MEMORY_MIB: f64 = 2.0 * 1024.0;
+    pub const BONNIE_DISK_MIB: f64 = 10.0 * 1024.0;
+    pub const BONNIE_CHUNK_KIB: u64 = 32;
+    /// LAMMPS's disk, checkpoint, and how many follow the dump of the initial state.
+    pub const MELT_DISK_MIB: f64 = 50.0 * 1024.0;
+    pub const CHECKPOINT_MIB: f64 = 3.0 * 1024.0;
+    pub const PHASES: u32 = 3;
+    /// bcache's own default.
+    pub const WRITEBACK_DELAY_S: f64 = 30.0;
+}
+
+/// Flags of the experiments.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Share of the papers' sizes and times
+    #[arg(long, default_value_t = 0.0625, conflicts_with = "full")]
+    scale: f64,
+    /// The papers' sizes: a 4 GiB file on a disk of 10 GiB in 2 GiB of memory (LAMMPS stays as small as emulation asks for)
+    #[arg(long)]
+    full: bool,
+    /// Share of the papers' 33 and 128 MiB/s: what an emulated guest cannot keep up with is slowed down, and times grow
+    #[arg(long, default_value_t = 1.0)]
+    rate: f64,
+    /// On what; everything, if nothing is named
+    #[arg(long = "mode", value_enum)]
+    modes: Vec<Mode>,
+    /// What runs; both, if none is named
+    #[arg(long = "load", value_enum)]
+    loads: Vec<Program>,
+    /// Cells of LAMMPS's lattice along an edge, by default after the scale
+    #[arg(long, value_name = "CELLS")]
+    cells: Option<u64>,
+    /// LAMMPS's time steps before a checkpoint
+    #[arg(long, default_value_t = 2)]
+    steps: u32,
+    /// Where the table, the pictures and the samples go
+    #[arg(long, default_value = "reproduce-out/lab")]
+    out: PathBuf,
+    /// The daemon; by default the release build beside this program
+    #[arg(long)]
+    surgetank: Option<PathBuf>,
+    /// Make the table and the pictures again from the samples in --out
+    #[arg(long)]
+    again: bool,
+}
+
+/// What the papers ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Program {
+    /// The microbenchmark
+    Bonnie,
+    /// The melt
+    Lammps,
+}
+
+impl Arguments {
+    /// Measures and reports; whether every mode came to its end.
+    ///
+    /// # Errors
+    /// If no guest can be booted, or it fails.
+    pub fn run(&self) -> anyhow::Result<bool> {
+        self.check()?;
+        fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
+        let kept = self.out.join("samples.jsonl");
+        if !self.again {
+            self.measure()?;
+        }
+        let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;
+        let samples = text.lines().map(serde_json::from_str).collect::<Result<Vec<Sample>, _>>();
+        self.report(&samples.context("cannot read the samples")?)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let scale = self.scale();
+        ensure!((1.0 / 64.0..=1.0).contains(&scale), "--scale is {scale}: it is between 1/64 and 1");
+        let rate = self.rate;
+        ensure!((0.05..=1.0).contains(&rate), "--rate is {rate}: it is between 0.05 and 1");
+        if let Some(cells) = self.cells {
+            ensure!((8..=CELLS_MAX).contains(&cells), "--cells is {cells}: it is between 8 and {CELLS_MAX}");
+        }
+        ensure!(self.steps > 0, "--steps is 0: write how long LAMMPS computes before a checkpoint");
+        Ok(())
+    }
+
+    fn scale(&self) -> f64 {
+        if self.full { 1.0 } else { self.scale }
+    }
+
+    fn rates_mib_s(&self) -> (u64, u64) {
+        let (slow, fast) = paper::RATES_MIB_S;
+        let scaled = |mib_s: u64| ((mib_s as f64 * self.rate).round() as u64).max(1);
+        (scaled(slow), scaled(fast))
+    }
+
+    fn loads(&self) -> Vec<(Load, Setting)> {
+        let wanted = |program| self.loads.is_empty() || self.loads.contains(&program);
+        let mut loads = Vec::new();
+        if wanted(Program::Bonnie) {
+            let scale = self.scale();
+            let memory_mib = whole(paper::MEMORY_MIB * scale);
+            let bonnie = Bonnie { file_mib: 2 * memory_mib, memory_mib, chunk_kib: paper::BONNIE_CHUNK_KIB };
+            let pause_s = paper::PAUSE_S * scale / self.rate;
+            let load = Load::Bonnie { bonnie, runs: paper::RUNS, pause_s };
+            loads.push((load, self.setting(Disks::Bonnie, scale, paper::BONNIE_DISK_MIB)));
+        }
+        if wanted(Program::Lammps) {
+            let cells = self.cells.unwrap_or_else(|| cells_for(paper::CHECKPOINT_MIB * self.scale()).min(CELLS_MAX));
+            let melt = Melt { cells, phases: paper::PHASES, steps: self.steps };
+            // The setting is the papers' by what a checkpoint is against theirs.
+            let scale = melt.checkpoint_bytes() as f64 / 1_048_576.0 / paper::CHECKPOINT_MIB;
+            loads.push((Load::Melt(melt), self.setting(Disks::Melt, scale, paper::MELT_DISK_MIB)));
+        }
+        loads
+    }
+
+    /// Sizes shrink with the scale, and so do times, which a slower disk stretches.
+    fn setting(&self, disks: Disks, scale: f64, disk_mib: f64) -> Setting {
+        let time = scale / self.rate;
+        Setting {
+            disks,
+            backing_mib: whole(disk_mib * scale),
+            initial_mib: whole(paper::INITIAL_MIB * scale),
+            grain_mib: whole(paper::GRAIN_MIB * scale),
+            inactivity_s: (paper::INACTIVITY_S * time).max(1.0),
+            sampling_s: (paper::SAMPLING_S * time).clamp(0.25, 5.0),
+            writeback_delay_s: (paper::WRITEBACK_DELAY_S * time).max(1.0),
+        }
+    }
+
+    fn measure(&self) -> anyhow::Result<()> {
+        let interrupt = Interrupt::install()?;
+        let lab = Lab::open().context("no guest can be booted here")?;
+        let results = tempfile::tempdir().context("cannot make a directory for the results")?;
+        let qmp = results.path().join("qmp.socket");
+        let volumes = lab.directory().context("cannot make a directory for volumes")?;
+        let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"), self.fast())?;
+        let order = self.order(service.url.clone())?;
+        fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
+        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        let words = [program.to_string_lossy().as_ref(), "inside-reproduce", ORDER, SAMPLES].map(str::to_owned);
+        let plan = Plan {
+            memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
+            results: Some(results.path().to_owned()),
+            qmp: Some(qmp),
+            echo: true,
+            timeout: Duration::from_secs(24 * 3600),
+            disks: self.disks(),
+            ..Plan::new("reproduce", quoted(&words))
+        };
+        let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt);
+        // What was measured before a failure or Ctrl-C is kept.
+        let samples = fs::read_to_string(results.path().join("samples.jsonl")).unwrap_or_default();
+        fs::write(self.out.join("samples.jsonl"), &samples)?;
+        let outcome = outcome?;
+        if !outcome.passed() {
+            bail!("the guest failed: {}", outcome.describe());
+        }
+        Ok(())
+    }
+
+    fn fast(&self) -> Bandwidth {
+        Bandwidth::from_mib_s(self.rates_mib_s().1)
+    }
+
+    fn order(&self, service: String) -> anyhow::Result<Order> {
+        let surgetank = match &self.surgetank {
+            Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
+            None => beside("release/surgetank")?,
+        };
+        let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
+        let (slow_mib_s, fast_mib_s) = self.rates_mib_s();
+        Ok(Order { surgetank, service, slow_mib_s, fast_mib_s, modes, loads: self.loads() })
+    }
+
+    fn disks(&self) -> Vec<Disk> {
+        let slow = Bandwidth::from_mib_s(self.rates_mib_s().0);
+        let disk = |setting: &Setting, fast| {
+            let rate = if fast { self.fast() } else { slow };
+            Disk::new(setting.disks.serial(fast), Bytes::from_mib(setting.backing_mib)).throttled(rate)
+        };
+        self.loads().iter().flat_map(|(_, setting)| [disk(setting, false), disk(setting, true)]).collect()
+    }
+
+    fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
+        let text = table::markdown(samples);
+        fs::write(self.out.join("reproduce.md"), &text)?;
+        for (name, picture) in picture::all(samples)? {
+            fs::write(self.out.join(name), picture)?;
+        }
+        say(&format!("{text}\nwritten to {}", self.out.display()));
+        Ok(samples.iter().all(|sample| sample.outcome.is_ok()))
+    }
+}
+
+fn whole(mib: f64) -> u64 {
+    ((mib / GRAIN_MIB as f64).round() as u64).max(1) * GRAIN_MIB
+}
+
+/// The lattice whose checkpoint is nearest to so much.
+fn cells_for(checkpoint_mib: f64) -> u64 {
+    (checkpoint_mib * 1_048_576.0 / (4 * BYTES_PER_ATOM) as f64).cbrt().round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn arguments(words: &[&str]) -> Arguments {
+        Line::parse_from(["lab"].iter().chain(words)).arguments
+    }
+
+    #[test]
+    fn full_is_the_papers_setting() {
+        let loads = arguments(&["--full", "--cells", "64"]).loads();
+        let (Load::Bonnie { bonnie, runs: 3, pause_s }, setting) = loads[0] else { panic!("{loads:?}") };
+        assert_eq!((bonnie.file_mib, bonnie.memory_mib, pause_s), (4096, 2048, 120.0));
+        assert_eq!((setting.backing_mib, setting.initial_mib, setting.grain_mib), (10240, 10240, 1024));
+        assert_eq!((setting.inactivity_s, setting.sampling_s), (30.0, 5.0));
+        let (Load::Melt(melt), setting) = loads[1] else { panic!("{loads:?}") };
+        assert_eq!((melt.cells, melt.phases), (64, 3));
+        assert!((2500..2600).contains(&setting.backing_mib), "{setting:?}");
+    }
+
+    #[test]
+    fn a_slower_disk_stretches_times_and_not_sizes() {
+        let (fast, slow) = (arguments(&["--scale", "0.1"]), arguments(&["--scale", "0.1", "--rate", "0.25"]));
+        assert_eq!((fast.rates_mib_s(), slow.rates_mib_s()), ((33, 128), (8, 32)));
+        let (fast, slow) = (fast.loads()[0].1, slow.loads()[0].1);
+        assert_eq!(fast.initial_mib, slow.initial_mib);
+        assert_eq!((fast.inactivity_s, slow.inactivity_s), (3.0, 12.0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (words, why) in [
+            (["--scale", "2"], "--scale is 2"),
+            (["--rate", "0"], "--rate is 0"),
+            (["--cells", "500"], "--cells is 500"),
+            (["--steps", "0"], "--steps is 0"),
+        ] {
+            let error = arguments(&words).check().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(arguments(&[]).check().is_ok());
+    }
+}
