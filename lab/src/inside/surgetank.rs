@@ -74,11 +74,8 @@ impl Elastic {
     /// without a boost, and no inactivity that ends one.
     #[must_use]
     pub fn steered(policy: &'static str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
-        let triggers = Triggers {
-            threshold: 1.0,
-            inactivity: Duration::from_secs(3600),
-            sampling: Duration::from_secs(1),
-        };
+        let triggers =
+            Triggers { threshold: 1.0, inactivity: Duration::from_secs(3600), sampling: Duration::from_secs(1) };
         let slow = slow.to_owned();
         Self { policy, slow, rates_mib_s, cache_mib: (cache_mib, cache_mib, cache_mib), grain_mib: 1, triggers }
     }

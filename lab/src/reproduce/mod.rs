@@ -57,13 +57,13 @@ mod paper {
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Share of the papers' sizes and times
-    #[arg(long, default_value_t = 0.0625, conflicts_with = "full")]
+    #[arg(long, default_value_t = 0.031_25, conflicts_with = "full")]
     scale: f64,
     /// The papers' sizes: a 4 GiB file on a disk of 10 GiB in 2 GiB of memory (LAMMPS stays as small as emulation asks for)
     #[arg(long)]
     full: bool,
-    /// Share of the papers' 33 and 128 MiB/s: what an emulated guest cannot keep up with is slowed down, and times grow
-    #[arg(long, default_value_t = 1.0)]
+    /// Share of the papers' 33 and 128 MiB/s, which an emulated guest cannot fill through a file system; times grow with it
+    #[arg(long, default_value_t = 0.25)]
     rate: f64,
     /// On what; everything, if nothing is named
     #[arg(long = "mode", value_enum)]
@@ -75,7 +75,7 @@ pub struct Arguments {
     #[arg(long, value_name = "CELLS")]
     cells: Option<u64>,
     /// LAMMPS's time steps before a checkpoint
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     steps: u32,
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "reproduce-out/lab")]
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn full_is_the_papers_setting() {
-        let loads = arguments(&["--full", "--cells", "64"]).loads();
+        let loads = arguments(&["--full", "--rate", "1", "--cells", "64"]).loads();
         let (Load::Bonnie { bonnie, runs: 3, pause_s }, setting) = loads[0] else { panic!("{loads:?}") };
         assert_eq!((bonnie.file_mib, bonnie.memory_mib, pause_s), (4096, 2048, 120.0));
         assert_eq!((setting.backing_mib, setting.initial_mib, setting.grain_mib), (10240, 10240, 1024));
@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_slower_disk_stretches_times_and_not_sizes() {
-        let (fast, slow) = (arguments(&["--scale", "0.1"]), arguments(&["--scale", "0.1", "--rate", "0.25"]));
+        let (fast, slow) =
+            (arguments(&["--scale", "0.1", "--rate", "1"]), arguments(&["--scale", "0.1", "--rate", "0.25"]));
         assert_eq!((fast.rates_mib_s(), slow.rates_mib_s()), ((33, 128), (8, 32)));
         let (fast, slow) = (fast.loads()[0].1, slow.loads()[0].1);
         assert_eq!(fast.initial_mib, slow.initial_mib);

@@ -82,7 +82,8 @@ fn activity(area: &Area<'_>, rows: &[Row<'_>]) -> Drawn {
     let until = rows.iter().map(|row| row.found.settled_s.max(row.found.completion_s)).fold(1.0, f64::max);
     let binned: Vec<Vec<Tick>> = rows.iter().map(|row| bins(&row.found.ticks)).collect();
     let all = binned.iter().flatten();
-    let highest = all.map(|bin| (bin.read_mib + bin.written_mib).max(bin.backing_mib).max(bin.cache_mib)).fold(1.0, f64::max);
+    let highest =
+        all.map(|bin| (bin.read_mib + bin.written_mib).max(bin.backing_mib).max(bin.cache_mib)).fold(1.0, f64::max);
     for ((panel, row), bins) in rest.split_evenly((rows.len(), 1)).iter().zip(rows).zip(&binned) {
         let mode = row.sample.mode;
         let mut chart = ChartBuilder::on(panel)
@@ -203,7 +204,10 @@ mod tests {
         for (name, picture) in pictures {
             assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"), "{name}");
             for mode in Mode::ALL {
-                assert!(picture.contains(&mode.name().replace('\'', "&apos;")) || picture.contains(mode.name()), "{name}");
+                assert!(
+                    picture.contains(&mode.name().replace('\'', "&apos;")) || picture.contains(mode.name()),
+                    "{name}"
+                );
             }
         }
         assert!(all(&[]).unwrap().is_empty());

@@ -157,7 +157,8 @@ fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: &str, papers: Optio
         "\n| mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | ÷ static-slow | the papers' | \
          caches MiB | next |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|"
     );
-    let fast = reference(rows, Mode::StaticFast).map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.agbs()));
+    let fast =
+        reference(rows, Mode::StaticFast).map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.agbs()));
     let slow = reference(rows, Mode::StaticSlow).map_or(f64::NAN, Row::agbs);
     for row in rows {
         let (completion, cost) = (row.found.completion_s, row.agbs());
@@ -206,18 +207,17 @@ pub mod tests {
             writeback_delay_s: 2.0,
         };
         let melt = Load::Melt(Melt { cells: 20, phases: 1, steps: 2 });
-        let bonnie = Load::Bonnie {
-            bonnie: Bonnie { file_mib: 256, memory_mib: 128, chunk_kib: 32 },
-            runs: 2,
-            pause_s: 7.5,
-        };
+        let bonnie =
+            Load::Bonnie { bonnie: Bonnie { file_mib: 256, memory_mib: 128, chunk_kib: 32 }, runs: 2, pause_s: 7.5 };
         let mut samples = Vec::new();
         for (index, mode) in Mode::ALL.into_iter().enumerate() {
             for load in [bonnie, melt] {
-                let rates = |add: f64| Rates { write_mib_s: 30.0 + add, rewrite_mib_s: 15.0 + add, read_mib_s: 33.0 + add };
+                let rates =
+                    |add: f64| Rates { write_mib_s: 30.0 + add, rewrite_mib_s: 15.0 + add, read_mib_s: 33.0 + add };
                 let run = |began_s, add| Run { began_s, ended_s: began_s + 2.0, rates: rates(add) };
                 let rented_mib = if mode.is_elastic() { 640.0 } else { 0.0 };
-                let tick = |at_s, rented_mib| Tick { at_s, written_mib: 8.0, backing_mib: 4.0, rented_mib, ..Tick::default() };
+                let tick =
+                    |at_s, rented_mib| Tick { at_s, written_mib: 8.0, backing_mib: 4.0, rented_mib, ..Tick::default() };
                 let phase = |began_s| Phase { began_s, compute_s: 2.0, write_s: 1.0, sync_s: 1.0 };
                 let found = Found {
                     completion_s: 10.0 + index as f64,

@@ -108,7 +108,8 @@ fn parse(log: &str) -> anyhow::Result<Vec<Phase>> {
     for line in log.lines() {
         let mut words = line.split_whitespace();
         let mark = (|| Some((words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?)))();
-        let (name, phase, at_s): (&str, usize, f64) = mark.with_context(|| format!("the log of phases says \"{line}\""))?;
+        let (name, phase, at_s): (&str, usize, f64) =
+            mark.with_context(|| format!("the log of phases says \"{line}\""))?;
         marks.push((name, phase, at_s));
     }
     let phases = marks.chunks_exact(4).enumerate().map(|(index, marks)| match *marks {

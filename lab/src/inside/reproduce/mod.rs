@@ -215,9 +215,6 @@ fn measure(order: &Order, mode: Mode, load: &Load, setting: &Setting) -> anyhow:
     let (slow, fast) = (disk(setting.disks.serial(false))?, disk(setting.disks.serial(true))?);
     let device = Device::open(order, mode, setting, &slow, &fast)?;
     let node = device.node()?;
-    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", &node.display().to_string()])?;
-    // What mkfs wrote may have been taken for a burst.
-    device.settle()?;
     let mounted = Mounted::new(&node)?;
     let backing = if mode == Mode::StaticFast { fast } else { slow };
     let rented = || device.rented();
@@ -275,6 +272,15 @@ fn unix_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
+/// Makes a file system: before anything watches the device, so that it is not taken for a burst. Its blocks are those of a
+/// disk of the papers' size: mkfs would take 1 KiB for a small one, which files of the host that are opened with O_DIRECT
+/// do not take.
+fn make_files(node: &Path) -> anyhow::Result<()> {
+    let node = node.display().to_string();
+    let words = ["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0", &node];
+    run("mkfs.ext4", &words).map(|_| ())
+}
+
 /// What the file system lies on, and what moves it.
 enum Device {
     Static(PathBuf),
@@ -296,10 +302,19 @@ impl Device {
                 sampling: Duration::from_secs_f64(setting.sampling_s),
             },
         };
-        let daemon = |policy| Surgetank::start(&order.surgetank, &elastic(policy), Places::plugged(order.service.clone()));
+        let daemon = |policy| {
+            make_files(slow)?;
+            let places = Places::plugged(order.service.clone());
+            // What was learned on another device or workload.
+            let _ = fs::remove_dir_all(&places.files);
+            Surgetank::start(&order.surgetank, &elastic(policy), places)
+        };
         Ok(match mode {
-            Mode::StaticSlow => Self::Static(slow.to_owned()),
-            Mode::StaticFast => Self::Static(fast.to_owned()),
+            Mode::StaticSlow | Mode::StaticFast => {
+                let disk = if mode == Mode::StaticSlow { slow } else { fast };
+                make_files(disk)?;
+                Self::Static(disk.to_owned())
+            }
             Mode::BcachePaper => {
                 let delay = Duration::from_secs_f64(setting.writeback_delay_s);
                 Self::Prototype(Prototype::start(&elastic("paper"), &order.service, delay)?)
@@ -373,12 +388,21 @@ fn say(sample: &Sample) {
         Err(error) => println!("{what}, {name}: FAILED: {error}"),
         Ok(found) => {
             let sizes = sizes_mib(&found.ticks);
-            println!("{what}, {name}: {:.1} s, settled after {:.1} s, caches {sizes:?} MiB", found.completion_s, found.settled_s);
+            println!(
+                "{what}, {name}: {:.1} s, settled after {:.1} s, caches {sizes:?} MiB",
+                found.completion_s, found.settled_s
+            );
             for Run { rates, .. } in &found.runs {
-                println!("    write {:.1}, rewrite {:.1}, read {:.1} MiB/s", rates.write_mib_s, rates.rewrite_mib_s, rates.read_mib_s);
+                println!(
+                    "    write {:.1}, rewrite {:.1}, read {:.1} MiB/s",
+                    rates.write_mib_s, rates.rewrite_mib_s, rates.read_mib_s
+                );
             }
             for phase in &found.phases {
-                println!("    compute {:.1} s, write {:.1} s, sync {:.1} s", phase.compute_s, phase.write_s, phase.sync_s);
+                println!(
+                    "    compute {:.1} s, write {:.1} s, sync {:.1} s",
+                    phase.compute_s, phase.write_s, phase.sync_s
+                );
             }
         }
     }

@@ -17,8 +17,9 @@ use surgetank_provider::{
 };
 
 use super::super::bcache::Elastic;
-use super::super::machine::{sectors, wait_for};
+use super::super::machine::{ask, sectors, wait_for};
 use super::super::surgetank::{self, Rented, TOKEN, VOLUME_TYPE};
+use super::make_files;
 use super::watch::{moved_bytes, plugged};
 
 const ANSWER: Duration = Duration::from_secs(15);
@@ -49,6 +50,7 @@ impl Prototype {
         let provider = RemoteProvider::open(config).context("cannot use the provisioning service")?;
         let cache = Elastic::format(settings.slow.clone(), writeback_delay)?;
         let device = cache.device();
+        make_files(&device)?;
         let config = controller(settings, Bytes::new(sectors(&settings.slow)? * 512));
         config.validate().map_err(anyhow::Error::msg)?;
         let shared = Arc::new(Shared {
@@ -227,16 +229,8 @@ impl Engine {
     }
 
     fn create(&mut self, size: Bytes) -> anyhow::Result<Outcome> {
-        let token: [u8; 16] = std::fs::read("/proc/sys/kernel/random/uuid")
-            .ok()
-            .and_then(|text| text.get(..16)?.try_into().ok())
-            .context("the kernel gives no chance")?;
-        let request = CreateVolume {
-            token: String::from_utf8_lossy(&token).into_owned(),
-            volume_type: VOLUME_TYPE.to_owned(),
-            size,
-            tags: BTreeMap::new(),
-        };
+        let token = ask("/proc/sys/kernel/random/uuid")?.replace('-', "");
+        let request = CreateVolume { token, volume_type: VOLUME_TYPE.to_owned(), size, tags: BTreeMap::new() };
         match self.provider.create(&request) {
             Ok((volume, _)) => {
                 let id = volume.id.clone();
