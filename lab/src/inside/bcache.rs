@@ -251,7 +251,7 @@ fn device_over(slow: &Path) -> Option<String> {
     Some(target.file_name()?.to_str()?.to_owned())
 }
 
-/// The share of buckets that hold nothing, of `priority_stats`: `Unused:		98%`.
+/// The share of buckets that hold nothing, of `priority_stats`: a line `Unused: 98%`, with tabs.
 fn unused_percent(text: &str) -> anyhow::Result<u64> {
     let share = text.lines().find_map(|line| line.strip_prefix("Unused:")?.trim().strip_suffix('%')?.parse().ok());
     share.context("bcache does not say how much of its cache is unused")
