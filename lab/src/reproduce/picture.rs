@@ -87,6 +87,7 @@ fn activity(area: &Area<'_>, rows: &[Row<'_>]) -> Drawn {
     for ((panel, row), bins) in rest.split_evenly((rows.len(), 1)).iter().zip(rows).zip(&binned) {
         let mode = row.sample.mode;
         let mut chart = ChartBuilder::on(panel)
+            .margin_left(8)
             .margin_right(14)
             .margin_top(2)
             .caption(mode.name(), ("sans-serif", 14))

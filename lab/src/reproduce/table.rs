@@ -73,7 +73,7 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
     let _ = writeln!(
         text,
         "\n## bonnie++\n\n{runs} runs on a file of {file_mib} MiB in {memory_mib} MiB of memory, {chunk_kib} KiB a request, at least \
-         {pause_s:.0} s between two, and until nothing is rented."
+         {pause_s:.1} s between two, and until nothing is rented."
     );
     setting(text, first);
     let _ = writeln!(
