@@ -166,7 +166,8 @@ impl Arguments {
             initial_mib: whole(paper::INITIAL_MIB * scale),
             grain_mib: whole(paper::GRAIN_MIB * scale),
             inactivity_s: (paper::INACTIVITY_S * time).max(1.0),
-            sampling_s: (paper::SAMPLING_S * time).clamp(0.25, 5.0),
+            // In less than a second a mount is as much as a burst, and the first caching volume would be spent on it.
+            sampling_s: (paper::SAMPLING_S * time).clamp(1.0, 5.0),
             writeback_delay_s: (paper::WRITEBACK_DELAY_S * time).max(1.0),
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use surgetank_model::cost::agbs;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Rates, Sample, cache_agbs, sizes_mib};
+use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, cache_agbs, sizes_mib};
 
 /// The papers' microbenchmark (000, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
 const PAPERS_SLOW: [&str; 3] = ["0.26", "well below 1", "not told"];
@@ -137,6 +137,15 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     costs(text, rows, "10 GB at first, then smaller", Some([slow / fast, 1.0, elastic / fast]));
     let _ = writeln!(text, "\n| mode | phase | compute s | write s | until durable s |\n|---|---:|---:|---:|---:|");
     for row in rows {
+        let all = |pick: fn(&Phase) -> f64| row.found.phases.iter().map(pick).sum::<f64>();
+        let _ = writeln!(
+            text,
+            "| {} | all | {:.1} | {:.1} | {:.1} |",
+            row.sample.mode.name(),
+            all(|phase| phase.compute_s),
+            all(|phase| phase.write_s),
+            all(|phase| phase.sync_s)
+        );
         for (index, phase) in row.found.phases.iter().enumerate() {
             let _ = writeln!(
                 text,
@@ -194,7 +203,7 @@ fn ratio(value: f64) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::inside::reproduce::{Disks, Melt, Phase, Run, Setting, Tick};
+    use crate::inside::reproduce::{Disks, Melt, Run, Setting, Tick};
 
     pub fn samples() -> Vec<Sample> {
         let setting = Setting {
