@@ -148,7 +148,8 @@ impl<'a> Machine<'a> {
             }
             if guest.has_ended() {
                 let said = format!("{} {}", guest.stdout(), guest.stderr());
-                bail!("the guest ended before its {file}: {}", said.trim().lines().last().unwrap_or("it said nothing"));
+                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
+                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(self.interrupt)?.describe());
             }
             Ok(None)
         })
