@@ -9,11 +9,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
-use crate::bench::surgetank;
+use crate::product::{self, answer};
 use crate::say;
 
 /// Flags of the validation.
@@ -35,7 +35,7 @@ const ELASTIC_WITHIN: (f64, f64) = (0.03, 0.08);
 pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
     let out = root.join("validate-out");
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let binary = surgetank::binary()?;
+    let binary = product::binary()?;
     let mut text = String::from(
         "| demo, policy | mode | | predicted (block) | predicted (fluid) | measured | block apart | fluid apart | bar | |\n\
          |---|---|---|---:|---:|---:|---:|---:|---:|---|\n",
@@ -102,13 +102,4 @@ fn beside_the_application(mode: &Value) -> anyhow::Result<f64> {
     let ((from, none), (until, some)) = (point(0)?, point(1)?);
     let running = number(&last["end_s"])? - number(&first["start_s"])?;
     Ok((some - none) / (until - from) * (number(&mode["wall_s"])? - running))
-}
-
-/// Runs a command that answers in JSON.
-fn answer(command: &mut Command) -> anyhow::Result<Value> {
-    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    serde_json::from_slice(&output.stdout).with_context(|| format!("cannot read the answer of {command:?}"))
 }
