@@ -147,5 +147,7 @@ fn generate(path: &Path, requests: u64) -> anyhow::Result<()> {
         file.write_all(&4096u32.to_le_bytes())?;
         file.write_all(&(-1i64).to_le_bytes())?;
     }
-    file.flush().context("cannot write the trace")
+    file.flush().context("cannot write the trace")?;
+    // The kernel would write it back while it is read: half a gigabyte beside what is measured.
+    file.get_ref().sync_all().context("cannot write the trace")
 }
