@@ -16,6 +16,7 @@ use crate::interrupt::Interrupt;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::scenario::{ConfigError, Scenario};
+use crate::service::Provisioning;
 
 /// Guests under QEMU with throttled, hot-plugged disks.
 #[derive(Debug, Parser)]
@@ -80,6 +81,9 @@ struct Exec {
     /// Where QEMU's monitor listens (QMP)
     #[arg(long)]
     qmp: Option<PathBuf>,
+    /// Let the guest rent volumes that are plugged into it: $LAB_SERVICE is where, /lab/token lets it in
+    #[arg(long)]
+    service: bool,
     /// The command and its arguments; the host's files are there, changes to them are not seen by the host
     #[arg(required = true, last = true)]
     command: Vec<String>,
@@ -159,17 +163,33 @@ impl Exec {
         let interrupt = Interrupt::install()?;
         let lab =
             Lab::open().map_err(|Unavailable(reason)| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let own = lab.directory().context("cannot make a directory")?;
+        let mut script = quoted(&self.command);
+        let (mut results, mut qmp) = (self.results, self.qmp);
+        let _service = if self.service {
+            let results = results.get_or_insert_with(|| own.path().join("results"));
+            let volumes = own.path().join("volumes");
+            for directory in [&*results, &volumes] {
+                std::fs::create_dir_all(directory).context("cannot make a directory")?;
+            }
+            let qmp = qmp.get_or_insert_with(|| own.path().join("qmp.socket"));
+            let service = Provisioning::start(qmp, &volumes, &results.join("token"))?;
+            script = format!("export LAB_SERVICE={}; {script}", service.url);
+            Some(service)
+        } else {
+            None
+        };
         let plan = Plan {
             memory: self.memory,
             cores: self.cores,
             ports: self.ports,
             disks: self.disks,
             timeout: self.timeout.0,
-            results: self.results,
-            qmp: self.qmp,
+            results,
+            qmp,
             echo: true,
             directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
-            ..Plan::new("lab", quoted(&self.command))
+            ..Plan::new("lab", script)
         };
         let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt)?;
         if let Some(trouble) = &outcome.trouble {
