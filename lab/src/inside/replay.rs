@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ pub struct Replay {
     pub surgetank: PathBuf,
     /// What chance follows from.
     pub seed: u64,
+    /// The controller's policy.
+    pub policy: String,
     /// How many boosts the load lives through.
     pub boosts: u32,
     /// At how many points of the log the power is cut.
@@ -100,7 +103,7 @@ const CACHE_MIB: u64 = 32;
 const RATES_MIB_S: (u64, u64) = (33, 128);
 /// Writers that overwrite a file in place, each of so many blocks; as many again replace files.
 const WRITERS: u64 = 2;
-const STRETCH_BLOCKS: u64 = 8192;
+const STRETCH_BLOCKS: u64 = 4096;
 
 /// Runs the load, reads its log, cuts.
 ///
@@ -109,7 +112,6 @@ const STRETCH_BLOCKS: u64 = 8192;
 pub fn replay(order: &Path) -> anyhow::Result<()> {
     let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
     let order: Replay = serde_json::from_str(&text).context("cannot read the order")?;
-    // Other seeds than those of the points, so that neither follows from the other.
     let stretch = |index| Stretch::new(order.seed.wrapping_mul(2 * WRITERS) + index, 0, STRETCH_BLOCKS);
     let writers: Vec<Stretch> = (0..2 * WRITERS).map(stretch).collect();
     let ends = load(&order, &writers)?;
@@ -143,7 +145,7 @@ struct Machine {
 
 impl Machine {
     /// Replays the journal of the state's file system and recovers.
-    fn boot(binary: &Path, whole: &Path) -> anyhow::Result<Self> {
+    fn boot(order: &Replay, whole: &Path) -> anyhow::Result<Self> {
         let parts = parts(whole)?;
         let state = Mounted::at(&parts[1].node, STATE).context("the state's file system")?;
         let places = Places {
@@ -151,7 +153,8 @@ impl Machine {
             rent: Rent::Local(Path::new(STATE).join("volumes")),
             log: "/lab/surgetank.log".into(),
         };
-        let surgetank = Surgetank::start(binary, "adaptive", &parts[0].node, CACHE_MIB, RATES_MIB_S, places)?;
+        let surgetank =
+            Surgetank::start(&order.surgetank, &order.policy, &parts[0].node, CACHE_MIB, RATES_MIB_S, places)?;
         Ok(Self { surgetank, _state: state, _parts: parts })
     }
 }
@@ -184,6 +187,19 @@ fn make_file_system(node: &Path) -> anyhow::Result<()> {
     run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0", &node.display().to_string()]).map(|_| ())
 }
 
+/// What e2fsck does not like, without changing anything.
+fn complaint(device: &Path) -> anyhow::Result<Option<String>> {
+    let output = Command::new("e2fsck").args(["-f", "-n"]).arg(device).output().context("cannot run e2fsck")?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    // It says on stdout what it finds, between the titles of its passes.
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found: Vec<&str> =
+        said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Pass ")).take(3).collect();
+    Ok(Some(format!("{} ({})", found.join(" "), output.status)))
+}
+
 /// The load with its log, to the end of both. For each writer the first operation that it has not begun.
 fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let (data, log) = (disk("data")?, disk("log")?);
@@ -191,7 +207,7 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let record = Mapped::new("record", &table)?;
     let note = |note: Note| record.tell(&["mark", &note.to_string()]);
     make_file_system(&parts(&record.node)?[1].node)?;
-    let mut machine = Machine::boot(&order.surgetank, &record.node)?;
+    let mut machine = Machine::boot(order, &record.node)?;
     let device = machine.surgetank.device()?;
     make_file_system(&device)?;
     let files = Mounted::at(&device, FILES)?;
@@ -341,7 +357,7 @@ impl Judged {
         writers: &[Stretch],
         ends: &[u64],
     ) -> anyhow::Result<()> {
-        let mut machine = Machine::boot(&order.surgetank, whole)?;
+        let mut machine = Machine::boot(order, whole)?;
         self.dirty_mib = machine.surgetank.dirty_mib()?;
         let device = machine.surgetank.device()?;
         let files = Mounted::at(&device, FILES)?;
@@ -361,9 +377,7 @@ impl Judged {
             self.lost.extend(lost.into_iter().take(some).map(|what| format!("writer {index}: {what}")));
         }
         drop(files);
-        if let Err(error) = run("e2fsck", &["-f", "-n", &device.display().to_string()]) {
-            self.fsck = Some(format!("{error:#}"));
-        }
+        self.fsck = complaint(&device)?;
         Ok(())
     }
 

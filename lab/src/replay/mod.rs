@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Through how many boosts the load goes on
     #[arg(long, default_value_t = 3)]
     boosts: u32,
+    /// The controller: paper writes everything of a burst to the caching volume, adaptive to both volumes
+    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "paper"])]
+    policy: String,
     /// What chance follows from
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -76,7 +79,13 @@ impl Arguments {
             Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
             None => beside("release/surgetank")?,
         };
-        let order = Replay { surgetank, seed: self.seed, boosts: self.boosts, points: self.points as usize };
+        let order = Replay {
+            surgetank,
+            seed: self.seed,
+            policy: self.policy.clone(),
+            boosts: self.boosts,
+            points: self.points as usize,
+        };
         fs::write(results.join("order.json"), serde_json::to_vec(&order)?)?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         let words = [program.to_string_lossy().as_ref(), "inside-replay", "/lab/order.json"].map(str::to_owned);
