@@ -147,7 +147,7 @@ impl Machine {
     /// Replays the journal of the state's file system and recovers.
     fn boot(order: &Replay, whole: &Path) -> anyhow::Result<Self> {
         let parts = parts(whole)?;
-        let state = Mounted::at(&parts[1].node, STATE).context("the state's file system")?;
+        let state = Mounted::at(&parts[1].node, STATE)?;
         let places = Places {
             files: STATE.into(),
             rent: Rent::Local(Path::new(STATE).join("volumes")),
@@ -171,7 +171,9 @@ struct Mounted(&'static str);
 impl Mounted {
     fn at(node: &Path, place: &'static str) -> anyhow::Result<Self> {
         fs::create_dir_all(place)?;
-        run("mount", &["-t", "ext4", &node.display().to_string(), place])?;
+        // What mount says last is where to read more.
+        run("mount", &["-t", "ext4", &node.display().to_string(), place])
+            .with_context(|| format!("cannot mount the file system on {} at {place}", node.display()))?;
         Ok(Self(place))
     }
 }
