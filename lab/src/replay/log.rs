@@ -158,7 +158,7 @@ fn number(bytes: &[u8], index: usize) -> u64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(super) mod tests {
     use super::*;
     use std::io::{Cursor, Write};
 

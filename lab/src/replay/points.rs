@@ -168,7 +168,7 @@ pub fn untold_orders(entries: &[Entry]) -> usize {
             Kind::Forced => forced.push(&entry.bytes),
             Kind::Write | Kind::Discard => {
                 let overlaps = |other: &&Range<u64>| other.start < entry.bytes.end && entry.bytes.start < other.end;
-                count += usize::from(forced.iter().any(|other| overlaps(&other)));
+                count += usize::from(forced.iter().any(overlaps));
             }
             Kind::Mark(_) => {}
         }
