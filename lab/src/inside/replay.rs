@@ -251,12 +251,21 @@ fn phases(surgetank: &mut Surgetank, boosts: u32, note: &impl Fn(Note) -> anyhow
         surgetank.attach()?;
         note(Note::Phase(Some(Phase::Absorb)))?;
         std::thread::sleep(Duration::from_secs(8));
+        burst()?;
         note(Note::Phase(Some(Phase::Drain)))?;
         surgetank.drain()?;
         note(Note::Phase(Some(Phase::Detach)))?;
         surgetank.detach()?;
     }
     note(Note::Phase(None))
+}
+
+/// More at once than what is drained beside it, so that there is something left to drain: what the writers write by
+/// themselves is not. Its own content is not judged, for it is not synced.
+fn burst() -> anyhow::Result<()> {
+    let of = format!("of={FILES}/burst");
+    let how = ["bs=1M", "count=16", "oflag=direct", "conv=notrunc", "status=none"];
+    run("dd", &[&["if=/dev/zero", of.as_str()], how.as_slice()].concat()).map(|_| ())
 }
 
 fn stretch_file(index: u64) -> PathBuf {
