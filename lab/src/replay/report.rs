@@ -81,7 +81,7 @@ impl Report {
             let _ = writeln!(
                 text,
                 " {:.1} MiB | {} | {} | {} | {} |",
-                judged.iter().map(|judged| judged.dirty_mib).sum::<f64>() / judged.len().max(1) as f64,
+                judged.iter().fold(0.0, |sum, judged| sum + judged.dirty_mib) / judged.len().max(1) as f64,
                 count(|judged| judged.fsck.is_some()),
                 count(|judged| judged.unusable.is_some()),
                 count(|judged| judged.lost_count > 0),
