@@ -15,6 +15,7 @@ use crate::inside;
 use crate::interrupt::Interrupt;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
+use crate::replay;
 use crate::scenario::{ConfigError, Scenario};
 use crate::service::Provisioning;
 
@@ -36,9 +37,17 @@ enum Task {
     Peers(peers::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
+    /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
+    Replay(replay::Arguments),
     /// What `cuts` runs in its guests
     #[command(hide = true)]
     InsideCut {
+        /// What to do
+        order: PathBuf,
+    },
+    /// What `replay` runs in its guest
+    #[command(hide = true)]
+    InsideReplay {
         /// What to do
         order: PathBuf,
     },
@@ -140,6 +149,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
         Task::Run(run) => run.run(),
         Task::Peers(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Task::Cuts(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::Replay(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::InsideReplay { order } => {
+            inside::replay(&order)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::InsideCut { order } => {
             inside::live(&order)?;
             Ok(ExitCode::SUCCESS)

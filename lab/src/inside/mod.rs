@@ -7,6 +7,8 @@ mod machine;
 mod mapper;
 mod measure;
 mod peer;
+mod replay;
+mod stretch;
 mod surgetank;
 
 use std::path::Path;
@@ -17,6 +19,7 @@ pub use cut::{Life, Verdict, live};
 pub use load::{Load, Measured, Shape};
 pub use measure::{Found, Order, Sample};
 pub use peer::Kind;
+pub use replay::{Judged, Logged, Replay, replay};
 
 /// Does what an order says; samples go to a file, one line each, as they are taken.
 ///
