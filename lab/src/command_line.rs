@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
-use surgetank_model::Bytes;
 use surgetank_model::units::Span;
+use surgetank_model::{Bandwidth, Bytes};
 
 use crate::cuts;
 use crate::guest::Outcome;
@@ -15,8 +15,10 @@ use crate::inside;
 use crate::interrupt::Interrupt;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
+use crate::replay;
 use crate::reproduce;
 use crate::scenario::{ConfigError, Scenario};
+use crate::service::Provisioning;
 
 /// Guests under QEMU with throttled, hot-plugged disks.
 #[derive(Debug, Parser)]
@@ -38,9 +40,17 @@ enum Task {
     Cuts(cuts::Arguments),
     /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
     Reproduce(reproduce::Arguments),
+    /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
+    Replay(replay::Arguments),
     /// What `cuts` runs in its guests
     #[command(hide = true)]
     InsideCut {
+        /// What to do
+        order: PathBuf,
+    },
+    /// What `replay` runs in its guest
+    #[command(hide = true)]
+    InsideReplay {
         /// What to do
         order: PathBuf,
     },
@@ -68,6 +78,9 @@ enum Task {
     },
 }
 
+/// What volumes rented with `exec --service` move: the papers' fast ones.
+const FAST: Bandwidth = Bandwidth::from_mib_s(128);
+
 #[derive(Args, Debug)]
 struct Exec {
     /// A disk, NAME=SIZE[,RATE][,IOPS][,file=PATH][,nbd=SOCKET]; the guest finds it as /dev/lab/NAME
@@ -91,6 +104,9 @@ struct Exec {
     /// Where QEMU's monitor listens (QMP)
     #[arg(long)]
     qmp: Option<PathBuf>,
+    /// Let the guest rent volumes that are plugged into it: $LAB_SERVICE is where, /lab/token lets it in
+    #[arg(long)]
+    service: bool,
     /// The command and its arguments; the host's files are there, changes to them are not seen by the host
     #[arg(required = true, last = true)]
     command: Vec<String>,
@@ -152,6 +168,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
             inside::reproduce::reproduce(&order, &samples)?;
             Ok(ExitCode::SUCCESS)
         }
+        Task::Replay(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::InsideReplay { order } => {
+            inside::replay(&order)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::InsideCut { order } => {
             inside::live(&order)?;
             Ok(ExitCode::SUCCESS)
@@ -175,17 +196,33 @@ impl Exec {
         let interrupt = Interrupt::install()?;
         let lab =
             Lab::open().map_err(|Unavailable(reason)| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let own = lab.directory().context("cannot make a directory")?;
+        let mut script = quoted(&self.command);
+        let (mut results, mut qmp) = (self.results, self.qmp);
+        let _service = if self.service {
+            let results = results.get_or_insert_with(|| own.path().join("results"));
+            let volumes = own.path().join("volumes");
+            for directory in [&*results, &volumes] {
+                std::fs::create_dir_all(directory).context("cannot make a directory")?;
+            }
+            let qmp = qmp.get_or_insert_with(|| own.path().join("qmp.socket"));
+            let service = Provisioning::start(qmp, &volumes, &results.join("token"), FAST)?;
+            script = format!("export LAB_SERVICE={}; {script}", service.url);
+            Some(service)
+        } else {
+            None
+        };
         let plan = Plan {
             memory: self.memory,
             cores: self.cores,
             ports: self.ports,
             disks: self.disks,
             timeout: self.timeout.0,
-            results: self.results,
-            qmp: self.qmp,
+            results,
+            qmp,
             echo: true,
             directory: std::env::current_dir().unwrap_or_else(|_| "/".into()),
-            ..Plan::new("lab", quoted(&self.command))
+            ..Plan::new("lab", script)
         };
         let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt)?;
         if let Some(trouble) = &outcome.trouble {

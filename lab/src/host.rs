@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl Lab {
     }
 
     /// The same for tests, which have nothing to test where the emulator runs but no guest comes up: boots one, once a
-    /// process.
+    /// process. Why none does is also written to the process's own standard error: what a test that passes prints is
+    /// not shown.
     ///
     /// # Errors
     /// What is missing, or how that guest ended.
@@ -85,6 +87,11 @@ impl Lab {
                 Ok(outcome) => Err(Unavailable(outcome.describe())),
                 Err(error) => Err(Unavailable(format!("{error:#}"))),
             }
+        };
+        let boots = || {
+            boots().inspect_err(|Unavailable(reason)| {
+                let _ = writeln!(std::io::stderr(), "skipped: no guest can be booted here: {reason}");
+            })
         };
         FOUND.get_or_init(boots).clone()
     }

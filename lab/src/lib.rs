@@ -16,6 +16,7 @@ pub mod modules;
 pub mod peers;
 pub mod plan;
 pub mod qmp;
+pub mod replay;
 pub mod reproduce;
 pub mod scenario;
 pub mod service;

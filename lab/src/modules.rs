@@ -30,6 +30,7 @@ pub const WANTED: &[&str] = &[
     "dm_cache",
     "dm_cache_smq",
     "dm_log_writes",
+    "dm_snapshot",
     "dm_flakey",
     "raid0",
     "raid1",

@@ -5,6 +5,7 @@ mod bench;
 mod finding;
 mod licences;
 mod metadata;
+mod product;
 mod reproduce;
 mod semantics;
 mod supply;

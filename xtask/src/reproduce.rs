@@ -8,10 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::Value;
 
-use crate::say;
+use crate::{product, say};
 
 /// An application of the papers.
 struct Paper {
@@ -165,22 +165,9 @@ fn reproduce(root: &Path, out: &Path, paper: &Paper, rows: &mut Rows, boosts: &m
 
 /// Runs `surgetank simulate --json` and keeps its report.
 fn simulate(root: &Path, paper: &Paper, flags: &[&str], out: &Path) -> anyhow::Result<Value> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
-    let binary = target.join("release/surgetank");
-    if !binary.exists() {
-        bail!("{} is not built; run `make reproduce-sim`, which builds it", binary.display());
-    }
-    let mut command = Command::new(&binary);
+    let mut command = Command::new(product::binary()?);
     command.current_dir(root).arg("simulate").arg(paper.scenario).args(flags).arg("--json").arg("--out").arg(out);
-    let output = command.output().with_context(|| format!("cannot run {}", binary.display()))?;
-    if !output.status.success() {
-        bail!(
-            "surgetank simulate {} {flags:?} failed: {}",
-            paper.scenario,
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-    }
-    serde_json::from_slice(&output.stdout).context("cannot read the answer of simulate --json")
+    product::answer(&mut command)
 }
 
 fn number(found: &Value, mode: &str, field: &str) -> anyhow::Result<f64> {

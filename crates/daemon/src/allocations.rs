@@ -16,7 +16,7 @@ use surgetank_cache::{Config, Engine};
 use surgetank_device::front::{Submission, Token};
 use surgetank_device::volume::Options;
 use surgetank_device::{Buffer, BufferPool, FileVolume, Front, Volume};
-use surgetank_model::{Bandwidth, Limits, Operation};
+use surgetank_model::{Bandwidth, Instant, Limits, Operation};
 
 thread_local! {
     static COUNTED: Cell<bool> = const { Cell::new(false) };
@@ -151,9 +151,16 @@ fn requests_that_pass_through_allocate_nothing() {
         events: Box::new(|_| {}),
         persist: Box::new(|_, _| {}),
     };
-    let shard = Shard::start(handle, commands, parts).unwrap();
+    let shard = Shard::start(handle.clone(), commands, parts).unwrap();
+    let before = handle.sample(Instant::ZERO, None).unwrap();
     end.recv().unwrap();
+    // Whoever samples a device at rest does not wake it: what the shard is asked has its own time.
+    let after = handle.sample(Instant::ZERO, Some(before)).unwrap();
+    assert!(after.now > Instant::ZERO && after.observation.requests >= WARM_UP + COUNTED_REQUESTS);
+    let again = handle.sample(Instant::ZERO, Some(after.clone())).unwrap();
+    assert_eq!((again.now, again.observation), (Instant::ZERO, after.observation));
     shard.stop();
+    assert!(handle.sample(Instant::ZERO, Some(after)).is_err());
     // Chance may still bring a queue to a length that it has not had: that is a growth, once, and no request's allocation.
     let allocations = ALLOCATIONS.load(Ordering::Relaxed);
     assert!(allocations <= GROWTHS_MAX, "{allocations} allocations in {COUNTED_REQUESTS} requests");

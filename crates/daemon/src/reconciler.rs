@@ -186,7 +186,7 @@ impl Reconciler {
 
     /// Looks at the device and shows it to the controller.
     fn sample(&mut self) {
-        let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer }) else { return };
+        let Ok(sample) = self.parts.shard.sample(self.parts.clock.now(), self.last.clone()) else { return };
         self.parts.accounts.observe(&sample);
         let mut observation = sample.observation;
         if let Some(frozen) = self.frozen {

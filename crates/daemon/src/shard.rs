@@ -5,6 +5,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -108,6 +110,8 @@ pub struct Sample {
     pub cache: Moved,
     /// The device's size in bytes.
     pub size_bytes: u64,
+    /// What [`ShardHandle::changes`] was.
+    changes: u64,
 }
 
 /// Sends commands to a shard. Clones talk to the same one.
@@ -115,6 +119,7 @@ pub struct Sample {
 pub struct ShardHandle {
     commands: Sender<Command>,
     waker: Waker,
+    changes: Arc<AtomicU64>,
 }
 
 /// The shard's thread is gone (it failed or has been stopped).
@@ -131,6 +136,17 @@ impl ShardHandle {
         self.commands.send(command).map_err(|_| ShardGone)?;
         self.waker.wake();
         Ok(())
+    }
+
+    /// Takes a sample; without waking the shard if nothing has happened there since `last` was taken.
+    ///
+    /// # Errors
+    /// If the thread has ended, and something is to be asked.
+    pub fn sample(&self, now: Instant, last: Option<Sample>) -> Result<Sample, ShardGone> {
+        match last {
+            Some(last) if last.changes == self.changes.load(Ordering::Acquire) => Ok(Sample { now, ..last }),
+            _ => self.ask(|answer| Command::Sample { answer }),
+        }
     }
 
     /// Sends a command and waits for its answer.
@@ -175,7 +191,7 @@ impl Shard {
     /// If the system has no descriptors left.
     pub fn channel() -> io::Result<(ShardHandle, Receiver<Command>)> {
         let (commands, receiver) = unbounded();
-        Ok((ShardHandle { commands, waker: Waker::new()? }, receiver))
+        Ok((ShardHandle { commands, waker: Waker::new()?, changes: Arc::default() }, receiver))
     }
 
     /// Starts the thread.
@@ -235,6 +251,8 @@ struct Running {
     persist: Box<dyn Fn(EffectId, Owner) + Send>,
     commands: Receiver<Command>,
     waker: Waker,
+    /// Counts what may have changed a sample.
+    changes: Arc<AtomicU64>,
     poller: Poller,
     spin: Spin,
     cache_descriptor: Option<RawFd>,
@@ -264,6 +282,7 @@ impl Running {
             persist: parts.persist,
             commands,
             waker: handle.waker,
+            changes: handle.changes,
             poller,
             spin: Spin::default(),
             cache_descriptor: None,
@@ -284,6 +303,7 @@ impl Running {
             }
             self.take_commands(now);
             if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                self.changed();
                 self.engine.tick(now);
             }
             let quiet = self.work();
@@ -305,6 +325,9 @@ impl Running {
     fn receive(&mut self, now: Instant) {
         let mut submissions = std::mem::take(&mut self.submissions);
         self.front.receive(RECEIVE_BUDGET, &mut submissions);
+        if !submissions.is_empty() {
+            self.changed();
+        }
         for Submission { token, operation, offset, length, buffer } in submissions.drain(..) {
             let id = self.buffers.insert(Origin::Front(token), buffer);
             self.engine.submit(now, Request { id, operation, offset, length });
@@ -323,6 +346,7 @@ impl Running {
             if self.outcomes.is_empty() {
                 return true;
             }
+            self.changed();
             let mut outcomes = std::mem::take(&mut self.outcomes);
             for (effect, outcome) in outcomes.drain(..) {
                 self.engine.complete(now, effect, outcome);
@@ -368,6 +392,9 @@ impl Running {
 
     fn take_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
+            if !matches!(command, Command::Sample { .. }) {
+                self.changed();
+            }
             self.command(now, command);
         }
     }
@@ -454,7 +481,12 @@ impl Running {
         let (backing, cache) = self.volumes.moved();
         let size_bytes = self.volumes.backing().size();
         let (observation, status) = (self.engine.observation(), self.engine.status());
-        Sample { now, observation, status, backing, cache, size_bytes }
+        Sample { now, observation, status, backing, cache, size_bytes, changes: self.changes.load(Ordering::Relaxed) }
+    }
+
+    /// A sample taken from now on differs. Nobody else counts.
+    fn changed(&self) {
+        self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     fn tell_events(&mut self) {

@@ -67,29 +67,51 @@ impl Rate {
     #[inline]
     fn sample(self, keys: &[u64], mut take: impl FnMut(&[u64])) {
         let mut sampled = [0; CHUNK];
-        // Guessing that a key is not sampled is cheaper than to store it for the case, but half wrong at worst.
-        let is_rare = self.threshold <= u64::MAX / 16;
+        // Guessing that no key is sampled is cheaper than to store each for the case, but half wrong at worst.
+        let scan = if self.threshold <= u64::MAX / 16 { rare } else { common };
         for chunk in keys.chunks(CHUNK) {
-            let mut count = 0;
-            if is_rare {
-                for key in chunk {
-                    if mix(*key) <= self.threshold {
-                        sampled[count % CHUNK] = *key;
-                        count += 1;
-                    }
-                }
-            } else {
-                for key in chunk {
-                    sampled[count % CHUNK] = *key;
-                    count += usize::from(mix(*key) <= self.threshold);
-                }
-            }
+            let count = scan(chunk, self.threshold, &mut sampled);
             take(&sampled[..count]);
         }
     }
 }
 
-const CHUNK: usize = 1024;
+/// Puts the keys of which few are sampled into `sampled`, in order; how many. By itself, so that the loop has the
+/// registers.
+#[inline(never)]
+fn rare(keys: &[u64], threshold: u64, sampled: &mut [u64; CHUNK]) -> usize {
+    let mut count = 0;
+    let mut look = |keys: &[u64]| {
+        for key in keys {
+            if mix(*key) <= threshold {
+                sampled[count % CHUNK] = *key;
+                count += 1;
+            }
+        }
+    };
+    let (fours, rest) = keys.as_chunks::<4>();
+    for four in fours {
+        if four.map(mix).into_iter().min() <= Some(threshold) {
+            look(four);
+        }
+    }
+    look(rest);
+    count
+}
+
+/// The same for keys of which many are.
+#[inline(never)]
+fn common(keys: &[u64], threshold: u64, sampled: &mut [u64; CHUNK]) -> usize {
+    let mut count = 0;
+    for key in keys {
+        sampled[count % CHUNK] = *key;
+        count += usize::from(mix(*key) <= threshold);
+    }
+    count
+}
+
+/// Keys that are looked at at once.
+const CHUNK: usize = 256;
 
 /// The LRU curve from a sample, at a fixed rate or of a bounded number of keys.
 #[derive(Debug)]

@@ -72,6 +72,12 @@ struct Level {
 }
 
 impl Level {
+    /// The buckets of a volume, full.
+    fn full(volume_type: &VolumeType, size: Bytes) -> Vec<Self> {
+        let full = |credits: Credits| Self { level: credits.bucket as f64, credits };
+        volume_type.all_credits_at(size).into_iter().map(full).collect()
+    }
+
     /// What bytes are in the bucket's unit.
     fn units(&self, bytes: f64, operation: f64) -> f64 {
         match self.credits.unit {
@@ -112,8 +118,7 @@ pub fn serve(volume_type: &VolumeType, size: Bytes, demands: &[Demand]) -> Resul
     if !volume_type.limits_are_known() {
         return Err(format!("the limits of {} are its operator's: give them with --catalog FILE", volume_type.key()));
     }
-    let full = |credits: Credits| Level { level: credits.bucket as f64, credits };
-    let mut levels: Vec<Level> = volume_type.all_credits_at(size).into_iter().map(full).collect();
+    let mut levels = Level::full(volume_type, size);
     demands.iter().map(|demand| segment(volume_type, size, &mut levels, demand)).collect()
 }
 
@@ -171,8 +176,7 @@ pub(crate) struct Buckets {
 impl Buckets {
     /// Full ones, for requests of so many bytes; `None`: the type has none.
     pub fn full(volume_type: &VolumeType, size: Bytes, request: f64) -> Option<Self> {
-        let full = |credits: Credits| Level { level: credits.bucket as f64, credits };
-        let levels: Vec<Level> = volume_type.all_credits_at(size).into_iter().map(full).collect();
+        let levels = Level::full(volume_type, size);
         let operation = match &volume_type.performance {
             Performance::IopsCredits { io_unit, .. } => request.min(io_unit.get() as f64),
             _ => request,

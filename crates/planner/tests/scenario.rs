@@ -92,7 +92,7 @@ fn a_trace_may_stand_for_the_application() {
     let scenario = load(&format!("trace = \"/t/x.csv\"\n{without_app}")).unwrap();
     assert_eq!(scenario.trace.as_deref(), Some(Path::new("/t/x.csv")));
     assert!(scenario.app().unwrap_err().contains("no [app]"));
-    assert!(load(without_app).unwrap_err().contains("the section [app] is missing"));
+    assert!(load(without_app).unwrap_err().contains("nothing runs: add [app]"));
 }
 
 #[test]

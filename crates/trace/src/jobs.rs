@@ -9,6 +9,7 @@ use surgetank_model::{Bytes, Instant};
 
 use crate::error::TraceError;
 use crate::parse::Broken;
+use crate::parse::lines::Lines;
 use crate::series::{SAMPLES_MAX, Sample, Series};
 use crate::source::Source;
 
@@ -49,8 +50,6 @@ pub struct JobLog {
     pub first_broken: Option<Broken>,
 }
 
-/// A longer line is broken.
-const LINE_MAX: usize = 64 << 10;
 /// More checkpoints than any log comes to at a sensible interval.
 const CHECKPOINTS_MAX: u64 = 100_000_000;
 
@@ -65,26 +64,20 @@ impl JobLog {
             |error| TraceError::Invalid(format!("cannot read {name}: {error}; name a job log that you may read"));
         let (mut source, _) = Source::open(path).map_err(invalid)?;
         let mut log = Self::default();
-        let mut number = 0;
+        let mut lines = Lines::default();
         loop {
             let (window, last) = source.window().map_err(invalid)?;
-            let whole = match memchr::memrchr(b'\n', window) {
-                _ if last => window.len(),
-                Some(end) => end + 1,
-                // A line longer than the window is broken, and taken piece by piece.
-                None => window.len(),
+            let take = |line, found: Result<&[u8], String>| {
+                let Err(reason) = found.and_then(|words| log.line(words)) else { return Ok(()) };
+                let broken = Broken { line, reason };
+                log.broken += 1;
+                log.first_broken.get_or_insert_with(|| broken.clone());
+                if strict { Err(broken) } else { Ok(()) }
             };
-            for line in window[..whole].split_inclusive(|byte| *byte == b'\n') {
-                number += 1;
-                if let Err(reason) = log.line(line) {
-                    log.broken += 1;
-                    if strict {
-                        return Err(TraceError::Invalid(format!("{name}:{number}: {reason}; mend or remove the line")));
-                    }
-                    log.first_broken.get_or_insert(Broken { line: number, reason });
-                }
-            }
-            if source.consume(whole) {
+            let taken = lines.cut(window, last, take).map_err(|Broken { line, reason }| {
+                TraceError::Invalid(format!("{name}:{line}: {reason}; mend or remove the line"))
+            })?;
+            if source.consume(taken) {
                 break;
             }
         }
@@ -98,12 +91,8 @@ impl JobLog {
     }
 
     fn line(&mut self, line: &[u8]) -> Result<(), String> {
-        let line = line.trim_ascii();
-        if line.is_empty() || line.starts_with(b";") {
+        if line.starts_with(b";") {
             return Ok(());
-        }
-        if line.len() > LINE_MAX {
-            return Err("the line is longer than 64 KiB".to_owned());
         }
         let mut fields = [-1.0; 10];
         let mut found = 0;

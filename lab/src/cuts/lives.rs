@@ -60,6 +60,13 @@ impl Phase {
 
 /// Names the bug of a daemon that was built with them.
 const PLANT: &str = "SURGETANK_PLANT";
+
+/// A guest's script, told of that bug.
+#[must_use]
+pub fn planted(script: &str) -> String {
+    std::env::var(PLANT).map_or_else(|_| script.to_owned(), |bug| format!("export {PLANT}={bug}\n{script}"))
+}
+
 const WRITERS: u64 = 4;
 const STRETCH_BLOCKS: u64 = 2048 * UNIT;
 const SLOW: Bytes = Bytes::from_mib(64);
@@ -116,8 +123,6 @@ impl<'a> Machine<'a> {
         fs::write(results.join("order.json"), serde_json::to_vec(&life)?)?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         let words = [program.to_string_lossy().as_ref(), "inside-cut", "/lab/order.json"].map(str::to_owned);
-        // For a daemon that was built with bugs: which one.
-        let plant = std::env::var(PLANT).map_or_else(|_| String::new(), |bug| format!("export {PLANT}={bug}\n"));
         let disks = self.disks.iter().map(|(name, size, mib_s, lossy)| {
             let disk = Disk::new(name, *size).on(Media::Nbd(lossy.socket().to_owned()));
             mib_s.map_or(disk.clone(), |mib_s| disk.throttled(Bandwidth::from_mib_s(mib_s)))
@@ -126,7 +131,7 @@ impl<'a> Machine<'a> {
             disks: disks.collect(),
             results: Some(results),
             timeout: PATIENCE,
-            ..Plan::new("cut", format!("{plant}{}", quoted(&words)))
+            ..Plan::new("cut", planted(&quoted(&words)))
         };
         plan.boot(self.lab, self.interrupt)
     }
@@ -148,7 +153,8 @@ impl<'a> Machine<'a> {
             }
             if guest.has_ended() {
                 let said = format!("{} {}", guest.stdout(), guest.stderr());
-                bail!("the guest ended before its {file}: {}", said.trim().lines().last().unwrap_or("it said nothing"));
+                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
+                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(self.interrupt)?.describe());
             }
             Ok(None)
         })

@@ -14,7 +14,7 @@ use crate::host::Lab;
 use crate::interrupt::Interrupt;
 use crate::peers::beside;
 
-pub use lives::Phase;
+pub use lives::{Phase, planted};
 
 /// Flags of the power cuts.
 #[derive(Args, Clone, Debug)]

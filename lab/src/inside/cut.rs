@@ -3,9 +3,8 @@
 //! The host learns how far it came from files in the shared directory, which outlive the guest: `phase`, and `acks`, a
 //! line for each flush that was answered.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,9 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::bcache;
 use super::machine::{disk, run};
 use super::peer::Peer;
+use super::stretch::{judge, write};
 use super::surgetank::{Elastic, Places, Rent, Surgetank};
 use crate::cuts::Phase;
-use crate::cuts::oracle::{BLOCK, Fault, Stretch};
+use crate::cuts::oracle::{Fault, Stretch};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
         for (index, stretch) in verdict.stretches.iter().enumerate() {
             let (device, writing) = (&device, &writing);
             scope.spawn(move || {
-                if let Err(error) = write(device, index, stretch, life.ends, writing) {
+                if let Err(error) = write_and_tell(device, index, stretch, life.ends, writing) {
                     let _ = say("trouble", &format!("a writer failed: {error:#}"));
                 }
             });
@@ -152,7 +152,7 @@ fn live_on_bcache(life: Life) -> anyhow::Result<()> {
         for (index, stretch) in verdict.stretches.iter().enumerate() {
             let (device, writing) = (&device, &writing);
             scope.spawn(move || {
-                if let Err(error) = write(device, index, stretch, life.ends, writing) {
+                if let Err(error) = write_and_tell(device, index, stretch, life.ends, writing) {
                     let _ = say("trouble", &format!("a writer failed: {error:#}"));
                 }
             });
@@ -176,46 +176,17 @@ fn mount(serial: &str, place: &str, first: bool) -> anyhow::Result<()> {
     run("mount", &["-t", "ext4", &node, place]).map(|_| ())
 }
 
-/// Writes one stretch, an operation after the other, until told to stop or the end of the world.
-fn write(device: &Path, index: usize, stretch: &Stretch, from: u64, writing: &AtomicBool) -> anyhow::Result<()> {
-    let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?;
+/// Writes one stretch; the host is told of every flush.
+fn write_and_tell(
+    device: &Path,
+    index: usize,
+    stretch: &Stretch,
+    from: u64,
+    writing: &AtomicBool,
+) -> anyhow::Result<()> {
     let mut acks = OpenOptions::new().create(true).append(true).open(Path::new(SHARE).join("acks"))?;
-    let mut number = from;
-    while writing.load(Ordering::Relaxed) {
-        let operation = stretch.operation(number);
-        let data = Aligned::of(&stretch.data(number));
-        write_all(&file, data.bytes(), (stretch.first + operation.block) * BLOCK as u64)?;
-        if operation.flush {
-            file.sync_data()?;
-            acks.write_all(format!("{index} {number}\n").as_bytes())?;
-        }
-        number += 1;
-    }
-    Ok(())
-}
-
-fn write_all(file: &File, bytes: &[u8], offset: u64) -> anyhow::Result<()> {
-    use std::os::unix::fs::FileExt;
-    file.write_all_at(bytes, offset).context("cannot write to the device")
-}
-
-/// Reads all stretches and judges them.
-fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -> anyhow::Result<Vec<Fault>> {
-    // The page cache must not answer for the disk.
-    let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device)?;
-    let mut faults = Vec::new();
-    for stretch in stretches {
-        file.seek(SeekFrom::Start(offset + stretch.first * BLOCK as u64))?;
-        let mut found = Vec::with_capacity(stretch.least.len() * BLOCK);
-        let mut piece = Aligned::zeroed(1 << 20);
-        while found.len() < stretch.least.len() * BLOCK {
-            let wanted = (stretch.least.len() * BLOCK - found.len()).min(1 << 20);
-            file.read_exact(&mut piece.bytes_mut()[..wanted]).context("cannot read the device")?;
-            found.extend_from_slice(&piece.bytes()[..wanted]);
-        }
-        faults.extend(stretch.judge(&found, ends));
-    }
-    Ok(faults)
+    let flushed = |number| Ok(acks.write_all(format!("{index} {number}\n").as_bytes())?);
+    write(device, stretch, from, writing, flushed).map(|_| ())
 }
 
 /// Tells the host: all of it or nothing.
@@ -224,36 +195,4 @@ fn say(file: &str, text: &str) -> anyhow::Result<()> {
     let new = file.with_extension("new");
     fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;
     fs::rename(&new, &file).with_context(|| format!("cannot write {}", file.display()))
-}
-
-/// What memory is aligned to.
-const PAGE: usize = 4096;
-
-/// Memory that direct I/O takes.
-struct Aligned {
-    memory: Vec<u8>,
-    start: usize,
-    length: usize,
-}
-
-impl Aligned {
-    fn zeroed(length: usize) -> Self {
-        let memory = vec![0; length + PAGE];
-        let start = memory.as_ptr().align_offset(PAGE);
-        Self { memory, start, length }
-    }
-
-    fn of(bytes: &[u8]) -> Self {
-        let mut aligned = Self::zeroed(bytes.len());
-        aligned.bytes_mut().copy_from_slice(bytes);
-        aligned
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.memory[self.start..self.start + self.length]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.length]
-    }
 }

@@ -1,9 +1,10 @@
-//! The device mapper's caches: dm-writecache and dm-cache.
+//! The device mapper: its devices, and its caches, dm-writecache and dm-cache.
 //!
 //! <https://docs.kernel.org/admin-guide/device-mapper/writecache.html>,
 //! <https://docs.kernel.org/admin-guide/device-mapper/cache.html>
 
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -18,14 +19,68 @@ const WRITECACHE_BLOCK: u64 = 4096;
 /// dm-cache's block, in sectors: lvmcache's smallest choice times four, 256 KiB.
 const CACHE_BLOCK_SECTORS: u64 = 512;
 
-fn create(table: &str) -> anyhow::Result<PathBuf> {
-    run("dmsetup", &["create", "--noudevsync", "--noudevrules", NAME, "--table", table])?;
-    let number = run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", NAME])?;
+fn create(name: &str, table: &str) -> anyhow::Result<PathBuf> {
+    // The number by which a disk is told from others, which a mapped device lacks.
+    let uuid = format!("lab-{name}");
+    run("dmsetup", &["create", "--noudevsync", "--noudevrules", "--uuid", &uuid, name, "--table", table])?;
+    let number = run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", name])?;
     Ok(PathBuf::from(format!("/dev/dm-{}", number.trim())))
 }
 
-fn remove() -> anyhow::Result<()> {
-    run("dmsetup", &["remove", "--noudevsync", "--noudevrules", NAME]).map(|_| ())
+fn remove(name: &str) -> anyhow::Result<()> {
+    run("dmsetup", &["remove", "--noudevsync", "--noudevrules", name]).map(|_| ())
+}
+
+/// A mapped device that goes with its value.
+#[derive(Debug)]
+pub struct Mapped {
+    name: &'static str,
+    /// Where it is.
+    pub node: PathBuf,
+    is_there: bool,
+}
+
+impl Mapped {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// If the kernel refuses the table.
+    pub fn new(name: &'static str, table: &str) -> anyhow::Result<Self> {
+        Ok(Self { name, node: create(name, table)?, is_there: true })
+    }
+
+    /// A part of another device, in sectors.
+    ///
+    /// # Errors
+    /// If it does not lie in it.
+    pub fn part(name: &'static str, whole: &Path, sectors: Range<u64>) -> anyhow::Result<Self> {
+        Self::new(name, &format!("0 {} linear {} {}", sectors.end - sectors.start, whole.display(), sectors.start))
+    }
+
+    /// Tells the target something.
+    ///
+    /// # Errors
+    /// If it does not want to know.
+    pub fn tell(&self, words: &[&str]) -> anyhow::Result<()> {
+        run("dmsetup", &[&["message", self.name, "0"], words].concat()).map(|_| ())
+    }
+
+    /// Removes it and says whether that went well.
+    ///
+    /// # Errors
+    /// If it is in use.
+    pub fn remove(mut self) -> anyhow::Result<()> {
+        self.is_there = false;
+        remove(self.name)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if self.is_there {
+            let _ = remove(self.name);
+        }
+    }
 }
 
 /// The fields of a target's status, after its name.
@@ -59,7 +114,7 @@ impl Peer for DmWritecache {
         let size = sectors(&self.slow)?;
         let table =
             format!("0 {size} writecache s {} {} {WRITECACHE_BLOCK} 0", self.slow.display(), self.cache.display());
-        let device = create(&table)?;
+        let device = create(NAME, &table)?;
         self.attached = true;
         Ok(device)
     }
@@ -77,14 +132,14 @@ impl Peer for DmWritecache {
 
     fn detach(&mut self) -> anyhow::Result<()> {
         self.attached = false;
-        remove()
+        remove(NAME)
     }
 }
 
 impl Drop for DmWritecache {
     fn drop(&mut self) {
         if self.attached {
-            let _ = remove();
+            let _ = remove(NAME);
         }
     }
 }
@@ -115,7 +170,7 @@ impl DmCache {
 impl Peer for DmCache {
     fn attach(&mut self) -> anyhow::Result<PathBuf> {
         forget(&self.metadata)?;
-        let device = create(&self.table("smq")?)?;
+        let device = create(NAME, &self.table("smq")?)?;
         self.attached = true;
         Ok(device)
     }
@@ -135,14 +190,14 @@ impl Peer for DmCache {
 
     fn detach(&mut self) -> anyhow::Result<()> {
         self.attached = false;
-        remove()
+        remove(NAME)
     }
 }
 
 impl Drop for DmCache {
     fn drop(&mut self) {
         if self.attached {
-            let _ = remove();
+            let _ = remove(NAME);
         }
     }
 }

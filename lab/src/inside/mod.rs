@@ -7,7 +7,9 @@ mod machine;
 mod mapper;
 mod measure;
 mod peer;
+mod replay;
 pub mod reproduce;
+mod stretch;
 mod surgetank;
 
 use std::path::Path;
@@ -18,6 +20,7 @@ pub use cut::{Life, Verdict, live};
 pub use load::{Load, Measured, Shape};
 pub use measure::{Found, Order, Sample};
 pub use peer::Kind;
+pub use replay::{Judged, Logged, Replay, replay};
 
 /// Does what an order says; samples go to a file, one line each, as they are taken.
 ///

@@ -45,7 +45,7 @@ pub enum Rent {
 #[derive(Clone, Debug)]
 pub struct Elastic {
     /// Its controller's name.
-    pub policy: &'static str,
+    pub policy: String,
     /// The slow disk below.
     pub slow: PathBuf,
     /// MiB/s of the slow disk and of caching volumes: QEMU throttles them, so the daemon does not throttle them again.
@@ -73,10 +73,10 @@ impl Elastic {
     /// A device that only `boost` and `drain` move, with caching volumes of one size: a threshold that nothing reaches
     /// without a boost, and no inactivity that ends one.
     #[must_use]
-    pub fn steered(policy: &'static str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
+    pub fn steered(policy: &str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
         let triggers =
             Triggers { threshold: 1.0, inactivity: Duration::from_secs(3600), sampling: Duration::from_secs(1) };
-        let slow = slow.to_owned();
+        let (policy, slow) = (policy.to_owned(), slow.to_owned());
         Self { policy, slow, rates_mib_s, cache_mib: (cache_mib, cache_mib, cache_mib), grain_mib: 1, triggers }
     }
 }
@@ -140,7 +140,7 @@ impl Surgetank {
     ///
     /// # Errors
     /// If the daemon does not come up.
-    pub fn serve(order: &Order, policy: &'static str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
+    pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
         let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
         Self::start(&order.surgetank, &elastic, Places::plugged(order.service.clone()))
     }

@@ -1,6 +1,7 @@
 //! The papers' experiments in one guest: bonnie++ and LAMMPS on a slow disk, a fast one, and elastic ones.
 
 mod picture;
+mod scenario;
 mod table;
 
 use std::fs;
@@ -13,7 +14,7 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use crate::command_line::say;
 use crate::host::Lab;
-use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Disks, Load, Melt, Mode, Order, Sample, Setting};
+use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Checkpoints, Disks, Load, Melt, Mode, Order, Sample, Setting};
 use crate::interrupt::Interrupt;
 use crate::peers::beside;
 use crate::plan::{Disk, Plan, quoted};
@@ -48,6 +49,7 @@ mod paper {
     /// LAMMPS's disk, checkpoint, and how many follow the dump of the initial state.
     pub const MELT_DISK_MIB: f64 = 50.0 * 1024.0;
     pub const CHECKPOINT_MIB: f64 = 3.0 * 1024.0;
+    pub const DUMP_MIB: f64 = 4.0 * 1024.0;
     pub const PHASES: u32 = 3;
     /// bcache's own default.
     pub const WRITEBACK_DELAY_S: f64 = 30.0;
@@ -95,6 +97,8 @@ pub enum Program {
     Bonnie,
     /// The melt
     Lammps,
+    /// Sleeping and writing, for `cargo xtask validate --lab`: only if it is named
+    Checkpoints,
 }
 
 impl Arguments {
@@ -137,7 +141,8 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<(Load, Setting)> {
-        let wanted = |program| self.loads.is_empty() || self.loads.contains(&program);
+        let named = |program| self.loads.contains(&program);
+        let wanted = |program| self.loads.is_empty() || named(program);
         let mut loads = Vec::new();
         if wanted(Program::Bonnie) {
             let scale = self.scale();
@@ -153,6 +158,19 @@ impl Arguments {
             // The setting is the papers' by what a checkpoint is against theirs.
             let scale = melt.checkpoint_bytes() as f64 / 1_048_576.0 / paper::CHECKPOINT_MIB;
             loads.push((Load::Melt(melt), self.setting(Disks::Melt, scale, paper::MELT_DISK_MIB)));
+        }
+        if named(Program::Checkpoints) {
+            let scale = self.scale();
+            let checkpoint_mib = whole(paper::CHECKPOINT_MIB * scale);
+            let checkpoints = Checkpoints {
+                dump_mib: whole(paper::DUMP_MIB * scale),
+                checkpoint_mib,
+                checkpoints: paper::PHASES,
+                // Long enough for every drain: what waits for one is not predicted here.
+                compute_s: 2.0 * checkpoint_mib as f64 / self.rates_mib_s().0 as f64,
+            };
+            let setting = self.setting(Disks::Checkpoints, scale, paper::MELT_DISK_MIB);
+            loads.push((Load::Checkpoints(checkpoints), setting));
         }
         loads
     }
@@ -229,6 +247,12 @@ impl Arguments {
     fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
         let text = table::markdown(samples);
         fs::write(self.out.join("reproduce.md"), &text)?;
+        fs::write(self.out.join("reproduce.json"), serde_json::to_vec_pretty(&table::modes(samples))?)?;
+        for sample in samples {
+            if let Some(scenario) = scenario::of(sample) {
+                fs::write(self.out.join(format!("checkpoints-{}.toml", scenario.policy)), scenario.text)?;
+            }
+        }
         for (name, picture) in picture::all(samples)? {
             fs::write(self.out.join(name), picture)?;
         }

@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::table::{Row, rows};
-use crate::inside::reproduce::{Mode, Sample, Tick};
+use crate::inside::reproduce::{Disks, Mode, Sample, Tick};
 
 /// Colours that keep apart also for the colour-blind (after Okabe and Ito).
 const APPLICATION: RGBColor = RGBColor(0x56, 0xb4, 0xe9);
@@ -28,14 +28,18 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// If one cannot be drawn.
 pub fn all(samples: &[Sample]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
-    for (name, is_bonnie) in [("bonnie-activity.svg", true), ("lammps-activity.svg", false)] {
-        let rows = rows(samples, is_bonnie);
+    for (name, workload) in [
+        ("bonnie-activity.svg", Disks::Bonnie),
+        ("lammps-activity.svg", Disks::Melt),
+        ("checkpoints-activity.svg", Disks::Checkpoints),
+    ] {
+        let rows = rows(samples, workload);
         if !rows.is_empty() {
             let drawn = svg(LEGEND_HEIGHT + PANEL_HEIGHT * rows.len() as u32, |area| activity(area, &rows));
             pictures.push((name, drawn.map_err(|error| anyhow!("cannot draw {name}: {error}"))?));
         }
     }
-    let rows = rows(samples, false);
+    let rows = rows(samples, Disks::Melt);
     let phases: usize = rows.iter().map(|row| row.found.phases.len() + 1).sum();
     if phases > 0 {
         let drawn = svg(2 * LEGEND_HEIGHT + BAR_HEIGHT * phases as u32, |area| phase_bars(area, &rows));

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use serde::Serialize;
 use surgetank_model::cost::agbs;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, cache_agbs, sizes_mib};
+use crate::inside::reproduce::{Bonnie, Disks, Found, Load, Mode, Phase, Rates, Sample, cache_agbs, sizes_mib};
 
 /// The papers' microbenchmark (000, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
 const PAPERS_SLOW: [&str; 3] = ["0.26", "well below 1", "not told"];
@@ -32,16 +33,38 @@ impl Row<'_> {
 }
 
 /// What came to its end of one kind of workload, in the order measured.
-pub fn rows(samples: &[Sample], is_bonnie: bool) -> Vec<Row<'_>> {
-    let same = samples.iter().filter(|sample| matches!(sample.load, Load::Bonnie { .. }) == is_bonnie);
+pub fn rows(samples: &[Sample], workload: Disks) -> Vec<Row<'_>> {
+    let same = samples.iter().filter(|sample| sample.setting.disks == workload);
     same.filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? })).collect()
+}
+
+/// What a mode took and cost, for scripts.
+#[derive(Serialize)]
+pub struct Taken {
+    workload: &'static str,
+    mode: Mode,
+    completion_s: f64,
+    cost_agbs: f64,
+}
+
+/// Every mode that came to its end.
+pub fn modes(samples: &[Sample]) -> Vec<Taken> {
+    let all = samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }));
+    let taken = |row: Row<'_>| Taken {
+        workload: row.sample.load.name(),
+        mode: row.sample.mode,
+        completion_s: row.found.completion_s,
+        cost_agbs: row.agbs(),
+    };
+    all.map(taken).collect()
 }
 
 /// All of it.
 pub fn markdown(samples: &[Sample]) -> String {
     let mut text = String::from("# The papers' experiments in one guest\n");
-    bonnie(&mut text, &rows(samples, true));
-    melt(&mut text, &rows(samples, false));
+    bonnie(&mut text, &rows(samples, Disks::Bonnie));
+    melt(&mut text, &rows(samples, Disks::Melt));
+    checkpoints(&mut text, &rows(samples, Disks::Checkpoints));
     for sample in samples {
         if let Err(error) = &sample.outcome {
             let _ = writeln!(text, "\n{} did not come to its end: {error}", sample.mode.name());
@@ -103,7 +126,7 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
         }
     }
     let caches = "10 GB, then 6 GB (of a first 10 GB: 1.00, then 0.60)";
-    costs(text, rows, caches, None);
+    costs(text, rows, Some(caches), None);
 }
 
 fn values(rates: &Rates) -> [f64; 3] {
@@ -134,7 +157,7 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     );
     setting(text, first);
     let (slow, fast, elastic) = PAPERS_COMPLETION_S;
-    costs(text, rows, "10 GB at first, then smaller", Some([slow / fast, 1.0, elastic / fast]));
+    costs(text, rows, Some("10 GB at first, then smaller"), Some([slow / fast, 1.0, elastic / fast]));
     let _ = writeln!(text, "\n| mode | phase | compute s | write s | until durable s |\n|---|---:|---:|---:|---:|");
     for row in rows {
         let all = |pick: fn(&Phase) -> f64| row.found.phases.iter().map(pick).sum::<f64>();
@@ -159,8 +182,21 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     }
 }
 
+/// What `cargo xtask validate --lab` predicts.
+fn checkpoints(text: &mut String, rows: &[Row<'_>]) {
+    let Some(first) = rows.first() else { return };
+    let Load::Checkpoints(application) = first.sample.load else { return };
+    let _ = writeln!(
+        text,
+        "\n## Checkpoints\n\nA dump of {} MiB, then {} times {:.1} s of sleep and a checkpoint of {} MiB.",
+        application.dump_mib, application.checkpoints, application.compute_s, application.checkpoint_mib
+    );
+    setting(text, first);
+    costs(text, rows, None, None);
+}
+
 /// Completion, AGBs and caches; `papers`: their completion ÷ static-fast's, slow, fast and elastic.
-fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: &str, papers: Option<[f64; 3]>) {
+fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: Option<&str>, papers: Option<[f64; 3]>) {
     let _ = writeln!(
         text,
         "\n| mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | ÷ static-slow | the papers' | \
@@ -193,7 +229,9 @@ fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: &str, papers: Optio
             if kind == 2 { format!("{:.0}", row.found.next_mib) } else { String::new() },
         );
     }
-    let _ = writeln!(text, "\nThe papers' caches: {papers_caches}.");
+    if let Some(caches) = papers_caches {
+        let _ = writeln!(text, "\nThe papers' caches: {caches}.");
+    }
 }
 
 fn ratio(value: f64) -> String {
@@ -203,7 +241,7 @@ fn ratio(value: f64) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::inside::reproduce::{Disks, Melt, Run, Setting, Tick};
+    use crate::inside::reproduce::{Melt, Run, Setting, Tick};
 
     pub fn samples() -> Vec<Sample> {
         let setting = Setting {
@@ -246,7 +284,7 @@ pub mod tests {
     #[test]
     fn costs_are_of_both_volumes() {
         let samples = samples();
-        let rows = rows(&samples, false);
+        let rows = rows(&samples, Disks::Melt);
         let agbs: Vec<f64> = rows.iter().map(Row::agbs).collect();
         // 2 GiB at 33 MiB/s for 10 s; at 128 for 11 s; at 33 for 12 s, and 640 MiB at 128 MiB/s for 2 s.
         for (found, expected) in agbs.iter().zip([660.0, 2816.0, 792.0 + 160.0]) {

@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::Bench;
 use super::report::{Bar, Report, Row};
+use crate::product::{self, one_core};
 
 const KEYS: u64 = 1_000_000;
 const EXPONENT: f64 = 0.99;
@@ -96,35 +97,24 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
 
 /// Runs our command; the miss ratio at its last size, and the time of the whole process.
 fn surgetank(trace: &Path, flags: &[&str]) -> anyhow::Result<Ran> {
-    let mut command = one_core(&super::surgetank::binary()?);
+    let mut command = one_core(&product::binary()?);
     command.arg("mrc").arg(trace).args(flags).arg("--json");
     let begin = Instant::now();
-    let output = command.output().context("cannot run surgetank")?;
+    let answer = product::answer(&mut command)?;
     let seconds = begin.elapsed().as_secs_f64();
-    ensure!(output.status.success(), "surgetank mrc failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let answer: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let last = answer["points"].as_array().and_then(|points| points.last());
     let miss_ratio = last.and_then(|point| point["miss_ratio"].as_f64()).context("surgetank mrc answered no points")?;
     Ok(Ran { miss_ratio, seconds })
 }
 
 fn peer(python: &Path, trace: &Path, size: &str, policy: &str) -> anyhow::Result<Ran> {
-    let output = one_core(python).args(["-c", PEER]).arg(trace).args([size, policy]).output()?;
-    ensure!(output.status.success(), "libCacheSim failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let text = String::from_utf8_lossy(&output.stdout);
+    let said = product::done(one_core(python).args(["-c", PEER]).arg(trace).args([size, policy]))?;
+    let text = String::from_utf8_lossy(&said);
     let mut numbers = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(miss_ratio), Some(seconds)) => Ok(Ran { miss_ratio, seconds }),
         _ => bail!("libCacheSim answered {text:?}"),
     }
-}
-
-/// A program that stays on one core, the last one: interrupts like the first.
-fn one_core(program: &Path) -> Command {
-    let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
-    let mut command = Command::new("taskset");
-    command.arg("--cpu-list").arg(last.to_string()).arg(program);
-    command
 }
 
 /// The interpreter that has libCacheSim: where scripts/setup puts it.
@@ -157,5 +147,7 @@ fn generate(path: &Path, requests: u64) -> anyhow::Result<()> {
         file.write_all(&4096u32.to_le_bytes())?;
         file.write_all(&(-1i64).to_le_bytes())?;
     }
-    file.flush().context("cannot write the trace")
+    file.flush().context("cannot write the trace")?;
+    // The kernel would write it back while it is read: half a gigabyte beside what is measured.
+    file.get_ref().sync_all().context("cannot write the trace")
 }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::Bench;
 use super::report::{Bar, Report, Row, median};
+use crate::product;
 
 /// What one core must do in a second.
 const EVENTS_S: f64 = 5e6;
@@ -23,12 +24,11 @@ const SWEEP: [&str; 4] =
 /// # Errors
 /// If a program fails.
 pub fn run(bench: &Bench, root: &Path, report: &mut Report) -> anyhow::Result<()> {
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", "1"]).arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root).args(["bench", "--quiet", "--package", "surgetank-sim", "--bench", "speed"]);
-    let output = command.output().context("cannot run cargo bench")?;
-    ensure!(output.status.success(), "cargo bench failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let found: serde_json::Value = serde_json::from_slice(&output.stdout).context("the bench's answer")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let speed = ["bench", "--quiet", "--package", "surgetank-sim", "--bench", "speed"];
+    // Built on all cores, run on one.
+    product::done(Command::new(&cargo).current_dir(root).args(speed).arg("--no-run"))?;
+    let found = product::answer(product::one_core(cargo.as_ref()).current_dir(root).args(speed))?;
     for (name, field, least) in [
         ("events of the queue, one core", "events_per_s", EVENTS_S),
         ("fluid checkpoints (CM1, elastic), one core", "fluid_checkpoints_per_s", CHECKPOINTS_S),
@@ -40,10 +40,9 @@ pub fn run(bench: &Bench, root: &Path, report: &mut Report) -> anyhow::Result<()
     for _ in 0..bench.rounds() {
         bench.interrupt.check()?;
         let begun = Instant::now();
-        let mut sweep = Command::new(super::surgetank::binary()?);
+        let mut sweep = Command::new(product::binary()?);
         sweep.current_dir(root).args(["simulate", "scenarios/cm1.toml"]).args(SWEEP).arg("--csv");
-        let output = sweep.arg(bench.directory.join("sweep.csv")).output().context("cannot run surgetank")?;
-        ensure!(output.status.success(), "the sweep failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        product::done(sweep.arg(bench.directory.join("sweep.csv")))?;
         times.push(begun.elapsed().as_secs_f64());
     }
     report

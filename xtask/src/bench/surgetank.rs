@@ -146,7 +146,7 @@ impl Surgetank {
         }
         let config = folder.join("surgetank.toml");
         fs::write(&config, setting.text(&folder))?;
-        let binary = binary()?;
+        let binary = crate::product::binary()?;
         let mut command = throttle.map_or_else(|| Command::new(&binary), |throttle| throttle.command(&binary));
         command.arg("serve").arg("--config").arg(&config);
         let mut surgetank = Self {
@@ -245,21 +245,4 @@ pub struct Drained {
     pub gib: f64,
     /// In what time.
     pub seconds: f64,
-}
-
-/// The release build beside this program, or what `SURGETANK` names.
-///
-/// # Errors
-/// If there is none.
-pub fn binary() -> anyhow::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("SURGETANK") {
-        return Ok(path.into());
-    }
-    let here = std::env::current_exe()?;
-    let target = here.ancestors().nth(2).context("this program lies in a target directory")?;
-    let binary = target.join("release/surgetank");
-    if !binary.exists() {
-        bail!("{} is not built; run `make bench`, which builds it", binary.display());
-    }
-    Ok(binary)
 }

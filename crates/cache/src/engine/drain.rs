@@ -34,9 +34,8 @@ struct Job {
     /// What the index held when the job was made; the mapping counts as drained only where it still holds that.
     extents: Vec<Extent>,
     failed: Vec<bool>,
-    /// Whether bytes move, rather than ranges being zeroed or discarded.
-    transfers: bool,
     reads_left: u32,
+    /// Where its bytes pass through; ranges that are zeroed or discarded have none.
     scratch: Option<ScratchId>,
     makes_room: bool,
     /// A flush of the backing volume failed meanwhile, and may have made it forget the write.
@@ -80,7 +79,7 @@ impl Drain {
     /// Whether another job of the longest may start beside `jobs_max - 1` others.
     fn has_room(&self, jobs_max: usize) -> bool {
         let in_flight = self.jobs.iter().flatten();
-        let blocks = in_flight.clone().filter(|job| job.transfers).map(|job| job.blocks.end - job.blocks.start);
+        let blocks = in_flight.clone().filter(|job| job.scratch.is_some()).map(|job| job.blocks.end - job.blocks.start);
         in_flight.count() < jobs_max && blocks.sum::<u64>() + JOB_BLOCKS <= BLOCKS_IN_FLIGHT_MAX
     }
 
@@ -144,16 +143,8 @@ impl Engine {
             boost.drain.jobs.len() - 1
         });
         let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
-        let job = Job {
-            blocks: blocks.clone(),
-            extents,
-            failed,
-            transfers: kind == Kind::Data,
-            reads_left,
-            scratch: None,
-            makes_room,
-            forgotten: false,
-        };
+        let job =
+            Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room, forgotten: false };
         boost.drain.jobs[slot] = Some(job);
         match kind {
             Kind::Data => self.read_job(slot as u32),

@@ -77,10 +77,9 @@ impl Arguments {
         })?;
         output::print(&addresses(&daemon.status()))?;
         notify("READY=1");
-        let _ = nudger.set(daemon.nudger());
         // A signal may have come before there was anybody to nudge.
-        let mut patience = Duration::ZERO;
-        while !interrupt.raised() && !daemon.wait_stop(std::mem::replace(&mut patience, LONG)) {
+        nudger.get_or_init(|| daemon.nudger()).nudge();
+        while !interrupt.raised() && !daemon.wait_stop(LONG) {
             if !upgrade.asked() {
                 continue;
             }

@@ -34,9 +34,9 @@ const STEP: Duration = Duration::from_secs(1);
   surgetank simulate cm1.toml --sweep app.vms=1,8,32 --sweep policy.name=paper,adaptive --json
 
 The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, jitter and
-faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional /STEP, or a list, for any
-key of the file; several make a grid. One run goes through the block cache request by request, a sweep through its fluid
-model (--model says otherwise).")]
+faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional
+/STEP, or a list, for any key of the file; several make a grid. One run goes through the block cache request by request,
+a sweep through its fluid model (--model says otherwise).")]
 pub struct Arguments {
     /// The scenario
     file: PathBuf,
@@ -150,7 +150,7 @@ fn parse(file: &Path, text: &str) -> Result<Scenario, Failure> {
     Scenario::parse(&source, &CATALOG).map_err(Failure::invalid)
 }
 
-/// What is simulated: the file's application, or its trace.
+/// Makes a recorded load what is simulated.
 fn replay(setup: &mut Setup, series: &Series, file: &Path) -> Result<(), Failure> {
     setup.replay(series.samples.iter().map(|sample| (sample.read, sample.written)), series.interval);
     if setup.bytes() == 0 {
@@ -159,6 +159,7 @@ fn replay(setup: &mut Setup, series: &Series, file: &Path) -> Result<(), Failure
     Ok(())
 }
 
+/// What is simulated: the file's application, trace, or jobs.
 fn setup(scenario: &Scenario, policy: Option<Name>) -> Result<Setup, Failure> {
     let mut setup = Setup::of(scenario, policy);
     match (&scenario.trace, &scenario.jobs, &scenario.app) {

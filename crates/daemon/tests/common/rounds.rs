@@ -15,8 +15,14 @@ use surgetank_model::random::Random;
 use super::child::Running;
 use super::{Machine, Shape, eventually};
 
-/// How long a kill waits for the moment it is meant for.
+/// How long a kill waits for the moment it is meant for, at the usual pace.
 const AIM_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How many times as long as on a real processor everything takes: `SURGETANK_PACE` says so in an emulated guest. People
+/// who changed their minds as fast there would never let a boost begin.
+fn pace() -> u32 {
+    std::env::var("SURGETANK_PACE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+}
 
 /// Where a device is, seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,7 +123,8 @@ pub fn watch(client: &Client, seen: &Seen) {
 /// Boosts, drains, detaches and changes its mind, until the daemon has died.
 pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
     let device = || "data".to_owned();
-    let rest = |random: &mut Random, most: u64| std::thread::sleep(Duration::from_millis(random.below(most)));
+    let pace = pace();
+    let rest = |random: &mut Random, most: u64| std::thread::sleep(pace * Duration::from_millis(random.below(most)));
     while !seen.over() {
         // Refused while the caching volume is read back.
         let _ = client.ask(&Request::Boost { device: device() });
@@ -137,7 +144,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
             }
             rest(random, 120);
         } else {
-            let give_up = Instant::now() + Duration::from_millis(200 + random.below(2000));
+            let give_up = Instant::now() + pace * Duration::from_millis(200 + random.below(2000));
             while !seen.over() && *seen.phase.lock().unwrap() != Some(Phase::Idle) && Instant::now() < give_up {
                 rest(random, 10);
             }
@@ -148,7 +155,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
 
 /// Waits for the moment, if there is one, and a little longer.
 fn wait_for(aim: Option<Moment>, machine: &Machine, seen: &Seen, random: &mut Random) {
-    let give_up = Instant::now() + AIM_PATIENCE;
+    let give_up = Instant::now() + pace() * AIM_PATIENCE;
     match aim {
         None => std::thread::sleep(Duration::from_millis(random.below(700))),
         Some(aim) => {

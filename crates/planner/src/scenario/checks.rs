@@ -50,7 +50,8 @@ impl RawScenario {
             return Err(source.at(jobs_span, "the file has a trace as well as [jobs]: remove one of the two"));
         }
         if app.is_none() && trace.is_none() && jobs.is_none() {
-            let message = "the section [app] is missing: add it with vms, compute, checkpoints and checkpoint_size";
+            let message =
+                "nothing runs: add [app] with vms, compute, checkpoints and checkpoint_size, a trace, or [jobs]";
             return Err(source.at(app_span, message));
         }
         let interval = interval.map(|interval| check_interval(source, &interval, app.as_ref())).transpose()?;

@@ -16,7 +16,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Gives each line, without its end, to `read`. Empty lines are passed over.
+    /// Gives what each line is to `output`. How many bytes were taken.
     #[inline]
     pub fn parse<F: FnMut(Request)>(
         &mut self,
@@ -25,17 +25,32 @@ impl Lines {
         output: &mut Output<'_, F>,
         mut read: impl FnMut(u64, &[u8]) -> Line,
     ) -> Result<usize, Broken> {
+        self.cut(bytes, last, |number, line| match line {
+            Ok(line) => output.line(number, read(number, line)),
+            Err(too_long) => output.broken(number, too_long),
+        })
+    }
+
+    /// Gives each line, without its end and with its number, to `take`; empty ones are passed over. How many bytes were
+    /// taken.
+    #[inline]
+    pub fn cut(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        mut take: impl FnMut(u64, Result<&[u8], String>) -> Result<(), Broken>,
+    ) -> Result<usize, Broken> {
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', bytes) {
             let line = &bytes[start..end];
             start = end + 1;
-            self.line(line, output, &mut read)?;
+            self.line(line, &mut take)?;
             self.count += 1;
             self.skipping = false;
         }
         let rest = &bytes[start..];
         if last || rest.len() > LINE_MAX {
-            self.line(rest, output, &mut read)?;
+            self.line(rest, &mut take)?;
             self.skipping = true;
             return Ok(bytes.len());
         }
@@ -43,20 +58,19 @@ impl Lines {
     }
 
     #[inline]
-    fn line<F: FnMut(Request)>(
-        &mut self,
+    fn line(
+        &self,
         line: &[u8],
-        output: &mut Output<'_, F>,
-        read: &mut impl FnMut(u64, &[u8]) -> Line,
+        take: &mut impl FnMut(u64, Result<&[u8], String>) -> Result<(), Broken>,
     ) -> Result<(), Broken> {
         if self.skipping {
             return Ok(());
         }
         let number = self.count + 1;
         if line.len() > LINE_MAX {
-            return output.broken(number, format!("the line is longer than {LINE_MAX} bytes"));
+            return take(number, Err(format!("the line is longer than {LINE_MAX} bytes")));
         }
         let line = line.trim_ascii();
-        if line.is_empty() { Ok(()) } else { output.line(number, read(number, line)) }
+        if line.is_empty() { Ok(()) } else { take(number, Ok(line)) }
     }
 }

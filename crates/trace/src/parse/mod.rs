@@ -8,7 +8,7 @@ mod blkparse;
 mod csv;
 mod fields;
 mod fio;
-mod lines;
+pub(crate) mod lines;
 mod plain;
 
 pub(crate) use binary::version as vscsi_version;
@@ -48,7 +48,7 @@ pub(crate) enum Line {
 }
 
 /// Where requests and the rest go.
-struct Output<'a, F> {
+pub(crate) struct Output<'a, F> {
     tally: &'a mut Tally,
     strict: bool,
     sink: F,

@@ -1,7 +1,6 @@
 //! An application whose sizes and times are known exactly, so that what it takes can be predicted: it sleeps and writes,
 //! as the product's demo does.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::super::stretch::Aligned;
 use super::{Phase, unix_s};
 
 /// Bytes of a write, and how many are in flight.
@@ -67,7 +67,7 @@ fn write(file: &File, bytes: u64) -> std::io::Result<()> {
         let writers: Vec<_> = (0..WRITERS)
             .map(|_| {
                 scope.spawn(|| {
-                    let data = Aligned::new();
+                    let data = Aligned::zeroed(REQUEST as usize);
                     loop {
                         let offset = next.fetch_add(REQUEST, Ordering::Relaxed);
                         if offset >= bytes {

@@ -1,6 +1,7 @@
 //! The papers' experiments: bonnie++ and LAMMPS on a file system over each device, in turns.
 
 mod bonnie;
+mod checkpoints;
 mod melt;
 mod prototype;
 mod watch;
@@ -18,6 +19,7 @@ use super::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
 use prototype::Prototype;
 
 pub use bonnie::{Bonnie, Rates};
+pub use checkpoints::Checkpoints;
 pub use melt::{BYTES_PER_ATOM, Melt, Phase};
 pub use watch::{Tick, cache_agbs, sizes_mib};
 
@@ -81,6 +83,20 @@ pub enum Load {
     },
     /// LAMMPS.
     Melt(Melt),
+    /// An application that does nothing but sleep and write.
+    Checkpoints(Checkpoints),
+}
+
+impl Load {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bonnie { .. } => "bonnie++",
+            Self::Melt(_) => "LAMMPS",
+            Self::Checkpoints(_) => "checkpoints",
+        }
+    }
 }
 
 /// The papers' setting, scaled.
@@ -110,6 +126,8 @@ pub enum Disks {
     Bonnie,
     /// Those of LAMMPS.
     Melt,
+    /// Those of [`Checkpoints`].
+    Checkpoints,
 }
 
 impl Disks {
@@ -121,6 +139,8 @@ impl Disks {
             (Self::Bonnie, true) => "bonnie-fast",
             (Self::Melt, false) => "melt-slow",
             (Self::Melt, true) => "melt-fast",
+            (Self::Checkpoints, false) => "plain-slow",
+            (Self::Checkpoints, true) => "plain-fast",
         }
     }
 }
@@ -169,7 +189,7 @@ pub struct Found {
     pub settled_s: f64,
     /// bonnie++'s runs.
     pub runs: Vec<Run>,
-    /// LAMMPS's phases.
+    /// Phases of the other workloads.
     pub phases: Vec<Phase>,
     /// Boosts.
     pub boosts: u64,
@@ -263,6 +283,7 @@ fn work(load: &Load, device: &Device) -> anyhow::Result<Found> {
             fs::create_dir_all(WORK)?;
             found.phases = melt.run(Path::new(MOUNT), Path::new(WORK))?;
         }
+        Load::Checkpoints(checkpoints) => found.phases = checkpoints.run(Path::new(MOUNT))?,
     }
     found.settled_s = unix_s();
     Ok(found)
@@ -290,8 +311,8 @@ enum Device {
 
 impl Device {
     fn open(order: &Order, mode: Mode, setting: &Setting, slow: &Path, fast: &Path) -> anyhow::Result<Self> {
-        let elastic = |policy| Elastic {
-            policy,
+        let elastic = |policy: &str| Elastic {
+            policy: policy.to_owned(),
             slow: slow.to_owned(),
             rates_mib_s: (order.slow_mib_s, order.fast_mib_s),
             cache_mib: (setting.initial_mib, setting.grain_mib, setting.initial_mib.max(setting.backing_mib)),
@@ -379,10 +400,7 @@ impl Drop for Mounted {
 /// Progress, for whoever watches.
 #[allow(clippy::print_stdout)] // this program's output in the guest
 fn say(sample: &Sample) {
-    let what = match sample.load {
-        Load::Bonnie { .. } => "bonnie++",
-        Load::Melt(_) => "LAMMPS",
-    };
+    let what = sample.load.name();
     let name = sample.mode.name();
     match &sample.outcome {
         Err(error) => println!("{what}, {name}: FAILED: {error}"),

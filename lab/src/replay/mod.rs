@@ -1,0 +1,109 @@
+//! Power cuts replayed: one guest logs every write of a load in the order in which it became durable, and then finds out
+//! at many points of that log what a machine whose power failed there would have kept.
+
+pub mod log;
+pub mod points;
+pub mod renames;
+mod report;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use surgetank_model::{Bandwidth, Bytes};
+
+use crate::cuts::planted;
+use crate::host::Lab;
+use crate::inside::Replay;
+use crate::interrupt::Interrupt;
+use crate::peers::beside;
+use crate::plan::{Disk, Plan, quoted};
+
+use report::Report;
+
+/// The disk whose writes are logged: the backing volume and all that the daemon keeps.
+const DATA: Bytes = Bytes::from_mib(192);
+/// Slow enough that a drain takes a while.
+const DATA_MIB_S: u64 = 16;
+/// Room for everything that a disk of that rate takes in the longest load; the file is sparse.
+const LOG: Bytes = Bytes::from_gib(16);
+/// How long one boost and one point may take on a busy machine, and everything else.
+const BOOST_MAX: Duration = Duration::from_secs(300);
+const POINT_MAX: Duration = Duration::from_secs(30);
+const REST_MAX: Duration = Duration::from_secs(300);
+
+/// Flags of the replay.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// At how many points of the log the power is cut
+    #[arg(long, default_value_t = 180)]
+    points: u32,
+    /// Through how many boosts the load goes on
+    #[arg(long, default_value_t = 3)]
+    boosts: u32,
+    /// The controller: paper writes everything of a burst to the caching volume, adaptive to both volumes
+    #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "paper"])]
+    policy: String,
+    /// What chance follows from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where the report goes
+    #[arg(long, default_value = "bench-out/replay")]
+    out: PathBuf,
+    /// The daemon; by default the release build beside this program
+    #[arg(long)]
+    surgetank: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Replays and reports; whether nothing was lost.
+    ///
+    /// # Errors
+    /// If no guest can be booted, or it fails in another way than by losing data.
+    pub fn run(&self) -> anyhow::Result<bool> {
+        let interrupt = Interrupt::install()?;
+        let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let results = lab.directory()?;
+        let guest = self.guest(&lab, &interrupt, results.path());
+        // What was found before a failure or Ctrl-C stands in the report all the same.
+        let report = Report::read(self.seed, results.path())?;
+        report.write(&self.out)?;
+        guest?;
+        Ok(report.is_whole())
+    }
+
+    fn guest(&self, lab: &Lab, interrupt: &Interrupt, results: &Path) -> anyhow::Result<()> {
+        let surgetank = match &self.surgetank {
+            Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
+            None => beside("release/surgetank")?,
+        };
+        let order = Replay {
+            surgetank,
+            seed: self.seed,
+            policy: self.policy.clone(),
+            boosts: self.boosts,
+            points: self.points as usize,
+        };
+        fs::write(results.join("order.json"), serde_json::to_vec(&order)?)?;
+        let program = std::env::current_exe().context("cannot tell where this program is")?;
+        let words = [program.to_string_lossy().as_ref(), "inside-replay", "/lab/order.json"].map(str::to_owned);
+        let data = Disk::new("data", DATA).throttled(Bandwidth::from_mib_s(DATA_MIB_S));
+        let plan = Plan {
+            // One core gives each disk one queue. Flushes of two queues may overtake each other, and the log would hold
+            // a write after a FLUSH that has made it durable.
+            cores: 1,
+            disks: vec![data, Disk::new("log", LOG), Disk::new("base", DATA), Disk::new("changes", DATA)],
+            results: Some(results.to_owned()),
+            echo: true,
+            timeout: BOOST_MAX * self.boosts + POINT_MAX * self.points + REST_MAX,
+            ..Plan::new("replay", planted(&quoted(&words)))
+        };
+        let outcome = plan.boot(lab, interrupt)?.wait(interrupt)?;
+        if !outcome.passed() {
+            bail!("the guest failed: {}", outcome.describe());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! At which points of a log the power fails, and what must be there then.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::random::Random;
+
+use super::log::{Entry, Kind};
+use crate::cuts::Phase;
+
+/// What the load tells the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The device is in this phase from now on; `None`: idle.
+    Phase(Option<Phase>),
+    /// This writer's operations up to this one are durable.
+    Durable(usize, u64),
+}
+
+/// The message of a mark: without blanks, for dmsetup takes them for the ends of words.
+impl fmt::Display for Note {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Phase(phase) => write!(to, "phase-{}", name(*phase)),
+            Self::Durable(writer, number) => write!(to, "durable-{writer}-{number}"),
+        }
+    }
+}
+
+impl FromStr for Note {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if let Some(wanted) = text.strip_prefix("phase-") {
+            return PHASES.into_iter().find(|phase| name(*phase) == wanted).map(Self::Phase).ok_or(());
+        }
+        let (writer, number) = text.strip_prefix("durable-").and_then(|rest| rest.split_once('-')).ok_or(())?;
+        Ok(Self::Durable(writer.parse().map_err(|_| ())?, number.parse().map_err(|_| ())?))
+    }
+}
+
+/// All phases, as they follow one another.
+pub const PHASES: [Option<Phase>; 5] =
+    [None, Some(Phase::Attach), Some(Phase::Absorb), Some(Phase::Drain), Some(Phase::Detach)];
+
+/// A phase as it stands in tables.
+#[must_use]
+pub fn name(phase: Option<Phase>) -> &'static str {
+    phase.map_or("idle", Phase::name)
+}
+
+/// Where between the entries the power fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// Right after a FLUSH: all that no FLUSH has covered is lost.
+    Flush,
+    /// Right after an application's fsync returned; lost is the same.
+    Mark,
+    /// Right before a FLUSH completes: of the writes that it covers chance keeps some sectors.
+    Torn,
+}
+
+impl Moment {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Flush, Self::Mark, Self::Torn];
+
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flush => "after a flush",
+            Self::Mark => "after an fsync",
+            Self::Torn => "within a flush",
+        }
+    }
+}
+
+/// A power cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// Where it is.
+    pub moment: Moment,
+    /// In which phase.
+    pub phase: Option<Phase>,
+    /// All entries before this one were durable.
+    pub entry: usize,
+    /// Those that are in doubt: what was forced was durable, of the rest chance decides.
+    pub torn: Range<usize>,
+    /// For each writer the last operation that must be there.
+    pub durable: Vec<u64>,
+}
+
+/// All points of a log. The first ones are before the load's first note of a phase, and nobody's: they are left out.
+#[must_use]
+pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
+    let mut points = Vec::new();
+    let mut phase = None;
+    let mut durable = vec![0; writers];
+    let mut since_flush = 0;
+    for (index, entry) in entries.iter().enumerate() {
+        let mut found = Vec::new();
+        match &entry.kind {
+            Kind::Flush => {
+                if entries[since_flush..index].iter().any(Entry::waits_for_a_flush) {
+                    found.push((Moment::Torn, since_flush, since_flush..index));
+                }
+                since_flush = index + 1;
+                found.push((Moment::Flush, index + 1, 0..0));
+            }
+            Kind::Mark(text) => match text.parse() {
+                Ok(Note::Phase(now)) => phase = Some(now),
+                Ok(Note::Durable(writer, number)) => {
+                    // Messages of one writer are in order, so the last one holds.
+                    durable.iter_mut().skip(writer).take(1).for_each(|last| *last = number);
+                    found.push((Moment::Mark, index + 1, 0..0));
+                }
+                // The kernel's own, at the end.
+                Err(()) => {}
+            },
+            Kind::Write | Kind::Forced | Kind::Discard => {}
+        }
+        let Some(phase) = phase else { continue };
+        let durable = &durable;
+        points.extend(found.into_iter().map(|(moment, entry, torn)| {
+            let durable = durable.clone();
+            Point { moment, phase, entry, torn, durable }
+        }));
+    }
+    points
+}
+
+/// So many of them, by chance: as many of each moment, and of each moment as many in each phase, as there are. In the
+/// order of the log.
+#[must_use]
+pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> {
+    let mut heaps: Vec<Vec<Point>> = Vec::new();
+    for phase in PHASES {
+        for moment in Moment::ALL {
+            let of_both = all.iter().filter(|point| point.moment == moment && point.phase == phase);
+            let mut heap: Vec<Point> = of_both.cloned().collect();
+            for end in (1..heap.len()).rev() {
+                heap.swap(end, chance.below(end as u64 + 1) as usize);
+            }
+            heaps.push(heap);
+        }
+    }
+    let mut chosen = Vec::new();
+    while chosen.len() < count && heaps.iter().any(|heap| !heap.is_empty()) {
+        let wanted = count - chosen.len();
+        chosen.extend(heaps.iter_mut().filter_map(Vec::pop).take(wanted));
+    }
+    chosen.sort_by_key(|point| (point.entry, point.torn.end));
+    chosen
+}
+
+/// How many plain writes follow a forced one of the same bytes before the next FLUSH. Which of the two came first the log
+/// does not tell, for it holds plain ones back until their FLUSH.
+#[must_use]
+pub fn untold_orders(entries: &[Entry]) -> usize {
+    let mut forced: Vec<&Range<u64>> = Vec::new();
+    let mut count = 0;
+    for entry in entries {
+        match entry.kind {
+            Kind::Flush => forced.clear(),
+            Kind::Forced => forced.push(&entry.bytes),
+            Kind::Write | Kind::Discard => {
+                let overlaps = |other: &&Range<u64>| other.start < entry.bytes.end && entry.bytes.start < other.end;
+                count += usize::from(forced.iter().any(overlaps));
+            }
+            Kind::Mark(_) => {}
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::{read, tests::made};
+    use super::*;
+
+    fn entries(list: &[(u64, u64, u64, &str)]) -> Vec<Entry> {
+        read(&mut std::io::Cursor::new(made(list)), 1 << 20).unwrap()
+    }
+
+    const FLUSH: (u64, u64, u64, &str) = (0, 0, 1, "");
+
+    fn mark(text: &str) -> (u64, u64, u64, &str) {
+        (0, 0, 8, text)
+    }
+
+    #[test]
+    fn notes_are_read_back() {
+        let phases = PHASES.map(Note::Phase);
+        for note in phases.into_iter().chain([Note::Durable(3, u64::MAX)]) {
+            assert_eq!(note.to_string().parse(), Ok(note));
+        }
+        for text in ["", "phase-x", "durable-1", "durable--1", "dm-log-writes-end"] {
+            assert_eq!(text.parse::<Note>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn points_know_their_phase_and_what_must_be_there() {
+        let log = entries(&[
+            (8, 1, 0, ""),
+            FLUSH,
+            mark("phase-idle"),
+            mark("durable-1-4"),
+            mark("phase-drain"),
+            (8, 1, 2, ""),
+            (16, 1, 0, ""),
+            FLUSH,
+            FLUSH,
+            mark("durable-0-9"),
+            mark("dm-log-writes-end"),
+        ]);
+        let drain = Some(Phase::Drain);
+        let point = |moment, phase, entry, torn, durable: [u64; 2]| Point {
+            moment,
+            phase,
+            entry,
+            torn,
+            durable: durable.to_vec(),
+        };
+        let expected = vec![
+            point(Moment::Mark, None, 4, 0..0, [0, 4]),
+            point(Moment::Torn, drain, 2, 2..7, [0, 4]),
+            point(Moment::Flush, drain, 8, 0..0, [0, 4]),
+            point(Moment::Flush, drain, 9, 0..0, [0, 4]),
+            point(Moment::Mark, drain, 10, 0..0, [9, 4]),
+        ];
+        assert_eq!(all(&log, 2), expected);
+        let mut chance = Random::from_seed(1);
+        assert_eq!(chosen(expected.clone(), 2, &mut chance).len(), 2);
+        let mut every = chosen(expected.clone(), 9, &mut chance);
+        every.sort_by_key(|point| (point.torn.end.max(point.entry), point.moment != Moment::Torn));
+        assert_eq!(every, expected);
+        // One of each is chosen before a second one is.
+        for seed in 0..20 {
+            let four = chosen(expected.clone(), 4, &mut Random::from_seed(seed));
+            assert_eq!(four.iter().filter(|point| point.moment == Moment::Flush).count(), 1);
+        }
+    }
+
+    #[test]
+    fn an_order_that_the_log_does_not_tell_is_counted() {
+        assert_eq!(untold_orders(&entries(&[(8, 4, 2, ""), (10, 1, 0, ""), (12, 1, 0, ""), FLUSH, (9, 1, 0, "")])), 1);
+        assert_eq!(untold_orders(&entries(&[(8, 4, 0, ""), (10, 1, 2, ""), FLUSH])), 0);
+    }
+}

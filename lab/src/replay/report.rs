@@ -1,0 +1,109 @@
+//! What the replay found.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::points::{Moment, PHASES, name};
+use crate::command_line::say;
+use crate::inside::{Judged, Logged};
+
+/// A log and the power cuts in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What chance followed from.
+    pub seed: u64,
+    /// What was in the log; `None`: the guest did not come so far.
+    pub logged: Option<Logged>,
+    /// What was found after each power cut.
+    pub judged: Vec<Judged>,
+}
+
+impl Report {
+    /// What a guest has left, as far as it came.
+    ///
+    /// # Errors
+    /// If that cannot be understood.
+    pub fn read(seed: u64, results: &Path) -> anyhow::Result<Self> {
+        let text = |name| fs::read_to_string(results.join(name)).unwrap_or_default();
+        let logged = serde_json::from_str(&text("logged.json")).ok();
+        // A guest that was ended may have left half a line.
+        let lines = text("judged.jsonl");
+        let whole = lines.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let judged = whole.map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read what was found")?;
+        Ok(Self { seed, logged, judged })
+    }
+
+    /// Whether nothing was lost anywhere.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.judged.iter().all(Judged::is_whole)
+    }
+
+    /// A table of phases, and a line for each point at which something was lost.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!("Seed {}.", self.seed);
+        let Some(logged) = &self.logged else {
+            text.push_str(" The load was not logged to its end.\n");
+            return text;
+        };
+        let _ = write!(
+            text,
+            " {} entries in the log, {} of them FLUSHes, {} writes with FUA; {:.0} MiB written; {} writes whose order beside \
+             a forced one is not told.\n\nPower cuts at points checked of points there are:\n\n| |",
+            logged.entries,
+            logged.flushes,
+            logged.forced,
+            logged.written_bytes as f64 / 1_048_576.0,
+            logged.untold_orders,
+        );
+        for moment in Moment::ALL {
+            let _ = write!(text, " {} |", moment.name());
+        }
+        text.push_str(
+            " dirty when recovered, mean | e2fsck complained | not usable | points with loss | blocks and files lost |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        );
+        for phase in PHASES {
+            let judged: Vec<&Judged> = self.judged.iter().filter(|judged| judged.phase == phase).collect();
+            let _ = write!(text, "| {} |", name(phase));
+            for moment in Moment::ALL {
+                let there = logged.points.iter().filter(|point| (point.0, point.1) == (phase, moment));
+                let there: usize = there.map(|point| point.2).sum();
+                let checked = judged.iter().filter(|judged| judged.moment == moment).count();
+                let _ = write!(text, " {checked} of {there} |");
+            }
+            let count = |bad: fn(&Judged) -> bool| judged.iter().filter(|judged| bad(judged)).count();
+            let _ = writeln!(
+                text,
+                " {:.1} MiB | {} | {} | {} | {} |",
+                judged.iter().fold(0.0, |sum, judged| sum + judged.dirty_mib) / judged.len().max(1) as f64,
+                count(|judged| judged.fsck.is_some()),
+                count(|judged| judged.unusable.is_some()),
+                count(|judged| judged.lost_count > 0),
+                judged.iter().map(|judged| judged.lost_count).sum::<usize>(),
+            );
+        }
+        for judged in self.judged.iter().filter(|judged| !judged.is_whole()) {
+            let _ = write!(text, "\n- {}", judged.describe());
+        }
+        text
+    }
+
+    /// Writes the table and everything as JSON, and says the table.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        let table = self.markdown();
+        fs::write(out.join("replay.md"), &table)?;
+        fs::write(out.join("replay.json"), serde_json::to_vec_pretty(self)?)?;
+        say(&format!("{table}\nwritten to {}", out.display()));
+        Ok(())
+    }
+}
