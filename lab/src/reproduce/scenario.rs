@@ -45,3 +45,20 @@ pub fn of(sample: &Sample) -> Option<Scenario> {
     );
     Some(Scenario { policy, text })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inside::reproduce::{Checkpoints, Found};
+    use crate::reproduce::table::tests::samples;
+
+    #[test]
+    fn what_ran_can_be_predicted() {
+        let application = Checkpoints { dump_mib: 128, checkpoint_mib: 96, checkpoints: 3, compute_s: 24.0 };
+        let load = Load::Checkpoints(application);
+        let of = |mode| super::of(&Sample { mode, load, outcome: Ok(Found::default()), ..samples()[0].clone() });
+        assert!(of(Mode::StaticSlow).is_none() && super::of(&samples()[7]).is_none());
+        let text = of(Mode::Paper).unwrap().text;
+        assert!(text.contains("compute = \"72 s\"") && text.contains("name = \"paper\""), "{text}");
+    }
+}

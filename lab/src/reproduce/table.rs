@@ -275,6 +275,8 @@ pub mod tests {
                     next_mib: 384.0,
                     ticks: vec![tick(4.0, 0.0), tick(6.0, rented_mib), tick(12.0, 0.0)],
                 };
+                let disks = if load == bonnie { Disks::Bonnie } else { Disks::Melt };
+                let setting = Setting { disks, ..setting };
                 samples.push(Sample { mode, load, setting, rates_mib_s: (33, 128), outcome: Ok(found) });
             }
         }
