@@ -27,7 +27,7 @@ help:
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
-	@echo 'make validate  what the simulator predicts of the demo, beside what the demo measures (ARGS=--quick)'
+	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
 	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
@@ -85,7 +85,7 @@ reproduce-sim:
 	$(CARGO) xtask reproduce-sim
 
 validate:
-	@scripts/setup demo
+	@scripts/setup $(if $(findstring --lab,$(ARGS)),lab,demo)
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) xtask validate $(ARGS)
 

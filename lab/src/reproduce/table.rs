@@ -188,7 +188,7 @@ fn checkpoints(text: &mut String, rows: &[Row<'_>]) {
     let Load::Checkpoints(application) = first.sample.load else { return };
     let _ = writeln!(
         text,
-        "\n## Checkpoints\n\nA dump of {} MiB, then {} times {:.1} s of sleep and a checkpoint of {} MiB.",
+        "\n## Checkpoints\n\nA dump of {} MiB beside the first of {} times {:.1} s of sleep and a checkpoint of {} MiB.",
         application.dump_mib, application.checkpoints, application.compute_s, application.checkpoint_mib
     );
     setting(text, first);
