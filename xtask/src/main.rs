@@ -45,7 +45,7 @@ enum Task {
     Bench(bench::Arguments),
     /// The papers' applications at full scale in the simulator, beside what the papers print
     ReproduceSim,
-    /// What the simulator predicts of the demo, beside what the demo measures
+    /// What the simulator predicts of the demo (and, with --lab, of a guest), beside what they measure
     Validate(validate::Arguments),
 }
 

@@ -240,6 +240,13 @@ enum Stopping {
     },
 }
 
+impl Drop for Running {
+    /// Whoever samples a shard that has ended, or panicked, asks and learns it.
+    fn drop(&mut self) {
+        self.changed();
+    }
+}
+
 struct Running {
     name: String,
     engine: Engine,
@@ -491,6 +498,7 @@ impl Running {
 
     fn tell_events(&mut self) {
         while let Some(event) = self.engine.next_event() {
+            self.changed();
             tracing::debug!(device = self.name, ?event, "engine");
             (self.events)(event);
         }

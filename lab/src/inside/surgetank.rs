@@ -67,6 +67,8 @@ pub struct Triggers {
     pub inactivity: Duration,
     /// How often it looks.
     pub sampling: Duration,
+    /// The least time between two boosts; the product's default if there is none.
+    pub interval: Option<Duration>,
 }
 
 impl Elastic {
@@ -74,8 +76,12 @@ impl Elastic {
     /// without a boost, and no inactivity that ends one.
     #[must_use]
     pub fn steered(policy: &str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
-        let triggers =
-            Triggers { threshold: 1.0, inactivity: Duration::from_secs(3600), sampling: Duration::from_secs(1) };
+        let triggers = Triggers {
+            threshold: 1.0,
+            inactivity: Duration::from_secs(3600),
+            sampling: Duration::from_secs(1),
+            interval: Some(Duration::ZERO),
+        };
         let (policy, slow) = (policy.to_owned(), slow.to_owned());
         Self { policy, slow, rates_mib_s, cache_mib: (cache_mib, cache_mib, cache_mib), grain_mib: 1, triggers }
     }
@@ -286,6 +292,10 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
     };
     let Elastic { policy, slow, rates_mib_s: (slow_mib_s, fast_mib_s), cache_mib, grain_mib, triggers } = elastic;
     let (initial, min, max) = cache_mib;
+    let interval =
+        triggers.interval.map_or(String::new(), |least| format!("boost_interval = \"{} ms\"\n", least.as_millis()));
+    // Whatever becomes of a mode, what it has rented is not left to the next one.
+    let on_stop = if matches!(places.rent, Rent::Plugged(_)) { "on_stop = \"drain\"\n" } else { "" };
     format!(
         "state_directory = \"{files}/state\"\n\
          run_directory = \"{files}/run\"\n\
@@ -293,6 +303,7 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
          [device.{DEVICE}]\n\
          backing = \"{slow}\"\n\
          export = \"auto\"\n\
+         {on_stop}\
          [device.{DEVICE}.backing_limits]\n\
          bandwidth = \"{slow_mib_s} MiB/s\"\n\
          [device.{DEVICE}.caching]\n\
@@ -309,7 +320,7 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
          utilization_threshold = {threshold:?}\n\
          inactivity_delay = \"{inactivity} ms\"\n\
          sampling = \"{sampling} ms\"\n\
-         boost_interval = \"0 s\"\n",
+         {interval}",
         slow = slow.display(),
         files = places.files.display(),
         threshold = triggers.threshold,

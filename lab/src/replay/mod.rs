@@ -38,10 +38,10 @@ const REST_MAX: Duration = Duration::from_secs(300);
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// At how many points of the log the power is cut
-    #[arg(long, default_value_t = 180)]
+    #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     points: u32,
     /// Through how many boosts the load goes on
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     boosts: u32,
     /// The controller: paper writes everything of a burst to the caching volume, adaptive to both volumes
     #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "paper"])]

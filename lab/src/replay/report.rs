@@ -37,10 +37,10 @@ impl Report {
         Ok(Self { seed, logged, judged })
     }
 
-    /// Whether nothing was lost anywhere.
+    /// Whether something was judged, and nothing was lost anywhere.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.judged.iter().all(Judged::is_whole)
+        !self.judged.is_empty() && self.judged.iter().all(Judged::is_whole)
     }
 
     /// A table of phases, and a line for each point at which something was lost.

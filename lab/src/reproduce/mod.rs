@@ -162,14 +162,14 @@ impl Arguments {
         if named(Program::Checkpoints) {
             let scale = self.scale();
             let checkpoint_mib = whole(paper::CHECKPOINT_MIB * scale);
+            let setting = self.setting(Disks::Checkpoints, scale, paper::MELT_DISK_MIB);
             let checkpoints = Checkpoints {
                 dump_mib: whole(paper::DUMP_MIB * scale),
                 checkpoint_mib,
                 checkpoints: paper::PHASES,
                 // Long enough for every drain: what waits for one is not predicted here.
-                compute_s: 2.0 * checkpoint_mib as f64 / self.rates_mib_s().0 as f64,
+                compute_s: 2.0 * checkpoint_mib as f64 / self.rates_mib_s().0 as f64 + setting.inactivity_s,
             };
-            let setting = self.setting(Disks::Checkpoints, scale, paper::MELT_DISK_MIB);
             loads.push((Load::Checkpoints(checkpoints), setting));
         }
         loads
@@ -213,7 +213,10 @@ impl Arguments {
         let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt);
         // What was measured before a failure or Ctrl-C is kept.
         let samples = fs::read_to_string(results.path().join("samples.jsonl")).unwrap_or_default();
-        fs::write(self.out.join("samples.jsonl"), &samples)?;
+        // Those of an earlier run stay if there are none; a line that is not whole is no sample.
+        if let Some((whole, _)) = samples.rsplit_once('\n') {
+            fs::write(self.out.join("samples.jsonl"), format!("{whole}\n"))?;
+        }
         let outcome = outcome?;
         if !outcome.passed() {
             bail!("the guest failed: {}", outcome.describe());
@@ -257,7 +260,7 @@ impl Arguments {
             fs::write(self.out.join(name), picture)?;
         }
         say(&format!("{text}\nwritten to {}", self.out.display()));
-        Ok(samples.iter().all(|sample| sample.outcome.is_ok()))
+        Ok(!samples.is_empty() && samples.iter().all(|sample| sample.outcome.is_ok()))
     }
 }
 

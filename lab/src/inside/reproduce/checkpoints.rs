@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::super::stretch::Aligned;
@@ -17,10 +17,10 @@ use super::{Phase, unix_s};
 const REQUEST: u64 = 1 << 20;
 const WRITERS: u64 = 8;
 
-/// Computing and a checkpoint, several times; the initial state is dumped while the first phase computes.
+/// A dump of the initial state, then computing and a checkpoint, several times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoints {
-    /// What is dumped beside the first phase.
+    /// What is dumped at the start.
     pub dump_mib: u64,
     /// What each checkpoint writes.
     pub checkpoint_mib: u64,
@@ -37,15 +37,13 @@ impl Checkpoints {
     /// If a file cannot be written.
     pub fn run(&self, directory: &Path) -> anyhow::Result<Vec<Phase>> {
         let mut phases = Vec::new();
-        for index in 1..=self.checkpoints {
+        for index in 0..=self.checkpoints {
             let began_s = unix_s();
-            std::thread::scope(|scope| {
-                let dump = (index == 1).then(|| scope.spawn(|| dump(directory, 0, self.dump_mib)));
-                std::thread::sleep(Duration::from_secs_f64(self.compute_s));
-                dump.map_or(Ok(()), |dump| dump.join().unwrap_or_else(|_| bail!("a writer died")).map(drop))
-            })?;
+            let (compute_s, size_mib) =
+                if index == 0 { (0.0, self.dump_mib) } else { (self.compute_s, self.checkpoint_mib) };
+            std::thread::sleep(Duration::from_secs_f64(compute_s));
             let computed_s = unix_s();
-            let file = dump(directory, index, self.checkpoint_mib)?;
+            let file = dump(directory, index, size_mib)?;
             let written_s = unix_s();
             file.sync_all().context("cannot flush a checkpoint")?;
             phases.push(Phase {

@@ -102,7 +102,7 @@ impl Load {
 /// The papers' setting, scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Which disks: `bonnie` or `melt`; see [`Setting::slow`].
+    /// Which disks.
     pub disks: Disks,
     /// Size of the backing disk (N).
     pub backing_mib: u64,
@@ -321,6 +321,7 @@ impl Device {
                 threshold: THRESHOLD,
                 inactivity: Duration::from_secs_f64(setting.inactivity_s),
                 sampling: Duration::from_secs_f64(setting.sampling_s),
+                interval: None,
             },
         };
         let daemon = |policy| {
@@ -364,6 +365,10 @@ impl Device {
     /// Waits until nothing is rented.
     fn settle(&self) -> anyhow::Result<()> {
         let idle = || {
+            if let Self::Surgetank(daemon) = self {
+                // One that has ended does not come to rest.
+                daemon.rented()?;
+            }
             let rented = self.rented();
             Ok((rented.idle && rented.cache_mib == 0.0).then_some(()))
         };

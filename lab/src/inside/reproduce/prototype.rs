@@ -128,7 +128,10 @@ impl Driver {
             while let Some((id, step)) = self.controller.next_step() {
                 let outcome = self.engine.carry_out(&step).unwrap_or_else(|error| {
                     *lock(&self.shared.trouble) = Some(format!("{step:?}: {error:#}"));
-                    Outcome::Refused(Refusal::Transient(format!("{error:#}")))
+                    // A disk that bcache has begun to use is not unplugged under it.
+                    let refusal =
+                        if step == Step::Adopt { Refusal::Timeout } else { Refusal::Transient(format!("{error:#}")) };
+                    Outcome::Refused(refusal)
                 });
                 let now = self.now();
                 self.controller.complete(now, id, outcome);
