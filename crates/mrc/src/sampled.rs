@@ -62,16 +62,28 @@ impl Rate {
     pub fn share(self) -> f64 {
         (self.threshold as f64 + 1.0) / 2f64.powi(64)
     }
+}
+
+/// Takes the sampled ones of keys.
+#[derive(Debug)]
+struct Sampler {
+    /// What was taken last; kept, so that nothing has to be cleared.
+    sampled: Box<[u64; CHUNK]>,
+}
+
+impl Sampler {
+    fn new() -> Self {
+        Self { sampled: Box::new([0; CHUNK]) }
+    }
 
     /// Gives the sampled ones of these keys, in order.
     #[inline]
-    fn sample(self, keys: &[u64], mut take: impl FnMut(&[u64])) {
-        let mut sampled = [0; CHUNK];
+    fn sample(&mut self, rate: Rate, keys: &[u64], mut take: impl FnMut(&[u64])) {
         // Guessing that no key is sampled is cheaper than to store each for the case, but half wrong at worst.
-        let scan = if self.threshold <= u64::MAX / 16 { rare } else { common };
+        let scan = if rate.threshold <= u64::MAX / 16 { rare } else { common };
         for chunk in keys.chunks(CHUNK) {
-            let count = scan(chunk, self.threshold, &mut sampled);
-            take(&sampled[..count]);
+            let count = scan(chunk, rate.threshold, &mut self.sampled);
+            take(&self.sampled[..count]);
         }
     }
 }
@@ -91,7 +103,7 @@ fn rare(keys: &[u64], threshold: u64, sampled: &mut [u64; CHUNK]) -> usize {
     };
     let (fours, rest) = keys.as_chunks::<4>();
     for four in fours {
-        if four.map(mix).into_iter().min() <= Some(threshold) {
+        if four.iter().fold(false, |any, key| any | (mix(*key) <= threshold)) {
             look(four);
         }
     }
@@ -110,22 +122,16 @@ fn common(keys: &[u64], threshold: u64, sampled: &mut [u64; CHUNK]) -> usize {
     count
 }
 
-/// Keys that are looked at at once.
-const CHUNK: usize = 256;
+/// Keys that are looked at at once: as many as are fed, so that what is found of sampled ones comes from memory together.
+const CHUNK: usize = 2048;
 
 /// The LRU curve from a sample, at a fixed rate or of a bounded number of keys.
 #[derive(Debug)]
 pub struct SampledLru {
-    rate: Rate,
-    keys_max: usize,
-    /// The sampled keys by hash; empty while their number is not bounded.
-    highest: BinaryHeap<(u64, u64)>,
-    distances: Distances,
-    histogram: Histogram,
+    sampler: Sampler,
+    sample: Sample,
     /// All requests, sampled or not.
     requests: u64,
-    /// Requests that the sampled ones stand for.
-    represented: f64,
 }
 
 impl SampledLru {
@@ -143,41 +149,81 @@ impl SampledLru {
     }
 
     fn new(rate: Rate, keys_max: usize) -> Self {
-        Self {
-            rate,
-            keys_max,
-            highest: BinaryHeap::new(),
-            distances: Distances::new(),
-            histogram: Histogram::default(),
-            requests: 0,
-            represented: 0.0,
-        }
+        Self { sampler: Sampler::new(), sample: Sample::new(rate, keys_max), requests: 0 }
     }
 
     /// The rate now: that of a bounded sample falls.
     #[must_use]
     pub fn rate(&self) -> Rate {
-        self.rate
+        self.sample.rate
+    }
+}
+
+/// What is known of the sampled keys.
+#[derive(Debug)]
+struct Sample {
+    rate: Rate,
+    /// Requests that one of a sampled key stands for.
+    weight: f64,
+    keys_max: usize,
+    /// The sampled keys by hash; empty while their number is not bounded.
+    highest: BinaryHeap<(u64, u64)>,
+    distances: Distances,
+    histogram: Histogram,
+    /// Requests that the sampled ones stand for.
+    represented: f64,
+}
+
+impl Sample {
+    fn new(rate: Rate, keys_max: usize) -> Self {
+        Self {
+            rate,
+            weight: 1.0 / rate.share(),
+            keys_max,
+            highest: BinaryHeap::new(),
+            distances: Distances::new(),
+            histogram: Histogram::default(),
+            represented: 0.0,
+        }
     }
 
-    fn access(&mut self, key: u64) {
-        // The rate may have fallen since the key was taken.
-        let hash = mix(key);
-        if hash > self.rate.threshold {
-            return;
-        }
-        let weight = 1.0 / self.rate.share();
-        self.represented += weight;
-        match self.distances.access(key) {
-            Some(others) => self.histogram.add((others as f64 * weight).round() as u64, weight),
-            None if self.keys_max < usize::MAX => {
-                self.highest.push((hash, key));
-                if self.distances.keys() > self.keys_max {
-                    self.lower();
+    fn take(&mut self, sampled: &[u64]) {
+        for batch in sampled.chunks(BATCH) {
+            self.distances.touch(batch);
+            let mut found = [(0, 0.0); BATCH];
+            let mut count = 0;
+            for key in batch {
+                if let Some(place) = self.access(*key) {
+                    found[count] = place;
+                    count += 1;
                 }
             }
-            None => {}
+            // Apart, so that no addition waits for the one before to come from memory.
+            found[..count].iter().for_each(|(bucket, weight)| self.histogram.add(*bucket, *weight));
         }
+    }
+
+    /// Where the histogram counts a key, and with which weight, if it was used before.
+    #[inline]
+    fn access(&mut self, key: u64) -> Option<(usize, f64)> {
+        let is_bounded = self.keys_max < usize::MAX;
+        // The rate may have fallen since the key was taken.
+        if is_bounded && mix(key) > self.rate.threshold {
+            return None;
+        }
+        let weight = self.weight;
+        self.represented += weight;
+        if let Some(others) = self.distances.access(key) {
+            // To the nearest: distances are far below 2^52.
+            return Some((Histogram::bucket((others as f64 * weight + 0.5) as u64), weight));
+        }
+        if is_bounded {
+            self.highest.push((mix(key), key));
+            if self.distances.keys() > self.keys_max {
+                self.lower();
+            }
+        }
+        None
     }
 
     /// Takes the keys of the highest hash out of the sample, and no such keys from now on.
@@ -191,18 +237,14 @@ impl SampledLru {
             self.distances.forget(key);
         }
         self.rate.threshold = highest.saturating_sub(1);
+        self.weight = 1.0 / self.rate.share();
     }
 }
 
 impl Curve for SampledLru {
     fn feed(&mut self, keys: &[u64]) {
         self.requests += keys.len() as u64;
-        self.rate.sample(keys, |sampled| {
-            for batch in sampled.chunks(BATCH) {
-                self.distances.touch(batch);
-                batch.iter().for_each(|key| self.access(*key));
-            }
-        });
+        self.sampler.sample(self.sample.rate, keys, |sampled| self.sample.take(sampled));
     }
 
     fn requests(&self) -> u64 {
@@ -210,12 +252,12 @@ impl Curve for SampledLru {
     }
 
     fn distinct(&self) -> Option<u64> {
-        Some((self.distances.keys() as f64 / self.rate.share()).round() as u64)
+        Some((self.sample.distances.keys() as f64 / self.sample.rate.share()).round() as u64)
     }
 
     fn points(&self, sizes: &[u64]) -> Vec<Point> {
-        let sums = self.histogram.sums();
-        let missing = self.requests as f64 - self.represented;
+        let sums = self.sample.histogram.sums();
+        let missing = self.requests as f64 - self.sample.represented;
         let hits = |size: u64| if size == 0 { 0.0 } else { sums.below(size) + missing };
         sizes.iter().map(|size| Point::estimated(*size, hits(*size), self.requests)).collect()
     }
@@ -249,8 +291,7 @@ impl Histogram {
     }
 
     #[inline]
-    fn add(&mut self, distance: u64, weight: f64) {
-        let bucket = Self::bucket(distance);
+    fn add(&mut self, bucket: usize, weight: f64) {
         if bucket >= self.buckets.len() {
             self.buckets.resize(bucket + 1, 0.0);
         }
@@ -285,6 +326,7 @@ impl Sums<'_> {
 #[derive(Debug)]
 pub struct Miniature {
     rate: Rate,
+    sampler: Sampler,
     simulation: Simulation,
     requests: u64,
 }
@@ -299,7 +341,7 @@ impl Miniature {
             other => other,
         };
         let scaled: Vec<u64> = sizes.iter().map(|size| scaled(*size, rate)).collect();
-        Self { rate, simulation: Simulation::new(policy, &scaled), requests: 0 }
+        Self { rate, sampler: Sampler::new(), simulation: Simulation::new(policy, &scaled), requests: 0 }
     }
 }
 
@@ -311,7 +353,7 @@ fn scaled(size: u64, rate: Rate) -> u64 {
 impl Curve for Miniature {
     fn feed(&mut self, keys: &[u64]) {
         self.requests += keys.len() as u64;
-        self.rate.sample(keys, |sampled| self.simulation.feed(sampled));
+        self.sampler.sample(self.rate, keys, |sampled| self.simulation.feed(sampled));
     }
 
     fn requests(&self) -> u64 {
@@ -356,7 +398,7 @@ mod tests {
         for step in [1, 8, 4096, 1 << 20, 1 << 40, 0x9e37_79b9_7f4a_7c15] {
             let keys: Vec<u64> = (0..100_000u64).map(|index| index.wrapping_mul(step)).collect();
             let mut sampled = 0;
-            rate.sample(&keys, |keys| sampled += keys.len());
+            Sampler::new().sample(rate, &keys, |keys| sampled += keys.len());
             assert!((800..1200).contains(&sampled), "{sampled} of every {step}");
         }
     }
