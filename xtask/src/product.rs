@@ -42,10 +42,11 @@ pub fn answer(command: &mut Command) -> anyhow::Result<Value> {
     serde_json::from_slice(&said).with_context(|| format!("cannot read the answer of {}", words(command)))
 }
 
-/// A program that stays on one core, the last one: interrupts like the first.
+/// A program that stays on one core, the last one that this process may use: interrupts like the first.
 #[must_use]
 pub fn one_core(program: &Path) -> Command {
-    let last = std::thread::available_parallelism().map_or(1, usize::from) - 1;
+    let ours = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|core| ours.is_set(*core)).unwrap_or(0);
     let mut command = Command::new("taskset");
     command.arg("--cpu-list").arg(last.to_string()).arg(program);
     command

@@ -233,7 +233,9 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
         let died = |_| Err(anyhow::anyhow!("a writer died"));
         let ends: anyhow::Result<Vec<u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect();
-        result.and(ends.context("a writer failed"))
+        // What ends a writer ends the phases, too.
+        let ends = ends.context("a writer failed")?;
+        result.map(|()| ends)
     })?;
     drop(files);
     drop(machine);
