@@ -405,6 +405,14 @@ mod tests {
 
     proptest! {
         #[test]
+        fn both_scans_take_the_same_keys(keys in prop::collection::vec(any::<u64>(), 0..40), shift in 0u32..6) {
+            let (mut some, mut all) = ([0; CHUNK], [0; CHUNK]);
+            let taken = rare(&keys, u64::MAX >> shift, &mut some);
+            prop_assert_eq!(taken, common(&keys, u64::MAX >> shift, &mut all));
+            prop_assert_eq!(&some[..taken], &all[..taken]);
+        }
+
+        #[test]
         fn buckets_are_narrow_and_in_order(distance in any::<u64>(), shift in 0u32..64) {
             let distance = distance >> shift;
             let bucket = Histogram::bucket(distance);
