@@ -240,13 +240,6 @@ enum Stopping {
     },
 }
 
-impl Drop for Running {
-    /// Whoever samples a shard that has ended, or panicked, asks and learns it.
-    fn drop(&mut self) {
-        self.changed();
-    }
-}
-
 struct Running {
     name: String,
     engine: Engine,
@@ -268,6 +261,13 @@ struct Running {
     submissions: Vec<Submission>,
     outcomes: Vec<(EffectId, Outcome)>,
     closing: Vec<Sender<()>>,
+}
+
+impl Drop for Running {
+    /// Whoever samples a shard that has ended, or panicked, asks and learns it.
+    fn drop(&mut self) {
+        self.changed();
+    }
 }
 
 impl Running {
