@@ -161,14 +161,14 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Exec(exec) => exec.run(),
         Task::Run(run) => run.run(),
-        Task::Peers(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-        Task::Cuts(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
-        Task::Reproduce(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::Peers(arguments) => Ok(verdict(arguments.run()?)),
+        Task::Cuts(arguments) => Ok(verdict(arguments.run()?)),
+        Task::Reproduce(arguments) => Ok(verdict(arguments.run()?)),
         Task::InsideReproduce { order, samples } => {
             inside::reproduce::reproduce(&order, &samples)?;
             Ok(ExitCode::SUCCESS)
         }
-        Task::Replay(arguments) => Ok(if arguments.run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Task::Replay(arguments) => Ok(verdict(arguments.run()?)),
         Task::InsideReplay { order } => {
             inside::replay(&order)?;
             Ok(ExitCode::SUCCESS)
@@ -189,6 +189,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The exit status of a task that came to its end.
+fn verdict(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 impl Exec {
@@ -263,7 +268,7 @@ impl Run {
             }
         }
         say(&format!("lab: {} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped));
-        Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(verdict(count.failed == 0))
     }
 }
 

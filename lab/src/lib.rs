@@ -6,6 +6,8 @@
 
 pub mod command_line;
 pub mod cuts;
+pub mod daemon;
+mod experiment;
 pub mod guest;
 pub mod host;
 pub mod initramfs;
@@ -14,9 +16,11 @@ pub mod interrupt;
 pub mod kernel;
 pub mod modules;
 pub mod peers;
+mod picture;
 pub mod plan;
 pub mod qmp;
 pub mod replay;
+mod report;
 pub mod reproduce;
 pub mod scenario;
 pub mod service;

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::daemon::Daemon;
 use crate::host::Lab;
 use crate::interrupt::Interrupt;
-use crate::peers::beside;
 
 pub use lives::{Phase, planted};
 
@@ -31,9 +31,8 @@ pub struct Arguments {
     /// Where the report and the seeds of failures go
     #[arg(long, default_value = "bench-out/cuts")]
     out: PathBuf,
-    /// The daemon; by default the release build beside this program
-    #[arg(long)]
-    surgetank: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 impl Arguments {
@@ -44,10 +43,7 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
-        let surgetank = match &self.surgetank {
-            Some(path) => std::fs::canonicalize(path)?,
-            None => beside("release/surgetank")?,
-        };
+        let surgetank = self.daemon.binary()?;
         let mut report = report::Report::new(self.seed);
         let ours = lives::surgetank(&lab, &interrupt, &surgetank, self.seed, self.cuts, &mut report);
         // What was found before a failure stands in the report all the same.

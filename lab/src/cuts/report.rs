@@ -1,17 +1,15 @@
 //! What the cuts found.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use super::lives::Phase;
 use super::lossy::Lost;
 use super::oracle::Fault;
-use crate::command_line::say;
 use crate::inside::Verdict;
+use crate::report;
 
 /// One power cut.
 #[derive(Clone, Debug, Serialize)]
@@ -132,11 +130,6 @@ impl Report {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-        let table = self.markdown();
-        fs::write(out.join("cuts.md"), &table)?;
-        fs::write(out.join("cuts.json"), serde_json::to_vec_pretty(self)?)?;
-        say(&format!("{table}\nwritten to {}", out.display()));
-        Ok(())
+        report::write(out, "cuts", &self.markdown(), self)
     }
 }

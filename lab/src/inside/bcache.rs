@@ -101,7 +101,7 @@ impl Drop for Bcache {
 }
 
 /// A bcache device over a slow disk that is formatted once, and that gets and loses caches while a file system lies on it.
-pub struct Elastic {
+pub struct Device {
     slow: PathBuf,
     /// `bcacheN`.
     name: String,
@@ -129,7 +129,7 @@ pub struct Usage {
     pub full: bool,
 }
 
-impl Elastic {
+impl Device {
     /// Over this disk, which it formats.
     ///
     /// # Errors
@@ -228,7 +228,7 @@ impl Elastic {
     }
 }
 
-impl Drop for Elastic {
+impl Drop for Device {
     fn drop(&mut self) {
         let _ = self.release();
         let _ = tell(self.file("stop"), "1");

@@ -161,6 +161,29 @@ pub fn forget(device: &Path) -> anyhow::Result<()> {
     run("dd", &["if=/dev/zero", &of, "bs=1M", "count=1", "oflag=direct", "conv=fsync", "status=none"]).map(|_| ())
 }
 
+/// A mounted ext4 that is unmounted when it is dropped.
+pub struct Mounted(&'static str);
+
+impl Mounted {
+    /// Mounts it, with options for mount.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn at(node: &Path, place: &'static str, options: &[&str]) -> anyhow::Result<Self> {
+        fs::create_dir_all(place)?;
+        // What mount says last is where to read more.
+        run("mount", &[&["-t", "ext4"], options, &[&node.display().to_string(), place]].concat())
+            .with_context(|| format!("cannot mount the file system on {} at {place}", node.display()))?;
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = run("umount", &[self.0]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

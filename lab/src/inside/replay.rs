@@ -17,7 +17,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
-use super::machine::{disk, run, sectors};
+use super::machine::{Mounted, disk, run, sectors};
 use super::mapper::Mapped;
 use super::peer::Peer;
 use super::stretch;
@@ -147,7 +147,7 @@ impl Machine {
     /// Replays the journal of the state's file system and recovers.
     fn boot(order: &Replay, whole: &Path) -> anyhow::Result<Self> {
         let parts = parts(whole)?;
-        let state = Mounted::at(&parts[1].node, STATE)?;
+        let state = Mounted::at(&parts[1].node, STATE, &[])?;
         let places = Places {
             files: STATE.into(),
             rent: Rent::Local(Path::new(STATE).join("volumes")),
@@ -163,25 +163,6 @@ impl Machine {
 fn parts(whole: &Path) -> anyhow::Result<[Mapped; 2]> {
     let backing = Mapped::part("backing", whole, 0..BACKING_SECTORS)?;
     Ok([backing, Mapped::part("state", whole, BACKING_SECTORS..sectors(whole)?)?])
-}
-
-/// A mounted ext4 that is unmounted when it is dropped.
-struct Mounted(&'static str);
-
-impl Mounted {
-    fn at(node: &Path, place: &'static str) -> anyhow::Result<Self> {
-        fs::create_dir_all(place)?;
-        // What mount says last is where to read more.
-        run("mount", &["-t", "ext4", &node.display().to_string(), place])
-            .with_context(|| format!("cannot mount the file system on {} at {place}", node.display()))?;
-        Ok(Self(place))
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = run("umount", &[self.0]);
-    }
 }
 
 /// An ext4 that discards nothing: a log of writes shall say what was written.
@@ -212,7 +193,7 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let mut machine = Machine::boot(order, &record.node)?;
     let device = machine.surgetank.device()?;
     make_file_system(&device)?;
-    let files = Mounted::at(&device, FILES)?;
+    let files = Mounted::at(&device, FILES, &[])?;
     for index in 0..WRITERS {
         File::create(stretch_file(index))?.set_len(STRETCH_BLOCKS * BLOCK as u64)?;
     }
@@ -373,7 +354,7 @@ impl Judged {
         let mut machine = Machine::boot(order, whole)?;
         self.dirty_mib = machine.surgetank.dirty_mib()?;
         let device = machine.surgetank.device()?;
-        let files = Mounted::at(&device, FILES)?;
+        let files = Mounted::at(&device, FILES, &[])?;
         for (index, ((stretch, durable), ends)) in (0..).zip(writers.iter().zip(&point.durable).zip(ends)) {
             let lost = if index < WRITERS {
                 let mut stretch = stretch.clone();

@@ -1,22 +1,17 @@
 //! The pictures: how long each took to absorb and to drain each burst; requests per second and processor time.
 
-use anyhow::anyhow;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::table::{Row, loads, of_load, title};
 use crate::inside::{Load, Shape};
+use crate::picture::{Area, BLUE, Drawn, GREY, ORANGE, svg};
 
-/// Colours that keep apart also for the colour-blind (after Okabe and Ito).
-const OURS: RGBColor = RGBColor(0x00, 0x72, 0xb2);
-const THEIRS: RGBColor = RGBColor(0xe6, 0x9f, 0x00);
-const RAW: RGBColor = RGBColor(0x99, 0x99, 0x99);
+const OURS: RGBColor = BLUE;
+const THEIRS: RGBColor = ORANGE;
+const RAW: RGBColor = GREY;
 
-const WIDTH: u32 = 960;
 const BAR_HEIGHT: u32 = 26;
 const HEAD_HEIGHT: u32 = 64;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A bar of a picture: its name, its parts, each lighter than the one before.
 struct Bar {
@@ -55,7 +50,7 @@ pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
     for (name, panels) in [("bursts.svg", times), ("small.svg", small)] {
         if !panels.is_empty() {
-            pictures.push((name, svg(&panels).map_err(|error| anyhow!("cannot draw {name}: {error}"))?));
+            pictures.push((name, picture(name, &panels)?));
         }
     }
     Ok(pictures)
@@ -73,25 +68,20 @@ fn bars(rows: &[Row], load: Load, pick: fn(&Row) -> Vec<f64>) -> Vec<Bar> {
         .collect()
 }
 
-fn svg(panels: &[Panel]) -> Result<String, Box<dyn std::error::Error>> {
+fn picture(name: &str, panels: &[Panel]) -> anyhow::Result<String> {
     let heights: Vec<u32> = panels.iter().map(|panel| HEAD_HEIGHT + BAR_HEIGHT * panel.bars.len() as u32).collect();
-    let mut text = String::new();
-    {
-        let mut rest = SVGBackend::with_string(&mut text, (WIDTH, heights.iter().sum())).into_drawing_area();
-        rest.fill(&WHITE)?;
+    svg(name, heights.iter().sum(), |area| {
+        let mut rest = area.clone();
         for (panel, height) in panels.iter().zip(&heights) {
             let (top, below) = rest.split_vertically(*height);
             draw(&top, panel)?;
             rest = below;
         }
-        rest.present()?;
-    }
-    text.push('\n');
-    // What draws leaves blanks where a line ends.
-    Ok(text.lines().map(|line| line.trim_end().to_owned() + "\n").filter(|line| line != "\n").collect())
+        Ok(())
+    })
 }
 
-fn draw(area: &Area<'_>, panel: &Panel) -> Result<(), Box<dyn std::error::Error>> {
+fn draw(area: &Area<'_>, panel: &Panel) -> Drawn {
     let longest = panel.bars.iter().map(|bar| bar.parts.iter().sum::<f64>()).fold(1e-9, f64::max) * 1.12;
     let count = panel.bars.len() as f64;
     let mut chart = ChartBuilder::on(area)

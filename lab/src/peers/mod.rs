@@ -6,26 +6,20 @@ mod table;
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::say;
-use crate::host::Lab;
+use crate::daemon::Daemon;
+use crate::experiment::{self, Experiment};
 use crate::inside::{Kind, Load, Order, Sample, Shape};
-use crate::interrupt::Interrupt;
-use crate::plan::{Disk, Plan, quoted};
-use crate::service::Provisioning;
+use crate::plan::Disk;
+use crate::report;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
 const FAST_MIB_S: u64 = 128;
-/// Where the guest finds its order and leaves its samples.
-const ORDER: &str = "/lab/order.json";
-const SAMPLES: &str = "/lab/samples.jsonl";
-
 /// Flags of the bench.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
@@ -47,9 +41,8 @@ pub struct Arguments {
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "bench-out/peers")]
     out: PathBuf,
-    /// The daemon; by default the release build beside this program
-    #[arg(long)]
-    surgetank: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
@@ -80,59 +73,22 @@ impl Arguments {
             bail!("--scale is {}: it is above 0 and at most 4", self.scale);
         }
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
-        let kept = self.out.join("samples.jsonl");
         if !self.again {
-            fs::write(&kept, self.measure()?)?;
+            let experiment = Experiment {
+                name: "peers",
+                memory: Bytes::from_gib(2),
+                disks: self.disks(),
+                fast: Bandwidth::from_mib_s(FAST_MIB_S),
+            };
+            experiment.run(&self.out, |service| self.order(service))?;
         }
-        let samples = read(&fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?)?;
-        self.report(&samples)
-    }
-
-    fn measure(&self) -> anyhow::Result<String> {
-        let interrupt = Interrupt::install()?;
-        let lab = Lab::open().context("no guest can be booted here")?;
-        let results = tempfile::tempdir().context("cannot make a directory for the results")?;
-        // The guest's daemon rents its caching volumes from the host, which plugs them in.
-        let qmp = results.path().join("qmp.socket");
-        let volumes = lab.directory().context("cannot make a directory for volumes")?;
-        let service = Provisioning::start(
-            &qmp,
-            volumes.path(),
-            &results.path().join("token"),
-            Bandwidth::from_mib_s(FAST_MIB_S),
-        )?;
-        let order = self.order(service.url.clone())?;
-        fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let words = [program.to_string_lossy().as_ref(), "inside-peers", ORDER, SAMPLES].map(str::to_owned);
-        let plan = Plan {
-            memory: Bytes::from_gib(2),
-            results: Some(results.path().to_owned()),
-            qmp: Some(qmp),
-            echo: true,
-            timeout: Duration::from_secs(24 * 3600),
-            disks: self.disks(),
-            ..Plan::new("peers", quoted(&words))
-        };
-        let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt);
-        // What was measured before a failure or Ctrl-C is kept: hours may be in it.
-        let samples = fs::read_to_string(results.path().join("samples.jsonl")).unwrap_or_default();
-        fs::write(self.out.join("samples.jsonl"), &samples)?;
-        let outcome = outcome?;
-        if !outcome.passed() {
-            bail!("the guest failed: {}", outcome.describe());
-        }
-        Ok(samples)
+        self.report(&experiment::samples::<Sample>(&self.out)?)
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let surgetank = match &self.surgetank {
-            Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
-            None => beside("release/surgetank")?,
-        };
         let peers = if self.peers.is_empty() { Kind::ALL.to_vec() } else { self.peers.clone() };
         Ok(Order {
-            surgetank,
+            surgetank: self.daemon.binary()?,
             peers,
             loads: self.loads(),
             rounds: self.rounds,
@@ -195,34 +151,13 @@ impl Arguments {
         let rows = table::rows(samples);
         let bars = bars::judge(&rows, SLOW_MIB_S as f64, FAST_MIB_S as f64);
         let text = table::markdown(&rows, &bars, samples, self.scale);
-        fs::write(self.out.join("peers.md"), &text)?;
         let document = serde_json::json!({"scale": self.scale, "rows": rows, "bars": bars});
-        fs::write(self.out.join("peers.json"), serde_json::to_vec_pretty(&document)?)?;
         for (name, picture) in chart::pictures(&rows)? {
             fs::write(self.out.join(name), picture)?;
         }
-        say(&format!("{text}\nwritten to {}", self.out.display()));
+        report::write(&self.out, "peers", &text, &document)?;
         Ok(bars.iter().all(|bar| bar.met != Some(false)))
     }
-}
-
-/// A file in the target directory that this program lies in.
-///
-/// # Errors
-/// If it is not built.
-pub fn beside(name: &str) -> anyhow::Result<PathBuf> {
-    let here = std::env::current_exe().context("cannot tell where this program is")?;
-    let target = here.ancestors().nth(2).context("this program lies in a target directory")?;
-    let file = target.join(name);
-    if !file.exists() {
-        bail!("{} is not built: use make, which builds it", file.display());
-    }
-    Ok(file)
-}
-
-fn read(text: &str) -> anyhow::Result<Vec<Sample>> {
-    let samples = text.lines().map(serde_json::from_str).collect::<Result<Vec<Sample>, _>>();
-    samples.context("cannot read the samples")
 }
 
 /// For tests of what is made of samples.

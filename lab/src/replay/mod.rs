@@ -15,10 +15,10 @@ use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::cuts::planted;
+use crate::daemon::Daemon;
 use crate::host::Lab;
 use crate::inside::Replay;
 use crate::interrupt::Interrupt;
-use crate::peers::beside;
 use crate::plan::{Disk, Plan, quoted};
 
 use report::Report;
@@ -52,9 +52,8 @@ pub struct Arguments {
     /// Where the report goes
     #[arg(long, default_value = "bench-out/replay")]
     out: PathBuf,
-    /// The daemon; by default the release build beside this program
-    #[arg(long)]
-    surgetank: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 impl Arguments {
@@ -75,12 +74,8 @@ impl Arguments {
     }
 
     fn guest(&self, lab: &Lab, interrupt: &Interrupt, results: &Path) -> anyhow::Result<()> {
-        let surgetank = match &self.surgetank {
-            Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
-            None => beside("release/surgetank")?,
-        };
         let order = Replay {
-            surgetank,
+            surgetank: self.daemon.binary()?,
             seed: self.seed,
             policy: self.policy.clone(),
             boosts: self.boosts,

@@ -8,8 +8,8 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::points::{Moment, PHASES, name};
-use crate::command_line::say;
 use crate::inside::{Judged, Logged};
+use crate::report;
 
 /// A log and the power cuts in it.
 #[derive(Clone, Debug, Serialize)]
@@ -99,11 +99,6 @@ impl Report {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-        let table = self.markdown();
-        fs::write(out.join("replay.md"), &table)?;
-        fs::write(out.join("replay.json"), serde_json::to_vec_pretty(self)?)?;
-        say(&format!("{table}\nwritten to {}", out.display()));
-        Ok(())
+        report::write(out, "replay", &self.markdown(), self)
     }
 }

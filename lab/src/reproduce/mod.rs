@@ -6,23 +6,19 @@ mod table;
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::say;
-use crate::host::Lab;
-use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Checkpoints, Disks, Load, Melt, Mode, Order, Sample, Setting};
-use crate::interrupt::Interrupt;
-use crate::peers::beside;
-use crate::plan::{Disk, Plan, quoted};
-use crate::service::Provisioning;
+use crate::daemon::Daemon;
+use crate::experiment::{self, Experiment};
+use crate::inside::reproduce::{
+    BYTES_PER_ATOM, Bonnie, Checkpoints, Load, Melt, Mode, Order, Sample, Setting, Workload,
+};
+use crate::plan::Disk;
+use crate::report;
 
-/// Where the guest finds its order and leaves its samples.
-const ORDER: &str = "/lab/order.json";
-const SAMPLES: &str = "/lab/samples.jsonl";
 /// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
 const CELLS_MAX: u64 = 80;
 /// Sizes are whole multiples of this.
@@ -72,7 +68,7 @@ pub struct Arguments {
     modes: Vec<Mode>,
     /// What runs; both, if none is named
     #[arg(long = "load", value_enum)]
-    loads: Vec<Program>,
+    loads: Vec<Workload>,
     /// Cells of LAMMPS's lattice along an edge, by default after the scale
     #[arg(long, value_name = "CELLS")]
     cells: Option<u64>,
@@ -82,23 +78,11 @@ pub struct Arguments {
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "reproduce-out/lab")]
     out: PathBuf,
-    /// The daemon; by default the release build beside this program
-    #[arg(long)]
-    surgetank: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: Daemon,
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
-}
-
-/// What the papers ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Program {
-    /// The microbenchmark
-    Bonnie,
-    /// The melt
-    Lammps,
-    /// Sleeping and writing, for `cargo xtask validate --lab`: only if it is named
-    Checkpoints,
 }
 
 impl Arguments {
@@ -109,13 +93,16 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         self.check()?;
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
-        let kept = self.out.join("samples.jsonl");
         if !self.again {
-            self.measure()?;
+            let experiment = Experiment {
+                name: "reproduce",
+                memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
+                disks: self.disks(),
+                fast: self.fast(),
+            };
+            experiment.run(&self.out, |service| self.order(service))?;
         }
-        let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;
-        let samples = text.lines().map(serde_json::from_str).collect::<Result<Vec<Sample>, _>>();
-        self.report(&samples.context("cannot read the samples")?)
+        self.report(&experiment::samples::<Sample>(&self.out)?)
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -144,25 +131,25 @@ impl Arguments {
         let named = |program| self.loads.contains(&program);
         let wanted = |program| self.loads.is_empty() || named(program);
         let mut loads = Vec::new();
-        if wanted(Program::Bonnie) {
+        if wanted(Workload::Bonnie) {
             let scale = self.scale();
             let memory_mib = whole(paper::MEMORY_MIB * scale);
             let bonnie = Bonnie { file_mib: 2 * memory_mib, memory_mib, chunk_kib: paper::BONNIE_CHUNK_KIB };
             let pause_s = paper::PAUSE_S * scale / self.rate;
             let load = Load::Bonnie { bonnie, runs: paper::RUNS, pause_s };
-            loads.push((load, self.setting(Disks::Bonnie, scale, paper::BONNIE_DISK_MIB)));
+            loads.push((load, self.setting(scale, paper::BONNIE_DISK_MIB)));
         }
-        if wanted(Program::Lammps) {
+        if wanted(Workload::Lammps) {
             let cells = self.cells.unwrap_or_else(|| cells_for(paper::CHECKPOINT_MIB * self.scale()).min(CELLS_MAX));
             let melt = Melt { cells, phases: paper::PHASES, steps: self.steps };
             // The setting is the papers' by what a checkpoint is against theirs.
             let scale = melt.checkpoint_bytes() as f64 / 1_048_576.0 / paper::CHECKPOINT_MIB;
-            loads.push((Load::Melt(melt), self.setting(Disks::Melt, scale, paper::MELT_DISK_MIB)));
+            loads.push((Load::Melt(melt), self.setting(scale, paper::MELT_DISK_MIB)));
         }
-        if named(Program::Checkpoints) {
+        if named(Workload::Checkpoints) {
             let scale = self.scale();
             let checkpoint_mib = whole(paper::CHECKPOINT_MIB * scale);
-            let setting = self.setting(Disks::Checkpoints, scale, paper::MELT_DISK_MIB);
+            let setting = self.setting(scale, paper::MELT_DISK_MIB);
             let checkpoints = Checkpoints {
                 dump_mib: whole(paper::DUMP_MIB * scale),
                 checkpoint_mib,
@@ -176,10 +163,9 @@ impl Arguments {
     }
 
     /// Sizes shrink with the scale, and so do times, which a slower disk stretches.
-    fn setting(&self, disks: Disks, scale: f64, disk_mib: f64) -> Setting {
+    fn setting(&self, scale: f64, disk_mib: f64) -> Setting {
         let time = scale / self.rate;
         Setting {
-            disks,
             backing_mib: whole(disk_mib * scale),
             initial_mib: whole(paper::INITIAL_MIB * scale),
             grain_mib: whole(paper::GRAIN_MIB * scale),
@@ -190,67 +176,28 @@ impl Arguments {
         }
     }
 
-    fn measure(&self) -> anyhow::Result<()> {
-        let interrupt = Interrupt::install()?;
-        let lab = Lab::open().context("no guest can be booted here")?;
-        let results = tempfile::tempdir().context("cannot make a directory for the results")?;
-        let qmp = results.path().join("qmp.socket");
-        let volumes = lab.directory().context("cannot make a directory for volumes")?;
-        let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"), self.fast())?;
-        let order = self.order(service.url.clone())?;
-        fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let words = [program.to_string_lossy().as_ref(), "inside-reproduce", ORDER, SAMPLES].map(str::to_owned);
-        let plan = Plan {
-            memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
-            results: Some(results.path().to_owned()),
-            qmp: Some(qmp),
-            echo: true,
-            timeout: Duration::from_secs(24 * 3600),
-            disks: self.disks(),
-            ..Plan::new("reproduce", quoted(&words))
-        };
-        let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt);
-        // What was measured before a failure or Ctrl-C is kept.
-        let samples = fs::read_to_string(results.path().join("samples.jsonl")).unwrap_or_default();
-        // Those of an earlier run stay if there are none; a line that is not whole is no sample.
-        if let Some((whole, _)) = samples.rsplit_once('\n') {
-            fs::write(self.out.join("samples.jsonl"), format!("{whole}\n"))?;
-        }
-        let outcome = outcome?;
-        if !outcome.passed() {
-            bail!("the guest failed: {}", outcome.describe());
-        }
-        Ok(())
-    }
-
     fn fast(&self) -> Bandwidth {
         Bandwidth::from_mib_s(self.rates_mib_s().1)
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let surgetank = match &self.surgetank {
-            Some(path) => fs::canonicalize(path).with_context(|| format!("there is no {}", path.display()))?,
-            None => beside("release/surgetank")?,
-        };
         let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
         let (slow_mib_s, fast_mib_s) = self.rates_mib_s();
+        let surgetank = self.daemon.binary()?;
         Ok(Order { surgetank, service, slow_mib_s, fast_mib_s, modes, loads: self.loads() })
     }
 
     fn disks(&self) -> Vec<Disk> {
         let slow = Bandwidth::from_mib_s(self.rates_mib_s().0);
-        let disk = |setting: &Setting, fast| {
+        let disk = |load: &Load, setting: &Setting, fast| {
             let rate = if fast { self.fast() } else { slow };
-            Disk::new(setting.disks.serial(fast), Bytes::from_mib(setting.backing_mib)).throttled(rate)
+            Disk::new(load.workload().serial(fast), Bytes::from_mib(setting.backing_mib)).throttled(rate)
         };
-        self.loads().iter().flat_map(|(_, setting)| [disk(setting, false), disk(setting, true)]).collect()
+        let loads = self.loads();
+        loads.iter().flat_map(|(load, setting)| [disk(load, setting, false), disk(load, setting, true)]).collect()
     }
 
     fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
-        let text = table::markdown(samples);
-        fs::write(self.out.join("reproduce.md"), &text)?;
-        fs::write(self.out.join("reproduce.json"), serde_json::to_vec_pretty(&table::modes(samples))?)?;
         for sample in samples {
             if let Some(scenario) = scenario::of(sample) {
                 fs::write(self.out.join(format!("checkpoints-{}.toml", scenario.policy)), scenario.text)?;
@@ -259,7 +206,7 @@ impl Arguments {
         for (name, picture) in picture::all(samples)? {
             fs::write(self.out.join(name), picture)?;
         }
-        say(&format!("{text}\nwritten to {}", self.out.display()));
+        report::write(&self.out, "reproduce", &table::markdown(samples), &table::modes(samples))?;
         Ok(!samples.is_empty() && samples.iter().all(|sample| sample.outcome.is_ok()))
     }
 }

@@ -1,26 +1,20 @@
 //! The pictures: I/O activity of each mode, what everything cost meanwhile, and LAMMPS's phases.
 
-use anyhow::anyhow;
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::table::{Row, rows};
-use crate::inside::reproduce::{Disks, Mode, Sample, Tick};
+use crate::inside::reproduce::{Mode, Sample, Tick, Workload};
+use crate::picture::{Area, BLUE, Drawn, GREY, ORANGE, SKY, VERMILION, svg};
 
-/// Colours that keep apart also for the colour-blind (after Okabe and Ito).
-const APPLICATION: RGBColor = RGBColor(0x56, 0xb4, 0xe9);
-const BACKING: RGBColor = RGBColor(0x00, 0x72, 0xb2);
-const CACHE: RGBColor = RGBColor(0xe6, 0x9f, 0x00);
-const RENTED: RGBColor = RGBColor(0x99, 0x99, 0x99);
-const SYNC: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
+const APPLICATION: RGBColor = SKY;
+const BACKING: RGBColor = BLUE;
+const CACHE: RGBColor = ORANGE;
+const RENTED: RGBColor = GREY;
+const SYNC: RGBColor = VERMILION;
 
-const WIDTH: u32 = 960;
 const LEGEND_HEIGHT: u32 = 28;
 const PANEL_HEIGHT: u32 = 150;
 const BAR_HEIGHT: u32 = 20;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// All pictures, with the names of their files.
 ///
@@ -29,35 +23,23 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 pub fn all(samples: &[Sample]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
     for (name, workload) in [
-        ("bonnie-activity.svg", Disks::Bonnie),
-        ("lammps-activity.svg", Disks::Melt),
-        ("checkpoints-activity.svg", Disks::Checkpoints),
+        ("bonnie-activity.svg", Workload::Bonnie),
+        ("lammps-activity.svg", Workload::Lammps),
+        ("checkpoints-activity.svg", Workload::Checkpoints),
     ] {
         let rows = rows(samples, workload);
         if !rows.is_empty() {
-            let drawn = svg(LEGEND_HEIGHT + PANEL_HEIGHT * rows.len() as u32, |area| activity(area, &rows));
-            pictures.push((name, drawn.map_err(|error| anyhow!("cannot draw {name}: {error}"))?));
+            let height = LEGEND_HEIGHT + PANEL_HEIGHT * rows.len() as u32;
+            pictures.push((name, svg(name, height, |area| activity(area, &rows))?));
         }
     }
-    let rows = rows(samples, Disks::Melt);
+    let rows = rows(samples, Workload::Lammps);
     let phases: usize = rows.iter().map(|row| row.found.phases.len() + 1).sum();
     if phases > 0 {
-        let drawn = svg(2 * LEGEND_HEIGHT + BAR_HEIGHT * phases as u32, |area| phase_bars(area, &rows));
-        pictures.push(("lammps-phases.svg", drawn.map_err(|error| anyhow!("cannot draw the phases: {error}"))?));
+        let (name, height) = ("lammps-phases.svg", 2 * LEGEND_HEIGHT + BAR_HEIGHT * phases as u32);
+        pictures.push((name, svg(name, height, |area| phase_bars(area, &rows))?));
     }
     Ok(pictures)
-}
-
-fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> Result<String, Box<dyn std::error::Error>> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE)?;
-        draw(&area)?;
-        area.present()?;
-    }
-    // What draws leaves blanks where a line ends.
-    Ok(text.lines().map(|line| line.trim_end().to_owned() + "\n").filter(|line| line != "\n").collect())
 }
 
 /// A row of coloured squares with what they mean.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use surgetank_model::cost::agbs;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::inside::reproduce::{Bonnie, Disks, Found, Load, Mode, Phase, Rates, Sample, cache_agbs, sizes_mib};
+use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, Workload, cache_agbs, sizes_mib};
 
 /// The papers' microbenchmark (000, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
 const PAPERS_SLOW: [&str; 3] = ["0.26", "well below 1", "not told"];
@@ -41,8 +41,8 @@ impl Row<'_> {
 }
 
 /// What came to its end of one kind of workload, in the order measured.
-pub fn rows(samples: &[Sample], workload: Disks) -> Vec<Row<'_>> {
-    let same = samples.iter().filter(|sample| sample.setting.disks == workload);
+pub fn rows(samples: &[Sample], workload: Workload) -> Vec<Row<'_>> {
+    let same = samples.iter().filter(|sample| sample.load.workload() == workload);
     same.filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? })).collect()
 }
 
@@ -59,7 +59,7 @@ pub struct Taken {
 pub fn modes(samples: &[Sample]) -> Vec<Taken> {
     let all = samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }));
     let taken = |row: Row<'_>| Taken {
-        workload: row.sample.load.name(),
+        workload: row.sample.load.workload().name(),
         mode: row.sample.mode,
         completion_s: row.found.completion_s - row.dump_s(),
         cost_agbs: row.agbs(),
@@ -70,9 +70,9 @@ pub fn modes(samples: &[Sample]) -> Vec<Taken> {
 /// All of it.
 pub fn markdown(samples: &[Sample]) -> String {
     let mut text = String::from("# The papers' experiments in one guest\n");
-    bonnie(&mut text, &rows(samples, Disks::Bonnie));
-    melt(&mut text, &rows(samples, Disks::Melt));
-    checkpoints(&mut text, &rows(samples, Disks::Checkpoints));
+    bonnie(&mut text, &rows(samples, Workload::Bonnie));
+    melt(&mut text, &rows(samples, Workload::Lammps));
+    checkpoints(&mut text, &rows(samples, Workload::Checkpoints));
     for sample in samples {
         if let Err(error) = &sample.outcome {
             let _ = writeln!(text, "\n{} did not come to its end: {error}", sample.mode.name());
@@ -253,7 +253,6 @@ pub mod tests {
 
     pub fn samples() -> Vec<Sample> {
         let setting = Setting {
-            disks: Disks::Melt,
             backing_mib: 2048,
             initial_mib: 640,
             grain_mib: 64,
@@ -283,8 +282,6 @@ pub mod tests {
                     next_mib: 384.0,
                     ticks: vec![tick(4.0, 0.0), tick(6.0, rented_mib), tick(12.0, 0.0)],
                 };
-                let disks = if load == bonnie { Disks::Bonnie } else { Disks::Melt };
-                let setting = Setting { disks, ..setting };
                 samples.push(Sample { mode, load, setting, rates_mib_s: (33, 128), outcome: Ok(found) });
             }
         }
@@ -294,7 +291,7 @@ pub mod tests {
     #[test]
     fn costs_are_of_both_volumes() {
         let samples = samples();
-        let rows = rows(&samples, Disks::Melt);
+        let rows = rows(&samples, Workload::Lammps);
         let agbs: Vec<f64> = rows.iter().map(Row::agbs).collect();
         // 2 GiB at 33 MiB/s for 10 s; at 128 for 11 s; at 33 for 12 s, and 640 MiB at 128 MiB/s for 2 s.
         for (found, expected) in agbs.iter().zip([660.0, 2816.0, 792.0 + 160.0]) {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{disk, forget, run, wait_for};
+use super::machine::{Mounted, disk, forget, run, wait_for};
 use super::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
 use prototype::Prototype;
 
@@ -88,13 +88,49 @@ pub enum Load {
 }
 
 impl Load {
+    /// Which kind it is.
+    #[must_use]
+    pub fn workload(&self) -> Workload {
+        match self {
+            Self::Bonnie { .. } => Workload::Bonnie,
+            Self::Melt(_) => Workload::Lammps,
+            Self::Checkpoints(_) => Workload::Checkpoints,
+        }
+    }
+}
+
+/// The kinds of loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Workload {
+    /// The microbenchmark
+    Bonnie,
+    /// The melt
+    Lammps,
+    /// Sleeping and writing, for `cargo xtask validate --lab`: only if it is named
+    Checkpoints,
+}
+
+impl Workload {
     /// As it stands in tables.
     #[must_use]
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Bonnie { .. } => "bonnie++",
-            Self::Melt(_) => "LAMMPS",
-            Self::Checkpoints(_) => "checkpoints",
+            Self::Bonnie => "bonnie++",
+            Self::Lammps => "LAMMPS",
+            Self::Checkpoints => "checkpoints",
+        }
+    }
+
+    /// The serial of its slow or its fast disk.
+    #[must_use]
+    pub fn serial(self, fast: bool) -> &'static str {
+        match (self, fast) {
+            (Self::Bonnie, false) => "bonnie-slow",
+            (Self::Bonnie, true) => "bonnie-fast",
+            (Self::Lammps, false) => "melt-slow",
+            (Self::Lammps, true) => "melt-fast",
+            (Self::Checkpoints, false) => "plain-slow",
+            (Self::Checkpoints, true) => "plain-fast",
         }
     }
 }
@@ -102,8 +138,6 @@ impl Load {
 /// The papers' setting, scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
-    /// Which disks.
-    pub disks: Disks,
     /// Size of the backing disk (N).
     pub backing_mib: u64,
     /// First caching volume.
@@ -116,33 +150,6 @@ pub struct Setting {
     pub sampling_s: f64,
     /// How long bcache's writer-back waits, in seconds.
     pub writeback_delay_s: f64,
-}
-
-/// Which disks of the guest a workload has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Disks {
-    /// Those of the microbenchmark.
-    Bonnie,
-    /// Those of LAMMPS.
-    Melt,
-    /// Those of [`Checkpoints`].
-    Checkpoints,
-}
-
-impl Disks {
-    /// The serial of the slow or the fast one.
-    #[must_use]
-    pub fn serial(self, fast: bool) -> &'static str {
-        match (self, fast) {
-            (Self::Bonnie, false) => "bonnie-slow",
-            (Self::Bonnie, true) => "bonnie-fast",
-            (Self::Melt, false) => "melt-slow",
-            (Self::Melt, true) => "melt-fast",
-            (Self::Checkpoints, false) => "plain-slow",
-            (Self::Checkpoints, true) => "plain-fast",
-        }
-    }
 }
 
 /// The utilization threshold (UT) of the papers.
@@ -232,20 +239,22 @@ pub fn reproduce(order: &Path, samples: &Path) -> anyhow::Result<()> {
 }
 
 fn measure(order: &Order, mode: Mode, load: &Load, setting: &Setting) -> anyhow::Result<Found> {
-    let (slow, fast) = (disk(setting.disks.serial(false))?, disk(setting.disks.serial(true))?);
+    let workload = load.workload();
+    let (slow, fast) = (disk(workload.serial(false))?, disk(workload.serial(true))?);
     let device = Device::open(order, mode, setting, &slow, &fast)?;
     let node = device.node()?;
-    let mounted = Mounted::new(&node)?;
+    let mounted = Mounted::at(&node, MOUNT, &["-o", "noatime"])?;
     let backing = if mode == Mode::StaticFast { fast } else { slow };
-    let rented = || device.rented();
+    let rented = || device.rented().unwrap_or_default();
     let watched = watch::Watched { device: node, backing: backing.clone(), rented: &rented };
     let (found, began_unix_s, ticks) = watch::watching(&watched, || {
-        let mut found = work(load, &device)?;
-        found.completion_s = found.settled_s;
+        let found = work(load, &device)?;
+        let ended_unix_s = unix_s();
         device.settle()?;
-        Ok::<Found, anyhow::Error>(found)
+        Ok::<_, anyhow::Error>((found, ended_unix_s))
     })?;
-    let (mut found, last) = (found.map_err(|error| device.explain(error))?, device.rented());
+    let (mut found, ended_unix_s) = found.map_err(|error| device.explain(error))?;
+    let last = device.rented()?;
     // What was seen of the clock of the wall becomes what was seen since the start.
     for run in &mut found.runs {
         run.began_s -= began_unix_s;
@@ -254,7 +263,7 @@ fn measure(order: &Order, mode: Mode, load: &Load, setting: &Setting) -> anyhow:
     for phase in &mut found.phases {
         phase.began_s -= began_unix_s;
     }
-    found.completion_s -= began_unix_s;
+    found.completion_s = ended_unix_s - began_unix_s;
     found.settled_s = ticks.last().map_or(found.completion_s, |tick| tick.at_s);
     (found.boosts, found.next_mib, found.ticks) = (last.boosts, last.next_mib, ticks);
     drop(mounted);
@@ -263,7 +272,7 @@ fn measure(order: &Order, mode: Mode, load: &Load, setting: &Setting) -> anyhow:
     Ok(found)
 }
 
-/// Runs the workload; `settled_s` says when it had ended, by the clock of the wall.
+/// Runs the workload.
 fn work(load: &Load, device: &Device) -> anyhow::Result<Found> {
     let mut found = Found::default();
     match load {
@@ -285,7 +294,6 @@ fn work(load: &Load, device: &Device) -> anyhow::Result<Found> {
         }
         Load::Checkpoints(checkpoints) => found.phases = checkpoints.run(Path::new(MOUNT))?,
     }
-    found.settled_s = unix_s();
     Ok(found)
 }
 
@@ -354,22 +362,19 @@ impl Device {
         }
     }
 
-    fn rented(&self) -> Rented {
+    fn rented(&self) -> anyhow::Result<Rented> {
         match self {
-            Self::Static(_) => Rented { idle: true, ..Rented::default() },
-            Self::Prototype(prototype) => prototype.rented(),
-            Self::Surgetank(daemon) => daemon.rented().unwrap_or_default(),
+            Self::Static(_) => Ok(Rented { idle: true, ..Rented::default() }),
+            Self::Prototype(prototype) => Ok(prototype.rented()),
+            Self::Surgetank(daemon) => daemon.rented(),
         }
     }
 
     /// Waits until nothing is rented.
     fn settle(&self) -> anyhow::Result<()> {
         let idle = || {
-            if let Self::Surgetank(daemon) = self {
-                // One that has ended does not come to rest.
-                daemon.rented()?;
-            }
-            let rented = self.rented();
+            // A daemon that has ended does not come to rest.
+            let rented = self.rented()?;
             Ok((rented.idle && rented.cache_mib == 0.0).then_some(()))
         };
         wait_for("the end of the boost", PATIENCE, idle).map_err(|error| self.explain(error))
@@ -385,27 +390,10 @@ impl Device {
     }
 }
 
-/// A mounted file system; dropping it unmounts it.
-struct Mounted;
-
-impl Mounted {
-    fn new(node: &Path) -> anyhow::Result<Self> {
-        fs::create_dir_all(MOUNT)?;
-        run("mount", &["-o", "noatime", &node.display().to_string(), MOUNT])?;
-        Ok(Self)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = run("umount", &[MOUNT]);
-    }
-}
-
 /// Progress, for whoever watches.
 #[allow(clippy::print_stdout)] // this program's output in the guest
 fn say(sample: &Sample) {
-    let what = sample.load.name();
+    let what = sample.load.workload().name();
     let name = sample.mode.name();
     match &sample.outcome {
         Err(error) => println!("{what}, {name}: FAILED: {error}"),

@@ -16,7 +16,7 @@ use surgetank_provider::{
     CreateVolume, Provider, ProviderError, RemoteConfig, RemoteProvider, VolumeDescription, VolumeId, VolumeState,
 };
 
-use super::super::bcache::Elastic;
+use super::super::bcache;
 use super::super::machine::{ask, sectors, wait_for};
 use super::super::surgetank::{self, Rented, TOKEN, VOLUME_TYPE};
 use super::make_files;
@@ -48,7 +48,7 @@ impl Prototype {
     pub fn start(settings: &surgetank::Elastic, service: &str, writeback_delay: Duration) -> anyhow::Result<Self> {
         let config = RemoteConfig { url: service.to_owned(), token_file: TOKEN.into(), timeout: Span(ANSWER) };
         let provider = RemoteProvider::open(config).context("cannot use the provisioning service")?;
-        let cache = Elastic::format(settings.slow.clone(), writeback_delay)?;
+        let cache = bcache::Device::format(settings.slow.clone(), writeback_delay)?;
         let device = cache.device();
         make_files(&device)?;
         let config = controller(settings, Bytes::new(sectors(&settings.slow)? * 512));
@@ -168,7 +168,7 @@ struct Use {
 
 /// What carries steps out.
 struct Engine {
-    cache: Elastic,
+    cache: bcache::Device,
     provider: RemoteProvider,
     slow: PathBuf,
     volume: Option<VolumeDescription>,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::super::machine::ask;
 use super::super::surgetank::Rented;
+use super::unix_s;
 
 /// How often it looks. What is rented is known to as much.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -49,7 +50,7 @@ pub struct Watched<'a> {
 /// If the kernel does not say what moves.
 pub fn watching<T>(watched: &Watched<'_>, work: impl FnOnce() -> T) -> anyhow::Result<(T, f64, Vec<Tick>)> {
     let began = Instant::now();
-    let began_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let began_unix_s = unix_s();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| -> anyhow::Result<Vec<Tick>> {
