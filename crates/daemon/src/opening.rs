@@ -29,8 +29,10 @@ pub enum Purpose {
     Caching,
 }
 
-/// How long the lock of a volume may outlive the process that held it: until its I/O in flight has ended.
+/// How long a process that is being killed may still be seen to hold its volumes.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// How long volumes may be held after the process that held them was last seen: until its I/O in flight has ended.
+const LINGER_PATIENCE: Duration = Duration::from_secs(30);
 /// How long reading two blocks may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -45,7 +47,7 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
             Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
         }
         Backing::Path(path) => {
-            let volume = open_patiently(path)?;
+            let volume = open_patiently(path, Options::default())?;
             for note in volume.notes() {
                 tracing::info!("{note}");
             }
@@ -56,13 +58,14 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
 }
 
 /// Opens a volume that a killed process may still hold for a moment.
-fn open_patiently(path: &Path) -> Result<FileVolume, String> {
-    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+fn open_patiently(path: &Path, options: Options) -> Result<FileVolume, String> {
+    let begun = std::time::Instant::now();
     loop {
-        match FileVolume::open(path, Options::default()) {
+        let patience = |lingers| if lingers { LINGER_PATIENCE } else { LOCK_PATIENCE };
+        match FileVolume::open(path, options) {
             Ok(volume) => return Ok(volume),
             // A dying holder lets go by itself; a living one is named in the end.
-            Err(OpenError::InUse { .. }) if std::time::Instant::now() < give_up => {
+            Err(OpenError::InUse { lingers, .. }) if begun.elapsed() < patience(lingers) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(error) => return Err(error.to_string()),
@@ -100,7 +103,7 @@ fn open_attached(
     let Some(path) = place_of(description, disks)? else { return Ok(None) };
     // Files have a place of our own, where a link was planted.
     let options = Options { no_links: description.serial.is_none() && !path.starts_with("/dev/disk"), ..options };
-    let volume = FileVolume::open(&path, options).map_err(|error| error.to_string())?;
+    let volume = open_patiently(&path, options)?;
     if let Some(serial) = &description.serial {
         disks.verify(volume.as_fd(), serial, description.size.get()).map_err(|error| error.to_string())?;
     }

@@ -170,13 +170,18 @@ fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> boo
     running.dead()
 }
 
-/// Starts the daemon again: everything is there, the volume is given back, the backing volume alone holds it all.
-fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &str) {
+fn start_again(machine: &Machine, context: &str) -> (Running, Nbd) {
     let mut running = Running::start(machine, None);
-    let mut nbd = running.nbd().unwrap_or_else(|| {
+    let nbd = running.nbd().unwrap_or_else(|| {
         let log = std::fs::read_to_string(machine.path("log")).unwrap();
         panic!("{context}: the daemon does not start again: {log}")
     });
+    (running, nbd)
+}
+
+/// Starts the daemon again: everything is there, the volume is given back, the backing volume alone holds it all.
+fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &str) {
+    let (mut running, mut nbd) = start_again(machine, context);
     oracle.check(&mut nbd, context);
     eventually(&format!("{context}: idle"), || {
         // Refused while the volume is being read back.
@@ -225,8 +230,7 @@ fn kill_at_random(policy: &str, seed: u64) {
     let mut oracle = Oracle::default();
     for round in 0..kills {
         let context = format!("{policy} {seed}, round {round}");
-        let mut running = Running::start(&machine, None);
-        let mut nbd = running.nbd().unwrap();
+        let (mut running, mut nbd) = start_again(&machine, &context);
         oracle.check(&mut nbd, &context);
         let killer = {
             let (pid, delay) = (running.child.id(), Duration::from_millis(random.below(900)));
@@ -238,7 +242,8 @@ fn kill_at_random(policy: &str, seed: u64) {
         };
         while !boost(&mut running, &mut oracle, &mut random) {}
         killer.join().unwrap();
-        assert!(running.was_killed());
+        let log = || std::fs::read_to_string(machine.path("log")).unwrap();
+        assert!(running.was_killed(), "{context}: the daemon ended otherwise: {}", log());
     }
     recovers(&machine, &backing, &mut oracle, &format!("{policy} {seed}, at the end"));
 }

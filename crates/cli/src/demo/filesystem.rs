@@ -32,7 +32,7 @@ fn search_path() -> String {
 }
 
 /// A command that does not hear the terminal's Ctrl-C: the demo decides what is ended when.
-fn command(name: &str) -> Command {
+pub fn command(name: &str) -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(name);
     command.env("PATH", search_path()).env("LC_ALL", "C").stdin(Stdio::null()).process_group(0);

@@ -73,21 +73,23 @@ fn write_owner(directory: &Path) -> io::Result<File> {
     Ok(owner)
 }
 
-/// Unmounts what is mounted below `directory` and releases loop devices over files in it.
+/// Unmounts what is mounted below `directory` and releases loop devices over files in it: those of a mount before it,
+/// because they hold it busy, and nothing tells where a loop device's file was once its mount is gone.
 fn release(directory: &Path) {
     for point in filesystem::mounts_below(directory).unwrap_or_default() {
+        release_loops(&point);
         if let Err(failure) = filesystem::unmount(&point) {
             note(&format!("surgetank: cannot unmount {}: {failure}", point.display()));
         }
     }
+    release_loops(directory);
+}
+
+fn release_loops(directory: &Path) {
     for device in filesystem::loops_below(directory).unwrap_or_default() {
         if let Err(failure) = filesystem::release_loop(&device) {
             note(&format!("surgetank: cannot release {}: {failure}", device.display()));
         }
-    }
-    // A loop device can itself hold a FUSE mount busy, and the other way round: look once more.
-    for point in filesystem::mounts_below(directory).unwrap_or_default() {
-        let _ = filesystem::unmount(&point);
     }
 }
 
@@ -185,12 +187,46 @@ mod tests {
         let foreign = root.path().join(format!("{PREFIX}notes"));
         fs::create_dir(&foreign).unwrap();
         fs::write(foreign.join(OWNER), "").unwrap();
-        assert_eq!(sweep(&roots), [dead.canonicalize().unwrap_or(dead.clone())]);
+        // What other killed runs left mounted on this machine is put away as well.
+        let dead_path = dead.canonicalize().unwrap();
+        assert!(sweep(&roots).contains(&dead_path));
         assert!(!dead.exists() && running.path().exists() && foreign.exists());
         let path = running.path().to_owned();
         drop(running);
         assert!(!path.exists());
-        assert!(sweep(&roots).is_empty());
+        assert!(foreign.exists());
+    }
+
+    #[test]
+    fn a_loop_device_in_a_mount_is_released_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let dead = root.path().canonicalize().unwrap().join(format!("{PREFIX}2"));
+        fs::create_dir(&dead).unwrap();
+        fs::write(dead.join(OWNER), "").unwrap();
+        let mount = |name: &str, inside: &Path, size: u64| {
+            let (image, point) = (inside.join(format!("{name}.image")), dead.join(name));
+            File::create(&image)?.set_len(size)?;
+            fs::create_dir(&point)?;
+            filesystem::make_ext4(&image).map_err(|failure| io::Error::other(failure.to_string()))?;
+            // Not by "mount -o loop": such a device goes away by itself.
+            let attached = filesystem::command("losetup").args(["--find", "--show"]).arg(&image).output()?;
+            let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();
+            let mount = filesystem::command("mount").arg(device).arg(&point).output()?;
+            if mount.status.success() { Ok(point) } else { Err(io::Error::other("mount refuses")) }
+        };
+        let mounted = mount("outer", &dead, 256 << 20).and_then(|outer| mount("inner", &outer, 64 << 20));
+        let loops = filesystem::loops_below(&dead).unwrap_or_default();
+        assert!(sweep(&[root.path().to_owned()]).contains(&dead));
+        let Ok(inner) = mounted else {
+            note(&format!("skipped: no loop devices here: {}", mounted.unwrap_err()));
+            return;
+        };
+        assert!(loops.len() == 2 && !inner.exists());
+        for device in loops {
+            let still =
+                fs::read_to_string(Path::new("/sys/block").join(device.file_name().unwrap()).join("loop/backing_file"));
+            assert!(!still.is_ok_and(|file| file.contains(".image")), "{} is still attached", device.display());
+        }
     }
 
     #[test]

@@ -70,6 +70,8 @@ pub enum OpenError {
         path: PathBuf,
         /// Who uses it, and the mend.
         use_: String,
+        /// Nothing was found that holds it. A killed process holds its volumes until their I/O in flight has ended.
+        lingers: bool,
     },
     /// The kernel does not offer io_uring to this process.
     #[error(
@@ -91,7 +93,7 @@ pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let identity = Identity::of(metadata);
     let use_ = if metadata.file_type().is_block_device() { device_use(&identity) } else { None };
     match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(path, &identity)) {
-        Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_ }),
+        Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_, lingers: false }),
         None => Ok(()),
     }
 }
@@ -99,11 +101,13 @@ pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
 /// The sentence for a device or file that the kernel says is busy.
 pub(super) fn busy(path: &Path, metadata: &Metadata) -> OpenError {
     let identity = Identity::of(metadata);
-    let use_ = match process_using(path, &identity) {
+    let holder = process_using(path, &identity);
+    let lingers = holder.is_none();
+    let use_ = match holder {
         Some(process) => format!("is in use by {process}; stop that first"),
         None => "is in use by another program; stop that first (lsof shows who it is)".to_owned(),
     };
-    OpenError::InUse { path: path.to_owned(), use_ }
+    OpenError::InUse { path: path.to_owned(), use_, lingers }
 }
 
 /// Takes the lock on a file.
