@@ -175,6 +175,12 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 /// Bytes of the area that holds both superblocks.
 pub const SUPERBLOCKS_LENGTH: u32 = 2 * BLOCK;
 
+/// Data blocks of one record, at most: 1 MiB.
+pub const RECORD_BLOCKS: u32 = 256;
+
+/// Segments kept for overwrites and tombstones when the cache is full.
+pub const RESERVE_SEGMENTS: u64 = 2;
+
 /// Segments whose generations one page of the segment table holds.
 pub const SEGMENTS_PER_PAGE: u32 = 1008;
 
@@ -477,17 +483,21 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of the smallest and largest segment. About 128 segments make a log, so that the reserve costs under 2 %.
+    /// Bytes of the smallest and largest segment.
     const SEGMENT_SIZES: (u64, u64) = (64 * KIB, 16 * MIB);
     /// A log of fewer segments cannot keep its reserve and still be of use.
     const SEGMENTS_MIN: u64 = 8;
 
     /// The division of a volume of `size` bytes; `None` if it is too small.
+    ///
+    /// Of `n` blocks in segments of `s`, summaries take `n ÷ s` (as long as a segment is no longer than a record), and
+    /// three segments are lost: the reserve, and the one that the header displaces. The least of both together is at
+    /// `s = √(n ÷ 3)`, here with half a power of two for rounding: 1 % of 512 MiB.
     #[must_use]
     pub fn of_volume(size: u64) -> Option<Self> {
         let (smallest, largest) = Self::SEGMENT_SIZES;
-        let wanted = (size / 128).clamp(smallest, largest);
-        let segment_size = 1 << wanted.ilog2();
+        let blocks = (size / u64::from(BLOCK) * 2 / 3).isqrt();
+        let segment_size = 1 << (blocks * u64::from(BLOCK)).clamp(smallest, largest).ilog2();
         let mut segments = size / segment_size;
         while segments >= Self::SEGMENTS_MIN {
             let geometry = Self { segment_size: segment_size as u32, segments: u32::try_from(segments).ok()? };
@@ -506,6 +516,20 @@ impl Geometry {
             && (smallest..=largest).contains(&u64::from(self.segment_size))
             && u64::from(self.segments) >= Self::SEGMENTS_MIN
             && u64::from(self.segments) * u64::from(self.segment_blocks()) < u64::from(u32::MAX)
+    }
+
+    /// Data blocks of one record, at most.
+    #[must_use]
+    pub const fn record_blocks(self) -> u32 {
+        let longest = self.segment_blocks() - 1;
+        if longest < RECORD_BLOCKS { longest } else { RECORD_BLOCKS }
+    }
+
+    /// Bytes of long writes that the log takes, but for its reserve.
+    #[must_use]
+    pub fn capacity(self) -> u64 {
+        let blocks = u64::from(self.segments).saturating_sub(RESERVE_SEGMENTS) * u64::from(self.segment_blocks());
+        (blocks - blocks.div_ceil(u64::from(self.record_blocks()) + 1)) * u64::from(BLOCK)
     }
 
     /// 4 KiB blocks in a segment.

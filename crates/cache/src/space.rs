@@ -96,9 +96,6 @@ pub struct Space {
     clock: u64,
 }
 
-/// Segments kept for overwrites and tombstones when the cache is full.
-pub const RESERVE_SEGMENTS: u64 = 2;
-
 impl Space {
     /// All segments free, with these generations.
     #[must_use]
@@ -226,25 +223,27 @@ impl Space {
         self.in_use == 0
     }
 
-    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`] only take changes of what is dirty.
+    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`](crate::format::RESERVE_SEGMENTS) only take changes of what is dirty.
     #[must_use]
     pub const fn usable_bytes(&self) -> u64 {
         self.geometry.segments as u64 * self.geometry.segment_size as u64
     }
 
-    /// Blocks that one queued part of `blocks` may need in the log, summaries and segment ends included.
+    /// Blocks that one queued part of `blocks` may need in the log, summaries included: it may begin in one record and
+    /// end in another.
     #[must_use]
-    pub const fn need(blocks: u32) -> u64 {
-        blocks as u64 + 2 + blocks as u64 / 128
+    pub const fn need(&self, blocks: u32) -> u64 {
+        blocks as u64 + 1 + blocks.div_ceil(self.geometry.record_blocks()) as u64
     }
 
     /// Whether `need` blocks can be promised, leaving `keep` segments free.
     #[must_use]
     pub fn has_room(&self, need: u64, keep: u64) -> bool {
-        let per_segment = u64::from(self.geometry.segment_blocks()) - 2;
+        // The last block of a segment holds no record.
+        let per_segment = u64::from(self.geometry.segment_blocks()) - 1;
         let reusable = u64::from(self.geometry.segments - self.in_use) - u64::from(self.open_copies.is_some());
         let open = self.open.map_or(0, |open| {
-            u64::from(self.geometry.segment_blocks() - self.segments[open as usize].position).saturating_sub(2)
+            u64::from(self.geometry.segment_blocks() - self.segments[open as usize].position).saturating_sub(1)
         });
         reusable.saturating_sub(keep) * per_segment + open >= self.reserved + need
     }

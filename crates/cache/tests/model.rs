@@ -190,6 +190,26 @@ proptest! {
 }
 
 /// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.
+/// What summaries, the reserve and the segment table leave of a cache for a burst.
+#[test]
+fn a_burst_finds_nearly_the_whole_cache() {
+    for (mib, percent) in [(16, 93), (64, 96), (192, 97)] {
+        let cache = mib << 20;
+        let mut machine = Machine::new(cache + (8 << 20), 4096, 5);
+        machine.adopt(cache, false, ReadFill::Never);
+        assert!(machine.wait_for(&Event::Adopted, 100));
+        for offset in (0..cache + (4 << 20)).step_by(1 << 20) {
+            machine.submit(Operation::Write { fua: false }, offset, 1 << 20);
+            while machine.advance_without_backing() {}
+        }
+        let status = machine.engine.status();
+        assert!(
+            status.evicted_bytes > 0 && status.dirty_bytes >= cache as u64 / 100 * percent,
+            "{mib} MiB: {status:?}"
+        );
+    }
+}
+
 #[test]
 fn a_full_cache_spills_and_never_stalls() {
     let mut machine = Machine::new(8 << 20, 4096, 7);

@@ -181,7 +181,7 @@ fn start_again(machine: &Machine, context: &str) -> (Running, Nbd) {
 
 /// Starts the daemon again: everything is there, the volume is given back, the backing volume alone holds it all.
 fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &str) {
-    let (mut running, mut nbd) = start_again(machine, context);
+    let (running, mut nbd) = start_again(machine, context);
     oracle.check(&mut nbd, context);
     eventually(&format!("{context}: idle"), || {
         // Refused while the volume is being read back.

@@ -5,13 +5,11 @@ use surgetank_model::RequestId;
 
 use super::{Engine, Pending, Stage};
 use crate::effect::{Effect, Outcome, ScratchId, Slice};
-use crate::format::{BLOCK, Content, Entry, Summary};
+use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
 
-/// Data blocks of one record, at most: 1 MiB.
-const RECORD_BLOCKS: u32 = 256;
 /// Records in flight. Full ones keep the volume busy whatever its latency.
 const RECORDS_MAX: u32 = 8;
 /// Records in flight that are not full: a new one waits for the rest of its company until one of these has ended. Two
@@ -80,7 +78,7 @@ impl Engine {
                 self.strand_queue();
                 return;
             }
-            let full = boost.queued_blocks >= u64::from(RECORD_BLOCKS);
+            let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
             if boost.batches_in_flight >= if full { RECORDS_MAX } else { SMALL_RECORDS_MAX } || !self.open_segment() {
                 return;
             }

@@ -13,10 +13,10 @@ use super::append::Part;
 use super::requests::covered;
 use super::{Engine, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Content};
+use crate::format::{BLOCK, Content, RESERVE_SEGMENTS};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
-use crate::space::{RESERVE_SEGMENTS, Space};
+use crate::space::Space;
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -187,7 +187,7 @@ impl Engine {
                 return Way::Direct;
             }
         }
-        let need = Space::need((length / BLOCK64) as u32);
+        let need = boost.space.need((length / BLOCK64) as u32);
         if boost.space.has_room(need, RESERVE_SEGMENTS) {
             boost.space.reserved += need;
             return Way::Log;
@@ -205,7 +205,7 @@ impl Engine {
     /// Promises the log's blocks that a plan needs, leaving `keep` segments; or nothing.
     fn reserve(&mut self, plan: &Plan, is_write: bool, keep: u64) -> bool {
         let Some(boost) = self.boost.as_mut() else { return false };
-        let need = plan.iter().map(|(run, way)| part_need(run, *way, is_write)).sum();
+        let need = plan.iter().map(|(run, way)| part_need(&boost.space, run, *way, is_write)).sum();
         let room = need == 0 || boost.space.has_room(need, keep);
         if room {
             boost.space.reserved += need;
@@ -286,7 +286,8 @@ impl Engine {
             Operation::WriteZeroes { fua } => (Content::Zeroes, None, fua),
             Operation::Discard | Operation::Read | Operation::Flush => (Content::Discarded, None, false),
         };
-        let reserved = Space::need(if content.has_data() { blocks } else { 0 });
+        let Some(boost) = self.boost.as_ref() else { return };
+        let reserved = boost.space.need(if content.has_data() { blocks } else { 0 });
         self.add_part(request.id);
         self.enqueue(Part { request: request.id, block, blocks, content, source, scratch: None, fua, reserved });
     }
@@ -298,10 +299,10 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let old: Option<Extent> = boost.index.overlapping(block..block + 1).next();
         boost.merges_in_flight += 1;
+        let reserved = boost.space.need(1);
         self.add_part(request.id);
         let location = old.map_or(0, |extent| extent.location);
         let clean = old.is_some_and(|extent| !extent.state.dirty());
-        let reserved = Space::need(1);
         let merge = Merge { request: request.id, block, location, scratch, bytes, reserved, clean, second_try: false };
         match old.map(|extent| extent.kind) {
             Some(Kind::Data) => self.read_log_block(Pending::Merge(merge), location, scratch),
@@ -377,12 +378,12 @@ fn whole_block(scratch: ScratchId) -> Slice {
 }
 
 /// Blocks of the log that a run may need.
-fn part_need(run: &Range<u64>, way: Way, is_write: bool) -> u64 {
+fn part_need(space: &Space, run: &Range<u64>, way: Way, is_write: bool) -> u64 {
     match way {
         Way::Direct => 0,
-        Way::Merge => Space::need(1),
-        Way::Log if is_write => Space::need(((run.end - run.start) / BLOCK64) as u32),
-        Way::Log => Space::need(0),
+        Way::Merge => space.need(1),
+        Way::Log if is_write => space.need(((run.end - run.start) / BLOCK64) as u32),
+        Way::Log => space.need(0),
     }
 }
 

@@ -316,7 +316,8 @@ impl Engine {
             }
             boost.space.open_copies = None;
         }
-        if blocks > segment_blocks || !boost.space.has_room(u64::from(segment_blocks), crate::space::RESERVE_SEGMENTS) {
+        if blocks > segment_blocks || !boost.space.has_room(u64::from(segment_blocks), crate::format::RESERVE_SEGMENTS)
+        {
             return None;
         }
         let segment = boost.space.reusable()?;

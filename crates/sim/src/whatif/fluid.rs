@@ -25,10 +25,6 @@ use super::{Machine, Share};
 const DRAIN_DEPTH: f64 = 4.0;
 /// Less is nothing: what rounding leaves.
 const NOTHING: f64 = 1.0;
-/// Share of a log that records take for themselves: a summary of a block before at most 256 blocks.
-const LOG_OVERHEAD: f64 = 1.0 / 257.0;
-/// Segments that a full cache keeps for changes of what is dirty.
-const RESERVE_SEGMENTS: u64 = 2;
 /// Steps at one moment after which time does not pass any more.
 const STALLED: u32 = 100_000;
 
@@ -460,10 +456,7 @@ fn settle(level: f64) -> f64 {
 
 /// Bytes of long writes that a caching volume of this size takes.
 fn capacity(size: Bytes) -> f64 {
-    Geometry::of_volume(size.get()).map_or(0.0, |geometry| {
-        let segments = u64::from(geometry.segments).saturating_sub(RESERVE_SEGMENTS);
-        (segments * u64::from(geometry.segment_size)) as f64 * (1.0 - LOG_OVERHEAD)
-    })
+    Geometry::of_volume(size.get()).map_or(0.0, |geometry| geometry.capacity() as f64)
 }
 
 impl Machine for Fluid<'_> {
