@@ -239,13 +239,29 @@ impl Space {
     /// Whether `need` blocks can be promised, leaving `keep` segments free.
     #[must_use]
     pub fn has_room(&self, need: u64, keep: u64) -> bool {
+        self.room(keep) >= need
+    }
+
+    /// Blocks of a part of `blocks` that can be promised room, leaving `keep` segments free.
+    #[must_use]
+    pub fn fitting(&self, blocks: u32, keep: u64) -> u32 {
+        let room = self.room(keep);
+        if room >= self.need(blocks) {
+            return blocks;
+        }
+        let most = room.saturating_sub(1 + room.div_ceil(u64::from(self.geometry.record_blocks())));
+        most.min(u64::from(blocks)) as u32
+    }
+
+    /// Blocks that can be promised, leaving `keep` segments free.
+    fn room(&self, keep: u64) -> u64 {
         // The last block of a segment holds no record.
         let per_segment = u64::from(self.geometry.segment_blocks()) - 1;
         let reusable = u64::from(self.geometry.segments - self.in_use) - u64::from(self.open_copies.is_some());
         let open = self.open.map_or(0, |open| {
             u64::from(self.geometry.segment_blocks() - self.segments[open as usize].position).saturating_sub(1)
         });
-        reusable.saturating_sub(keep) * per_segment + open >= self.reserved + need
+        (reusable.saturating_sub(keep) * per_segment + open).saturating_sub(self.reserved)
     }
 
     /// A segment that can be overwritten: free, else the copies that were read least lately.

@@ -58,6 +58,17 @@ pub struct Measured {
     pub busy_s: f64,
 }
 
+/// Reads a little through a device, with as much in flight as a burst has; not so much that it would be taken for one.
+///
+/// # Errors
+/// If fio fails.
+pub fn warm(device: &Path) -> anyhow::Result<()> {
+    let filename = format!("--filename={}", device.display());
+    let words =
+        ["--name=warm", "--direct=1", "--ioengine=libaio", "--rw=read", "--bs=1m", "--iodepth=16", "--size=20m"];
+    run("fio", &[&words[..], &[&filename]].concat()).map(drop)
+}
+
 impl Load {
     /// Runs it.
     ///

@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::load::{Load, Measured, Shape};
+use super::load::{self, Load, Measured, Shape};
 use super::machine::{self, busy_s};
 use super::peer::{Kind, Peer};
 
@@ -112,6 +112,11 @@ fn measure(order: &Order, kind: Kind, load: &Load) -> anyhow::Result<Found> {
 
 /// Attach, load, drain, detach.
 fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
+    // A device whose server has never served would pay in the first burst for memory and code that it has at hand from
+    // its first day on; the kernel's have.
+    if let Some(device) = peer.at_rest()?.filter(|_| load.shape != Shape::Idle) {
+        load::warm(&device)?;
+    }
     let (device, attach_s) = timed(|| peer.attach())?;
     let (busy, daemon) = (busy_s()?, daemon_s(peer));
     let measured = load.run(&device)?;

@@ -88,6 +88,14 @@ pub fn cache_disk(cache_mib: u64) -> String {
 
 /// A contender. What it has made goes when it is dropped, as far as that is possible after a failure.
 pub trait Peer {
+    /// The device before a cache stands before it, if it is one that is in use all the time.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    fn at_rest(&self) -> anyhow::Result<Option<PathBuf>> {
+        Ok(None)
+    }
+
     /// Puts the cache before the slow disk; what the load then writes to.
     ///
     /// # Errors

@@ -251,6 +251,10 @@ impl Drop for Surgetank {
 }
 
 impl Peer for Surgetank {
+    fn at_rest(&self) -> anyhow::Result<Option<PathBuf>> {
+        self.device().map(Some)
+    }
+
     fn attach(&mut self) -> anyhow::Result<PathBuf> {
         self.ask(&json!({"command": "boost", "device": DEVICE}))?;
         wait_for("the boost", PATIENCE, || {

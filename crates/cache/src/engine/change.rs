@@ -163,9 +163,8 @@ impl Engine {
         // Pieces of this request that are routed but not in flight yet.
         let (mut to_backing, mut to_cache) = (0, 0);
         while at < last {
-            let end = last.min(at + PIECE_BYTES);
-            let length = end - at;
-            let way = self.route_piece(length, to_backing, to_cache);
+            let (way, length) = self.route_piece(PIECE_BYTES.min(last - at), to_backing, to_cache);
+            let end = at + length;
             match way {
                 Way::Direct => to_backing += length,
                 Way::Log | Way::Merge => to_cache += length,
@@ -177,23 +176,25 @@ impl Engine {
         plan
     }
 
-    fn route_piece(&mut self, length: u64, to_backing: u64, to_cache: u64) -> Way {
+    /// Where a piece of at most `length` bytes goes, and how much of it.
+    fn route_piece(&mut self, length: u64, to_backing: u64, to_cache: u64) -> (Way, u64) {
         let (backing, cache) = (&self.backing, &self.cache);
-        let Some(boost) = self.boost.as_mut() else { return Way::Direct };
+        let Some(boost) = self.boost.as_mut() else { return (Way::Direct, length) };
         if boost.attach.split && length >= SPLIT_BYTES_MIN {
             let queued = boost.queued_blocks * BLOCK64;
             if backing.estimate(to_backing, length) < cache.estimate(queued + to_cache, length) {
                 boost.split_bytes += length;
-                return Way::Direct;
+                return (Way::Direct, length);
             }
         }
-        let need = boost.space.need((length / BLOCK64) as u32);
-        if boost.space.has_room(need, RESERVE_SEGMENTS) {
-            boost.space.reserved += need;
-            return Way::Log;
+        let blocks = boost.space.fitting((length / BLOCK64) as u32, RESERVE_SEGMENTS);
+        let fitting = u64::from(blocks) * BLOCK64;
+        if fitting == length || fitting >= SPLIT_BYTES_MIN {
+            boost.space.reserved += boost.space.need(blocks);
+            return (Way::Log, fitting);
         }
         boost.evicted_bytes += length;
-        Way::Direct
+        (Way::Direct, length)
     }
 
     fn count_spilled(&mut self, runs: &Plan) {
