@@ -18,7 +18,6 @@ pub mod modules;
 pub mod peers;
 mod picture;
 pub mod plan;
-pub mod qmp;
 pub mod replay;
 mod report;
 pub mod reproduce;

@@ -115,7 +115,7 @@ impl Disk {
                 });
             }
         };
-        let is_device = file.starts_with("/dev");
+        let is_device = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
         json!({
             "driver": if is_device { "host_device" } else { "file" }, "node-name": format!("bytes-{}", self.name),
             "filename": file, "cache": {"direct": true}, "aio": "native", "discard": "unmap",
