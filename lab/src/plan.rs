@@ -1,5 +1,6 @@
 //! What a guest is made of: cores, memory, disks with their limits, a script.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
