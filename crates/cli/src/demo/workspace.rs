@@ -173,10 +173,16 @@ pub fn free_space(directory: &Path) -> io::Result<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// A sweep finds what is mounted on the whole machine: one test at a time makes something for it.
+    static SWEEPING: Mutex<()> = Mutex::new(());
 
     #[test]
     fn a_running_demo_is_left_alone_and_a_dead_one_put_away() {
+        let _alone = SWEEPING.lock().unwrap_or_else(PoisonError::into_inner);
         let root = tempfile::tempdir().unwrap();
         let roots = [root.path().to_owned()];
         let running = Workspace::create(root.path(), false).unwrap();
@@ -199,6 +205,7 @@ mod tests {
 
     #[test]
     fn a_loop_device_in_a_mount_is_released_with_it() {
+        let _alone = SWEEPING.lock().unwrap_or_else(PoisonError::into_inner);
         let root = tempfile::tempdir().unwrap();
         let dead = root.path().canonicalize().unwrap().join(format!("{PREFIX}2"));
         fs::create_dir(&dead).unwrap();
