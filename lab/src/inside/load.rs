@@ -58,14 +58,14 @@ pub struct Measured {
     pub busy_s: f64,
 }
 
-/// Reads a little through a device, with as much in flight as a burst has; not so much that it would be taken for one.
+/// Reads a little through a device, with more in flight than a burst has; not so much that it would be taken for one.
 ///
 /// # Errors
 /// If fio fails.
 pub fn warm(device: &Path) -> anyhow::Result<()> {
     let filename = format!("--filename={}", device.display());
     let words =
-        ["--name=warm", "--direct=1", "--ioengine=libaio", "--rw=read", "--bs=1m", "--iodepth=16", "--size=20m"];
+        ["--name=warm", "--direct=1", "--ioengine=libaio", "--rw=read", "--bs=512k", "--iodepth=64", "--size=28m"];
     run("fio", &[&words[..], &[&filename]].concat()).map(drop)
 }
 
