@@ -223,17 +223,18 @@ impl Space {
         self.in_use == 0
     }
 
-    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`](crate::format::RESERVE_SEGMENTS) only take changes of what is dirty.
+    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`](crate::format::RESERVE_SEGMENTS) only
+    /// take changes of what is dirty.
     #[must_use]
     pub const fn usable_bytes(&self) -> u64 {
         self.geometry.segments as u64 * self.geometry.segment_size as u64
     }
 
     /// Blocks that one queued part of `blocks` may need in the log, summaries included: it may begin in one record and
-    /// end in another.
+    /// end in another, and the records that fill a segment are on average up to a block shorter than the longest.
     #[must_use]
     pub const fn need(&self, blocks: u32) -> u64 {
-        blocks as u64 + 1 + blocks.div_ceil(self.geometry.record_blocks()) as u64
+        blocks as u64 + 1 + blocks.div_ceil(self.geometry.record_blocks() - 1) as u64
     }
 
     /// Whether `need` blocks can be promised, leaving `keep` segments free.
@@ -249,7 +250,7 @@ impl Space {
         if room >= self.need(blocks) {
             return blocks;
         }
-        let most = room.saturating_sub(1 + room.div_ceil(u64::from(self.geometry.record_blocks())));
+        let most = room.saturating_sub(1 + room.div_ceil(u64::from(self.geometry.record_blocks() - 1)));
         most.min(u64::from(blocks)) as u32
     }
 

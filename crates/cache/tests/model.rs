@@ -189,7 +189,6 @@ proptest! {
     }
 }
 
-/// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.
 /// What summaries, the reserve and the segment table leave of a cache for a burst.
 #[test]
 fn a_burst_finds_nearly_the_whole_cache() {
@@ -210,6 +209,7 @@ fn a_burst_finds_nearly_the_whole_cache() {
     }
 }
 
+/// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.
 #[test]
 fn a_full_cache_spills_and_never_stalls() {
     let mut machine = Machine::new(8 << 20, 4096, 7);

@@ -7,7 +7,7 @@ use surgetank_model::{Request, RequestId};
 use super::requests::covered;
 use super::{Engine, Pending, ReadFill, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Content, Entry, Summary};
+use crate::format::{BLOCK, Content, Entry, RESERVE_SEGMENTS, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
@@ -316,8 +316,7 @@ impl Engine {
             }
             boost.space.open_copies = None;
         }
-        if blocks > segment_blocks || !boost.space.has_room(u64::from(segment_blocks), crate::format::RESERVE_SEGMENTS)
-        {
+        if blocks > segment_blocks || !boost.space.has_room(u64::from(segment_blocks), RESERVE_SEGMENTS) {
             return None;
         }
         let segment = boost.space.reusable()?;
