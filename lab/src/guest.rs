@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::command_line::say;
 use crate::host::Lab;
 use crate::interrupt::{Interrupt, POLL, Running};
 use crate::plan::{Media, Plan};
@@ -63,11 +64,22 @@ pub struct Guest {
 }
 
 impl Plan {
-    /// Starts QEMU. The guest is booting when this returns.
+    /// Boots a guest. One that ends or hangs before its script begins is booted once more: an emulated kernel now and
+    /// then dies as it starts, and nothing has happened yet. How the second one does, its wait tells.
     ///
     /// # Errors
-    /// If something that belongs to it cannot be made or started.
+    /// If something that belongs to it cannot be made or started, or on Ctrl-C.
     pub fn boot(&self, lab: &Lab, interrupt: &Interrupt) -> anyhow::Result<Guest> {
+        let mut guest = self.start(lab, interrupt)?;
+        let Err(trouble) = guest.wait_booted(interrupt) else { return Ok(guest) };
+        interrupt.check()?;
+        say(&format!("lab: {trouble:#}; it is booted once more"));
+        drop(guest);
+        self.start(lab, interrupt)
+    }
+
+    /// Starts QEMU. The guest is booting when this returns.
+    fn start(&self, lab: &Lab, interrupt: &Interrupt) -> anyhow::Result<Guest> {
         let started = Instant::now();
         let directory = lab.directory().context("cannot make a directory for the guest")?;
         let own = directory.path();
@@ -202,7 +214,7 @@ impl Guest {
     ///
     /// # Errors
     /// If the guest ends or hangs before, or on Ctrl-C.
-    pub fn wait_booted(&mut self, interrupt: &Interrupt) -> anyhow::Result<Duration> {
+    fn wait_booted(&mut self, interrupt: &Interrupt) -> anyhow::Result<Duration> {
         let deadline = self.started + self.boot_timeout;
         loop {
             interrupt.check()?;

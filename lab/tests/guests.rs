@@ -4,7 +4,8 @@
 #![allow(clippy::print_stderr, reason = "tests say what they skip")]
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use lab::{Disk, Interrupt, Lab, Outcome, Plan, Unavailable};
 use surgetank_model::{Bandwidth, Bytes};
@@ -28,12 +29,15 @@ fn run(lab: &Lab, plan: &Plan) -> Outcome {
     plan.boot(lab, &Interrupt::default()).unwrap().wait(&Interrupt::default()).unwrap()
 }
 
-/// Processes whose command line names this guest's directory.
-fn processes_of(directory: &Path) -> Vec<String> {
+/// Processes whose command line names this file or directory of a guest's: their numbers and command lines.
+fn processes_of(directory: &Path) -> Vec<(String, String)> {
     let wanted = directory.to_string_lossy().into_owned();
     let entries = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    let commands = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
-    commands.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).filter(|text| text.contains(&wanted)).collect()
+    let commands = entries.filter_map(|entry| {
+        let command = std::fs::read(entry.path().join("cmdline")).ok()?;
+        Some((entry.file_name().to_string_lossy().into_owned(), String::from_utf8_lossy(&command).into_owned()))
+    });
+    commands.filter(|(_, command)| command.contains(&wanted)).collect()
 }
 
 #[test]
@@ -53,7 +57,7 @@ fn a_script_runs_and_its_results_come_back() {
     let directory = guest.results().parent().unwrap().to_owned();
     drop(guest);
     assert!(!directory.exists());
-    assert_eq!(processes_of(&directory), Vec::<String>::new());
+    assert_eq!(processes_of(&directory), Vec::new());
 }
 
 #[test]
@@ -79,15 +83,36 @@ fn a_guest_that_goes_wrong_is_told_and_put_away() {
 }
 
 #[test]
+fn a_guest_that_dies_as_it_boots_is_booted_once_more() {
+    let Some(lab) = lab() else { return };
+    let results = tempfile::tempdir().unwrap();
+    let plan = Plan { results: Some(results.path().to_owned()), ..small("dies", "echo alive") };
+    let console = results.path().join("console.log");
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while processes_of(&console).is_empty() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let [(first, _)] = &processes_of(&console)[..] else { panic!("no QEMU, or two") };
+            assert!(Command::new("kill").args(["-9", first]).status().unwrap().success());
+        });
+        run(&lab, &plan)
+    });
+    assert!(outcome.passed(), "{}", outcome.describe());
+    assert_eq!(std::fs::read_to_string(results.path().join("stdout")).unwrap(), "alive\n");
+}
+
+#[test]
 fn an_interrupt_ends_a_guest_and_leaves_nothing() {
     let Some(lab) = lab() else { return };
     let interrupt = Interrupt::default();
     let mut guest = small("interrupted", "sleep 1000").boot(&lab, &interrupt).unwrap();
     let directory = guest.results().parent().unwrap().to_owned();
-    assert_ne!(processes_of(&directory), Vec::<String>::new());
+    assert_ne!(processes_of(&directory), Vec::new());
     interrupt.raise();
     assert!(guest.wait(&interrupt).unwrap_err().to_string().contains("interrupted"));
     drop(guest);
     assert!(!directory.exists());
-    assert_eq!(processes_of(&directory), Vec::<String>::new());
+    assert_eq!(processes_of(&directory), Vec::new());
 }
