@@ -4,7 +4,7 @@
 //! 0          superblock A   4 KiB
 //! 4 KiB      superblock B   4 KiB
 //! 8 KiB      segment table: for each page two slots of 4 KiB (A, B)
-//! first_segment (aligned to the segment size, at most one segment in)
+//! first_segment (the next multiple of 64 KiB)
 //!            segments: commit records, appended
 //! ```
 //!
@@ -177,9 +177,6 @@ pub const SUPERBLOCKS_LENGTH: u32 = 2 * BLOCK;
 
 /// Data blocks of one record, at most: 1 MiB.
 pub const RECORD_BLOCKS: u32 = 256;
-
-/// Segments kept for overwrites and tombstones when the cache is full.
-pub const RESERVE_SEGMENTS: u64 = 2;
 
 /// Segments whose generations one page of the segment table holds.
 pub const SEGMENTS_PER_PAGE: u32 = 1008;
@@ -498,7 +495,9 @@ impl Geometry {
         let (smallest, largest) = Self::SEGMENT_SIZES;
         let blocks = (size / u64::from(BLOCK) * 2 / 3).isqrt();
         let segment_size = 1 << (blocks * u64::from(BLOCK)).clamp(smallest, largest).ilog2();
-        let mut segments = size / segment_size;
+        // Of a volume of more than 16 TiB the rest is not used.
+        let segments_max = u64::from(u32::MAX - 1) * u64::from(BLOCK) / segment_size;
+        let mut segments = (size / segment_size).min(segments_max);
         while segments >= Self::SEGMENTS_MIN {
             let geometry = Self { segment_size: segment_size as u32, segments: u32::try_from(segments).ok()? };
             if geometry.end() <= size {
@@ -525,10 +524,26 @@ impl Geometry {
         if longest < RECORD_BLOCKS { longest } else { RECORD_BLOCKS }
     }
 
+    /// Blocks that one queued part of `blocks` may need in the log, summaries included: it may begin in one record and
+    /// end in another, and the records that fill a segment are on average up to a block shorter than the longest.
+    #[must_use]
+    pub const fn need(self, blocks: u32) -> u64 {
+        blocks as u64 + 1 + blocks.div_ceil(self.record_blocks() - 1) as u64
+    }
+
+    /// Segments kept for overwrites and tombstones when the cache is full: enough to overwrite 1 MiB without a wait, as
+    /// far as a 32nd of the cache allows, and two at least.
+    #[must_use]
+    pub fn reserve_segments(self) -> u64 {
+        let overwrite = self.need(RECORD_BLOCKS).div_ceil(u64::from(self.segment_blocks()) - 1);
+        overwrite.min(u64::from(self.segments) / 32).max(2)
+    }
+
     /// Bytes of long writes that the log takes, but for its reserve.
     #[must_use]
     pub fn capacity(self) -> u64 {
-        let blocks = u64::from(self.segments).saturating_sub(RESERVE_SEGMENTS) * u64::from(self.segment_blocks());
+        let blocks =
+            u64::from(self.segments).saturating_sub(self.reserve_segments()) * u64::from(self.segment_blocks());
         (blocks - blocks.div_ceil(u64::from(self.record_blocks()) + 1)) * u64::from(BLOCK)
     }
 

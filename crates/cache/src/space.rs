@@ -11,6 +11,10 @@ use crate::format::{Geometry, SEGMENTS_PER_PAGE};
 use crate::index::{Extent, Kind};
 use crate::planted::{Bug, planted};
 
+/// Under pressure so much of the log, and no fewer segments, is drained first.
+const PRESSURE_BYTES: usize = 16 << 20;
+const PRESSURE_SEGMENTS_MIN: usize = 4;
+
 /// What a segment is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
@@ -223,18 +227,11 @@ impl Space {
         self.in_use == 0
     }
 
-    /// Usable bytes of the cache: all segments. The last [`RESERVE_SEGMENTS`](crate::format::RESERVE_SEGMENTS) only
-    /// take changes of what is dirty.
+    /// Usable bytes of the cache: all segments. The last ones ([`Geometry::reserve_segments`]) only take changes of what
+    /// is dirty.
     #[must_use]
     pub const fn usable_bytes(&self) -> u64 {
         self.geometry.segments as u64 * self.geometry.segment_size as u64
-    }
-
-    /// Blocks that one queued part of `blocks` may need in the log, summaries included: it may begin in one record and
-    /// end in another, and the records that fill a segment are on average up to a block shorter than the longest.
-    #[must_use]
-    pub const fn need(&self, blocks: u32) -> u64 {
-        blocks as u64 + 1 + blocks.div_ceil(self.geometry.record_blocks() - 1) as u64
     }
 
     /// Whether `need` blocks can be promised, leaving `keep` segments free.
@@ -247,7 +244,7 @@ impl Space {
     #[must_use]
     pub fn fitting(&self, blocks: u32, keep: u64) -> u32 {
         let room = self.room(keep);
-        if room >= self.need(blocks) {
+        if room >= self.geometry.need(blocks) {
             return blocks;
         }
         let most = room.saturating_sub(1 + room.div_ceil(u64::from(self.geometry.record_blocks() - 1)));
@@ -342,17 +339,18 @@ impl Space {
         page.map(|page| (page, freed))
     }
 
-    /// The orders up to which segments should be drained first when room is wanted: the oldest few.
+    /// The order up to which segments should be drained first when room is wanted: that of the oldest 16 MiB of them. They
+    /// are the first that can be freed, and more than the drain has in flight.
     #[must_use]
-    pub fn oldest_orders(&self, count: usize) -> u64 {
-        let mut orders: Vec<u64> = self
-            .segments
-            .iter()
-            .filter(|segment| matches!(segment.usage, Use::Open | Use::Sealed))
-            .map(|segment| segment.order)
-            .collect();
-        orders.sort_unstable();
-        orders.get(count.saturating_sub(1)).or(orders.last()).copied().unwrap_or(u64::MAX)
+    pub fn oldest_orders(&self) -> u64 {
+        let count = (PRESSURE_BYTES / self.geometry.segment_size as usize).min(self.segments.len() / 8);
+        let used = |segment: &&Segment| matches!(segment.usage, Use::Open | Use::Sealed);
+        let mut orders: Vec<u64> = self.segments.iter().filter(used).map(|segment| segment.order).collect();
+        let last = count.max(PRESSURE_SEGMENTS_MIN).min(orders.len());
+        match last.checked_sub(1) {
+            Some(last) => *orders.select_nth_unstable(last).1,
+            None => u64::MAX,
+        }
     }
 
     /// A segment's records are durably outdated; what the index still holds of it are copies.
@@ -375,3 +373,6 @@ impl Space {
         self.segments.iter().map(|segment| std::mem::size_of::<Segment>() + of(segment)).sum()
     }
 }
+
+#[cfg(test)]
+mod tests;

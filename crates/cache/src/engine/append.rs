@@ -182,6 +182,7 @@ impl Engine {
             data_location += part.data_blocks();
             boost.insert(Extent { block: part.block, blocks: part.blocks, location, kind, state: State::Dirty });
         }
+        boost.drain.stir_from(boost.space.segments[batch.segment as usize].order);
         boost.reclaim.worth_a_look = true;
         for part in batch.parts {
             self.release_scratch(part.scratch);

@@ -13,7 +13,7 @@ use super::append::Part;
 use super::requests::covered;
 use super::{Engine, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Content, RESERVE_SEGMENTS};
+use crate::format::{BLOCK, Content};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Space;
@@ -131,7 +131,8 @@ impl Engine {
                     Way::Direct => push_aligned(&mut whole, run.clone()),
                 }
             }
-            if self.reserve(&whole, is_write, RESERVE_SEGMENTS) {
+            let keep = self.boost.as_ref().map_or(0, |boost| boost.space.geometry.reserve_segments());
+            if self.reserve(&whole, is_write, keep) {
                 return Some(whole);
             }
         }
@@ -187,10 +188,12 @@ impl Engine {
                 return (Way::Direct, length);
             }
         }
-        let blocks = boost.space.fitting((length / BLOCK64) as u32, RESERVE_SEGMENTS);
+        let keep = boost.space.geometry.reserve_segments();
+        let blocks = boost.space.fitting((length / BLOCK64) as u32, keep);
         let fitting = u64::from(blocks) * BLOCK64;
-        if fitting == length || fitting >= SPLIT_BYTES_MIN {
-            boost.space.reserved += boost.space.need(blocks);
+        // Room that a change over dirty blocks waits for is left to it.
+        if !boost.space_wanted && (fitting == length || fitting >= SPLIT_BYTES_MIN) {
+            boost.space.reserved += boost.space.geometry.need(blocks);
             return (Way::Log, fitting);
         }
         boost.evicted_bytes += length;
@@ -288,7 +291,7 @@ impl Engine {
             Operation::Discard | Operation::Read | Operation::Flush => (Content::Discarded, None, false),
         };
         let Some(boost) = self.boost.as_ref() else { return };
-        let reserved = boost.space.need(if content.has_data() { blocks } else { 0 });
+        let reserved = boost.space.geometry.need(if content.has_data() { blocks } else { 0 });
         self.add_part(request.id);
         self.enqueue(Part { request: request.id, block, blocks, content, source, scratch: None, fua, reserved });
     }
@@ -300,7 +303,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let old: Option<Extent> = boost.index.overlapping(block..block + 1).next();
         boost.merges_in_flight += 1;
-        let reserved = boost.space.need(1);
+        let reserved = boost.space.geometry.need(1);
         self.add_part(request.id);
         let location = old.map_or(0, |extent| extent.location);
         let clean = old.is_some_and(|extent| !extent.state.dirty());
@@ -382,9 +385,9 @@ fn whole_block(scratch: ScratchId) -> Slice {
 fn part_need(space: &Space, run: &Range<u64>, way: Way, is_write: bool) -> u64 {
     match way {
         Way::Direct => 0,
-        Way::Merge => space.need(1),
-        Way::Log if is_write => space.need(((run.end - run.start) / BLOCK64) as u32),
-        Way::Log => space.need(0),
+        Way::Merge => space.geometry.need(1),
+        Way::Log if is_write => space.geometry.need(((run.end - run.start) / BLOCK64) as u32),
+        Way::Log => space.geometry.need(0),
     }
 }
 

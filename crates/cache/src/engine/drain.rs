@@ -22,8 +22,6 @@ const BLOCKS_IN_FLIGHT_MAX: u64 = 4 * JOB_BLOCKS;
 /// While absorbing, the drain may use the volumes when the application has left them alone for this long: longer than the
 /// gaps in a burst of writers that compute or sync between their writes.
 const IDLE: Duration = Duration::from_millis(50);
-/// Under pressure the oldest segments are drained first, so many at a time: they are the first that can be freed.
-const PRESSURE_SEGMENTS: usize = 4;
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
@@ -48,15 +46,15 @@ pub(super) struct Drain {
     /// Block of the device at which the next job is looked for.
     cursor: u64,
     jobs: Vec<Option<Job>>,
-    /// A whole search found nothing; nothing became dirty since.
-    settled: bool,
+    /// A search of all segments up to this order found nothing, and nothing in them became dirty since.
+    settled: Option<u64>,
     blocked_until: Option<Instant>,
     backoff: Duration,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { cursor: 0, jobs: Vec::new(), settled: false, blocked_until: None, backoff: BACKOFF_MIN }
+        Self { cursor: 0, jobs: Vec::new(), settled: None, blocked_until: None, backoff: BACKOFF_MIN }
     }
 }
 
@@ -73,7 +71,12 @@ impl Drain {
 
     /// Something may have become dirty.
     pub(super) fn stir(&mut self) {
-        self.settled = false;
+        self.settled = None;
+    }
+
+    /// Something became dirty in a segment of this order.
+    pub(super) fn stir_from(&mut self, order: u64) {
+        self.settled = self.settled.filter(|settled| *settled < order);
     }
 
     /// Whether another job of the longest may start beside `jobs_max - 1` others.
@@ -112,7 +115,7 @@ impl Engine {
         if let Some(until) = boost.drain.blocked_until.filter(|until| *until > self.now) {
             return Some(until);
         }
-        let waits = self.stage == Stage::Absorb && self.requests.is_empty() && !boost.drain.settled;
+        let waits = self.stage == Stage::Absorb && self.requests.is_empty() && boost.drain.settled != Some(u64::MAX);
         let quiet_at = self.last_activity + IDLE;
         (waits && boost.drain.is_idle() && quiet_at > self.now).then_some(quiet_at)
     }
@@ -273,10 +276,10 @@ impl Engine {
 impl Boost {
     /// The next dirty extents that follow each other on the device, as many as one write takes.
     fn next_dirty_run(&mut self, makes_room: bool) -> Option<Vec<Extent>> {
-        if self.drain.settled {
+        let youngest = if makes_room { self.space.oldest_orders() } else { u64::MAX };
+        if self.drain.settled.is_some_and(|settled| youngest <= settled) {
             return None;
         }
-        let youngest = if makes_room { self.space.oldest_orders(PRESSURE_SEGMENTS) } else { u64::MAX };
         let Self { index, space, drain, .. } = self;
         let wanted = |extent: &Extent| {
             extent.state == State::Dirty
@@ -285,7 +288,7 @@ impl Boost {
         };
         let from_start = || index.find(0, wanted);
         let Some(first) = index.find(drain.cursor, wanted).or_else(from_start) else {
-            drain.settled = !makes_room;
+            drain.settled = Some(youngest);
             return None;
         };
         let longest = match first.kind {

@@ -7,7 +7,7 @@ use surgetank_model::{Request, RequestId};
 use super::requests::covered;
 use super::{Engine, Pending, ReadFill, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Content, Entry, RESERVE_SEGMENTS, Summary};
+use crate::format::{BLOCK, Content, Entry, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
@@ -309,14 +309,18 @@ impl Engine {
     /// as writes have plenty.
     fn copies_segment(&mut self, blocks: u32) -> Option<u32> {
         let boost = self.boost.as_mut()?;
-        let segment_blocks = boost.space.geometry.segment_blocks();
+        let geometry = boost.space.geometry;
+        let segment_blocks = geometry.segment_blocks();
+        if blocks > segment_blocks {
+            return None;
+        }
         if let Some(open) = boost.space.open_copies {
             if boost.space.segments[open as usize].position + blocks <= segment_blocks {
                 return Some(open);
             }
             boost.space.open_copies = None;
         }
-        if blocks > segment_blocks || !boost.space.has_room(u64::from(segment_blocks), RESERVE_SEGMENTS) {
+        if !boost.space.has_room(u64::from(segment_blocks), geometry.reserve_segments()) {
             return None;
         }
         let segment = boost.space.reusable()?;

@@ -80,7 +80,9 @@ impl Engine {
             return;
         }
         let now = self.now;
-        let drained = self.stage == Stage::Drain && self.is_drained();
+        // In a cache of which all is drained, a change may wait for the very segment that is open.
+        let wanted = self.stage == Stage::Drain || self.boost.as_ref().is_some_and(|boost| boost.space_wanted);
+        let drained = wanted && self.is_drained();
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.is_idle()) else { return };
         if drained && !boost.space.is_unused() {
             boost.space.seal();
