@@ -206,7 +206,7 @@ impl Daemon {
     /// # Errors
     /// One sentence: there is no such device, or it is not served and why.
     pub fn address(&self, device: &str) -> Result<String, String> {
-        self.inner.with_device(device, |running| running.address().to_owned())
+        self.inner.with_device(device, |running| running.address())
     }
 
     /// Answers a request as the control socket does.

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
-use surgetank_cache::{Engine, Epoch, Owner, ReadFill};
+use surgetank_cache::{Engine, Epoch, Event, Owner, ReadFill};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
@@ -64,7 +64,8 @@ pub struct Device {
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
     export: Control,
-    address: String,
+    /// Waits for an export that comes up when its data are back.
+    coming_up: Option<JoinHandle<()>>,
 }
 
 /// Asks a device's reconciler. Clones ask the same one.
@@ -123,10 +124,10 @@ impl Device {
         starting.assemble(resume, store, journal)
     }
 
-    /// Where it is exported.
+    /// Where it is exported; empty until it is.
     #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
+    pub fn address(&self) -> String {
+        self.shared.address()
     }
 
     /// To ask it.
@@ -158,6 +159,9 @@ impl Device {
         // The shard tells the keeper and the reconciler until it ends, so it ends first.
         self.shard.stop();
         self.keeper.stop();
+        if self.coming_up.is_some_and(|coming_up| coming_up.join().is_err()) {
+            tracing::error!(device = self.name, "the thread that waited for the export panicked");
+        }
         drop(asker);
         drop(self.inbox);
         if self.reconciler.join().is_err() {
@@ -230,21 +234,29 @@ impl Starting<'_> {
             recover: epoch_to_recover(&resume),
             inbox: messages,
         };
+        let later = matches!(resume, Resume::Recover { .. }) && opened.control.comes_up_when_answered();
         let parts = self.boosting(parts, resume, journal, size)?;
-        let shard =
-            Shard::start(shard_handle, commands, self.shard_parts(engine, opened.front, backing, &inbox, &keeper))
-                .map_err(io)?;
+        let export = opened.control;
+        let shard_parts = self.shard_parts(engine, opened.front, export.clone(), backing, &inbox, &keeper);
+        let shard = Shard::start(shard_handle, commands, shard_parts).map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
-        let (name, export) = (self.name.to_owned(), opened.control);
-        let address = String::new();
-        let mut device = Device { name, inbox, shard, keeper, reconciler, shared: self.shared, export, address };
-        match device.export.address() {
-            Ok(address) => {
-                tracing::info!(device = device.name, address, "serving");
-                device.shared.set_address(&address);
-                device.address = address;
-                Ok(device)
-            }
+        let (name, shared) = (self.name.to_owned(), self.shared.clone());
+        let mut device = Device { name, inbox, shard, keeper, reconciler, shared, export, coming_up: None };
+        if later {
+            // At the caching volume's rate: other devices need not wait for that.
+            let (name, export, shared) = (device.name.clone(), device.export.clone(), device.shared.clone());
+            let coming_up = std::thread::Builder::new().name("export".into()).spawn(move || {
+                if let Err(error) = come_up(&name, &export, &shared) {
+                    tracing::error!(device = name, error, "not served");
+                    shared.set_trouble(error);
+                }
+            });
+            device.coming_up = Some(coming_up.map_err(io)?);
+            return Ok(device);
+        }
+        device.export.answers();
+        match come_up(&device.name, &device.export, &device.shared) {
+            Ok(()) => Ok(device),
             Err(error) => {
                 device.stop();
                 Err(error)
@@ -273,6 +285,7 @@ impl Starting<'_> {
         &self,
         engine: Engine,
         front: Box<dyn surgetank_device::Front>,
+        export: Control,
         backing: Box<dyn Volume>,
         inbox: &Sender<Message>,
         keeper: &Keeper,
@@ -285,6 +298,9 @@ impl Starting<'_> {
             backing,
             clock: self.common.clock,
             events: Box::new(move |event| {
+                if !matches!(event, Event::RecoverFailed { .. }) {
+                    export.answers();
+                }
                 // The reconciler outlives the shard.
                 let _ = events.send(Message::Event(event));
             }),
@@ -406,6 +422,14 @@ fn epoch_to_recover(resume: &Resume) -> Option<Epoch> {
         Resume::Recover { epoch, .. } => Some(*epoch),
         _ => None,
     }
+}
+
+/// Waits until an export is up, and says where.
+fn come_up(name: &str, export: &Control, shared: &Shared) -> Result<(), String> {
+    let address = export.address()?;
+    tracing::info!(device = name, address, "serving");
+    shared.set_address(&address);
+    Ok(())
 }
 
 fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {

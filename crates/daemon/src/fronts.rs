@@ -31,6 +31,7 @@ pub struct Opened {
 }
 
 /// Brings an export up and down while the shard serves it.
+#[derive(Clone)]
 pub enum Control {
     /// It is up from the start, at this address, and goes down with its front.
     Nbd(String),
@@ -184,7 +185,23 @@ fn fuse(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
 }
 
 impl Control {
-    /// Waits until the export is up, and says where. The front is served meanwhile.
+    /// Whether it comes up only when its requests are answered.
+    #[must_use]
+    pub fn comes_up_when_answered(&self) -> bool {
+        matches!(self, Self::Ublk(..))
+    }
+
+    /// Requests are answered from now on.
+    pub fn answers(&self) {
+        match self {
+            // Their clients wait for the answers to their requests.
+            Self::Nbd(_) | Self::Fuse(..) => {}
+            Self::Ublk(handle, _) => handle.bring_up(),
+        }
+    }
+
+    /// Waits until the export is up, and says where. The front is served meanwhile; a ublk device comes up when its
+    /// requests are answered, and not before.
     ///
     /// # Errors
     /// One sentence with the mend.
@@ -192,7 +209,7 @@ impl Control {
         let (device, link) = match self {
             Self::Nbd(address) => return Ok(address.clone()),
             Self::Fuse(handle, link) => (handle.wait_ready(SET_UP_PATIENCE), link),
-            Self::Ublk(handle, link) => (handle.wait_ready(SET_UP_PATIENCE), link),
+            Self::Ublk(handle, link) => (handle.wait_ready(), link),
         };
         let device = device.map_err(|error| error.to_string())?;
         if let Err(error) = link.point_to(&device) {

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 /// A link that exists while the device is exported.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Link(PathBuf);
 
 impl Link {

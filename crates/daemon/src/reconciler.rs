@@ -515,7 +515,7 @@ impl Reconciler {
         let stage = self.last.as_ref().map(|sample| sample.status.stage);
         match stage {
             Some(EngineStage::Lost | EngineStage::Failing) => Phase::Degraded,
-            _ if self.reason.is_some() => Phase::Degraded,
+            _ if self.reason.is_some() || self.parts.shared.trouble().is_some() => Phase::Degraded,
             _ if self.recovery != Recovery::None => Phase::Attaching,
             _ => controller.map_or(Phase::Idle, Phase::from),
         }
@@ -529,8 +529,8 @@ impl Reconciler {
                 self.parts.name
             ));
         }
-        if let Some(reason) = &self.reason {
-            return Some(reason.clone());
+        if let Some(reason) = self.reason.clone().or_else(|| self.parts.shared.trouble()) {
+            return Some(reason);
         }
         if self.recovery != Recovery::None {
             return Some("reading the caching volume back after a crash; requests wait".to_owned());

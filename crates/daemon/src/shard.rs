@@ -318,7 +318,7 @@ impl Running {
             self.tell_events();
             self.close_when_idle();
             self.stop_when_idle();
-            if self.ended {
+            if self.ended || self.front.is_broken() {
                 break;
             }
             if let Err(error) = self.wait(quiet, &mut keys) {

@@ -9,6 +9,7 @@ use surgetank_provider::VolumeId;
 pub struct Shared {
     rental: Mutex<RentalView>,
     address: Mutex<String>,
+    trouble: Mutex<Option<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,6 +37,17 @@ impl Shared {
     /// The export is up.
     pub fn set_address(&self, address: &str) {
         address.clone_into(&mut self.address.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Why the export did not come up.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The export did not come up.
+    pub fn set_trouble(&self, trouble: String) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
     }
 
     /// The volume that is rented, if its name is known.

@@ -21,7 +21,7 @@ use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
 use common::{Machine, eventually, pattern};
 use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
-use surgetank_daemon::Request;
+use surgetank_daemon::{Phase, Request};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
@@ -56,6 +56,11 @@ fn in_a_guest(test: &str) {
 #[test]
 fn a_ublk_device_is_what_it_says() {
     in_a_guest("guest_geometry_contents_and_size");
+}
+
+#[test]
+fn a_device_comes_up_when_its_cache_has_been_read_back() {
+    in_a_guest("guest_a_cache_that_takes_long_to_read_back");
 }
 
 #[test]
@@ -169,6 +174,67 @@ fn guest_geometry_contents_and_size() {
     assert_eq!(setting(&device(&running), "size"), (80 * MIB / 512).to_string());
     running.stop();
     eprintln!("geometry, contents and size: as they should be");
+}
+
+/// Starts a daemon that reads its caching volume back for minutes.
+fn start_slowly(machine: &Machine) -> Running {
+    let config = std::fs::read_to_string(machine.path("config.toml")).unwrap();
+    let slow = config.replace("\"8 GiB/s\"", "\"256 KiB/s\"");
+    let slow = slow.replace("[device.data.caching]\nthrottle = false", "[device.data.caching]\nthrottle = true");
+    assert_ne!(slow, config);
+    std::fs::write(machine.path("config.toml"), slow).unwrap();
+    let running = start(machine);
+    std::fs::write(machine.path("config.toml"), config).unwrap();
+    eventually("it reads the cache back", || running.phase() == Some(Phase::Attaching));
+    assert_eq!(mounted::device(&running), Path::new(""), "nothing is answered yet: {}", machine.log());
+    running
+}
+
+/// The kernel waits for the device's data with locks held, and for seconds only. So nothing may ask for them before
+/// they are back, and a stop must not either.
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_a_cache_that_takes_long_to_read_back() {
+    let (machine, backing) = machine(64 * MIB, "16 MiB");
+    let mut writers = Writer::several(1, 16 * MIB, 11);
+    let mut write = |running: &Running| {
+        let served = device(running);
+        let mut block = Block::open(&served).unwrap();
+        writers[0].check(&mut block).unwrap();
+        eventually("a boost", || {
+            let _ = running.client.ask(&Request::Boost { device: "data".into() });
+            running.phase() == Some(Phase::Boost)
+        });
+        (0..40).for_each(|_| writers[0].step(&mut block).unwrap());
+        served
+    };
+    let stopped = |running: Running| {
+        running.stop();
+        assert!(!machine.log().contains("Recovered"), "it waited for the cache: {}", machine.log());
+    };
+
+    // The device is there already: whoever uses it waits, and the next daemon finds it.
+    let mut running = start(&machine);
+    let served = write(&running);
+    running.kill();
+    stopped(start_slowly(&machine));
+    start_slowly(&machine).kill();
+    assert_eq!(devices(), 1, "the device waits");
+    let running = start(&machine);
+    assert_eq!(write(&running), served, "the same device: {}", machine.log());
+
+    // A stop in a boost takes a device away that nobody uses, and its data stay on the caching volume.
+    running.stop();
+    assert_eq!((devices(), machine.rented()), (0, 1));
+    stopped(start_slowly(&machine));
+    start_slowly(&machine).kill();
+    let running = start(&machine);
+    write(&running);
+    rounds::gives_everything_back(&machine, &running);
+    running.stop();
+    assert_eq!(devices(), 0);
+    writers[0].check_file(&backing);
+    eprintln!("a cache that takes long to read back: waited for by nobody");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use clap::Args;
 use signal_hook::consts::SIGUSR2;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::Client;
-use surgetank_daemon::status::StatusReport;
+use surgetank_daemon::status::{Phase, StatusReport};
 use surgetank_daemon::{Daemon, Nudger, StartError};
 
 use crate::commands::upgrade::Upgrade;
@@ -75,6 +75,7 @@ impl Arguments {
             StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
             StartError::Failed(text) => Failure::Failed(text),
         })?;
+        while comes_up(&daemon.status()) && !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {}
         output::print(&addresses(&daemon.status()))?;
         notify("READY=1");
         // A signal may have come before there was anybody to nudge.
@@ -91,6 +92,11 @@ impl Arguments {
         notify("STOPPING=1");
         stop(&interrupt, daemon.control_socket().to_owned(), || daemon.stop())
     }
+}
+
+/// Whether a device is still on its way: one whose caching volume is read back is not shown before.
+fn comes_up(report: &StatusReport) -> bool {
+    report.devices.iter().any(|device| device.address.is_empty() && device.phase != Phase::Degraded)
 }
 
 /// One line a device: its name and where to open it, or why not.

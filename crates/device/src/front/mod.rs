@@ -57,6 +57,11 @@ pub trait Front: Send {
     /// Sends what `reply` has gathered.
     fn flush(&mut self);
 
+    /// Whether it can be served no more: what it has handed over is answered by nobody.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// What the user opens: `/dev/loop3`, `nbd+unix:///?socket=/run/surgetank/data.sock`.
     fn address(&self) -> String;
 

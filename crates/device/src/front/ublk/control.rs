@@ -162,7 +162,7 @@ impl Control {
             }
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted && std::time::Instant::now() < give_up => {}
-                Err(error) if error.raw_os_error() != Some(libc::ETIME) => return Err(error),
+                // Whatever it was, the driver may have taken the command and answer it later.
                 _ => return Err(io::ErrorKind::TimedOut.into()),
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! The thread that owns the device serves the driver's queue itself, through an io_uring whose descriptor is the
 //! front's: no other thread takes part in a request. Set-up and teardown wait for requests to be served (a new disk is
-//! searched for partitions), so they run on other threads, as for fuse.
+//! searched for partitions), so they run on other threads, as for fuse; and they begin only when requests are answered
+//! ([`UblkHandle::bring_up`]), for the kernel holds locks of its own meanwhile.
 //!
 //! A device outlives its server: while nobody serves it, its I/O waits. A daemon that was killed or replaced leaves it
 //! so, and the next one, which finds it by the identity that the driver keeps with it, takes it over under whatever is
@@ -13,6 +14,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -54,6 +56,8 @@ pub struct UblkConfig {
 /// Where the export stands.
 #[derive(Clone, Debug)]
 enum State {
+    /// Requests are not answered yet.
+    Waiting,
     Starting,
     Ready,
     Failed(FrontError),
@@ -65,9 +69,12 @@ enum State {
 struct Shared {
     name: String,
     block: BlockDevice,
+    way: Way,
     features: Features,
     state: Mutex<State>,
     changed: Condvar,
+    /// The queue cannot be served any more.
+    broken: AtomicBool,
     closing: Mutex<()>,
     set_up: Mutex<Option<JoinHandle<()>>>,
 }
@@ -77,7 +84,6 @@ pub struct UblkFront {
     shared: Arc<Shared>,
     export: Export,
     queue: Queue,
-    broken: bool,
 }
 
 /// Waits for the export and closes it, from any thread but the one that serves it.
@@ -105,7 +111,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl UblkFront {
     /// Takes over the device of this identity if an earlier daemon left one, else makes one. It comes up on a thread
-    /// of its own: serve the front at once, and ask [`UblkHandle::wait_ready`] for the device.
+    /// of its own: serve the front, say [`UblkHandle::bring_up`] when requests are answered, and ask
+    /// [`UblkHandle::wait_ready`] for the device.
     ///
     /// # Errors
     /// There is no driver that can do what is needed, or the device is served by a living process, or is in use with
@@ -131,22 +138,18 @@ impl UblkFront {
         let shared = Arc::new(Shared {
             name: config.export.name.clone(),
             block: BlockDevice(info.device),
+            way,
             features,
-            state: Mutex::new(State::Starting),
+            state: Mutex::new(State::Waiting),
             changed: Condvar::new(),
+            broken: AtomicBool::new(false),
             closing: Mutex::new(()),
             set_up: Mutex::new(None),
         });
-        let front = Self { shared: Arc::clone(&shared), export: config.export.clone(), queue, broken: false };
+        let front = Self { shared: Arc::clone(&shared), export: config.export.clone(), queue };
         let (for_set_up, size) = (Arc::clone(&shared), config.export.size);
-        let set_up = std::thread::Builder::new().name("ublk-set-up".into()).spawn(move || {
-            let state = match for_set_up.bring_up(&control, way, size) {
-                Ok(()) => State::Ready,
-                Err(error) => State::Failed(error),
-            };
-            *lock(&for_set_up.state) = state;
-            for_set_up.changed.notify_all();
-        });
+        let set_up =
+            std::thread::Builder::new().name("ublk-set-up".into()).spawn(move || for_set_up.set_up(&control, size));
         let failed = |error| FrontError::new("cannot start a thread", error, "raise the limit on threads");
         *lock(&shared.set_up) = Some(set_up.map_err(failed)?);
         Ok(front)
@@ -158,20 +161,46 @@ impl UblkFront {
         UblkHandle(Arc::clone(&self.shared))
     }
 
-    /// What the kernel refuses now it will refuse again: the device stays for the next server.
+    /// What the kernel refuses now it will refuse again: [`Front::is_broken`], and the device stays for the next server.
     fn served(&mut self, result: io::Result<()>) {
         if let Err(error) = result
-            && !std::mem::replace(&mut self.broken, true)
+            && !self.shared.broken.swap(true, Ordering::Relaxed)
         {
-            tracing::error!(device = self.export.name, %error, "the ublk queue cannot be served");
+            tracing::error!(device = self.export.name, %error, "the ublk queue cannot be served: the device stops");
         }
     }
 }
 
 impl Shared {
-    fn bring_up(&self, control: &Control, way: Way, size: u64) -> Result<(), FrontError> {
+    /// Brings the device up once requests are answered; one that nobody has seen goes if that never comes.
+    fn set_up(&self, control: &Control, size: u64) {
+        let waiting = |state: &mut State| matches!(state, State::Waiting);
+        let state = self.changed.wait_while(lock(&self.state), waiting).unwrap_or_else(PoisonError::into_inner);
+        let starting = matches!(*state, State::Starting);
+        drop(state);
+        if starting {
+            let up = match self.bring_up(control, size) {
+                Ok(()) => State::Ready,
+                Err(error) => State::Failed(error),
+            };
+            let mut state = lock(&self.state);
+            if matches!(*state, State::Starting) {
+                *state = up;
+                self.changed.notify_all();
+            }
+        } else if self.way == Way::New {
+            let _ = control.delete(self.block.0);
+        }
+    }
+
+    fn enter(&self, state: State) {
+        *lock(&self.state) = state;
+        self.changed.notify_all();
+    }
+
+    fn bring_up(&self, control: &Control, size: u64) -> Result<(), FrontError> {
         let device = self.block.0;
-        match way {
+        match self.way {
             Way::New => {
                 if let Err(error) = control.start(device, UP_PATIENCE) {
                     let _ = control.delete(device);
@@ -211,21 +240,28 @@ const CANNOT_GROW: &str = "this kernel cannot resize a ublk device in use (Linux
                            nobody uses the device and start it again";
 
 impl UblkHandle {
+    /// Requests are answered from now on: the device may come up.
+    pub fn bring_up(&self) {
+        let mut state = lock(&self.0.state);
+        if matches!(*state, State::Waiting) {
+            *state = State::Starting;
+            self.0.changed.notify_all();
+        }
+    }
+
     /// The block device's path once it is up. The front must be served meanwhile.
     ///
     /// # Errors
-    /// If it did not come up, the export is closed, or `timeout` has passed.
-    pub fn wait_ready(&self, timeout: Duration) -> Result<PathBuf, FrontError> {
-        let state = lock(&self.0.state);
-        let waited = self.0.changed.wait_timeout_while(state, timeout, |state| matches!(state, State::Starting));
-        match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
+    /// If it did not come up, or the export is closed.
+    pub fn wait_ready(&self) -> Result<PathBuf, FrontError> {
+        let coming = |state: &mut State| matches!(state, State::Waiting | State::Starting);
+        let state = self.0.changed.wait_while(lock(&self.0.state), coming).unwrap_or_else(PoisonError::into_inner);
+        match &*state {
             State::Ready => Ok(self.0.block.path()),
             State::Failed(error) => Err(error.clone()),
-            State::Closed => Err(FrontError("the export is closed; start it again".into())),
-            State::Starting => Err(FrontError(
-                "the ublk device did not come up in time; see whether the device is served and the machine overloaded"
-                    .into(),
-            )),
+            State::Closed | State::Waiting | State::Starting => {
+                Err(FrontError("the export is closed; start it again".into()))
+            }
         }
     }
 
@@ -257,15 +293,26 @@ impl UblkHandle {
     /// this returns; then drop it.
     ///
     /// # Errors
-    /// If the device is in use (the error says by whom); then everything stays as it is, and dropping the front leaves
-    /// the device to the next server.
+    /// If the device is in use (the error says by whom), or its requests cannot be answered; then everything stays as it
+    /// is, and dropping the front leaves the device to the next server.
     pub fn close(&self) -> Result<(), FrontError> {
+        let waits = matches!(*lock(&self.0.state), State::Waiting);
+        if waits {
+            self.0.enter(State::Closed);
+        }
         if let Some(set_up) = lock(&self.0.set_up).take() {
             let _ = set_up.join();
         }
         let _only_one = lock(&self.0.closing);
+        let path = self.0.block.path();
+        if waits && self.0.way == Way::TakeOver {
+            return Err(FrontError(format!("{} was not served yet; start again to serve it", path.display())));
+        }
         if !matches!(&*lock(&self.0.state), State::Ready) {
             return Ok(());
+        }
+        if self.0.broken.load(Ordering::Relaxed) {
+            return Err(FrontError(format!("{} cannot be served; start again to serve it", path.display())));
         }
         let (control, _) = Control::open()?;
         self.0.block.remove(&control)?;
@@ -276,13 +323,12 @@ impl UblkHandle {
 
 impl Drop for UblkFront {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared.state);
-        if matches!(&*state, State::Closed) {
+        if matches!(&*lock(&self.shared.state), State::Closed) {
             return;
         }
         // The kernel takes the queue's commands back in its own time, and may copy to their memory until then.
         self.queue.keep_memory();
-        *state = State::Closed;
+        self.shared.enter(State::Closed);
     }
 }
 
@@ -292,14 +338,18 @@ impl Front for UblkFront {
     }
 
     fn receive(&mut self, budget: usize, sink: &mut Vec<Submission>) {
-        if !self.broken {
+        if !self.is_broken() {
             let result = self.queue.receive(&self.export, budget, sink);
             self.served(result);
         }
     }
 
+    fn is_broken(&self) -> bool {
+        self.shared.broken.load(Ordering::Relaxed)
+    }
+
     fn has_arrived(&mut self) -> bool {
-        !self.broken && self.queue.has_arrived()
+        !self.is_broken() && self.queue.has_arrived()
     }
 
     fn reply(&mut self, token: Token, result: Result<(), i32>, buffer: Option<Buffer>) {
@@ -310,7 +360,7 @@ impl Front for UblkFront {
     }
 
     fn flush(&mut self) {
-        if !self.broken {
+        if !self.is_broken() {
             let result = self.queue.submit();
             self.served(result);
         }
@@ -347,10 +397,16 @@ impl BlockDevice {
     }
 
     /// No scheduler: the engine has its own order. And one tag that the block layer does not use: before Linux 6.15 a
-    /// dead server is noticed only by a tag that it had not taken.
+    /// dead server is noticed only by a tag that it had not taken. Setting these waits for all requests in flight, so a
+    /// device that is taken over is left as it is.
     fn tune(self) {
-        for (name, value) in [("scheduler", "none".to_owned()), ("nr_requests", (DEPTH - 1).to_string())] {
+        for (name, value) in [("scheduler", "[none]".to_owned()), ("nr_requests", (DEPTH - 1).to_string())] {
             let path = self.sysfs().join("queue").join(name);
+            let is = fs::read_to_string(&path).unwrap_or_default();
+            if is.split_whitespace().any(|word| word == value) {
+                continue;
+            }
+            let value = value.trim_matches(['[', ']']);
             if let Err(error) = fs::write(&path, value) {
                 tracing::debug!(path = %path.display(), %error, "not set");
             }
