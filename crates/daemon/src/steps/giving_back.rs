@@ -166,9 +166,14 @@ impl Lifecycle {
 
     /// Learns the name of a volume that was created while nobody was there to be told. `false`: there is none.
     fn find_by_token(&mut self) -> Result<bool, Refusal> {
-        let Some(token) = self.rental().map(|rental| rental.token.clone()) else { return Ok(false) };
+        let Some(token) = self.rental().map(|rental| rental.token.clone()).filter(|token| !token.is_empty()) else {
+            return Ok(false);
+        };
         let listed = self.tools.provider.list(TAG_TOKEN, &token).map_err(refusal)?;
-        let Some(found) = listed.into_iter().find(|volume| volume.state != VolumeState::Deleting) else {
+        // What is found here is going to be deleted: that it bears the token is not left to the provider's filter.
+        let is_ours = |volume: &VolumeDescription| volume.tags.get(TAG_TOKEN) == Some(&token);
+        let Some(found) = listed.into_iter().find(|volume| is_ours(volume) && volume.state != VolumeState::Deleting)
+        else {
             return Ok(false);
         };
         self.note(|rental| rental.volume = Some(found.id))?;

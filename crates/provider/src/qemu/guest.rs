@@ -105,8 +105,12 @@ impl Guest {
     fn add_disk(&mut self, id: &VolumeId, ports: &[String]) -> Result<(), PlugError> {
         let mut refused = None;
         for port in ports {
-            let disk =
-                json!({ "driver": "virtio-blk-pci", "id": disk(id), "drive": id.0, "bus": port, "serial": id.0 });
+            // Errors go to the guest, which can do without the volume: by default QEMU halts it when the host's disk is
+            // full, until a person says `cont`.
+            let disk = json!({
+                "driver": "virtio-blk-pci", "id": disk(id), "drive": id.0, "bus": port, "serial": id.0,
+                "werror": "report", "rerror": "report",
+            });
             match self.qmp.execute("device_add", disk) {
                 Ok(_) => {
                     self.devices = children(&mut self.qmp, DEVICES)?;

@@ -179,7 +179,15 @@ impl Provider for RemoteProvider {
         let answer: ChangeBody = self.send(post, |post| post.send(&body))?;
         let missing =
             || ProviderError::Transient("the provisioning service does not say which volume it made".to_owned());
-        Ok((answer.volume.ok_or_else(missing)?.into(), answer.change.into()))
+        let volume: VolumeDescription = answer.volume.ok_or_else(missing)?.into();
+        if !is_id(&volume.id.0) {
+            return Err(ProviderError::Invalid(format!(
+                "the provisioning service calls the volume that it made \"{}\", which is no name for a path: delete it \
+                 there, and let the service use letters, digits, \"-\", \"_\" and \".\"",
+                volume.id.0.escape_default()
+            )));
+        }
+        Ok((volume, answer.change.into()))
     }
 
     fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
