@@ -19,6 +19,8 @@ const ORDER: &str = "/lab/order.json";
 const SAMPLES: &str = "/lab/samples.jsonl";
 /// The same for people, in the directory of the results.
 const KEPT: &str = "samples.jsonl";
+/// Those of the run before.
+const KEPT_BEFORE: &str = "samples.old.jsonl";
 
 /// A guest that measures.
 pub struct Experiment {
@@ -33,19 +35,22 @@ pub struct Experiment {
 }
 
 impl Experiment {
-    /// Measures what is ordered (`order` is told where volumes are rented) and keeps the samples in a directory.
+    /// Measures what is ordered (`order` is told where volumes are rented). Samples are in the directory as soon as they
+    /// are taken.
     ///
     /// # Errors
     /// If no guest can be booted, or it fails.
     pub fn run<O: Serialize>(self, out: &Path, order: impl FnOnce(String) -> anyhow::Result<O>) -> anyhow::Result<()> {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().context("no guest can be booted here")?;
-        let results = tempfile::tempdir().context("cannot make a directory for the results")?;
-        let qmp = results.path().join("qmp.socket");
+        // What the guest writes lies beside what is kept of it, so that both can be one file.
+        let results = tempfile::tempdir_in(out).with_context(|| format!("cannot write to {}", out.display()))?;
         let volumes = lab.directory().context("cannot make a directory for volumes")?;
+        let qmp = volumes.path().join("qmp.socket");
         let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"), self.fast)?;
         let order = order(service.url.clone())?;
         fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
+        fs::write(results.path().join(KEPT), "")?;
         let program = std::env::current_exe().context("cannot tell where this program is")?;
         let inside = format!("inside-{}", self.name);
         let words = [program.to_string_lossy().as_ref(), &inside, ORDER, SAMPLES].map(str::to_owned);
@@ -58,14 +63,9 @@ impl Experiment {
             disks: self.disks,
             ..Plan::new(self.name, quoted(&words))
         };
-        let outcome = plan.boot(&lab, &interrupt)?.wait(&interrupt);
-        // What was measured before a failure or Ctrl-C is kept: hours may be in it. Samples of an earlier run stay if
-        // there are none; a line that is not whole is no sample.
-        let samples = fs::read_to_string(results.path().join(KEPT)).unwrap_or_default();
-        if let Some((whole, _)) = samples.rsplit_once('\n') {
-            fs::write(out.join(KEPT), format!("{whole}\n"))?;
-        }
-        let outcome = outcome?;
+        let mut guest = plan.boot(&lab, &interrupt)?;
+        keep(out, results.path())?;
+        let outcome = guest.wait(&interrupt)?;
         if !outcome.passed() {
             bail!("the guest failed: {}", outcome.describe());
         }
@@ -73,12 +73,23 @@ impl Experiment {
     }
 }
 
-/// The samples that are kept in a directory.
+/// Hours may be in the samples: they are kept while they are taken, and those of the run before beside them.
+fn keep(out: &Path, results: &Path) -> anyhow::Result<()> {
+    let (kept, before) = (out.join(KEPT), out.join(KEPT_BEFORE));
+    if fs::metadata(&kept).is_ok_and(|samples| samples.len() > 0) {
+        fs::rename(&kept, &before).with_context(|| format!("cannot write {}", before.display()))?;
+    }
+    let _ = fs::remove_file(&kept);
+    fs::hard_link(results.join(KEPT), &kept).with_context(|| format!("cannot make {}", kept.display()))
+}
+
+/// The samples that are kept in a directory. A last line that is not whole is no sample.
 ///
 /// # Errors
 /// If they cannot be read.
 pub fn samples<T: DeserializeOwned>(out: &Path) -> anyhow::Result<Vec<T>> {
     let kept = out.join(KEPT);
     let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;
-    text.lines().map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read the samples")
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read the samples")
 }

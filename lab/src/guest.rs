@@ -114,7 +114,7 @@ impl Plan {
     /// What the guest reads before it starts the script. Results of an earlier guest go.
     fn write_orders(&self, results: &Path) -> anyhow::Result<()> {
         fs::create_dir_all(results).with_context(|| format!("cannot make {}", results.display()))?;
-        for old in ["status", "booted", "stdout", "stderr", "console.log"] {
+        for old in ["status", "booted", "steps", "stdout", "stderr", "console.log"] {
             let _ = fs::remove_file(results.join(old));
         }
         for (name, text) in

@@ -19,6 +19,9 @@ use crate::inside::{Life, Verdict};
 use crate::interrupt::Interrupt;
 use crate::plan::{Disk, Media, Plan, quoted};
 
+/// Where the guest says what went wrong.
+const TROUBLE: &str = "trouble";
+
 /// Where the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -109,7 +112,7 @@ impl<'a> Machine<'a> {
     fn boot(&mut self, cut: Option<Phase>) -> anyhow::Result<Guest> {
         let results = self.results();
         fs::create_dir_all(&results)?;
-        for old in ["acks", "phase", "trouble", "verdict.json"] {
+        for old in ["acks", "phase", TROUBLE, "verdict.json"] {
             let _ = fs::remove_file(results.join(old));
         }
         let life = Life {
@@ -141,13 +144,32 @@ impl<'a> Machine<'a> {
         self.lives * LIFE + 1
     }
 
+    /// What goes wrong in the guest is told, whatever the power does.
+    fn check_trouble(&self) -> anyhow::Result<()> {
+        fs::read_to_string(self.results().join(TROUBLE)).map_or(Ok(()), |trouble| bail!("{trouble}"))
+    }
+
+    /// Keeps what a failure can be looked into with: logs, orders and what the disks had kept.
+    fn keep(&self, out: &Path) -> anyhow::Result<()> {
+        let kept = out.join("failed");
+        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
+        for directory in [self.results(), self.share.path().to_owned()] {
+            for entry in fs::read_dir(&directory)?.filter_map(Result::ok) {
+                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                    let copy = kept.join(entry.file_name());
+                    fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+                }
+            }
+        }
+        say(&format!("  logs and disks are kept in {}", kept.display()));
+        Ok(())
+    }
+
     /// Waits for a file of the guest's; what it says.
     fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
         let path = self.results().join(file);
         self.interrupt.wait_for(&format!("the guest's {file}"), PATIENCE, || {
-            if let Ok(trouble) = fs::read_to_string(self.results().join("trouble")) {
-                bail!("{trouble}");
-            }
+            self.check_trouble()?;
             if let Ok(text) = fs::read_to_string(&path) {
                 return Ok(Some(text));
             }
@@ -171,8 +193,12 @@ impl<'a> Machine<'a> {
         };
         self.wait(&mut guest, "phase")?;
         std::thread::sleep(phase.longest().mul_f64(chance.unit()));
+        if guest.has_ended() {
+            bail!("the guest ended in {}: {}", phase.name(), guest.wait(self.interrupt)?.describe());
+        }
         guest.cut_power();
         drop(guest);
+        self.check_trouble()?;
         self.lives += 1;
         let acks = fs::read_to_string(self.results().join("acks")).unwrap_or_default();
         for line in acks.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -195,7 +221,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Cuts surgetank's power so many times.
+/// Cuts surgetank's power so many times. What a failure can be looked into with goes to `out`.
 ///
 /// # Errors
 /// If a guest fails in another way than by losing data, or on Ctrl-C.
@@ -205,6 +231,7 @@ pub fn surgetank(
     binary: &Path,
     seed: u64,
     cuts: u32,
+    out: &Path,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let mut machine = Machine::new(lab, interrupt, binary, false, seed)?;
@@ -212,11 +239,22 @@ pub fn surgetank(
     let mut before: Option<Cut> = None;
     for index in 0..=cuts {
         let phase = (index < cuts).then(|| Phase::ALL[index as usize % 4]);
-        let (verdict, lost) = machine.live(phase, &mut chance).with_context(|| format!("life {index}, seed {seed}"))?;
+        let life = machine.live(phase, &mut chance).with_context(|| format!("life {index}, seed {seed}"));
+        let (verdict, lost) = match life {
+            Ok(life) => life,
+            Err(error) => {
+                interrupt.check()?;
+                machine.keep(out)?;
+                return Err(error);
+            }
+        };
         // A life judges what the cut before it left.
         if let Some(mut cut) = before.take() {
             cut.judged(&verdict);
             say(&cut.describe());
+            if cut.faults > 0 {
+                machine.keep(out)?;
+            }
             report.surgetank.push(cut);
         }
         before = phase.map(|phase| Cut::new(index, phase, lost, flushed_bytes(&machine.stretches)));

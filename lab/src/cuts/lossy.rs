@@ -81,9 +81,10 @@ impl Disk {
 
     /// Of what was not flushed every sector is kept with this probability, each by itself.
     fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
-        let mut lost = Lost { pending_bytes: self.pending_bytes as u64, lost_bytes: 0 };
         self.pending_bytes = 0;
         let pending = std::mem::take(&mut self.pending);
+        let unflushed = pending.iter().filter(|write| !write.forced).map(|write| write.data.len() as u64);
+        let mut lost = Lost { pending_bytes: unflushed.sum(), lost_bytes: 0 };
         for write in &pending {
             for (index, sector) in write.data.chunks(SECTOR).enumerate() {
                 if write.forced || chance.chance(kept) {

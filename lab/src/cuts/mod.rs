@@ -28,7 +28,7 @@ pub struct Arguments {
     /// How often bcache is treated in the same way
     #[arg(long, default_value_t = 5)]
     bcache: u32,
-    /// Where the report and the seeds of failures go
+    /// Where the report goes, and what is left of a failure
     #[arg(long, default_value = "bench-out/cuts")]
     out: PathBuf,
     #[command(flatten)]
@@ -45,13 +45,15 @@ impl Arguments {
         let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
         let surgetank = self.daemon.binary()?;
         let mut report = report::Report::new(self.seed);
-        let ours = lives::surgetank(&lab, &interrupt, &surgetank, self.seed, self.cuts, &mut report);
+        let ours = lives::surgetank(&lab, &interrupt, &surgetank, self.seed, self.cuts, &self.out, &mut report);
         // What was found before a failure stands in the report all the same.
         let theirs = match ours {
             Ok(()) => lives::bcache(&lab, &interrupt, self.seed, self.bcache, &mut report),
             Err(_) => Ok(()),
         };
-        report.write(&self.out)?;
+        if !report.is_empty() {
+            report.write(&self.out)?;
+        }
         ours.and(theirs)?;
         Ok(report.lost() == 0)
     }

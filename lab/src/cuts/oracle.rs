@@ -95,8 +95,8 @@ impl Stretch {
         self.begins = self.begins.max(up_to + 1);
     }
 
-    /// Judges the whole stretch as it was read. What was found is what must be found from now on: it came from disks
-    /// that had lost their power since.
+    /// Judges the whole stretch as it was read. What was found is what must be found from now on, wrong as it may be: it
+    /// came from disks that had lost their power since, and a loss counts once.
     ///
     /// `ends` is the first operation that was certainly not begun.
     pub fn judge(&mut self, found: &[u8], ends: u64) -> Vec<Fault> {
@@ -105,6 +105,8 @@ impl Stretch {
             let number = bytes.first_chunk().map_or(0, |number| u64::from_le_bytes(*number));
             if let Some(what) = self.fault(block as u64, number, bytes, ends) {
                 faults.push(Fault { block: self.first + block as u64, what });
+                let is_ours = number == 0 || bytes == self.content(block as u64, number);
+                self.least[block] = if is_ours { number } else { 0 };
             } else {
                 self.least[block] = number;
             }

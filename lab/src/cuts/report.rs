@@ -93,6 +93,12 @@ impl Report {
         Self { seed, surgetank: Vec::new(), bcache: Vec::new() }
     }
 
+    /// Whether nothing was cut.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.surgetank.is_empty() && self.bcache.is_empty()
+    }
+
     /// After how many cuts surgetank had lost something.
     #[must_use]
     pub fn lost(&self) -> usize {

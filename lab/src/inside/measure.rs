@@ -104,8 +104,8 @@ pub fn all(order: &Order, samples: &Path) -> anyhow::Result<()> {
 }
 
 fn measure(order: &Order, kind: Kind, load: &Load) -> anyhow::Result<Found> {
-    let mut peer = kind.prepare(order, load.cache_mib)?;
     let before_mib = machine::settled_memory_mib();
+    let mut peer = kind.prepare(order, load.cache_mib)?;
     let (found, memory_mib) = machine::with_memory(before_mib, || life(peer.as_mut(), load));
     Ok(Found { memory_mib, ..found? })
 }

@@ -246,7 +246,8 @@ impl Surgetank {
 impl Drop for Surgetank {
     fn drop(&mut self) {
         // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
-        self.daemon.ask_to_end(PATIENCE);
+        let patience = if matches!(self.places.rent, Rent::Plugged(_)) { DRAIN } else { PATIENCE };
+        self.daemon.ask_to_end(patience);
     }
 }
 

@@ -134,16 +134,17 @@ pub fn title(load: &Load) -> String {
 
 /// Everything for people.
 #[must_use]
-pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample], scale: f64) -> String {
+pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "Sizes are {scale} of the full ones. Medians.\n");
+    let rounds = samples.iter().map(|sample| sample.round + 1).max().unwrap_or(0);
+    let _ = writeln!(text, "Medians of {rounds}.\n");
     text.push_str("| bar | ours | compared with | ratio | must be | |\n|---|---:|---:|---:|---:|---|\n");
     for bar in bars {
         let limit = match bar.limit {
             Limit::AtLeast(least) => format!("≥ {least:.2}"),
             Limit::AtMost(most) => format!("≤ {most:.2}"),
         };
-        let met = if bar.met == Some(true) { "met" } else { "**missed**" };
+        let met = if bar.met { "met" } else { "**missed**" };
         let (ours, reference) = (digits(bar.ours), digits(bar.reference));
         let Bar { name, unit, reference_name, ratio, .. } = bar;
         let _ = writeln!(
@@ -173,9 +174,9 @@ fn load_table(rows: &[&Row]) -> String {
     let mut text = String::new();
     let Some(shape) = rows.first().map(|row| row.load.shape) else { return text };
     text.push_str(match shape {
-        Shape::Burst => "| | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | of it the daemon's |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        Shape::Burst => "| | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | the daemon's highest |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         Shape::Idle => "| | CPU | of it the daemon's |\n|---|---:|---:|\n",
-        _ => "| | IOPS | a write takes | drain | CPU s/GiB | memory | of it the daemon's |\n|---|---:|---:|---:|---:|---:|---:|\n",
+        _ => "| | IOPS | a write takes | drain | CPU s/GiB | memory | the daemon's highest |\n|---|---:|---:|---:|---:|---:|---:|\n",
     });
     for row in rows {
         let Found { measured, drain_s, attach_s, detach_s, memory_mib, daemon_mib, export, .. } = &row.found;
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].samples, rows[0].found.measured.run_s), (3, 2.0));
         assert_eq!(rows[0].mib_s(), 128.0);
-        let text = markdown(&rows, &[], &samples, 0.25);
+        let text = markdown(&rows, &[], &samples);
         assert!(text.contains("| bcache | 2.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());

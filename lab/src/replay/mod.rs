@@ -64,18 +64,21 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let surgetank = self.daemon.binary()?;
         let results = lab.directory()?;
-        let guest = self.guest(&lab, &interrupt, results.path());
+        let guest = self.guest(&lab, &interrupt, surgetank, results.path());
         // What was found before a failure or Ctrl-C stands in the report all the same.
         let report = Report::read(self.seed, results.path())?;
-        report.write(&self.out)?;
+        if report.logged.is_some() {
+            report.write(&self.out)?;
+        }
         guest?;
         Ok(report.is_whole())
     }
 
-    fn guest(&self, lab: &Lab, interrupt: &Interrupt, results: &Path) -> anyhow::Result<()> {
+    fn guest(&self, lab: &Lab, interrupt: &Interrupt, surgetank: PathBuf, results: &Path) -> anyhow::Result<()> {
         let order = Replay {
-            surgetank: self.daemon.binary()?,
+            surgetank,
             seed: self.seed,
             policy: self.policy.clone(),
             boosts: self.boosts,
