@@ -1,4 +1,4 @@
-# `make demo` and `make test` install what is missing, ask nothing, and leave nothing behind.
+# `make demo` and `make test` install what is missing, ask nothing, and leave nothing running or mounted.
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -30,7 +30,9 @@ help:
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
+	@echo 'make build    the release binary alone'
 	@echo 'make install  surgetank, its unit file, man pages and completions (PREFIX=/usr/local, DESTDIR=)'
+	@echo 'make uninstall  removes those again'
 	@echo 'make clean    remove what was built'
 
 demo:
