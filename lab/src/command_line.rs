@@ -192,6 +192,14 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
 }
 
 /// The exit status of a task that came to its end.
+/// A number between two others, both allowed.
+pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| match text.parse::<f64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("write a number from {least} to {most}")),
+    }
+}
+
 fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -7,10 +7,11 @@ mod table;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::command_line::within;
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
 use crate::inside::{Kind, Load, Order, Sample, Shape};
@@ -24,7 +25,7 @@ const FAST_MIB_S: u64 = 128;
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Share of the full sizes (bursts of 1 and 2 GiB) and times
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = within(0.015_625, 4.0))]
     scale: f64,
     /// How often each is measured
     #[arg(long, default_value_t = 3)]
@@ -69,9 +70,6 @@ impl Arguments {
     /// # Errors
     /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
-        if !(self.scale > 0.0 && self.scale <= 4.0) {
-            bail!("--scale is {}: it is above 0 and at most 4", self.scale);
-        }
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {

@@ -7,10 +7,11 @@ mod table;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::command_line::within;
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
 use crate::inside::reproduce::{
@@ -55,13 +56,13 @@ mod paper {
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Share of the papers' sizes and times
-    #[arg(long, default_value_t = 0.031_25, conflicts_with = "full")]
+    #[arg(long, default_value_t = 0.031_25, conflicts_with = "full", value_parser = within(0.015_625, 1.0))]
     scale: f64,
     /// The papers' sizes: a 4 GiB file on a disk of 10 GiB in 2 GiB of memory (LAMMPS stays as small as emulation asks for)
     #[arg(long)]
     full: bool,
     /// Share of the papers' 33 and 128 MiB/s, which an emulated guest cannot fill through a file system; times grow with it
-    #[arg(long, default_value_t = 0.25)]
+    #[arg(long, default_value_t = 0.25, value_parser = within(0.05, 1.0))]
     rate: f64,
     /// On what; everything, if nothing is named
     #[arg(long = "mode", value_enum)]
@@ -70,10 +71,10 @@ pub struct Arguments {
     #[arg(long = "load", value_enum)]
     loads: Vec<Workload>,
     /// Cells of LAMMPS's lattice along an edge, by default after the scale
-    #[arg(long, value_name = "CELLS")]
+    #[arg(long, value_name = "CELLS", value_parser = clap::value_parser!(u64).range(8..=CELLS_MAX))]
     cells: Option<u64>,
     /// LAMMPS's time steps before a checkpoint
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "reproduce-out/lab")]
@@ -91,7 +92,6 @@ impl Arguments {
     /// # Errors
     /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
-        self.check()?;
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
@@ -103,18 +103,6 @@ impl Arguments {
             experiment.run(&self.out, |service| self.order(service))?;
         }
         self.report(&experiment::samples::<Sample>(&self.out)?)
-    }
-
-    fn check(&self) -> anyhow::Result<()> {
-        let scale = self.scale();
-        ensure!((1.0 / 64.0..=1.0).contains(&scale), "--scale is {scale}: it is between 1/64 and 1");
-        let rate = self.rate;
-        ensure!((0.05..=1.0).contains(&rate), "--rate is {rate}: it is between 0.05 and 1");
-        if let Some(cells) = self.cells {
-            ensure!((8..=CELLS_MAX).contains(&cells), "--cells is {cells}: it is between 8 and {CELLS_MAX}");
-        }
-        ensure!(self.steps > 0, "--steps is 0: write how long LAMMPS computes before a checkpoint");
-        Ok(())
     }
 
     fn scale(&self) -> f64 {
@@ -226,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
+    #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
         arguments: Arguments,
@@ -261,14 +249,13 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (words, why) in [
-            (["--scale", "2"], "--scale is 2"),
-            (["--rate", "0"], "--rate is 0"),
-            (["--cells", "500"], "--cells is 500"),
-            (["--steps", "0"], "--steps is 0"),
+            (["--scale", "2"], "from 0.015625 to 1"),
+            (["--rate", "0"], "from 0.05 to 1"),
+            (["--cells", "500"], "8..=80"),
+            (["--steps", "0"], "1.."),
         ] {
-            let error = arguments(&words).check().unwrap_err().to_string();
+            let error = Line::try_parse_from(["lab"].iter().chain(&words)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
-        assert!(arguments(&[]).check().is_ok());
     }
 }
