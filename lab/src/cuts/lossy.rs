@@ -314,7 +314,7 @@ mod tests {
             assert_eq!(disk.read(0, 1).unwrap(), [2]);
         }
         let lost = lossy.cut(&mut chance, 0.0).unwrap();
-        assert_eq!(lost, Lost { pending_bytes: 5120, lost_bytes: 4608 });
+        assert_eq!(lost, Lost { pending_bytes: 4608, lost_bytes: 4608 });
         let disk = lock(&lossy.disk);
         assert_eq!((disk.read(0, 4096).unwrap(), disk.read(8192, 512).unwrap()), (vec![1; 4096], vec![4; 512]));
     }
