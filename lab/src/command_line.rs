@@ -191,7 +191,6 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     }
 }
 
-/// The exit status of a task that came to its end.
 /// A number between two others, both allowed.
 pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
     move |text| match text.parse::<f64>() {
@@ -200,6 +199,7 @@ pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + C
     }
 }
 
+/// The exit status of a task that came to its end.
 fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

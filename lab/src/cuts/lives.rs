@@ -149,7 +149,7 @@ impl<'a> Machine<'a> {
         fs::read_to_string(self.results().join(TROUBLE)).map_or(Ok(()), |trouble| bail!("{trouble}"))
     }
 
-    /// Keeps what a failure can be looked into with: logs, orders and what the disks had kept.
+    /// Keeps what a failure can be looked into with: logs, orders, and the disks as they are by now.
     fn keep(&self, out: &Path) -> anyhow::Result<()> {
         let kept = out.join("failed");
         fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
@@ -252,7 +252,8 @@ pub fn surgetank(
         if let Some(mut cut) = before.take() {
             cut.judged(&verdict);
             say(&cut.describe());
-            if cut.faults > 0 {
+            // The first is told by what came before it; those that follow may be its echo.
+            if cut.faults > 0 && report.lost() == 0 {
                 machine.keep(out)?;
             }
             report.surgetank.push(cut);

@@ -183,19 +183,21 @@ impl Shared {
                 Ok(()) => State::Ready,
                 Err(error) => State::Failed(error),
             };
-            let mut state = lock(&self.state);
-            if matches!(*state, State::Starting) {
-                *state = up;
-                self.changed.notify_all();
-            }
+            self.pass(|state| matches!(state, State::Starting), up);
         } else if self.way == Way::New {
             let _ = control.delete(self.block.0);
         }
     }
 
-    fn enter(&self, state: State) {
-        *lock(&self.state) = state;
-        self.changed.notify_all();
+    /// Goes on to another state, if it is in one of those; whether it was.
+    fn pass(&self, from: impl Fn(&State) -> bool, to: State) -> bool {
+        let mut state = lock(&self.state);
+        let passes = from(&state);
+        if passes {
+            *state = to;
+            self.changed.notify_all();
+        }
+        passes
     }
 
     fn bring_up(&self, control: &Control, size: u64) -> Result<(), FrontError> {
@@ -242,11 +244,7 @@ const CANNOT_GROW: &str = "this kernel cannot resize a ublk device in use (Linux
 impl UblkHandle {
     /// Requests are answered from now on: the device may come up.
     pub fn bring_up(&self) {
-        let mut state = lock(&self.0.state);
-        if matches!(*state, State::Waiting) {
-            *state = State::Starting;
-            self.0.changed.notify_all();
-        }
+        self.0.pass(|state| matches!(state, State::Waiting), State::Starting);
     }
 
     /// The block device's path once it is up. The front must be served meanwhile.
@@ -296,10 +294,8 @@ impl UblkHandle {
     /// If the device is in use (the error says by whom), or its requests cannot be answered; then everything stays as it
     /// is, and dropping the front leaves the device to the next server.
     pub fn close(&self) -> Result<(), FrontError> {
-        let waits = matches!(*lock(&self.0.state), State::Waiting);
-        if waits {
-            self.0.enter(State::Closed);
-        }
+        // In one step: the device may be coming up at this very moment.
+        let waits = self.0.pass(|state| matches!(state, State::Waiting), State::Closed);
         if let Some(set_up) = lock(&self.0.set_up).take() {
             let _ = set_up.join();
         }
@@ -316,7 +312,7 @@ impl UblkHandle {
         }
         let (control, _) = Control::open()?;
         self.0.block.remove(&control)?;
-        *lock(&self.0.state) = State::Closed;
+        self.0.pass(|_| true, State::Closed);
         Ok(())
     }
 }
@@ -328,7 +324,7 @@ impl Drop for UblkFront {
         }
         // The kernel takes the queue's commands back in its own time, and may copy to their memory until then.
         self.queue.keep_memory();
-        self.shared.enter(State::Closed);
+        self.shared.pass(|_| true, State::Closed);
     }
 }
 
