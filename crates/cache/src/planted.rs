@@ -56,11 +56,19 @@ pub enum Bug {
     FlushFailureUnreported,
     /// A write that is durable by itself makes everything before it count as durable, too.
     ForcedWriteCoversAll,
+    /// Once one block of a failed cache cannot be read, everything on it counts as lost.
+    AllLostWithOneBlock,
+    /// Flushes that waited while the cache failed succeed over lost data.
+    WaitingFlushesSucceed,
+    /// Reads of what cannot be read now do not wait: they answer errors.
+    FailingReadsAnswerErrors,
+    /// Segments are used again when only one copy of the segment table says that they are free.
+    SecondTableCopyForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 30] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -87,6 +95,10 @@ impl Bug {
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
         Self::ForcedWriteCoversAll,
+        Self::AllLostWithOneBlock,
+        Self::WaitingFlushesSucceed,
+        Self::FailingReadsAnswerErrors,
+        Self::SecondTableCopyForgotten,
     ];
 }
 

@@ -9,7 +9,7 @@ use surgetank_model::Operation;
 use support::{Done, Machine};
 
 /// The smallest caching volume: a header and eight segments of 64 KiB.
-const CACHE_MIN: usize = 9 * (64 << 10);
+const CACHE_MIN: usize = (64 << 10) * 9 + 4096;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -275,7 +275,7 @@ fn a_full_cache_has_room_for_an_overwrite() {
 fn invalid_requests_are_refused_and_change_nothing() {
     use surgetank_cache::{Config, Effect, Engine, ReplyError};
     use surgetank_model::{Instant, Limits, Request, RequestId};
-    let config = Config { size: 1 << 20, logical_block: 4096, backing_limits: Limits::NONE };
+    let config = Config { size: 1 << 20, logical_block: 4096, backing_limits: Limits::NONE, outage_patience: std::time::Duration::from_secs(60) };
     let mut engine = Engine::new(config);
     let write = Operation::Write { fua: false };
     let cases = [

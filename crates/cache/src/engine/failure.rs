@@ -1,17 +1,28 @@
-//! The cache fails: save what can be read, tell exactly what is lost, never serve what is old.
+//! The cache fails: save what can be read, wait for what may come back, tell exactly what is lost, never serve what is
+//! old.
+//!
+//! A failed read does not say whether one block cannot be read or nothing can. So a few blocks are probed: while none of
+//! them can be read there is an *outage*, in which nothing else is asked of the volume, nothing is given up, and whoever
+//! needs what is on it waits, for [`Config::outage_patience`](super::Config) at most. Once the volume answers, what can be
+//! read is drained, and what cannot is tried again a few times.
+//!
+//! What is given up in the end is recorded as the ranges whose newest data are on that volume alone
+//! ([`Owner::Lost`]). They come back if the volume does ([`Engine::restore`]).
 
-use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
-use surgetank_model::{Instant, RequestId};
+use surgetank_model::{Instant, Request, RequestId};
 
 use super::append::Part;
+use super::change::Merge;
 use super::lifecycle::Step;
 use super::loss::Loss;
-use super::{Engine, Event, Pending, Stage};
-use crate::effect::{Effect, IoFailure, Owner, ReplyError, Target};
+use super::{Boost, Engine, Event, Pending, Stage};
+use crate::effect::{BufferId, Effect, IoFailure, Owner, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
-use crate::index::{Extent, State};
+use crate::index::{Extent, Kind, State};
+use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -19,16 +30,94 @@ const BLOCK64: u64 = BLOCK as u64;
 /// Times that extents which could not be read are tried again before they count as lost, and the time between.
 const RETRIES: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// First and longest pause between two probes.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Nothing can be read of the caching volume, as far as is known.
+#[derive(Debug)]
+pub(super) struct Outage {
+    /// Since the first read that failed.
+    since: Instant,
+    /// A probe has failed too: it is not just one block.
+    confirmed: bool,
+    /// The volume is not there; it is not asked before it has returned.
+    gone: bool,
+    probes_in_flight: u32,
+    /// One of the probes in flight could be read.
+    answered: bool,
+    next_probe: Instant,
+    pause: Duration,
+    /// Block of the device from which a dirty one is looked for, to be probed.
+    cursor: u64,
+}
+
+impl Outage {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            confirmed: false,
+            gone: false,
+            probes_in_flight: 0,
+            answered: false,
+            next_probe: now,
+            pause: PROBE_PAUSE.0,
+            cursor: 0,
+        }
+    }
+}
+
+/// Records are missing from the log of which nothing is known.
+#[derive(Debug)]
+pub(super) struct Unknown {
+    /// Bytes of the device with newer records than those: nothing is missing there.
+    pub newer: RangeSet,
+}
+
+/// The state of a failing caching volume.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    outage: Option<Outage>,
+    /// The patience with an outage has ended: what was not read by then is lost.
+    out_of_patience: bool,
+    /// Times that unreadable extents were tried again.
+    pub retries: u32,
+    retry_at: Option<Instant>,
+    /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
+    pub stranded: Vec<Part>,
+    /// Changes of parts of blocks whose old content could not be read.
+    stranded_merges: Vec<Merge>,
+    /// Parts of reads that wait for what cannot be read now.
+    parked: Vec<(RequestId, Range<u64>)>,
+    /// Flushes that the failing cache did not do: answered when it is known what it took with it.
+    stalled_flushes: Vec<RequestId>,
+    /// Records may be missing.
+    pub unknown: Option<Unknown>,
+    /// Only these bytes of the device are wanted of the volume: the lost ranges when [`Engine::restore`] read it.
+    pub only: Option<RangeSet>,
+}
 
 impl Engine {
-    /// The caching volume vanished: everything not on the backing volume is lost (now, without waiting for errors).
+    /// The caching volume vanished. It is waited for as in any outage, and left alone until [`Engine::cache_returned`].
     pub fn cache_gone(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.cache_failing();
-        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
-            boost.gone = true;
-            let dirty: Vec<Extent> = boost.index.iter().filter(|extent| extent.state == State::Dirty).collect();
-            dirty.iter().for_each(|extent| boost.mark_bad(extent));
+        if self.stage != Stage::Failing {
+            return;
+        }
+        self.begin_outage();
+        if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
+            outage.gone = true;
+            outage.confirmed = true;
+        }
+    }
+
+    /// The caching volume that had vanished is there again: the driver has put it under its effects.
+    pub fn cache_returned(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
+            outage.gone = false;
+            outage.next_probe = self.now;
         }
     }
 
@@ -48,10 +137,118 @@ impl Engine {
         self.events.push_back(Event::CacheFailing);
     }
 
+    /// A read of the caching volume has failed. One that was answered with the wrong bytes is no outage.
+    pub(super) fn cache_read_failed(&mut self, failure: IoFailure) {
+        self.cache_failing();
+        if failure != IoFailure::Corrupt {
+            self.begin_outage();
+        }
+    }
+
+    fn begin_outage(&mut self) {
+        let now = self.now;
+        self.stirred = true;
+        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
+            boost.trouble.outage.get_or_insert_with(|| Outage::new(now));
+        }
+    }
+
+    /// Reads a few blocks to see whether the volume answers: the superblocks, and one that is wanted.
+    fn probe(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Boost { trouble, index, space, .. } = boost;
+        let Some(outage) = trouble.outage.as_mut() else { return };
+        let dirty = |extent: &Extent| extent.kind == Kind::Data && extent.state.dirty();
+        let wanted = index.find(outage.cursor, dirty).or_else(|| index.find(0, dirty));
+        let wanted = wanted.map(|extent| {
+            let location = extent.clip(&(extent.block.max(outage.cursor)..extent.end())).location;
+            outage.cursor = extent.block.max(outage.cursor) + 1;
+            (space.offset(location), space.checksums(location, 1))
+        });
+        let superblocks = [0, BLOCK64].map(|offset| (offset, None));
+        let probes: Vec<(u64, Option<Box<[u32]>>)> = superblocks.into_iter().chain(wanted).collect();
+        outage.probes_in_flight = probes.len() as u32;
+        outage.answered = false;
+        for (offset, checksums) in probes {
+            let scratch = self.allocate(BLOCK);
+            let id = self.pending.insert(Pending::Probe { scratch });
+            self.cache.started(self.now, BLOCK64);
+            let into = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length: BLOCK };
+            self.effects.push_back(Effect::Read { id, target: Target::Cache, offset, into, checksums });
+        }
+    }
+
+    pub(super) fn probed(&mut self, scratch: ScratchId, result: Result<(), IoFailure>) {
+        self.cache.ended(self.now, BLOCK64);
+        self.release_scratch(Some(scratch));
+        let now = self.now;
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(outage) = boost.trouble.outage.as_mut() else { return };
+        outage.probes_in_flight -= 1;
+        outage.answered |= matches!(result, Ok(()) | Err(IoFailure::Corrupt));
+        if outage.probes_in_flight > 0 {
+            return;
+        }
+        if !outage.answered {
+            outage.confirmed = true;
+            outage.next_probe = now + outage.pause;
+            outage.pause = (outage.pause * 2).min(PROBE_PAUSE.1);
+            return;
+        }
+        let confirmed = outage.confirmed;
+        boost.trouble.outage = None;
+        if confirmed {
+            // What failed meanwhile says nothing of the blocks.
+            boost.retry_bad();
+        }
+        boost.drain.stir();
+        self.stirred = true;
+        self.retry_waiting = true;
+        self.unpark();
+    }
+
+    /// Whether what is on the caching volume is not to be asked for now.
+    pub(super) fn is_out(&self) -> bool {
+        self.boost.as_ref().is_some_and(|boost| boost.trouble.outage.is_some())
+    }
+
+    /// A part of a read waits for what cannot be read now; it counts as a part of its request until then.
+    pub(super) fn park(&mut self, request: RequestId, bytes: Range<u64>) {
+        if planted(Bug::FailingReadsAnswerErrors) {
+            return self.fail_request(request, ReplyError::Io);
+        }
+        self.add_part(request);
+        if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.parked.push((request, bytes));
+        }
+    }
+
+    /// Tries the reads that wait again.
+    fn unpark(&mut self) {
+        let parked = self.boost.as_mut().map(|boost| std::mem::take(&mut boost.trouble.parked));
+        for (id, bytes) in parked.into_iter().flatten() {
+            self.read_again(id, bytes);
+        }
+    }
+
+    fn read_again(&mut self, id: RequestId, bytes: Range<u64>) {
+        if let Some(request) = self.requests.get(&id).map(|active| active.request) {
+            self.read_range(&request, bytes);
+        }
+        self.finish_part(id, Ok(()));
+    }
+
+    /// The old content of a block of which a change has a part cannot be read: the change waits, as those that come now.
+    pub(super) fn strand_merge(&mut self, merge: Merge) {
+        if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.stranded_merges.push(merge);
+        }
+    }
+
     /// A flush of the cache has ended that a request waits for. Once one has failed, no later one tells anything.
     pub(super) fn cache_flushed_for(&mut self, request: RequestId, result: Result<(), IoFailure>) {
         match self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
-            Some(boost) => boost.stalled_flushes.push(request),
+            Some(boost) => boost.trouble.stalled_flushes.push(request),
             None => self.finish_part(request, result),
         }
     }
@@ -74,7 +271,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let blocks = part.block..part.block + u64::from(part.blocks);
         if boost.index.overlapping(blocks).any(|extent| extent.state.replayable()) {
-            boost.stranded.push(part);
+            boost.trouble.stranded.push(part);
         } else {
             self.rescue(part);
         }
@@ -83,7 +280,7 @@ impl Engine {
     fn rescue(&mut self, part: Part) {
         let (offset, length) = (part.block * BLOCK64, u64::from(part.blocks) * BLOCK64);
         if let Some(boost) = self.boost.as_mut() {
-            let super::Boost { index, space, .. } = boost;
+            let Boost { index, space, .. } = boost;
             let blocks = part.block..part.block + u64::from(part.blocks);
             index.remove_where(blocks, |extent| !extent.state.replayable(), |old| space.removed(&old, None));
         }
@@ -114,27 +311,52 @@ impl Engine {
 
     pub(super) fn failing_deadline(&self) -> Option<Instant> {
         let boost = self.boost.as_ref().filter(|_| self.stage == Stage::Failing)?;
-        boost.retry_at.filter(|at| *at > self.now)
+        let next = match &boost.trouble.outage {
+            None => boost.trouble.retry_at,
+            Some(outage) => {
+                let probe = Some(outage.next_probe).filter(|_| !outage.gone && outage.probes_in_flight == 0);
+                let patience = outage.since + self.config.outage_patience;
+                Some(probe.map_or(patience, |probe| probe.min(patience))).filter(|_| !boost.trouble.out_of_patience)
+            }
+        };
+        next.filter(|at| *at > self.now)
     }
 
     /// When everything that can be read is drained: try the rest again, or let the cache go.
     pub(super) fn pump_failing(&mut self) {
         let now = self.now;
+        let patience = self.config.outage_patience;
         let Some(boost) = self.boost.as_mut() else { return };
+        let dirty = boost.space.dirty > 0;
+        if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty && !boost.trouble.out_of_patience) {
+            if now < outage.since + patience {
+                let due = now >= outage.next_probe && !outage.gone && outage.probes_in_flight == 0;
+                return if due { self.probe() } else { () };
+            }
+            boost.trouble.out_of_patience = true;
+            boost.drain.stir();
+        }
         let busy = !boost.drain.is_idle()
             || boost.batches_in_flight > 0
             || boost.merges_in_flight > 0
-            || !boost.queue.is_empty()
-            || boost.space.dirty > boost.space.bad;
-        if busy {
+            || !boost.queue.is_empty();
+        if busy || self.heals_in_flight() {
             return;
         }
-        if boost.space.bad > 0 && !boost.gone && boost.retries < RETRIES {
-            match boost.retry_at {
-                None => boost.retry_at = Some(now + RETRY_AFTER),
+        let Some(boost) = self.boost.as_mut() else { return };
+        if boost.trouble.out_of_patience && boost.space.dirty > boost.space.bad {
+            let dirty: Vec<Extent> = boost.index.iter().filter(|extent| extent.state == State::Dirty).collect();
+            dirty.iter().for_each(|extent| boost.mark_bad(extent));
+        }
+        if boost.space.dirty > boost.space.bad {
+            return;
+        }
+        if boost.space.bad > 0 && !boost.trouble.out_of_patience && boost.trouble.retries < RETRIES {
+            match boost.trouble.retry_at {
+                None => boost.trouble.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {
-                    boost.retry_at = None;
-                    boost.retries += 1;
+                    boost.trouble.retry_at = None;
+                    boost.trouble.retries += 1;
                     boost.retry_bad();
                     self.stirred = true;
                 }
@@ -146,9 +368,48 @@ impl Engine {
         self.enter_step();
     }
 
+    /// Whether changes of lost ranges are under way: they heal what is about to be recorded as lost.
+    fn heals_in_flight(&self) -> bool {
+        let Some(loss) = &self.loss else { return false };
+        self.locks.iter().any(|(start, end)| loss.overlaps(&(start * BLOCK64..end * BLOCK64)))
+    }
+
+    /// Whether the ranges that stay lost are being recorded: nothing heals meanwhile.
+    pub(super) fn is_recording_loss(&self) -> bool {
+        matches!(self.step, Step::DropFlush | Step::DropOwner | Step::DropReads)
+            || matches!(&self.step, Step::Retry { step, .. } if **step == Step::DropOwner)
+    }
+
+    /// Bytes of the device that stay lost if the caching volume is let go now.
+    fn lost_after_drop(&self) -> RangeSet {
+        let Some(boost) = &self.boost else { return RangeSet::default() };
+        if planted(Bug::AllLostWithOneBlock) && boost.space.bad > 0 {
+            return boost.index.iter().map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect();
+        }
+        let bad = boost.ranges(|extent| extent.state == State::Bad);
+        let unknown = boost.trouble.unknown.as_ref();
+        let Some((only, loss)) = boost.trouble.only.as_ref().zip(self.loss.as_ref()) else {
+            let Some(unknown) = unknown else { return bad };
+            let mut lost: RangeSet = std::iter::once(0..self.config.size).collect();
+            unknown.newer.iter().for_each(|range| _ = lost.remove(&range));
+            bad.iter().for_each(|range| lost.insert(range));
+            return lost;
+        };
+        // Of what was wanted all is back but what could not be read. While records may be missing that holds only for what
+        // is newer than they are.
+        let mut back = only.clone();
+        bad.iter().for_each(|range| _ = back.remove(&range));
+        if let Some(unknown) = unknown {
+            back = back.intersection(&unknown.newer);
+        }
+        let mut lost = loss.ranges().clone();
+        back.iter().for_each(|range| _ = lost.remove(&range));
+        lost
+    }
+
     pub(super) fn owner_after_drop(&self) -> Owner {
         let Some(boost) = &self.boost else { return Owner::Backing };
-        let ranges = boost.bad_ranges();
+        let ranges = self.lost_after_drop();
         if ranges.is_empty() {
             return Owner::Backing;
         }
@@ -158,12 +419,13 @@ impl Engine {
 
     /// The owner record says what became of the cache: forget it, and let what waited go on.
     pub(super) fn drop_cache(&mut self) {
+        let ranges = self.lost_after_drop();
+        let answered = self.loss.take().map(Loss::into_waiting).unwrap_or_default();
         let Some(boost) = self.boost.take() else {
             self.end_boost();
             self.events.push_back(Event::CacheDropped);
             return;
         };
-        let ranges = boost.bad_ranges();
         let lost_bytes = ranges.total();
         self.end_boost();
         if lost_bytes > 0 {
@@ -173,34 +435,45 @@ impl Engine {
         } else {
             self.events.push_back(Event::CacheDropped);
         }
-        for part in boost.stranded {
+        // The record that was just written holds everything that they healed.
+        answered.into_iter().for_each(|request| self.reply(request));
+        for part in boost.trouble.stranded {
             self.rescue(part);
         }
-        if lost_bytes > 0 {
+        for merge in boost.trouble.stranded_merges {
+            self.change_after_drop(merge);
+        }
+        for (request, bytes) in boost.trouble.parked {
+            self.read_again(request, bytes);
+        }
+        // Of a volume that is read back, no flush depends.
+        let flushes_fail = lost_bytes > 0 && boost.trouble.only.is_none() && !planted(Bug::WaitingFlushesSucceed);
+        if flushes_fail {
             self.fail_waiting_flushes();
         }
-        for request in boost.stalled_flushes {
-            self.finish_part(request, if lost_bytes > 0 { Err(IoFailure::Io) } else { Ok(()) });
+        for request in boost.trouble.stalled_flushes {
+            self.finish_part(request, if flushes_fail { Err(IoFailure::Io) } else { Ok(()) });
         }
     }
 
     /// Flushes that came while the cache was failing cover writes that are lost with it.
     fn fail_waiting_flushes(&mut self) {
-        let (flushes, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+        let (flushes, others) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|request| request.operation == surgetank_model::Operation::Flush);
+            .partition(|request: &Request| request.operation == surgetank_model::Operation::Flush);
         self.waiting = others;
+        let flushes: std::collections::VecDeque<Request> = flushes;
         for flush in flushes {
             self.effects.push_back(Effect::Reply { request: flush.id, result: Err(ReplyError::Io) });
         }
     }
 }
 
-impl super::Boost {
-    /// Bytes of the device that could not be read.
-    fn bad_ranges(&self) -> RangeSet {
-        let bad = self.index.iter().filter(|extent| extent.state == State::Bad);
-        bad.map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect()
+impl Boost {
+    /// Bytes of the device of extents that `of` accepts.
+    fn ranges(&self, of: impl Fn(&Extent) -> bool) -> RangeSet {
+        let accepted = self.index.iter().filter(|extent| of(extent));
+        accepted.map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect()
     }
 
     fn retry_bad(&mut self) {

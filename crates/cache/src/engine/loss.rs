@@ -31,6 +31,15 @@ impl Loss {
         Self { epoch, ranges, version: 0, recorded: 0, waiting: VecDeque::new(), recording: None }
     }
 
+    pub(super) fn ranges(&self) -> &RangeSet {
+        &self.ranges
+    }
+
+    /// Requests that wait until the record holds what they healed or cover.
+    pub(super) fn into_waiting(self) -> Vec<RequestId> {
+        self.waiting.into_iter().map(|(request, ..)| request).collect()
+    }
+
     pub(super) fn total(&self) -> u64 {
         self.ranges.total()
     }
@@ -129,7 +138,8 @@ impl Engine {
             }
             self.reply(request);
         }
-        if result.is_ok() && all_healed {
+        // While the volume is being read back, its end is the end of the loss.
+        if result.is_ok() && all_healed && self.boost.is_none() && self.recovery.is_none() {
             self.forget_loss();
             self.events.push_back(Event::CacheDropped);
             return;

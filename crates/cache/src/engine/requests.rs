@@ -104,7 +104,7 @@ impl Engine {
         }
         match request.operation {
             // While it is not known what the failing cache takes with it, nothing can be promised.
-            Operation::Flush if self.stage == Stage::Failing => false,
+            Operation::Flush if self.stage == Stage::Failing && !self.is_restoring() => false,
             Operation::Flush => {
                 self.begin(request);
                 self.start_flush(request.id);
@@ -261,7 +261,7 @@ impl Engine {
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));
         }
-        let cached = self.boost.is_some() && self.stage != Stage::Adopting;
+        let cached = self.boost.is_some() && self.stage != Stage::Adopting && !self.is_restoring();
         for target in [Target::Backing, Target::Cache] {
             let skipped = match target {
                 Target::Backing => cached && planted(Bug::FlushSkipsBacking),

@@ -457,6 +457,7 @@ impl<'a> World<'a> {
                 self.watch(&effect);
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
                     Executed::AtOnce => {}
+                    Executed::Answered(id, outcome) => self.engine.complete(self.now, id, outcome),
                     Executed::Started(target, ticket) => {
                         if let Some(Ticket { io, effect_at, done_at }) = ticket {
                             if effect_at < done_at {
@@ -546,5 +547,6 @@ fn config(scenario: &Scenario, size: u64) -> Config {
         size,
         logical_block: scenario.logical_block,
         backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
+        outage_patience: Duration::from_secs(300),
     }
 }
