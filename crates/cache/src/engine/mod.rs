@@ -45,6 +45,8 @@ pub struct Config {
     pub logical_block: u32,
     /// Nominal limits of the backing volume; split and drain start from them and measure.
     pub backing_limits: Limits,
+    /// How long a caching volume may be unreadable as a whole before it counts as lost.
+    pub outage_patience: std::time::Duration,
 }
 
 /// A caching volume to adopt or to recover.
@@ -134,6 +136,11 @@ pub enum Event {
     CacheLost {
         /// Bytes that answer EIO until overwritten.
         lost_bytes: u64,
+    },
+    /// `restore` failed: the volume cannot be read at all. Everything stays lost.
+    RestoreFailed {
+        /// For people.
+        reason: &'static str,
     },
 }
 
@@ -369,6 +376,25 @@ impl Engine {
         let mut engine = Self::new(config);
         engine.stage = Stage::Recovering;
         engine
+    }
+
+    /// Reads a lost caching volume again and drains what can be read.
+    ///
+    /// # Errors
+    /// Always: not done yet.
+    pub fn restore(&mut self, now: Instant, _attach: Attach) -> Result<(), Rejected> {
+        self.now = self.now.max(now);
+        Err(Rejected("nothing is restored yet".to_owned()))
+    }
+
+    /// The volume that `cache_gone` told of is back.
+    pub fn cache_returned(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// The daemon stops in order: records what is durable.
+    pub fn stop(&mut self, now: Instant) {
+        self.now = self.now.max(now);
     }
 
     /// Takes the outcome of an effect.

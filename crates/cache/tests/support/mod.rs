@@ -68,7 +68,12 @@ const LIMITS: Limits = Limits { bandwidth: None, iops: None };
 impl Machine {
     pub fn new(size: usize, logical_block: u32, seed: u64) -> Self {
         let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
-        let config = Config { size: size as u64, logical_block, backing_limits: limits };
+        let config = Config {
+            size: size as u64,
+            logical_block,
+            backing_limits: limits,
+            outage_patience: std::time::Duration::from_secs(300),
+        };
         let mut random = Random::from_seed(seed);
         let backing: Vec<u8> = (0..size).map(|at| (at / 512) as u8 ^ random.below(2) as u8).collect();
         Self {

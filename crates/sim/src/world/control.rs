@@ -144,6 +144,7 @@ impl World<'_> {
                     self.detach()?;
                 }
             }
+            Event::RestoreFailed { .. } => {}
             Event::CacheLost { lost_bytes: _ } => {
                 self.report.failures += 1;
                 self.report.losses += 1;

@@ -546,5 +546,6 @@ fn config(scenario: &Scenario, size: u64) -> Config {
         size,
         logical_block: scenario.logical_block,
         backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
+        outage_patience: std::time::Duration::from_secs(300),
     }
 }
