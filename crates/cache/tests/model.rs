@@ -275,7 +275,12 @@ fn a_full_cache_has_room_for_an_overwrite() {
 fn invalid_requests_are_refused_and_change_nothing() {
     use surgetank_cache::{Config, Effect, Engine, ReplyError};
     use surgetank_model::{Instant, Limits, Request, RequestId};
-    let config = Config { size: 1 << 20, logical_block: 4096, backing_limits: Limits::NONE, outage_patience: std::time::Duration::from_secs(60) };
+    let config = Config {
+        size: 1 << 20,
+        logical_block: 4096,
+        backing_limits: Limits::NONE,
+        outage_patience: std::time::Duration::from_secs(300),
+    };
     let mut engine = Engine::new(config);
     let write = Operation::Write { fua: false };
     let cases = [

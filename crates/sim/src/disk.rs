@@ -64,7 +64,11 @@ pub struct Ticket {
 pub struct Faults {
     /// Probability that an I/O of any kind fails with EIO.
     pub error_probability: f64,
-    /// I/Os that touch this byte range (offset, length) fail with EIO: latent sector errors.
+    /// Probability that a flush fails with EIO, besides.
+    pub flush_error_probability: f64,
+    /// Probability that a write finds no space.
+    pub no_space_probability: f64,
+    /// I/Os that touch this byte range (offset, length) fail with EIO, writes too.
     pub error_range: Option<(u64, u64)>,
     /// All I/Os after this many fail with EIO.
     pub fail_after: Option<u64>,
@@ -72,8 +76,8 @@ pub struct Faults {
     pub forgetful: bool,
     /// I/Os never finish; [`Disk::unstick`] lets them go on.
     pub stuck: bool,
-    /// The volume vanished: every I/O fails with `Gone`.
-    pub gone: bool,
+    /// Nothing can be read or written: every I/O fails with this, also what is in flight.
+    pub outage: Option<IoFailure>,
 }
 
 /// How fast a volume answers: uniformly between the bounds, and one in `slow_one_in` a hundred times slower.
@@ -149,8 +153,9 @@ pub struct Finished {
 /// - *EIO* ([`Faults`]): a failed write has stored any subset of its sectors; a failed flush has made nothing durable,
 ///   and either loses nothing, so that a later flush that succeeds covers the same writes, or, if `forgetful`, has
 ///   dropped any of them from the cache: they stay visible until the power fails, and no later flush saves them.
-/// - *Stuck* I/Os have no effect until they are let go; *gone* fails everything; *bit rot* ([`Disk::rot`]) changes
-///   stored bytes silently.
+/// - *Stuck* I/Os have no effect until they are let go; an *outage* fails everything; *damage* ([`Disk::damage`], latent
+///   sector errors) fails reads of its range until a write covers it; *bit rot* ([`Disk::rot`]) changes stored bytes
+///   silently.
 #[derive(Debug)]
 pub struct Disk {
     size: u64,
@@ -168,6 +173,10 @@ pub struct Disk {
     random: Random,
     latency: Latency,
     faults: Faults,
+    /// Ranges (offset, length) that cannot be read until they are written.
+    damaged: Vec<(u64, u64)>,
+    /// Bits (byte, bit) that have flipped and were not written since.
+    rotten: Vec<(u64, u8)>,
     submitted_count: u64,
     pool: Vec<Vec<u8>>,
 }
@@ -188,6 +197,8 @@ impl Disk {
             random: Random::from_seed(seed),
             latency,
             faults: Faults::default(),
+            damaged: Vec::new(),
+            rotten: Vec::new(),
             submitted_count: 0,
             pool: Vec::new(),
         }
@@ -208,10 +219,10 @@ impl Disk {
 
     /// Replaces the faults.
     pub fn set_faults(&mut self, faults: Faults) {
-        if faults.gone {
+        if let Some(failure) = faults.outage {
             // What is in flight does not arrive any more.
             for entry in self.in_flight.iter_mut().flatten().filter(|entry| !entry.took_effect) {
-                entry.fate = Err(IoFailure::Gone);
+                entry.fate = Err(failure);
             }
         }
         self.faults = faults;
@@ -243,6 +254,41 @@ impl Disk {
     pub fn rot(&mut self, offset: u64, bit: u8) {
         self.view.flip(offset, bit);
         self.media.flip(offset, bit);
+        self.rotten.push((offset, bit));
+    }
+
+    /// From now on this range cannot be read, until it is written.
+    pub fn damage(&mut self, offset: u64, length: u64) {
+        self.damaged.push((offset, length));
+    }
+
+    /// Damaged ranges can be read again.
+    pub fn mend(&mut self) {
+        self.damaged.clear();
+    }
+
+    /// Whether anything of a range cannot be read, or is not what was written, whatever the time: bad ranges, damage, rot.
+    #[must_use]
+    pub fn is_bad(&self, offset: u64, length: u64) -> bool {
+        let meets = |&(other, other_length): &(u64, u64)| offset < other + other_length && other < offset + length;
+        self.faults.error_range.as_ref().is_some_and(meets)
+            || self.damaged.iter().any(meets)
+            || self.rotten.iter().any(|&(byte, _)| (offset..offset + length).contains(&byte))
+    }
+
+    /// Whether every I/O fails now.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.faults.outage.is_some()
+    }
+
+    /// What a read would see had nothing rotted.
+    pub fn peek_sound(&self, offset: u64, out: &mut [u8]) {
+        self.view.read(offset, out);
+        let end = offset + out.len() as u64;
+        for &(byte, bit) in self.rotten.iter().filter(|(byte, _)| (offset..end).contains(byte)) {
+            out[(byte - offset) as usize] ^= 1 << (bit % 8);
+        }
     }
 
     /// An empty buffer, reused.
@@ -328,16 +374,23 @@ impl Disk {
 
     fn fate(&mut self, io: &Io) -> Result<(), IoFailure> {
         let faults = &self.faults;
-        if faults.gone {
-            return Err(IoFailure::Gone);
+        if let Some(failure) = faults.outage {
+            return Err(failure);
         }
-        let in_range = match (faults.error_range, io.range()) {
-            (Some((bad, bad_length)), Some((offset, length))) => offset < bad + bad_length && bad < offset + length,
-            _ => false,
+        let meets = |&(bad, bad_length): &(u64, u64)| {
+            io.range().is_some_and(|(offset, length)| offset < bad + bad_length && bad < offset + length)
         };
+        let in_range = faults.error_range.as_ref().is_some_and(meets)
+            || matches!(io, Io::Read { .. }) && self.damaged.iter().any(meets);
         let worn = faults.fail_after.is_some_and(|after| self.submitted_count > after);
-        let unlucky = faults.error_probability > 0.0 && self.random.chance(faults.error_probability);
-        if in_range || worn || unlucky { Err(IoFailure::Io) } else { Ok(()) }
+        let mut chance = |probability: f64| probability > 0.0 && self.random.chance(probability);
+        let unlucky =
+            chance(faults.error_probability) || matches!(io, Io::Flush) && chance(faults.flush_error_probability);
+        if in_range || worn || unlucky {
+            return Err(IoFailure::Io);
+        }
+        let full = matches!(io, Io::Write { .. }) && chance(faults.no_space_probability);
+        if full { Err(IoFailure::NoSpace) } else { Ok(()) }
     }
 
     /// The moment at which an I/O becomes visible.
@@ -382,6 +435,10 @@ impl Disk {
     fn apply_write(&mut self, mut write: Unflushed, fua: bool, failed: bool) {
         if failed {
             self.tear(&mut write);
+        } else {
+            let written = write.offset..write.offset + write.length;
+            self.rotten.retain(|(byte, _)| !written.contains(byte));
+            self.mend_range(&written);
         }
         write.put(&mut self.view);
         if fua && !failed {
@@ -394,6 +451,18 @@ impl Disk {
             self.reclaim(write);
         } else {
             self.unflushed.push(write);
+        }
+    }
+
+    /// A write makes a damaged range readable.
+    fn mend_range(&mut self, written: &std::ops::Range<u64>) {
+        for (offset, length) in std::mem::take(&mut self.damaged) {
+            let end = offset + length;
+            for rest in [offset..end.min(written.start), offset.max(written.end)..end] {
+                if rest.start < rest.end {
+                    self.damaged.push((rest.start, rest.end - rest.start));
+                }
+            }
         }
     }
 

@@ -3,13 +3,14 @@
 //! - [`disk`]: a volume with real bytes, a volatile write cache and faults; its fault model stands on the type.
 //! - [`driver`]: executes the engine's effects over two such volumes, as the daemon does over real ones.
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
-//! - [`oracle`]: the naive model that judges every answer.
+//! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
 //!
 //! - [`queue`]: the event queue of both worlds; [`whatif`]: what a run would take and cost, over modelled volumes.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
 
+pub mod books;
 pub mod content;
 pub mod disk;
 pub mod driver;
@@ -25,6 +26,8 @@ pub mod workload;
 pub mod world;
 
 pub use family::Family;
-pub use scenario::{BadRange, Crash, CrashKind, Scenario, Stuck, Style, Trigger, Trouble, Victim};
+pub use scenario::{
+    BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Style, Trigger, Trouble, Victim,
+};
 pub use shrink::shrink;
 pub use world::{Failure, Report, run};

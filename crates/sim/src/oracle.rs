@@ -91,6 +91,8 @@ pub struct Oracle {
     unflushed: Vec<Version>,
     reads: Vec<Moment>,
     loss: Vec<Loss>,
+    /// Sectors that are being given up.
+    condemned: Vec<bool>,
     any_loss: bool,
     lost_at: Moment,
 }
@@ -121,6 +123,7 @@ impl Oracle {
             unflushed: Vec::new(),
             reads: Vec::new(),
             loss: Vec::new(),
+            condemned: Vec::new(),
             any_loss: false,
             lost_at: 0,
         }
@@ -356,8 +359,22 @@ impl Oracle {
     }
 
     /// The flush succeeded: everything acknowledged before its submission is durable.
-    pub fn end_flush(&mut self, flush: Moment) {
+    ///
+    /// # Errors
+    /// If some of that is lost, and no flush has failed since.
+    pub fn end_flush(&mut self, flush: Moment) -> Result<(), Wrong> {
         self.step();
+        if self.any_loss {
+            let lost = self
+                .unflushed
+                .iter()
+                .find(|&&version| self.ops[version as usize].completed < flush && self.lost_sector(version).is_some());
+            if let Some(sector) = lost.and_then(|&version| self.lost_sector(version)) {
+                return Err(Wrong(format!(
+                    "a flush succeeds, but sector {sector}, written before it and never flushed, is lost"
+                )));
+            }
+        }
         let unflushed = std::mem::take(&mut self.unflushed);
         let (durable, rest): (Vec<_>, Vec<_>) =
             unflushed.into_iter().partition(|&version| self.ops[version as usize].completed < flush);
@@ -371,6 +388,67 @@ impl Oracle {
                 self.prune(sector);
             }
         }
+        Ok(())
+    }
+
+    /// A sector that is lost or about to be, and of which this version is the newest.
+    fn lost_sector(&self, version: Version) -> Option<u32> {
+        let op = &self.ops[version as usize];
+        (op.first..op.first + op.count).find(|&sector| {
+            let newest = match self.open[sector as usize] {
+                0 => self.settled[sector as usize] == version,
+                slot => {
+                    let list = &self.lists[slot as usize - 1];
+                    list.iter().any(|entry| entry.version == version && entry.superseded_at == 0)
+                }
+            };
+            newest && (self.loss[sector as usize] == Loss::Lost || self.condemned[sector as usize])
+        })
+    }
+
+    /// These sectors are being given up: the record that says so is on its way.
+    pub fn condemn(&mut self, first: u32, count: u32) {
+        self.any_loss = true;
+        self.loss.resize(self.settled.len(), Loss::No);
+        self.condemned.resize(self.settled.len(), false);
+        self.condemned[first as usize..(first + count) as usize].fill(true);
+    }
+
+    /// The record that was on its way has arrived, or never will.
+    pub fn absolve(&mut self) {
+        self.condemned.fill(false);
+    }
+
+    /// A flush that was submitted then has failed: the application knows that what it wrote before and is lost is lost.
+    pub fn tell_loss(&mut self, flush: Moment) {
+        self.step();
+        if self.any_loss {
+            let unflushed = std::mem::take(&mut self.unflushed);
+            let told = |version: &Version| {
+                self.ops[*version as usize].completed < flush && self.lost_sector(*version).is_some()
+            };
+            self.unflushed = unflushed.iter().copied().filter(|version| !told(version)).collect();
+        }
+    }
+
+    /// The process that could tell of losses is gone.
+    pub fn forget_loss(&mut self) {
+        self.tell_loss(NEVER);
+        self.absolve();
+    }
+
+    /// These sectors were lost and have come back.
+    pub fn restore(&mut self, first: u32, count: u32) {
+        for loss in &mut self.loss[first as usize..(first + count) as usize] {
+            if *loss == Loss::Lost {
+                *loss = Loss::No;
+            }
+        }
+    }
+
+    /// The sectors that are lost.
+    pub fn lost(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.loss.len() as u32).filter(|&sector| self.loss[sector as usize] == Loss::Lost)
     }
 
     /// A flush failed, of a volume that forgets then: what was acknowledged before is promised no more.
@@ -385,6 +463,7 @@ impl Oracle {
         self.open.resize(sectors as usize, 0);
         if self.any_loss {
             self.loss.resize(sectors as usize, Loss::No);
+            self.condemned.resize(sectors as usize, false);
         }
     }
 
@@ -472,6 +551,13 @@ impl Oracle {
         self.any_loss = true;
         self.lost_at = self.step();
         self.loss.resize(self.settled.len(), Loss::No);
+        self.condemned.resize(self.settled.len(), false);
+        for loss in &mut self.loss {
+            // What healed after an earlier loss is recorded as such.
+            if matches!(loss, Loss::Healed { accepted: false, .. }) {
+                *loss = Loss::No;
+            }
+        }
     }
 
     /// These sectors are lost with a failed cache: they answer EIO until they are overwritten.
@@ -490,11 +576,41 @@ impl Oracle {
         }
     }
 
-    /// Whether a sector of this range is lost, or was.
+    /// Whether a sector of this range is lost or about to be.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
         let end = (first + count).min(self.loss.len() as u32);
-        self.any_loss && self.loss[first as usize..end as usize].iter().any(|&loss| loss != Loss::No)
+        self.any_loss
+            && (first as usize..end as usize).any(|sector| self.loss[sector] == Loss::Lost || self.condemned[sector])
+    }
+
+    /// The same of any sector.
+    #[must_use]
+    pub fn is_any_lost(&self) -> bool {
+        self.is_lost(0, self.loss.len() as u32)
+    }
+
+    /// Whether this sector is lost.
+    #[must_use]
+    pub fn is_given_up(&self, sector: u32) -> bool {
+        self.any_loss && self.loss[sector as usize] == Loss::Lost
+    }
+
+    /// Whether this sector was lost and has been overwritten.
+    #[must_use]
+    pub fn is_healed(&self, sector: u32) -> bool {
+        self.any_loss && matches!(self.loss[sector as usize], Loss::Healed { .. })
+    }
+
+    /// Nobody can tell whether the newest version of these sectors was ever stored whole: older ones may be there.
+    pub fn doubt(&mut self, first: u32, count: u32) {
+        self.any_loss = true;
+        self.loss.resize(self.settled.len(), Loss::No);
+        self.condemned.resize(self.settled.len(), false);
+        self.lost_at = self.step();
+        for loss in &mut self.loss[first as usize..(first + count) as usize] {
+            *loss = Loss::Accepted;
+        }
     }
 
     fn heal(&mut self, sector: u32) {

@@ -25,6 +25,12 @@ pub enum Trigger {
     SuperblockWrite,
     /// From the first time after that when the owner record is written.
     OwnerWrite,
+    /// From the first outage after that.
+    Outage,
+    /// From the first time after that when the engine says that the cache fails.
+    Failing,
+    /// From the first time after that when something is lost.
+    Lost,
 }
 
 /// One crash.
@@ -79,6 +85,43 @@ pub struct BadRange {
     pub length: u64,
 }
 
+/// A volume, or both, answers nothing for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// Which; `None`: both.
+    pub victim: Option<Victim>,
+    /// Events after which it begins; that of the caching volume when one is next in use.
+    pub at_event: u32,
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// I/Os say that the volume is gone, rather than EIO.
+    pub gone: bool,
+}
+
+/// A range that cannot be read until it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// Which volume.
+    pub victim: Victim,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Events after which it is so; on the caching volume when one is next in use.
+    pub at_event: u32,
+    /// After so long it can be read again by itself.
+    pub lasts: Option<Duration>,
+}
+
+/// The daemon stops in order, and starts again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Events after which it does, when a cache is next in use.
+    pub at_event: u32,
+    /// A bit of the log flips meanwhile.
+    pub rots: bool,
+}
+
 /// Faults of a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trouble {
@@ -98,6 +141,18 @@ pub struct Trouble {
     pub bad_range: Option<BadRange>,
     /// Events after which one stored bit of the caching volume's log flips.
     pub rot_at: Option<u32>,
+    /// Probability that a flush of the caching volume fails, and forgets what it covered.
+    pub cache_flush_errors: f64,
+    /// Probability that a write of either volume finds no space.
+    pub no_space: f64,
+    /// Probability that the owner record is not persisted, or is, but the answer says otherwise.
+    pub owner_errors: f64,
+    /// Volumes that answer nothing for a while.
+    pub outages: [Option<Outage>; 2],
+    /// Ranges that cannot be read.
+    pub latent: [Option<Latent>; 3],
+    /// Whether the user may accept a loss although the caching volume may come back.
+    pub accepts: bool,
 }
 
 impl Trouble {
@@ -111,6 +166,12 @@ impl Trouble {
         stuck: None,
         bad_range: None,
         rot_at: None,
+        cache_flush_errors: 0.0,
+        no_space: 0.0,
+        owner_errors: 0.0,
+        outages: [None; 2],
+        latent: [None; 3],
+        accepts: false,
     };
 }
 
@@ -149,6 +210,10 @@ pub struct Scenario {
     pub crashes: Vec<Crash>,
     /// Faults.
     pub trouble: Option<Trouble>,
+    /// The engine waits so long for a caching volume of which nothing can be read.
+    pub patience: Duration,
+    /// The daemon stops in order.
+    pub stop: Option<Stop>,
     /// The device grows: after so many events, by so many sectors of 512 bytes; in order.
     pub growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
@@ -220,6 +285,8 @@ impl Scenario {
             backing_latency_max: Duration::from_micros(400),
             crashes: Vec::new(),
             trouble: None,
+            patience: Duration::from_secs(5),
+            stop: None,
             growths: Vec::new(),
             provider_faults: None,
         }

@@ -51,6 +51,13 @@ fn candidates(from: &Scenario) -> Vec<Scenario> {
         });
     }
     add(&|scenario| scenario.trouble = None);
+    add(&|scenario| scenario.stop = None);
+    for outage in 0..2 {
+        add(&|scenario| scenario.trouble.iter_mut().for_each(|trouble| trouble.outages[outage] = None));
+    }
+    for latent in 0..3 {
+        add(&|scenario| scenario.trouble.iter_mut().for_each(|trouble| trouble.latent[latent] = None));
+    }
     for requests in [from.requests / 2, from.requests * 3 / 4, from.requests.saturating_sub(1)] {
         add(&|scenario| scenario.requests = requests);
     }

@@ -395,6 +395,11 @@ impl Engine {
         engine
     }
 
+    /// The daemon stops in order: records what is durable.
+    pub fn stop(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
     /// Takes the outcome of an effect.
     pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
         self.now = self.now.max(now);

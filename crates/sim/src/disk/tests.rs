@@ -85,7 +85,7 @@ fn faults_do_what_they_say() {
     disk.set_faults(Faults { fail_after: Some(3), ..Faults::default() });
     assert_eq!(now(&mut disk, Io::Flush).result, Ok(()));
     assert_eq!(now(&mut disk, Io::Flush).result, Err(IoFailure::Io));
-    disk.set_faults(Faults { gone: true, ..Faults::default() });
+    disk.set_faults(Faults { outage: Some(IoFailure::Gone), ..Faults::default() });
     assert_eq!(now(&mut disk, Io::Flush).result, Err(IoFailure::Gone));
     disk.set_faults(Faults { stuck: true, ..Faults::default() });
     assert!(disk.submit(Instant::ZERO, 9, Io::Flush).expect("it fits").is_none());

@@ -49,7 +49,7 @@ fn writes_in_flight_together_are_open_until_a_read_tells() {
     assert!(!holds(&mut oracle, one, 0), "re-reads are stable");
     assert!(holds(&mut oracle, one, 1), "another sector may end otherwise");
     let flush = oracle.begin_flush();
-    oracle.end_flush(flush);
+    oracle.end_flush(flush).expect("nothing is lost");
     oracle.power_cut();
     assert!(!holds(&mut oracle, one, 0), "what lost does not come back after a flush");
 }
@@ -61,7 +61,7 @@ fn a_power_cut_keeps_what_was_flushed_or_anything_newer() {
     let flushed = write(&mut oracle, 5);
     let flush = oracle.begin_flush();
     let newer = write(&mut oracle, 5);
-    oracle.end_flush(flush);
+    oracle.end_flush(flush).expect("nothing is lost");
     oracle.power_cut();
     assert!(!holds(&mut oracle, old, 5), "older than the flushed one");
     assert!(holds(&mut oracle, flushed, 5), "the flush does not cover a write acknowledged after its submission");

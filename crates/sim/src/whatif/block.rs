@@ -75,7 +75,7 @@ impl<'a> Block<'a> {
                 size: whole_pages(disk.size.get()),
                 logical_block: 512,
                 backing_limits: disk.limits,
-                outage_patience: Duration::MAX,
+                outage_patience: std::time::Duration::from_secs(300),
             }),
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
@@ -214,7 +214,11 @@ impl<'a> Block<'a> {
                 self.tell(|pilot| pilot.released(now, false));
             }
             Event::ReleaseCancelled => self.tell(|pilot| pilot.released(now, true)),
-            Event::Recovered { .. } | Event::RecoverFailed { .. } | Event::CacheFailing | Event::CacheLost { .. } => {
+            Event::Recovered { .. }
+            | Event::RecoverFailed { .. }
+            | Event::CacheFailing
+            | Event::CacheLost { .. }
+            | Event::RestoreFailed { .. } => {
                 self.failed = Some(Stuck(format!("a simulated volume failed at {}: {event:?}", self.now)));
             }
         }

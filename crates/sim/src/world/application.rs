@@ -8,10 +8,14 @@ use surgetank_model::{Operation, Request, RequestId};
 use crate::content::SECTOR;
 use crate::oracle::Wrong;
 use crate::workload::Wish;
+use crate::world::stop::Stopping;
 use crate::world::{Expect, Happening, Outstanding, Phase, SWEEP, Step, World};
 
 impl World<'_> {
     pub(super) fn submit_next(&mut self) -> Step {
+        if !matches!(self.stopping, Stopping::No | Stopping::Done) {
+            return Ok(());
+        }
         if self.outstanding.len() >= self.scenario.depth as usize {
             self.waiting_for_reply = true;
             return Ok(());
@@ -62,26 +66,32 @@ impl World<'_> {
         };
         let request = Request { id, operation, offset, length };
         self.driver.add_request(id, buffer);
-        self.outstanding.push(Outstanding { request, expect });
+        let excused = match operation {
+            Operation::Flush => self.oracle.is_any_lost(),
+            _ => self.touches_lost(&request),
+        };
+        self.outstanding.push(Outstanding { request, expect, at: self.now, excused });
         self.engine.submit(self.now, request);
     }
 
     pub(super) fn reply(&mut self, id: RequestId, result: Result<(), ReplyError>, buffer: Vec<u8>) -> Step {
         let index = self.outstanding.iter().position(|outstanding| outstanding.request.id == id);
         let index = index.ok_or_else(|| format!("{id:?} is answered but not outstanding"))?;
-        let Outstanding { request, expect } = self.outstanding.swap_remove(index);
+        let Outstanding { request, expect, at, excused } = self.outstanding.swap_remove(index);
         self.report.requests += 1;
-        let (first, count) = ((request.offset / SECTOR as u64) as u32, (request.length / SECTOR as u64) as u32);
+        let first = (request.offset / SECTOR as u64) as u32;
         if let Err(error) = result {
             self.report.errors += 1;
-            // A partial write of a lost block cannot be merged with what is lost.
-            let (first_block, end_block) = (first & !7, (first + count).next_multiple_of(8));
-            let lost = error == ReplyError::Io && self.oracle.is_lost(first_block, end_block - first_block);
-            let excused = id.0 < self.faults_until || self.failing || self.vanished || (lost && !self.swept);
-            if !excused && request.operation == Operation::Flush && self.unreported_failures > 0 {
+            let is_flush = request.operation == Operation::Flush;
+            let lost = if is_flush { self.oracle.is_any_lost() } else { self.touches_lost(&request) };
+            let excused = excused || lost || !is_flush && self.touches_doubt(&request);
+            if !excused && is_flush && self.unreported_failures > 0 {
                 self.unreported_failures -= 1;
-            } else if !excused {
-                return Err(format!("{request:?} failed with {error:?}, but no volume has a fault"));
+            } else if !(excused || is_flush && self.loss_untold) {
+                return Err(format!("{request:?} failed with {error:?}, but it has touched no fault"));
+            }
+            if is_flush {
+                self.loss_untold = false;
             }
         }
         let checked = match expect {
@@ -99,16 +109,18 @@ impl World<'_> {
             Expect::Flush(moment) => {
                 match result {
                     Ok(()) => {
-                        self.oracle.end_flush(moment);
+                        self.oracle.end_flush(moment).map_err(|wrong| wrong.0)?;
+                        self.books.promise(at);
                         self.flushed = self.final_flush == Some(id);
                     }
                     Err(_) if self.is_forgetful() => self.oracle.fail_flush(),
-                    Err(_) => {}
+                    Err(_) => self.oracle.tell_loss(moment),
                 }
                 Ok(())
             }
         };
         self.driver.recycle(buffer);
+        self.stop_flushed(id, result);
         if self.waiting_for_reply {
             self.waiting_for_reply = false;
             self.schedule(Duration::ZERO, Happening::Submit);

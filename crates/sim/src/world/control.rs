@@ -9,6 +9,7 @@ use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 use crate::content::SECTOR;
 use crate::disk::{Disk, Latency};
 use crate::workload::Wish;
+use crate::world::judge::BLOCK_SECTORS;
 use crate::world::{Happening, Phase, SWEEP, Step, World, config};
 
 impl World<'_> {
@@ -34,7 +35,8 @@ impl World<'_> {
             },
             Stage::Releasing => {}
             Stage::Lost => {
-                if choice == 0 && !self.accepting {
+                let accepts = self.vanished || self.scenario.trouble.is_some_and(|trouble| trouble.accepts);
+                if choice == 0 && accepts && !self.accepting && !self.restoring {
                     self.accept_loss()?;
                 }
             }
@@ -63,11 +65,13 @@ impl World<'_> {
             self.disks.cache = Some(disk);
             self.apply_trouble();
         }
+        self.note_outage_at_hand();
         let (high, low) = (self.random.next_u64(), self.random.next_u64());
         let mut epoch = Epoch::default();
         epoch.0[..8].copy_from_slice(&high.to_le_bytes());
         epoch.0[8..].copy_from_slice(&low.to_le_bytes());
         self.epoch = epoch;
+        self.books.adopt(epoch);
         let attach = self.attach();
         self.engine.adopt(self.now, attach).map_err(|rejected| format!("adopt was rejected: {rejected}"))
     }
@@ -83,6 +87,7 @@ impl World<'_> {
     }
 
     pub(super) fn recover(&mut self) -> Step {
+        self.books.all_failures = 0;
         let attach = self.attach();
         self.engine.recover(self.now, attach).map_err(|rejected| format!("recover was rejected: {rejected}"))
     }
@@ -102,13 +107,14 @@ impl World<'_> {
                 }
             }
             Event::AdoptFailed => {
-                if !self.faulty_lately() {
+                if self.books.all_failures == 0 {
                     return Err("adopt failed without a fault".into());
                 }
                 self.detach()?;
             }
             Event::Recovered { dirty_bytes: _ } => {
                 self.recovering = false;
+                self.recover_failures = 0;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
                     self.engine.set_mode(self.now, Mode::Absorb);
@@ -126,71 +132,52 @@ impl World<'_> {
                 self.release_wanted = false;
             }
             Event::CacheFailing => {
-                if !self.faulty_lately() {
-                    return Err("the cache fails without a fault".into());
-                }
-                self.failing = true;
+                self.note_failing(event)?;
             }
             Event::CacheDropped => {
                 self.release_wanted = false;
                 self.recovering = false;
-                self.failing = false;
-                self.lost = false;
-                if std::mem::take(&mut self.accepting) {
-                    self.oracle.accept_loss();
-                }
+                self.report.failures += u32::from(self.disks.cache.is_some() && !self.lost);
+                self.end_loss();
                 if self.disks.cache.is_some() {
-                    self.report.failures += 1;
                     self.detach()?;
                 }
             }
-            Event::CacheLost { lost_bytes: _ } => {
-                self.report.failures += 1;
-                self.report.losses += 1;
-                self.release_wanted = false;
-                self.failing = false;
-                self.note_loss()?;
-                self.detach()?;
-            }
+            Event::RestoreFailed { reason } => self.restore_failed(reason)?,
+            Event::CacheLost { lost_bytes } => self.cache_lost(lost_bytes)?,
         }
         Ok(())
     }
 
     fn recover_failed(&mut self, reason: &str) -> Step {
-        if !self.faulty_lately() {
+        if self.books.all_failures == 0 && !self.disks.cache.as_ref().is_some_and(|disk| disk.is_bad(0, disk.size())) {
             return Err(format!("recover failed without a fault: {reason}"));
         }
-        if self.vanished {
+        self.recover_failures += 1;
+        if self.recover_failures >= 3 && (self.vanished || self.is_header_unreadable()) {
             // Nobody can say what was on it: the user gives all of it up.
             self.report.losses += 1;
             self.oracle.begin_loss();
-            self.oracle.lose(0, self.oracle.sectors());
+            let dirty: Vec<u64> = self.books.possibly_dirty().collect();
+            for block in dirty {
+                let first = (block as u32 * BLOCK_SECTORS).min(self.oracle.sectors());
+                self.oracle.lose(first, BLOCK_SECTORS.min(self.oracle.sectors() - first));
+            }
             self.lost = true;
             return self.accept_loss();
         }
-        self.schedule(Duration::from_millis(1), Happening::Recover);
+        let longest = if self.outages.is_any_passing() { Duration::from_secs(5) } else { Duration::from_millis(1) };
+        let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
+        self.schedule(after, Happening::Recover);
         Ok(())
     }
 
-    /// The oracle hears which ranges the owner record gives up.
-    pub(super) fn note_loss(&mut self) -> Step {
-        let Owner::Lost { ranges, .. } = &self.owner else {
-            return Err("the cache is lost, but the owner record does not say so".into());
-        };
-        if !self.lost {
-            self.oracle.begin_loss();
-        }
-        for &(offset, length) in ranges {
-            let (first, count) = ((offset / SECTOR as u64) as u32, length.div_ceil(SECTOR as u64) as u32);
-            let count = count.min(self.oracle.sectors() - first);
-            if self.lost {
-                self.oracle.lose_again(first, count).map_err(|wrong| wrong.0)?;
-            } else {
-                self.oracle.lose(first, count);
-            }
-        }
-        self.lost = true;
-        Ok(())
+    /// Whether both copies of the superblock or of a page of the segment table cannot be read.
+    fn is_header_unreadable(&self) -> bool {
+        let Some(disk) = &self.disks.cache else { return false };
+        let Some(geometry) = format::Geometry::of_volume(disk.size()) else { return false };
+        let pages = 1 + u64::from(geometry.table_pages());
+        (0..pages).any(|page| (0..2).all(|copy| disk.is_bad((page * 2 + copy) * 4096, 4096)))
     }
 
     /// A caching volume may be deleted only when it says CLEAN, durably.
@@ -208,11 +195,8 @@ impl World<'_> {
     }
 
     fn detach(&mut self) -> Step {
-        let Some(disk) = self.disks.cache.take() else { return Err("a cache is let go that is not attached".into()) };
-        if disk.in_flight() > 0 {
-            return Err(format!("the cache is let go with {} I/Os in flight on it", disk.in_flight()));
-        }
-        self.spare = (!std::mem::take(&mut self.vanished)).then_some(disk);
+        let disk = self.let_go()?;
+        self.give_back(disk);
         Ok(())
     }
 
@@ -230,7 +214,7 @@ impl World<'_> {
             // The controller ends the boost, and gives everything back, because the application is quiet.
             _ if self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) => return Ok(false),
             Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
-            Stage::Lost if self.accepting => return Ok(false),
+            Stage::Lost if self.accepting || self.restoring || self.may_come_back() => return Ok(false),
             Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
             Stage::Lost if self.healed && !self.faulty => {
                 return Err("everything was overwritten and flushed, but something is still lost".into());
@@ -285,13 +269,8 @@ impl World<'_> {
         let config = config(self.scenario, self.size);
         self.engine = match self.owner.clone() {
             Owner::Backing => {
-                if let Some(cache) = self.disks.cache.take() {
-                    self.spare = (!std::mem::take(&mut self.vanished)).then_some(cache);
-                }
-                self.lost = false;
-                if std::mem::take(&mut self.accepting) {
-                    self.oracle.accept_loss();
-                }
+                self.kept = self.kept.take().or(self.disks.cache.take());
+                self.end_loss();
                 Engine::new(config)
             }
             Owner::Cache { epoch } => {
@@ -299,15 +278,17 @@ impl World<'_> {
                     return Err("the owner record names a cache that was let go".into());
                 }
                 self.recovering = true;
+                self.books.restart(self.now, self.disks.cache.as_ref());
                 self.accepting = false;
                 let after = Duration::from_micros(self.random.below(2_000));
                 self.schedule(after, Happening::Recover);
                 Engine::awaiting_recovery(config)
             }
             Owner::Lost { epoch, ranges } => {
-                self.disks.cache = None;
-                self.vanished = false;
+                self.kept = self.kept.take().or(self.disks.cache.take());
+                self.books.restart(self.now, self.kept.as_ref());
                 self.accepting = false;
+                self.schedule_restore();
                 Engine::with_lost(config, epoch, &ranges)
             }
         };

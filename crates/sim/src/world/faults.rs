@@ -1,17 +1,72 @@
 //! Faults strike, and the device grows, when the scenario says so.
 
 use surgetank_cache::format::{BLOCK, Geometry};
-use surgetank_cache::{Stage, Target};
+use surgetank_cache::{IoFailure, Stage, Target};
+use surgetank_model::Instant;
 
 use crate::content::SECTOR;
 use crate::disk::{Faults, Ticket};
-use crate::scenario::{BadRange, Victim};
+use crate::scenario::{BadRange, Latent, Outage, Scenario, Trigger, Victim};
 use crate::world::{Happening, Step, World};
+
+/// How far a fault has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    ToCome,
+    /// Until then; `None`: for good.
+    On(Option<Instant>),
+    Over,
+}
+
+/// The faults that come and go by themselves.
+#[derive(Debug)]
+pub(super) struct Outages {
+    outages: Vec<(Outage, Course)>,
+    latent: Vec<(Latent, Course)>,
+}
+
+impl Outages {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let trouble = scenario.trouble.iter();
+        let outages = trouble.clone().flat_map(|trouble| trouble.outages).flatten();
+        let latent = trouble.flat_map(|trouble| trouble.latent).flatten();
+        Self {
+            outages: outages.map(|outage| (outage, Course::ToCome)).collect(),
+            latent: latent.map(|latent| (latent, Course::ToCome)).collect(),
+        }
+    }
+
+    /// Whether something is on that will pass.
+    pub(super) fn is_any_passing(&self) -> bool {
+        let outages = self.outages.iter().map(|(_, course)| course);
+        outages.chain(self.latent.iter().map(|(_, course)| course)).any(|course| matches!(course, Course::On(Some(_))))
+    }
+
+    /// Whether no volume is out.
+    pub(super) fn is_calm(&self) -> bool {
+        self.outages.iter().all(|(_, course)| !matches!(course, Course::On(_)))
+    }
+
+    /// How the I/Os of a volume fail now.
+    fn failure(&self, victim: Victim) -> Option<IoFailure> {
+        let on = |(outage, course): &&(Outage, Course)| {
+            matches!(course, Course::On(_)) && outage.victim.is_none_or(|of| of == victim)
+        };
+        self.outages.iter().find(on).map(|(outage, _)| if outage.gone { IoFailure::Gone } else { IoFailure::Io })
+    }
+
+    /// Whether the caching volume cannot even be opened.
+    pub(super) fn is_cache_gone(&self) -> bool {
+        self.failure(Victim::Cache) == Some(IoFailure::Gone)
+    }
+}
 
 impl World<'_> {
     /// What is due by the number of events.
     pub(super) fn strike(&mut self) -> Step {
         self.vanish();
+        self.begin_outages();
+        self.damage();
         self.get_stuck();
         self.rot();
         self.grow()
@@ -21,7 +76,7 @@ impl World<'_> {
         self.scenario.trouble.is_some_and(|trouble| trouble.forgetful)
     }
 
-    fn is_due(&self, event: u32) -> bool {
+    pub(super) fn is_due(&self, event: u32) -> bool {
         self.report.events >= u64::from(event)
     }
 
@@ -36,12 +91,19 @@ impl World<'_> {
             error_probability: trouble.map_or(0.0, |trouble| trouble.backing_errors),
             error_range: bad(Victim::Backing),
             forgetful: trouble.is_some_and(|trouble| trouble.forgetful),
+            no_space_probability: trouble.map_or(0.0, |trouble| trouble.no_space),
+            outage: self.outages.failure(Victim::Backing),
             ..Faults::default()
         });
-        if let Some(cache) = self.disks.cache.as_mut().filter(|_| !self.vanished) {
+        let caches = self.disks.cache.iter_mut().chain(&mut self.kept);
+        for cache in caches.filter(|_| !self.vanished) {
             cache.set_faults(Faults {
                 error_probability: trouble.map_or(0.0, |trouble| trouble.cache_errors),
+                flush_error_probability: trouble.map_or(0.0, |trouble| trouble.cache_flush_errors),
+                forgetful: trouble.is_some_and(|trouble| trouble.cache_flush_errors > 0.0),
+                no_space_probability: trouble.map_or(0.0, |trouble| trouble.no_space),
                 error_range: bad(Victim::Cache),
+                outage: self.outages.failure(Victim::Cache),
                 ..Faults::default()
             });
         }
@@ -57,10 +119,143 @@ impl World<'_> {
         }
         self.vanishes_left -= 1;
         self.vanished = true;
-        cache.set_faults(Faults { gone: true, ..Faults::default() });
-        // The kernel says so sometimes; else the engine finds out by errors.
+        cache.set_faults(Faults { outage: Some(IoFailure::Gone), ..Faults::default() });
+        self.books.begin_outage(self.now);
+        self.disturb();
+        self.tell_gone();
+    }
+
+    /// The kernel says that the caching volume is gone, sometimes; else the engine finds out by errors.
+    fn tell_gone(&mut self) {
         if self.random.below(2) == 0 {
+            self.books.cache_failures += 1;
+            self.books.notice_outage(self.now);
             self.engine.cache_gone(self.now);
+        }
+    }
+
+    /// Whether the fault of a caching volume finds one in use.
+    fn is_cache_in_use(&self) -> bool {
+        self.disks.cache.is_some() && matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain)
+    }
+
+    /// A volume is attached in the middle of an outage.
+    pub(super) fn note_outage_at_hand(&mut self) {
+        if self.outages.failure(Victim::Cache).is_some() {
+            self.books.begin_outage(self.now);
+        }
+    }
+
+    fn begin_outages(&mut self) {
+        for index in 0..self.outages.outages.len() {
+            let (outage, course) = self.outages.outages[index];
+            let backing_alone = outage.victim == Some(Victim::Backing);
+            let free = self.outages.is_calm() && !self.vanished;
+            if course != Course::ToCome || !self.is_due(outage.at_event) || !free {
+                continue;
+            }
+            if !backing_alone && !self.is_cache_in_use() {
+                continue;
+            }
+            self.outages.outages[index].1 = Course::On(Some(self.now + outage.lasts));
+            self.report.outages += 1;
+            self.apply_trouble();
+            self.schedule(outage.lasts, Happening::Mend);
+            self.triggers(Trigger::Outage);
+            self.disturb();
+            if !backing_alone {
+                self.books.begin_outage(self.now);
+                if outage.gone {
+                    self.tell_gone();
+                }
+            }
+        }
+    }
+
+    /// Ranges become unreadable.
+    fn damage(&mut self) {
+        for index in 0..self.outages.latent.len() {
+            let (latent, course) = self.outages.latent[index];
+            if course != Course::ToCome || !self.is_due(latent.at_event) {
+                continue;
+            }
+            match latent.victim {
+                Victim::Cache if !self.is_cache_in_use() => continue,
+                Victim::Backing => self.disks.backing.damage(latent.offset, latent.length),
+                Victim::Cache => {
+                    self.disks.cache.iter_mut().for_each(|disk| disk.damage(latent.offset, latent.length));
+                }
+            }
+            self.outages.latent[index].1 = Course::On(latent.lasts.map(|lasts| self.now + lasts));
+            self.report.latent += 1;
+            self.disturb();
+            if let Some(lasts) = latent.lasts {
+                self.schedule(lasts, Happening::Mend);
+            }
+        }
+    }
+
+    /// Ends what is over.
+    pub(super) fn mend(&mut self) {
+        let now = self.now;
+        let is_over = |course: Course| matches!(course, Course::On(Some(until)) if until <= now);
+        for index in 0..self.outages.outages.len() {
+            let (outage, course) = self.outages.outages[index];
+            if !is_over(course) {
+                continue;
+            }
+            self.outages.outages[index].1 = Course::Over;
+            self.apply_trouble();
+            self.disturb();
+            if outage.victim != Some(Victim::Backing) && !self.vanished {
+                self.books.end_outage(now);
+                if outage.gone && self.disks.cache.is_some() && !self.recovering {
+                    self.engine.cache_returned(now);
+                }
+            }
+        }
+        for index in 0..self.outages.latent.len() {
+            let (latent, course) = self.outages.latent[index];
+            if is_over(course) {
+                self.outages.latent[index].1 = Course::Over;
+                self.disturb();
+                match latent.victim {
+                    Victim::Backing => self.disks.backing.mend(),
+                    Victim::Cache => self.disks.cache.iter_mut().chain(&mut self.kept).for_each(|disk| disk.mend()),
+                }
+            }
+        }
+    }
+
+    /// After a restart: what is on still ends.
+    pub(super) fn schedule_mends(&mut self) {
+        let outages = self.outages.outages.iter().map(|(_, course)| *course);
+        let courses: Vec<_> = outages.chain(self.outages.latent.iter().map(|(_, course)| *course)).collect();
+        for course in courses {
+            if let Course::On(Some(until)) = course {
+                self.schedule_at(until, Happening::Mend);
+            }
+        }
+    }
+
+    /// Whether a lost caching volume may still come back by itself.
+    pub(super) fn may_come_back(&self) -> bool {
+        let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
+        let readable = |(offset, _): &(u64, u64)| self.books.is_readable(offset / u64::from(BLOCK), kept);
+        self.faulty || self.outages.is_any_passing() || self.engine.lost_ranges().iter().any(readable)
+    }
+
+    /// What has rotted and was not read before a crash cannot always be told from what never arrived.
+    pub(super) fn doubt_rot(&mut self) {
+        if !self.rotten {
+            return;
+        }
+        let Some(disk) = &self.disks.cache else { return };
+        let rotten: Vec<u64> =
+            self.books.possibly_dirty().filter(|&block| !self.books.is_readable(block, disk)).collect();
+        for block in rotten {
+            let first = (block as u32 * 8).min(self.oracle.sectors());
+            self.oracle.doubt(first, 8.min(self.oracle.sectors() - first));
         }
     }
 
@@ -76,12 +271,14 @@ impl World<'_> {
         let Ok(disk) = self.disks.get(target) else { return };
         disk.set_stuck();
         self.was_stuck = true;
+        self.disturb();
         self.report.stuck += 1;
         self.schedule(stuck.lasts, Happening::Unstick(target));
     }
 
     /// Stuck I/Os go on.
     pub(super) fn unstick(&mut self, target: Target) {
+        self.disturb();
         let queued = self.queue.iter().filter_map(|happening| match *happening {
             Happening::Done(of, io) if of == target => Some(io),
             _ => None,
@@ -105,6 +302,11 @@ impl World<'_> {
         if !matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain) {
             return;
         }
+        self.rot_stored();
+    }
+
+    /// One bit of something stored in the log flips now.
+    pub(super) fn rot_stored(&mut self) {
         let Some(disk) = self.disks.cache.as_mut() else { return };
         let Some(geometry) = Geometry::of_volume(disk.size()) else { return };
         let log = geometry.segment_offset(0);
@@ -118,6 +320,7 @@ impl World<'_> {
                 disk.rot(at + self.random.below(u64::from(BLOCK)), self.random.below(8) as u8);
                 self.rotten = true;
                 self.report.rotten += 1;
+                self.disturb();
                 return;
             }
         }

@@ -3,18 +3,23 @@
 mod application;
 mod control;
 mod faults;
+mod health;
+mod judge;
+mod lost;
 mod pilot;
 mod restart;
+mod stop;
 
 use std::collections::VecDeque;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Outcome, Owner, Stage, Status, Target};
+use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Request, RequestId};
 use surgetank_policy::StepId;
 
+use crate::books::Books;
 use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
@@ -23,7 +28,10 @@ use crate::queue::EventQueue;
 use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
+use crate::world::faults::Outages;
+use crate::world::health::Health;
 use crate::world::pilot::Pilot;
+use crate::world::stop::Stopping;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,6 +58,16 @@ pub struct Report {
     pub failures: u32,
     /// Of those, with data on them.
     pub losses: u32,
+    /// Losses of which all came back.
+    pub restored: u32,
+    /// Times that a volume, or both, answered nothing for a while.
+    pub outages: u32,
+    /// Ranges that became unreadable.
+    pub latent: u32,
+    /// Orderly stops.
+    pub stops: u32,
+    /// Owner records that were not persisted, or seemed not to be.
+    pub owner_failures: u32,
     /// Requests answered with an error, under faults.
     pub errors: u64,
     /// Bytes drained, as sampled.
@@ -90,6 +108,11 @@ impl AddAssign<&Report> for Report {
         self.cancels += other.cancels;
         self.failures += other.failures;
         self.losses += other.losses;
+        self.restored += other.restored;
+        self.outages += other.outages;
+        self.latent += other.latent;
+        self.stops += other.stops;
+        self.owner_failures += other.owner_failures;
         self.errors += other.errors;
         self.drained_bytes += other.drained_bytes;
         self.split_bytes += other.split_bytes;
@@ -131,6 +154,10 @@ enum Happening {
     Control,
     Recover,
     Unstick(Target),
+    /// An outage or a latent error may be over.
+    Mend,
+    /// The daemon opens a lost caching volume again.
+    Restore,
     /// The controller looks at the device.
     Observe,
     /// A step of the controller's is due.
@@ -150,6 +177,9 @@ enum Expect {
 struct Outstanding {
     request: Request,
     expect: Expect,
+    at: Instant,
+    /// A fault has touched what it asks for: it may fail.
+    excused: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +219,16 @@ struct World<'a> {
     owner: Owner,
     persisting: VecDeque<(EffectId, Owner)>,
     oracle: Oracle,
+    books: Books,
+    outages: Outages,
+    health: Health,
+    stopping: Stopping,
+    /// A lost caching volume that may come back.
+    kept: Option<Disk>,
+    /// The engine reads it again.
+    restoring: bool,
+    /// Attempts to recover that failed since the start.
+    recover_failures: u32,
     workload: Workload,
     outstanding: Vec<Outstanding>,
     next_request: u64,
@@ -209,15 +249,13 @@ struct World<'a> {
     idle_ticks: u32,
     /// I/O errors go on.
     faulty: bool,
-    /// Requests before this one were in flight when an I/O failed.
-    faults_until: u64,
-    /// The engine said that the cache fails.
-    failing: bool,
     /// The attached caching volume is gone.
     vanished: bool,
     vanishes_left: u32,
     /// The oracle knows of a loss that is not accepted.
     lost: bool,
+    /// Something was lost, and no flush has failed since.
+    loss_untold: bool,
     /// The loss is being accepted.
     accepting: bool,
     /// Everything was overwritten after a loss.
@@ -292,6 +330,13 @@ impl<'a> World<'a> {
             owner: Owner::Backing,
             persisting: VecDeque::new(),
             oracle,
+            books: Books::default(),
+            outages: Outages::new(scenario),
+            health: Health::default(),
+            stopping: Stopping::No,
+            kept: None,
+            restoring: false,
+            recover_failures: 0,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),
             next_request: 1,
@@ -308,11 +353,10 @@ impl<'a> World<'a> {
             events_to_crash: None,
             idle_ticks: 0,
             faulty: scenario.trouble.is_some() || scenario.provider_faults.is_some(),
-            faults_until: 0,
-            failing: false,
             vanished: false,
             vanishes_left: 2,
             lost: false,
+            loss_untold: false,
             accepting: false,
             healed: false,
             was_stuck: false,
@@ -410,6 +454,7 @@ impl<'a> World<'a> {
             self.apply_trouble();
         }
         self.strike()?;
+        self.stop()?;
         self.pump()?;
         self.check_status()?;
         Ok(true)
@@ -423,25 +468,26 @@ impl<'a> World<'a> {
                 let finished = disk.finish(io);
                 let flush_failed = finished.flush && finished.result.is_err() && target == Target::Backing;
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
-                if matches!(outcome, Outcome::Failed(_)) {
-                    self.faults_until = self.next_request;
-                }
+                let touched = self.books.end(self.now, effect, &outcome, Some(target), self.disks.cache.as_ref());
+                self.touch(&touched);
                 if flush_failed {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
                     self.unreported_failures += 1 + changes.count();
                     self.report.forgotten += u32::from(self.is_forgetful());
+                    self.loss_untold |= self.lost;
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
             Happening::OwnerPersisted => {
                 let (id, owner) = self.persisting.pop_front().ok_or("an owner was persisted twice")?;
-                self.owner = owner;
-                self.engine.complete(self.now, id, Outcome::Done);
+                self.owner_persisted(id, owner);
             }
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
             Happening::Unstick(target) => self.unstick(target),
+            Happening::Mend => self.mend(),
+            Happening::Restore => self.restore()?,
             Happening::Observe => self.observe()?,
             Happening::Answer(id) => self.answer(id)?,
             Happening::Late => self.late()?,
@@ -455,6 +501,7 @@ impl<'a> World<'a> {
             while let Some(effect) = self.engine.next_effect() {
                 self.trace.effect(&effect);
                 self.watch(&effect);
+                self.books.begin(&effect);
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
                     Executed::AtOnce => {}
                     Executed::Answered(id, outcome) => self.engine.complete(self.now, id, outcome),
@@ -471,6 +518,7 @@ impl<'a> World<'a> {
                         if self.persisting.iter().any(|(_, other)| *other != owner) {
                             return Err("the engine persists two different owners at once".into());
                         }
+                        self.judge_owner(&owner)?;
                         self.persisting.push_back((id, owner));
                         let after = Duration::from_micros(self.random.below(3_000));
                         self.schedule(after, Happening::OwnerPersisted);
@@ -491,8 +539,16 @@ impl<'a> World<'a> {
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
             Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. }),
+            Trigger::Outage | Trigger::Failing | Trigger::Lost => false,
         };
         self.events_to_crash = triggers.then_some(0);
+    }
+
+    /// The same of what is no effect.
+    fn triggers(&mut self, trigger: Trigger) {
+        if self.events_to_crash.is_none() && self.crashes.front().is_some_and(|crash| crash.trigger == trigger) {
+            self.events_to_crash = Some(0);
+        }
     }
 
     /// The count to the next crash starts again.
@@ -512,6 +568,8 @@ impl<'a> World<'a> {
         if status.stage == Stage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
             return Err("a device without a cache has dirty or lost bytes".into());
         }
+        self.check_lost_bytes(&status)?;
+        self.check_health(&status)?;
         self.sample(&status);
         if status.high_water_bytes < status.used_bytes {
             return Err("the high-water mark is below what is in use".into());
@@ -531,11 +589,6 @@ impl<'a> World<'a> {
         self.report.hit_bytes += gained(|status| status.hit_bytes);
         self.report.evicted_bytes += gained(|status| status.evicted_bytes);
     }
-
-    /// Whether faults may explain what the engine does now.
-    fn faulty_lately(&self) -> bool {
-        self.rotten || self.faults_until > 0 || self.failing || self.vanished
-    }
 }
 
 fn backing_latency(scenario: &Scenario) -> Latency {
@@ -547,6 +600,6 @@ fn config(scenario: &Scenario, size: u64) -> Config {
         size,
         logical_block: scenario.logical_block,
         backing_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: Some(Iops::new(3000)) },
-        outage_patience: Duration::from_secs(300),
+        outage_patience: scenario.patience,
     }
 }

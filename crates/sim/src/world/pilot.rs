@@ -269,7 +269,10 @@ impl World<'_> {
                 pilot.controller.resume(now, ResumeAt::Adopted { size });
                 self.take_steps()
             }
-            Event::RecoverFailed { .. } | Event::CacheFailing | Event::CacheLost { .. } => Ok(()),
+            Event::RecoverFailed { .. }
+            | Event::CacheFailing
+            | Event::CacheLost { .. }
+            | Event::RestoreFailed { .. } => Ok(()),
         }
     }
 

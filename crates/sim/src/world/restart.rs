@@ -6,11 +6,18 @@ use surgetank_cache::{Owner, Target};
 
 use crate::driver::Driver;
 use crate::scenario::CrashKind;
+use crate::world::stop::Stopping;
 use crate::world::{Happening, Phase, Step, World};
 
 impl World<'_> {
     /// The daemon is gone, or the whole machine; then it starts again.
     pub(super) fn crash(&mut self, kind: CrashKind) -> Step {
+        self.doubt_rot();
+        self.restart_process(kind, false)
+    }
+
+    /// The process ends, `orderly` or not, and starts again.
+    pub(super) fn restart_process(&mut self, kind: CrashKind, orderly: bool) -> Step {
         if self.recovering {
             self.report.crashes_in_recovery += 1;
         }
@@ -18,13 +25,15 @@ impl World<'_> {
             CrashKind::PowerCut => {
                 self.report.power_cuts += 1;
                 self.disks.backing.power_cut();
-                self.disks.cache.iter_mut().chain(&mut self.spare).for_each(|disk| disk.power_cut());
+                let caches = self.disks.cache.iter_mut().chain(&mut self.spare).chain(&mut self.kept);
+                caches.for_each(|disk| disk.power_cut());
                 self.oracle.power_cut();
             }
             CrashKind::Daemon => {
-                self.report.daemon_crashes += 1;
+                self.report.daemon_crashes += u32::from(!orderly);
                 self.disks.backing.submitter_crash();
-                self.disks.cache.iter_mut().chain(&mut self.spare).for_each(|disk| disk.submitter_crash());
+                let caches = self.disks.cache.iter_mut().chain(&mut self.spare).chain(&mut self.kept);
+                caches.for_each(|disk| disk.submitter_crash());
                 self.oracle.daemon_crash();
             }
         }
@@ -40,6 +49,8 @@ impl World<'_> {
             self.oracle.fail_flush();
         }
         self.unreported_failures = 0;
+        self.loss_untold = false;
+        self.oracle.forget_loss();
         self.forget();
         self.start_engine()?;
         if matches!(self.owner, Owner::Lost { .. }) {
@@ -58,7 +69,11 @@ impl World<'_> {
         self.waiting_for_reply = false;
         self.release_wanted = false;
         self.recovering = false;
-        self.failing = false;
+        self.restoring = false;
+        self.recover_failures = 0;
+        if self.stopping != Stopping::Done {
+            self.stopping = Stopping::No;
+        }
         self.healed = false;
         self.final_flush = None;
         self.flushed = false;
@@ -69,6 +84,8 @@ impl World<'_> {
         }
         self.arm();
         self.idle_ticks = 0;
+        self.schedule_mends();
+        self.disturb();
     }
 
     /// The application goes on, often by reading everything back.

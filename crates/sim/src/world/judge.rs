@@ -1,0 +1,117 @@
+//! What may fail, and what may be given up: the world's own books decide, not what the engine says.
+
+use surgetank_cache::{EffectId, Outcome, Owner, Status};
+use surgetank_model::{Operation, Request};
+
+use crate::books::Touched;
+use crate::content::SECTOR;
+use crate::world::{Expect, Step, World};
+
+/// Sectors of a block.
+pub(super) const BLOCK_SECTORS: u32 = 8;
+
+/// The blocks that a request touches.
+fn blocks(request: &Request) -> std::ops::Range<u64> {
+    request.offset / 4096..(request.offset + request.length).div_ceil(4096)
+}
+
+impl World<'_> {
+    /// A fault excuses the requests that it touches, and no others.
+    pub(super) fn touch(&mut self, touched: &Touched) {
+        let lost = self.lost;
+        for outstanding in &mut self.outstanding {
+            let range = blocks(&outstanding.request);
+            let is_flush = outstanding.request.operation == Operation::Flush;
+            let is_change = matches!(outstanding.expect, Expect::Write(_));
+            outstanding.excused |= match touched {
+                Touched::Nothing => false,
+                Touched::Backing(bytes) => {
+                    !is_flush && range.start * 4096 < bytes.end && bytes.start < range.end * 4096
+                }
+                // A change over what is lost is flushed before its reply.
+                Touched::Flush(target) => {
+                    *target == surgetank_cache::Target::Backing && (is_flush || is_change && lost)
+                }
+                Touched::Log(blocks) => !is_flush && blocks.iter().any(|block| range.contains(block)),
+                Touched::Owner => lost && (is_flush || is_change),
+            };
+        }
+    }
+
+    /// Whether a request asks for something lost. A part of a lost block cannot be merged with the rest of it.
+    pub(super) fn touches_lost(&self, request: &Request) -> bool {
+        let range = blocks(request);
+        let (first, end) = (range.start as u32 * BLOCK_SECTORS, range.end as u32 * BLOCK_SECTORS);
+        self.oracle.is_lost(first, end - first)
+    }
+
+    /// Whether a request asks for something that could not be read from the log.
+    pub(super) fn touches_doubt(&self, request: &Request) -> bool {
+        blocks(request).any(|block| self.books.is_doubtful(block))
+    }
+
+    /// The owner record is about to be written: what it gives up must be unreadable, and possibly dirty.
+    pub(super) fn judge_owner(&mut self, owner: &Owner) -> Step {
+        let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
+        let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
+        let mut end_before = 0;
+        for &(offset, length) in ranges {
+            let sector = SECTOR as u64;
+            if offset < end_before || length == 0 || offset % sector != 0 {
+                return Err(format!("the lost ranges {ranges:?} are not sorted and disjoint"));
+            }
+            end_before = offset + length;
+            let end = (offset + length).div_ceil(sector).min(u64::from(self.oracle.sectors()));
+            for sector in (offset / sector) as u32..end as u32 {
+                if self.oracle.is_given_up(sector) || self.lost && self.oracle.is_healed(sector) {
+                    continue;
+                }
+                let block = u64::from(sector / BLOCK_SECTORS);
+                if self.lost {
+                    return Err(format!("sector {sector} is given up, but was not lost with the cache"));
+                }
+                self.books.may_be_lost(self.now, block, out_of_patience)?;
+                self.oracle.condemn(sector, 1);
+                self.loss_untold = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The owner record has been replaced, or not; either may be told as a failure.
+    pub(super) fn owner_persisted(&mut self, id: EffectId, owner: Owner) {
+        let errors = self.scenario.trouble.filter(|_| self.faulty).map_or(0.0, |trouble| trouble.owner_errors);
+        if errors > 0.0 && self.random.chance(errors) {
+            self.report.owner_failures += 1;
+            if self.random.below(2) == 0 {
+                self.owner = owner;
+            }
+            let outcome = Outcome::Failed(surgetank_cache::IoFailure::Io);
+            let touched = self.books.end(self.now, id, &outcome, None, None);
+            self.touch(&touched);
+            self.engine.complete(self.now, id, outcome);
+            return;
+        }
+        self.owner = owner;
+        self.books.end(self.now, id, &Outcome::Done, None, None);
+        self.engine.complete(self.now, id, Outcome::Done);
+    }
+
+    /// What the status calls lost is lost.
+    pub(super) fn check_lost_bytes(&self, status: &Status) -> Step {
+        let ranges = self.engine.lost_ranges();
+        let total: u64 = ranges.iter().map(|(_, length)| length).sum();
+        if status.lost_bytes != total {
+            return Err(format!("the status says {} bytes are lost, the ranges say {total}", status.lost_bytes));
+        }
+        for (offset, length) in ranges {
+            let end = (offset + length).div_ceil(SECTOR as u64).min(u64::from(self.oracle.sectors()));
+            for sector in (offset / SECTOR as u64) as u32..end as u32 {
+                if !self.oracle.is_lost(sector, 1) {
+                    return Err(format!("sector {sector} counts as lost, but is not"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
