@@ -97,7 +97,7 @@ impl Engine {
     /// Jobs of the drain that may be in flight now.
     fn drain_depth(&self) -> usize {
         let Some(boost) = &self.boost else { return 0 };
-        if boost.drain.is_blocked(self.now) || boost.space.dirty == boost.space.bad || self.is_out() {
+        if boost.drain.is_blocked(self.now) || boost.space.dirty == boost.space.bad {
             return 0;
         }
         match self.stage {
@@ -316,8 +316,12 @@ impl Boost {
             return None;
         }
         let Self { index, space, drain, .. } = self;
+        let out = self.trouble.is_out();
         let wanted = |extent: &Extent| {
+            // What reads as zeroes is drained whether the log can be read or not.
+            let readable = !out || extent.kind != Kind::Data;
             extent.state == State::Dirty
+                && readable
                 && space.segments[space.segment_of(extent.location) as usize].order <= youngest
                 && !drain.overlaps(&(extent.block..extent.end()))
         };

@@ -90,10 +90,19 @@ pub(super) struct Trouble {
     parked: Vec<(RequestId, Range<u64>)>,
     /// Flushes that the failing cache did not do: answered when it is known what it took with it.
     stalled_flushes: Vec<RequestId>,
+    /// The superblock says, as far as it could be written, that no record follows.
+    closed: bool,
     /// Records may be missing.
     pub unknown: Option<Unknown>,
     /// Only these bytes of the device are wanted of the volume: the lost ranges when [`Engine::restore`] read it.
     pub only: Option<RangeSet>,
+}
+
+impl Trouble {
+    /// Whether nothing can be read, as far as is known.
+    pub fn is_out(&self) -> bool {
+        self.outage.is_some()
+    }
 }
 
 impl Engine {
@@ -161,9 +170,8 @@ impl Engine {
         let dirty = |extent: &Extent| extent.kind == Kind::Data && extent.state.dirty();
         let wanted = index.find(outage.cursor, dirty).or_else(|| index.find(0, dirty));
         let wanted = wanted.map(|extent| {
-            let location = extent.clip(&(extent.block.max(outage.cursor)..extent.end())).location;
-            outage.cursor = extent.block.max(outage.cursor) + 1;
-            (space.offset(location), space.checksums(location, 1))
+            outage.cursor = extent.block + 1;
+            (space.offset(extent.location), space.checksums(extent.location, 1))
         });
         let superblocks = [0, BLOCK64].map(|offset| (offset, None));
         let probes: Vec<(u64, Option<Box<[u32]>>)> = superblocks.into_iter().chain(wanted).collect();
@@ -209,7 +217,7 @@ impl Engine {
 
     /// Whether what is on the caching volume is not to be asked for now.
     pub(super) fn is_out(&self) -> bool {
-        self.boost.as_ref().is_some_and(|boost| boost.trouble.outage.is_some())
+        self.boost.as_ref().is_some_and(|boost| boost.trouble.is_out())
     }
 
     /// A part of a read waits for what cannot be read now; it counts as a part of its request until then.
@@ -326,6 +334,7 @@ impl Engine {
     pub(super) fn pump_failing(&mut self) {
         let now = self.now;
         let patience = self.config.outage_patience;
+        self.close_log();
         let Some(boost) = self.boost.as_mut() else { return };
         let dirty = boost.space.dirty > 0;
         if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty && !boost.trouble.out_of_patience) {
@@ -345,7 +354,9 @@ impl Engine {
         }
         let Some(boost) = self.boost.as_mut() else { return };
         if boost.trouble.out_of_patience && boost.space.dirty > boost.space.bad {
-            let dirty: Vec<Extent> = boost.index.iter().filter(|extent| extent.state == State::Dirty).collect();
+            // Zeroes need no reading.
+            let unread = |extent: &Extent| extent.state == State::Dirty && extent.kind == Kind::Data;
+            let dirty: Vec<Extent> = boost.index.iter().filter(unread).collect();
             dirty.iter().for_each(|extent| boost.mark_bad(extent));
         }
         if boost.space.dirty > boost.space.bad {
@@ -366,6 +377,20 @@ impl Engine {
         }
         self.step = Step::DropFlush;
         self.enter_step();
+    }
+
+    /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.
+    fn close_log(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        if boost.trouble.closed || boost.batches_in_flight > 0 || boost.trouble.only.is_some() {
+            return;
+        }
+        boost.trouble.closed = true;
+        boost.superblock.sequence += 1;
+        boost.superblock.durable = boost.durable;
+        boost.superblock.closed = boost.next_sequence;
+        let superblock = boost.superblock.clone();
+        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
     }
 
     /// Whether changes of lost ranges are under way: they heal what is about to be recorded as lost.
@@ -449,23 +474,28 @@ impl Engine {
         // Of a volume that is read back, no flush depends.
         let flushes_fail = lost_bytes > 0 && boost.trouble.only.is_none() && !planted(Bug::WaitingFlushesSucceed);
         if flushes_fail {
-            self.fail_waiting_flushes();
+            let told = !boost.trouble.stalled_flushes.is_empty();
+            let told = self.fail_waiting_flushes() || told;
+            // Who flushes next is told that what was written is not there.
+            self.unreported_flush_failure |= !told;
         }
         for request in boost.trouble.stalled_flushes {
             self.finish_part(request, if flushes_fail { Err(IoFailure::Io) } else { Ok(()) });
         }
     }
 
-    /// Flushes that came while the cache was failing cover writes that are lost with it.
-    fn fail_waiting_flushes(&mut self) {
+    /// Flushes that came while the cache was failing cover writes that are lost with it. Says whether there were any.
+    fn fail_waiting_flushes(&mut self) -> bool {
         let (flushes, others) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|request: &Request| request.operation == surgetank_model::Operation::Flush);
         self.waiting = others;
         let flushes: std::collections::VecDeque<Request> = flushes;
+        let any = !flushes.is_empty();
         for flush in flushes {
             self.effects.push_back(Effect::Reply { request: flush.id, result: Err(ReplyError::Io) });
         }
+        any
     }
 }
 

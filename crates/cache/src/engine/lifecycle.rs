@@ -87,6 +87,7 @@ impl Engine {
             segment_size: geometry.segment_size,
             segments: geometry.segments,
             durable: 0,
+            closed: 0,
         };
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = Stage::Adopting;

@@ -534,11 +534,12 @@ impl Engine {
         if recovery.found.iter().any(beyond) {
             return self.recovery_fails("the backing volume is smaller than what the caching volume holds of it");
         }
-        self.repair_table();
+        self.repair();
     }
 
-    /// Writes copies of pages of the table that are missing: segments must not be used again before both name what is free.
-    fn repair_table(&mut self) {
+    /// Writes copies of pages of the table that are missing (segments must not be used again before both name what is free),
+    /// and a superblock that says that the log goes on.
+    fn repair(&mut self) {
         let Some(recovery) = self.recovery.as_ref() else { return };
         let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
         let mut missing = Vec::new();
@@ -549,11 +550,25 @@ impl Engine {
                 }
             }
         }
-        if missing.is_empty() || geometry.layout == Layout::One || recovery.restoring {
+        if geometry.layout == Layout::One {
+            missing.clear();
+        }
+        let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed > 0);
+        if missing.is_empty() && !closed || recovery.restoring {
             return self.replay(true);
         }
-        self.step = Step::RecoverRepair { left: missing.len() as u32, failed: false };
+        self.step = Step::RecoverRepair { left: missing.len() as u32 + u32::from(closed), failed: false };
         self.step_serial += 1;
+        // The log goes on.
+        let open = self.recovery.as_mut().and_then(|recovery| recovery.superblock.as_mut()).filter(|_| closed);
+        let open = open.map(|superblock| {
+            superblock.sequence += 1;
+            superblock.closed = 0;
+            superblock.clone()
+        });
+        if let Some(superblock) = open {
+            self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+        }
         for (offset, page) in missing {
             self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
         }
@@ -656,6 +671,7 @@ fn unread_superblock(epoch: Epoch, geometry: Geometry, device_size: u64) -> Supe
         segment_size: geometry.segment_size,
         segments: geometry.segments,
         durable: 0,
+        closed: 0,
     }
 }
 
@@ -694,6 +710,10 @@ impl Recovery {
             }
         }
         // Where the next record would begin, there may be one that cannot be read.
+        let closed = self.superblock.as_ref().map_or(0, |superblock| superblock.closed);
+        if closed > self.found.iter().map(|records| records.sequence_max).max().unwrap_or(0) {
+            return missing;
+        }
         let with_records = self.found.iter().filter(|records| !records.is_empty());
         if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());

@@ -102,6 +102,8 @@ pub struct Superblock {
     pub segments: u32,
     /// Records up to this sequence were durable when the superblock was written; 0: nothing is known.
     pub durable: u64,
+    /// Sequence after that of the last record: none was written since. 0: the log goes on.
+    pub closed: u64,
 }
 
 /// One page of the segment table.
@@ -244,6 +246,7 @@ impl Superblock {
         writer.put(&self.segments.to_le_bytes());
         writer.put(&self.device_size.to_le_bytes());
         writer.put(&self.durable.to_le_bytes());
+        writer.put(&self.closed.to_le_bytes());
         writer.seal()
     }
 
@@ -259,9 +262,9 @@ impl Superblock {
         };
         let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
         // Volumes of the first release have zeroes here.
-        let durable = reader.u64()?;
-        let superblock = Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable };
-        let sound = superblock.geometry().is_sound() && sequence <= SEQUENCE_MAX && durable <= SEQUENCE_MAX;
+        let (durable, closed) = (reader.u64()?, reader.u64()?);
+        let superblock = Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed };
+        let sound = superblock.geometry().is_sound() && [sequence, durable, closed].iter().all(|n| *n <= SEQUENCE_MAX);
         sound.then_some(superblock)
     }
 

@@ -33,6 +33,7 @@ fn superblock(sequence: u64, state: LogState) -> Superblock {
         segment_size: 1 << 20,
         segments: 100,
         durable: 12,
+        closed: 15,
     }
 }
 
