@@ -56,6 +56,17 @@ pub(super) struct Merge {
     second_try: bool,
 }
 
+impl Merge {
+    pub(super) fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// The bytes of the device that the request changes.
+    pub(super) fn bytes(&self) -> &Range<u64> {
+        &self.bytes
+    }
+}
+
 impl Engine {
     /// Starts a change whose range is not locked. `false`: it must wait.
     pub(super) fn start_change(&mut self, request: &Request) -> bool {

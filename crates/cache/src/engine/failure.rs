@@ -18,6 +18,7 @@ use super::append::Part;
 use super::change::Merge;
 use super::lifecycle::Step;
 use super::loss::Loss;
+use super::requests::is_change;
 use super::{Boost, Engine, Event, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, Owner, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
@@ -445,17 +446,22 @@ impl Engine {
     /// The owner record says what became of the cache: forget it, and let what waited go on.
     pub(super) fn drop_cache(&mut self) {
         let ranges = self.lost_after_drop();
-        let answered = self.loss.take().map(Loss::into_waiting).unwrap_or_default();
+        let before = self.loss.take();
+        let untold = before.as_ref().is_none_or(|loss| loss.untold);
+        let answered = before.map(Loss::into_waiting).unwrap_or_default();
         let Some(boost) = self.boost.take() else {
             self.end_boost();
             self.events.push_back(Event::CacheDropped);
             return;
         };
         let lost_bytes = ranges.total();
+        self.fail_lost_changes(&boost, &ranges);
         self.end_boost();
         if lost_bytes > 0 {
             self.stage = Stage::Lost;
-            self.loss = Some(Loss::new(boost.attach.epoch, ranges));
+            let mut loss = Loss::new(boost.attach.epoch, ranges);
+            loss.untold = untold;
+            self.loss = Some(loss);
             self.events.push_back(Event::CacheLost { lost_bytes });
         } else {
             self.events.push_back(Event::CacheDropped);
@@ -474,28 +480,47 @@ impl Engine {
         // Of a volume that is read back, no flush depends.
         let flushes_fail = lost_bytes > 0 && boost.trouble.only.is_none() && !planted(Bug::WaitingFlushesSucceed);
         if flushes_fail {
-            let told = !boost.trouble.stalled_flushes.is_empty();
-            let told = self.fail_waiting_flushes() || told;
-            // Who flushes next is told that what was written is not there.
-            self.unreported_flush_failure |= !told;
+            self.fail_waiting_flushes();
         }
         for request in boost.trouble.stalled_flushes {
             self.finish_part(request, if flushes_fail { Err(IoFailure::Io) } else { Ok(()) });
         }
     }
 
-    /// Flushes that came while the cache was failing cover writes that are lost with it. Says whether there were any.
-    fn fail_waiting_flushes(&mut self) -> bool {
+    /// Changes of which a part is lost with the log, while others have not ended, fail.
+    fn fail_lost_changes(&mut self, boost: &Boost, lost: &RangeSet) {
+        if boost.trouble.only.is_some() {
+            return;
+        }
+        let changes = self.requests.values().map(|active| active.request).filter(|request| is_change(request.operation));
+        let mut failed = Vec::new();
+        for request in changes {
+            let bytes = request.offset..request.offset + request.length;
+            let pieces = lost.pieces(&bytes).into_iter().filter(|(_, lost)| *lost);
+            let mut gone: RangeSet = pieces.map(|(piece, _)| piece).collect();
+            for part in boost.trouble.stranded.iter().filter(|part| part.request == request.id) {
+                gone.remove(&(part.block * BLOCK64..(part.block + u64::from(part.blocks)) * BLOCK64));
+            }
+            for merge in boost.trouble.stranded_merges.iter().filter(|merge| merge.request() == request.id) {
+                gone.remove(merge.bytes());
+            }
+            if !gone.is_empty() {
+                failed.push(request.id);
+            }
+        }
+        failed.into_iter().for_each(|id| self.fail_request(id, ReplyError::Io));
+    }
+
+    /// Flushes that came while the cache was failing cover writes that are lost with it.
+    fn fail_waiting_flushes(&mut self) {
         let (flushes, others) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|request: &Request| request.operation == surgetank_model::Operation::Flush);
         self.waiting = others;
         let flushes: std::collections::VecDeque<Request> = flushes;
-        let any = !flushes.is_empty();
         for flush in flushes {
             self.effects.push_back(Effect::Reply { request: flush.id, result: Err(ReplyError::Io) });
         }
-        any
     }
 }
 

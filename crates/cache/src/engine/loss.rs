@@ -17,6 +17,8 @@ pub(super) struct Loss {
     epoch: Epoch,
     /// Bytes of the device that answer EIO.
     ranges: RangeSet,
+    /// No flush has told the application since. Those that waited for the cache may not cover all that is lost.
+    pub(super) untold: bool,
     /// Grows when ranges are overwritten.
     version: u64,
     /// The version that the owner record holds.
@@ -28,7 +30,7 @@ pub(super) struct Loss {
 
 impl Loss {
     pub(super) fn new(epoch: Epoch, ranges: RangeSet) -> Self {
-        Self { epoch, ranges, version: 0, recorded: 0, waiting: VecDeque::new(), recording: None }
+        Self { epoch, ranges, untold: false, version: 0, recorded: 0, waiting: VecDeque::new(), recording: None }
     }
 
     pub(super) fn ranges(&self) -> &RangeSet {
