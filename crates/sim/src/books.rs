@@ -261,7 +261,8 @@ impl Books {
                         let in_buffer = start + number * BLOCK64;
                         let Some(skip) = in_buffer.checked_sub(u64::from(slice.offset)) else { continue };
                         let block = (device + skip) / BLOCK64;
-                        let whole = skip + BLOCK64 <= u64::from(slice.length) && (device + skip) % BLOCK64 == 0;
+                        let whole =
+                            skip + BLOCK64 <= u64::from(slice.length) && (device + skip).is_multiple_of(BLOCK64);
                         let place = self.newest.get(&block).filter(|place| place.at == Some(at + number * BLOCK64));
                         copies.extend(
                             place.filter(|_| whole).map(|place| (block, at + number * BLOCK64, place.sequence)),
