@@ -49,7 +49,10 @@ impl World<'_> {
         Attach {
             epoch: self.epoch,
             cache_size: self.cache_size,
-            cache_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(128)), iops: Some(Iops::new(10_000)) },
+            cache_limits: Limits {
+                bandwidth: Some(Bandwidth::from_mib_s(self.scenario.cache_mib_s)),
+                iops: Some(Iops::new(10_000)),
+            },
             split: self.scenario.split,
             read_fill: self.scenario.read_fill,
         }
