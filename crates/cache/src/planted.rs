@@ -56,11 +56,41 @@ pub enum Bug {
     FlushFailureUnreported,
     /// A write that is durable by itself makes everything before it count as durable, too.
     ForcedWriteCoversAll,
+    /// While the cache fails, every read answers EIO.
+    FailingReadsFail,
+    /// What the log cannot give is not read from the backing volume, although that has it.
+    CleanReadFails,
+    /// Lost ranges are read as the backing volume has them.
+    LostRangesRead,
+    /// The owner record does not learn that lost ranges were overwritten.
+    HealNotRecorded,
+    /// Lost ranges count as overwritten although the write failed.
+    FailedWriteHeals,
+    /// A write over a part of a lost block heals all of it.
+    HealRoundsUp,
+    /// What a record that failed should have held is acknowledged and dropped.
+    StrandedDropped,
+    /// What a record that failed should have held goes to the backing volume while the record may still be replayed.
+    StrandedTooEarly,
+    /// The drain does not look at checksums.
+    RotDrained,
+    /// Reads do not look at checksums.
+    RotRead,
+    /// The cache is let go before the owner record says what is lost.
+    LossNotRecorded,
+    /// The failed cache is let go before what was drained is durable.
+    DropWithoutFlush,
+    /// A flush of the cache that fails counts as one that succeeds.
+    CacheFlushFailureIgnored,
+    /// What is drained counts as drained although the backing volume failed to write it.
+    FailedWritesDrained,
+    /// The owner record says that lost ranges were overwritten before that is durable.
+    HealBeforeFlush,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 41] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -87,6 +117,21 @@ impl Bug {
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
         Self::ForcedWriteCoversAll,
+        Self::FailingReadsFail,
+        Self::CleanReadFails,
+        Self::LostRangesRead,
+        Self::HealNotRecorded,
+        Self::FailedWriteHeals,
+        Self::HealRoundsUp,
+        Self::StrandedDropped,
+        Self::StrandedTooEarly,
+        Self::RotDrained,
+        Self::RotRead,
+        Self::LossNotRecorded,
+        Self::DropWithoutFlush,
+        Self::CacheFlushFailureIgnored,
+        Self::FailedWritesDrained,
+        Self::HealBeforeFlush,
     ];
 }
 

@@ -33,7 +33,11 @@ pub(super) struct Fill {
 impl Engine {
     pub(super) fn start_read(&mut self, request: &Request) {
         let bytes = request.offset..request.offset + request.length;
-        if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) {
+        if self.stage == Stage::Failing && planted(Bug::FailingReadsFail) {
+            self.fail_request(request.id, ReplyError::Io);
+            return;
+        }
+        if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) && !planted(Bug::LostRangesRead) {
             self.fail_request(request.id, ReplyError::Io);
             return;
         }
@@ -123,7 +127,7 @@ impl Engine {
         boost.space.pin(part.location);
         boost.hit_bytes += u64::from(into.length);
         let offset = boost.space.offset(part.location);
-        let checksums = boost.space.checksums(part.location, part.blocks);
+        let checksums = boost.space.checksums(part.location, part.blocks).filter(|_| !planted(Bug::RotRead));
         let Extent { block, blocks, location, .. } = part;
         let id = self.pending.insert(Pending::Hit { request: request.id, location, blocks, block, into });
         self.add_part(request.id);
@@ -225,7 +229,7 @@ impl Engine {
             let end = (extent.end() * BLOCK64).min(bytes.end);
             self.read_backing(&request, at..start, None);
             let unreadable = u64::from(extent.location) == u64::from(location) + (extent.block - block);
-            if !extent.state.dirty() {
+            if !extent.state.dirty() && !planted(Bug::CleanReadFails) {
                 self.read_backing(&request, start..end, None);
             } else if extent.kind == Kind::Data && unreadable {
                 self.fail_request(id, ReplyError::Io);
