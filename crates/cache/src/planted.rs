@@ -86,11 +86,19 @@ pub enum Bug {
     FailedWritesDrained,
     /// The owner record says that lost ranges were overwritten before that is durable.
     HealBeforeFlush,
+    /// Once one block cannot be read, everything in the index counts as lost.
+    AllLostWithOneBlock,
+    /// Flushes that waited while the cache failed succeed, although something is lost.
+    WaitingFlushesSucceed,
+    /// What could not be read is not tried again.
+    NoRetries,
+    /// What fails to be read is not tried block by block: its neighbours are lost with it.
+    NeighboursLost,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 45] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -132,6 +140,10 @@ impl Bug {
         Self::CacheFlushFailureIgnored,
         Self::FailedWritesDrained,
         Self::HealBeforeFlush,
+        Self::AllLostWithOneBlock,
+        Self::WaitingFlushesSucceed,
+        Self::NoRetries,
+        Self::NeighboursLost,
     ];
 }
 

@@ -294,7 +294,7 @@ impl Boost {
         };
         let longest = match first.kind {
             // What failed is tried again block by block: one unreadable block must not take its neighbours with it.
-            Kind::Data if self.retries > 0 => 1,
+            Kind::Data if self.retries > 0 && !planted(Bug::NeighboursLost) => 1,
             Kind::Data => JOB_BLOCKS,
             Kind::Zeroes | Kind::Discarded => u64::MAX / BLOCK64,
         };

@@ -12,6 +12,7 @@ use super::{Engine, Event, Pending, Recorder, Rejected, Stage};
 use crate::effect::{Effect, IoFailure, Owner, ReplyError, Target};
 use crate::format::{BLOCK, Content, Epoch};
 use crate::index::{Extent, State};
+use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -174,7 +175,7 @@ impl Engine {
         if busy {
             return;
         }
-        if boost.space.bad > 0 && !boost.gone && boost.retries < RETRIES {
+        if boost.space.bad > 0 && !boost.gone && boost.retries < RETRIES && !planted(Bug::NoRetries) {
             match boost.retry_at {
                 None => boost.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {
@@ -221,11 +222,12 @@ impl Engine {
         for part in boost.stranded {
             self.rescue(part);
         }
-        if lost_bytes > 0 {
+        let succeed = planted(Bug::WaitingFlushesSucceed);
+        if lost_bytes > 0 && !succeed {
             self.fail_waiting_flushes();
         }
         for request in boost.stalled_flushes {
-            self.finish_part(request, if lost_bytes > 0 { Err(IoFailure::Io) } else { Ok(()) });
+            self.finish_part(request, if lost_bytes > 0 && !succeed { Err(IoFailure::Io) } else { Ok(()) });
         }
     }
 
@@ -324,7 +326,8 @@ impl Engine {
 impl super::Boost {
     /// Bytes of the device that could not be read.
     fn bad_ranges(&self) -> RangeSet {
-        let bad = self.index.iter().filter(|extent| extent.state == State::Bad);
+        let all = planted(Bug::AllLostWithOneBlock) && self.space.bad > 0;
+        let bad = self.index.iter().filter(|extent| all || extent.state == State::Bad);
         bad.map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect()
     }
 
