@@ -56,19 +56,51 @@ pub enum Bug {
     FlushFailureUnreported,
     /// A write that is durable by itself makes everything before it count as durable, too.
     ForcedWriteCoversAll,
-    /// Once one block of a failed cache cannot be read, everything on it counts as lost.
+    /// While the cache fails, every read answers EIO.
+    FailingReadsFail,
+    /// What the log cannot give is not read from the backing volume, although that has it.
+    CleanReadFails,
+    /// Lost ranges are read as the backing volume has them.
+    LostRangesRead,
+    /// The owner record does not learn that lost ranges were overwritten.
+    HealNotRecorded,
+    /// Lost ranges count as overwritten although the write failed.
+    FailedWriteHeals,
+    /// A write over a part of a lost block heals all of it.
+    HealRoundsUp,
+    /// What a record that failed should have held is acknowledged and dropped.
+    StrandedDropped,
+    /// What a record that failed should have held goes to the backing volume while the record may still be replayed.
+    StrandedTooEarly,
+    /// The drain does not look at checksums.
+    RotDrained,
+    /// Reads do not look at checksums.
+    RotRead,
+    /// The cache is let go before the owner record says what is lost.
+    LossNotRecorded,
+    /// The failed cache is let go before what was drained is durable.
+    DropWithoutFlush,
+    /// A flush of the cache that fails counts as one that succeeds.
+    CacheFlushFailureIgnored,
+    /// What is drained counts as drained although the backing volume failed to write it.
+    FailedWritesDrained,
+    /// The owner record says that lost ranges were overwritten before that is durable.
+    HealBeforeFlush,
+    /// Once one block cannot be read, everything in the index counts as lost.
     AllLostWithOneBlock,
-    /// Flushes that waited while the cache failed succeed over lost data.
+    /// Flushes that waited while the cache failed succeed, although something is lost.
     WaitingFlushesSucceed,
-    /// Reads of what cannot be read now do not wait: they answer errors.
-    FailingReadsAnswerErrors,
+    /// What could not be read is not tried again.
+    NoRetries,
+    /// What fails to be read is not tried block by block: its neighbours are lost with it.
+    NeighboursLost,
     /// Segments are used again when only one copy of the segment table says that they are free.
     SecondTableCopyForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 46] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -95,9 +127,25 @@ impl Bug {
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
         Self::ForcedWriteCoversAll,
+        Self::FailingReadsFail,
+        Self::CleanReadFails,
+        Self::LostRangesRead,
+        Self::HealNotRecorded,
+        Self::FailedWriteHeals,
+        Self::HealRoundsUp,
+        Self::StrandedDropped,
+        Self::StrandedTooEarly,
+        Self::RotDrained,
+        Self::RotRead,
+        Self::LossNotRecorded,
+        Self::DropWithoutFlush,
+        Self::CacheFlushFailureIgnored,
+        Self::FailedWritesDrained,
+        Self::HealBeforeFlush,
         Self::AllLostWithOneBlock,
         Self::WaitingFlushesSucceed,
-        Self::FailingReadsAnswerErrors,
+        Self::NoRetries,
+        Self::NeighboursLost,
         Self::SecondTableCopyForgotten,
     ];
 }

@@ -261,7 +261,8 @@ impl Books {
                         let in_buffer = start + number * BLOCK64;
                         let Some(skip) = in_buffer.checked_sub(u64::from(slice.offset)) else { continue };
                         let block = (device + skip) / BLOCK64;
-                        let whole = skip + BLOCK64 <= u64::from(slice.length) && (device + skip) % BLOCK64 == 0;
+                        let whole =
+                            skip + BLOCK64 <= u64::from(slice.length) && (device + skip).is_multiple_of(BLOCK64);
                         let place = self.newest.get(&block).filter(|place| place.at == Some(at + number * BLOCK64));
                         copies.extend(
                             place.filter(|_| whole).map(|place| (block, at + number * BLOCK64, place.sequence)),
@@ -370,7 +371,8 @@ impl Books {
         }
     }
 
-    /// Counts the blocks that may have failed the read: those that are bad; all if none is. Answers the blocks of the device whose newest version lies there.
+    /// Counts the blocks that may have failed the read: those that are bad; all if none is. Answers the blocks of the device whose newest version lies there
+    /// alone.
     fn read_failed(&mut self, now: Instant, offset: u64, length: u64, cache: Option<&Disk>) -> Vec<u64> {
         let all = offset / BLOCK64..(offset + length).div_ceil(BLOCK64);
         let bad = |block: &u64| cache.is_some_and(|disk| disk.is_bad(block * BLOCK64, BLOCK64));
@@ -379,7 +381,7 @@ impl Books {
         for &block in &failed {
             self.tries.entry(block).or_insert(Tries { count: 0, first: now }).count += 1;
         }
-        let place = |place: &Place| place.at.is_some_and(|at| failed.contains(&(at / BLOCK64)));
+        let place = |place: &Place| !place.clean && place.at.is_some_and(|at| failed.contains(&(at / BLOCK64)));
         self.newest.iter().filter(|(_, newest)| place(newest)).map(|(&block, _)| block).collect()
     }
 
@@ -433,11 +435,11 @@ impl Books {
         self.tries.get(&(at / BLOCK64)).is_some_and(|tries| tries.count >= TRIES_MIN)
     }
 
-    /// Whether a block of the device may have failed to be read from the log, if only once.
+    /// Whether a block of the device that the log alone has failed to be read, if only once.
     #[must_use]
     pub fn is_doubtful(&self, block: u64) -> bool {
         let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64));
-        self.newest.get(&block).is_some_and(|place| place.at.is_some_and(failed))
+        self.newest.get(&block).is_some_and(|place| !place.clean && place.at.is_some_and(failed))
     }
 
     /// Why this block of the device may not be given up, if it may not.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use surgetank_cache::format::Geometry;
 use surgetank_model::random::Random;
 
-use crate::scenario::{BadRange, Crash, CrashKind, Scenario, Stuck, Trigger, Trouble, Victim};
+use crate::scenario::{BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Trigger, Trouble, Victim};
 
 /// What the runs of a campaign have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +36,25 @@ pub enum Family {
     Provider,
     /// A bit flips on the caching volume; no crash after that.
     Rot,
+    /// A volume, or both, answers nothing for 0.1 s to 10 min, with crashes in the middle.
+    Outages,
+    /// Sectors anywhere on the caching volume cannot be read, for a while or for good, with crashes.
+    Latent,
+    /// Orderly stops, half of them with a bit that flips meanwhile, and crashes.
+    Stops,
+    /// Flushes of the caching volume fail and forget, or writes find no space, with crashes.
+    CacheFlushes,
+    /// What is on the caching volume alone is lost for good, with crashes on the way there and back.
+    Losses,
+    /// The owner record is not persisted, or the answer says so, while caching volumes come, go and fail, with crashes.
+    Owners,
+    /// The production controller steers, its provider is faulty, and the caching volume fails for a while.
+    ProviderOutages,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 19] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -52,6 +67,13 @@ impl Family {
         Self::Growth,
         Self::Provider,
         Self::Rot,
+        Self::Outages,
+        Self::Latent,
+        Self::Stops,
+        Self::CacheFlushes,
+        Self::Losses,
+        Self::Owners,
+        Self::ProviderOutages,
     ];
 
     /// Its name in tables and commands.
@@ -70,6 +92,13 @@ impl Family {
             Self::Growth => "growth",
             Self::Provider => "provider",
             Self::Rot => "rot",
+            Self::Outages => "outages",
+            Self::Latent => "latent",
+            Self::Stops => "stops",
+            Self::CacheFlushes => "cache-flushes",
+            Self::Losses => "losses",
+            Self::Owners => "owners",
+            Self::ProviderOutages => "provider-outages",
         }
     }
 
@@ -126,8 +155,126 @@ impl Family {
                 Scenario { boosts: None, provider_faults: Some(faults), ..base }.with_random_crashes(4, 600)
             }
             Self::Rot => trouble(Trouble { rot_at: Some(event), ..Trouble::NONE }),
+            Self::Outages => outages(base, &mut random),
+            Self::Latent => latent(base, &mut random),
+            Self::Stops => stops(base, &mut random),
+            Self::CacheFlushes => {
+                let (cache_flush_errors, no_space) = [(0.1, 0.0), (0.0, 0.02), (0.05, 0.01)][random.below(3) as usize];
+                trouble(Trouble { cache_flush_errors, no_space, ..Trouble::NONE }).with_random_crashes(3, 600)
+            }
+            Self::Losses => losses(base, &mut random),
+            Self::Owners => {
+                let owner_errors = [0.2, 0.5, 0.9][random.below(3) as usize];
+                let latent = random.below(2) == 0;
+                let scenario = if latent { latent_anywhere(base, &mut random) } else { losses(base, &mut random) };
+                let trouble = scenario.trouble.map(|trouble| Trouble { owner_errors, until_event, ..trouble });
+                Scenario { trouble, ..scenario }
+            }
+            Self::ProviderOutages => {
+                let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
+                let scenario = outages(base, &mut random);
+                Scenario { boosts: None, provider_faults: Some(faults), ..scenario }
+            }
         }
     }
+}
+
+/// How long a volume answers nothing: 0.1 s to 10 min, each order of magnitude as often.
+fn outage(random: &mut Random, victim: Option<Victim>, at_event: u32) -> Outage {
+    let longest = [1_000, 10_000, 60_000, 600_000][random.below(4) as usize];
+    let lasts = Duration::from_millis(longest / 10 + random.below(longest * 9 / 10 + 1));
+    Outage { victim, at_event, lasts, gone: random.below(2) == 0 }
+}
+
+/// A few crashes, most of them at moments that matter.
+fn crashes(random: &mut Random, triggers: &[Trigger]) -> Vec<Crash> {
+    let count = [0, 1, 2, 4][random.below(4) as usize];
+    let crash = |_| {
+        let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        let trigger = triggers[random.below(triggers.len() as u64) as usize];
+        let within = if trigger == Trigger::Start { 500 } else { [3, 30, 150][random.below(3) as usize] };
+        Crash { trigger, after_events: random.below(within) as u32, kind }
+    };
+    (0..count).map(crash).collect()
+}
+
+fn patience(random: &mut Random) -> Duration {
+    Duration::from_secs([2, 30, 300][random.below(3) as usize])
+}
+
+fn outages(base: Scenario, random: &mut Random) -> Scenario {
+    let victim = [Some(Victim::Cache), Some(Victim::Cache), Some(Victim::Backing), None][random.below(4) as usize];
+    let at_event = 20 + random.below(300) as u32;
+    let first = outage(random, victim, at_event);
+    let again = (random.below(2) == 0).then(|| {
+        let victim = [Some(Victim::Cache), Some(Victim::Backing), None][random.below(3) as usize];
+        let at_event = at_event + random.below(300) as u32;
+        outage(random, victim, at_event)
+    });
+    let accepts = random.below(8) == 0;
+    let trouble = Trouble { outages: [Some(first), again], accepts, ..Trouble::NONE };
+    let crashes = crashes(random, &[Trigger::Outage, Trigger::Outage, Trigger::Failing, Trigger::Lost, Trigger::Start]);
+    Scenario { trouble: Some(trouble), crashes, patience: patience(random), ..base }
+}
+
+/// Ranges on the caching volume: the superblocks, the segment table, the log where it begins, anywhere.
+fn latent_anywhere(base: Scenario, random: &mut Random) -> Scenario {
+    const LOG: u64 = 64 << 10;
+    let mut latent = [None; 3];
+    let count = 1 + random.below(3) as usize;
+    for slot in &mut latent[..count] {
+        let (start, span) = match random.below(6) {
+            0 => (0, 16 << 10),
+            1 | 2 => (LOG, 64 << 10),
+            3 => (LOG, 256 << 10),
+            _ => (0, base.cache_size),
+        };
+        let offset = start + random.below(span.min(base.cache_size - start)) / 512 * 512;
+        let length = 512 * if random.below(3) == 0 { 1 + random.below(64) } else { 1 };
+        let length = length.min(base.cache_size - offset);
+        let lasts = Duration::from_millis([50, 3_000, 30_000][random.below(3) as usize]);
+        *slot = Some(Latent {
+            victim: Victim::Cache,
+            offset,
+            length,
+            at_event: random.below(300) as u32,
+            lasts: (random.below(2) == 0).then_some(lasts),
+        });
+    }
+    let crashes =
+        crashes(random, &[Trigger::Start, Trigger::Start, Trigger::Failing, Trigger::Lost, Trigger::OwnerWrite]);
+    let trouble = Trouble { latent, ..Trouble::NONE };
+    Scenario { trouble: Some(trouble), crashes, ..base }
+}
+
+fn latent(base: Scenario, random: &mut Random) -> Scenario {
+    latent_anywhere(base, random)
+}
+
+fn stops(base: Scenario, random: &mut Random) -> Scenario {
+    let stop = Stop { at_event: 20 + random.below(300) as u32, rots: random.below(2) == 0 };
+    let crashes = if stop.rots { Vec::new() } else { crashes(random, &[Trigger::Start, Trigger::OwnerWrite]) };
+    Scenario { stop: Some(stop), crashes, ..base }
+}
+
+fn losses(base: Scenario, random: &mut Random) -> Scenario {
+    let at_event = 20 + random.below(300) as u32;
+    let log = Geometry::of_volume(base.cache_size).map_or(0, |geometry| geometry.segment_offset(0));
+    let bad = Latent { victim: Victim::Cache, offset: log, length: base.cache_size - log, at_event, lasts: None };
+    let trouble = match random.below(3) {
+        // The volume, or all of its log, is gone for good; else a part of the log.
+        0 => Trouble { vanish_at: Some(at_event), ..Trouble::NONE },
+        1 => Trouble { latent: [Some(bad), None, None], ..Trouble::NONE },
+        _ => {
+            let length = 4096 * (1 + random.below(40));
+            let offset = log + random.below(48) * 4096;
+            Trouble { latent: [Some(Latent { offset, length, ..bad }), None, None], ..Trouble::NONE }
+        }
+    };
+    let crashes =
+        crashes(random, &[Trigger::Failing, Trigger::Failing, Trigger::Lost, Trigger::Lost, Trigger::OwnerWrite]);
+    let patience = Duration::from_secs([1, 20][random.below(2) as usize]);
+    Scenario { trouble: Some(Trouble { accepts: random.below(3) == 0, ..trouble }), crashes, patience, ..base }
 }
 
 fn superseding(seed: u64, random: &mut Random) -> Scenario {

@@ -190,6 +190,8 @@ pub struct Scenario {
     pub cache_size: u64,
     /// Whether bursts are split over both volumes.
     pub split: bool,
+    /// Nominal bandwidth of the caching volumes, in MiB/s; the backing volume's is 33. It decides how much is split.
+    pub cache_mib_s: u64,
     /// Whether reads fill the cache.
     pub read_fill: ReadFill,
     /// Requests of the workload.
@@ -271,6 +273,7 @@ impl Scenario {
             tail: if logical_block == 512 && random.below(4) == 0 { random.below(8) as u32 } else { 0 },
             cache_size: (640 << 10) + (random.below(5) * random.below(5)) * (64 << 10) + random.below(16) * 4096,
             split: random.below(2) == 0,
+            cache_mib_s: [16, 33, 128][(seed % 3) as usize],
             read_fill: match random.below(4) {
                 0 => ReadFill::SecondHit,
                 1 => ReadFill::Always,

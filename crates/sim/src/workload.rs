@@ -143,14 +143,16 @@ impl Workload {
         let (offset, length) = match self.pattern {
             Pattern::Sequential { cursor } => {
                 // Some are long enough to be split over both volumes.
-                let blocks = if self.random.below(4) == 0 { 96 } else { 16 };
+                let blocks = if self.random.below(3) == 0 { 96 } else { 16 };
                 let length = 4096 * (1 + self.random.below(blocks));
                 (cursor, length)
             }
             Pattern::Uniform if self.random.below(2) == 0 => (self.random.below(self.size) / 4096 * 4096, 4096),
             Pattern::Uniform => (self.random.below(self.size), small * self.unit),
             Pattern::Blocks { base, span } => {
-                (base + self.random.below(span) / 4096 * 4096, 4096 * (1 + self.random.below(3)))
+                let blocks =
+                    if self.random.below(24) == 0 { 16 + self.random.below(32) } else { 1 + self.random.below(3) };
+                (base + self.random.below(span) / 4096 * 4096, 4096 * blocks)
             }
             Pattern::Hot { base } => (base + self.random.below(16384), small * self.unit),
         };

@@ -168,6 +168,16 @@ impl Engine {
         boost.batches_in_flight -= 1;
         boost.space.segments[batch.segment as usize].appends -= 1;
         let Outcome::Appended(summary) = outcome else {
+            if planted(Bug::StrandedDropped) {
+                self.cache_failing();
+                batch.parts.iter().for_each(|part| self.finish_part(part.request, Ok(())));
+                return;
+            }
+            if planted(Bug::StrandedTooEarly) {
+                self.cache_failing();
+                batch.parts.into_iter().for_each(|part| self.strand(part));
+                return;
+            }
             // The record may be there all the same and would be replayed: its parts wait until that is ruled out.
             boost.trouble.stranded.extend(batch.parts);
             self.cache_failing();

@@ -277,7 +277,12 @@ impl Engine {
             let forced =
                 matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
             self.backing.wrote_for_application(forced && result.is_ok());
-            if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
+            let healed = match planted(Bug::HealRoundsUp) {
+                true => bytes.start / BLOCK64 * BLOCK64..bytes.end.next_multiple_of(BLOCK64),
+                false => bytes.clone(),
+            };
+            let ok = result.is_ok() || planted(Bug::FailedWriteHeals);
+            if ok && self.loss.as_mut().is_some_and(|loss| loss.heal(&healed)) {
                 self.mark_healed(id);
             }
         }

@@ -179,6 +179,7 @@ impl Engine {
             boost.space.pin(extent.location);
             let offset = boost.space.offset(extent.location);
             let checksums = boost.space.checksums(extent.location, extent.blocks);
+            let checksums = checksums.filter(|_| !planted(Bug::RotDrained));
             let into = Slice {
                 buffer: BufferId::Scratch(scratch),
                 offset: (extent.block - start) as u32 * BLOCK,
@@ -277,7 +278,7 @@ impl Engine {
             let blocks = job.blocks.clone();
             return self.zero_job(slot, &blocks, Kind::Zeroes);
         }
-        match result {
+        match result.or(if planted(Bug::FailedWritesDrained) { Ok(()) } else { result }) {
             Ok(()) if forgotten => {}
             Ok(()) => {
                 boost.drain.backoff = BACKOFF_MIN;
@@ -332,7 +333,7 @@ impl Boost {
         };
         let longest = match first.kind {
             // What failed is tried again block by block: one unreadable block must not take its neighbours with it.
-            Kind::Data if self.trouble.retries > 0 => 1,
+            Kind::Data if self.trouble.retries > 0 && !planted(Bug::NeighboursLost) => 1,
             Kind::Data => JOB_BLOCKS,
             Kind::Zeroes | Kind::Discarded => u64::MAX / BLOCK64,
         };

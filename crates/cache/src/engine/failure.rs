@@ -223,7 +223,7 @@ impl Engine {
 
     /// A part of a read waits for what cannot be read now; it counts as a part of its request until then.
     pub(super) fn park(&mut self, request: RequestId, bytes: Range<u64>) {
-        if planted(Bug::FailingReadsAnswerErrors) {
+        if planted(Bug::FailingReadsFail) {
             return self.fail_request(request, ReplyError::Io);
         }
         self.add_part(request);
@@ -363,7 +363,7 @@ impl Engine {
         if boost.space.dirty > boost.space.bad {
             return;
         }
-        if boost.space.bad > 0 && !boost.trouble.out_of_patience && boost.trouble.retries < RETRIES {
+        if boost.space.bad > 0 && !boost.trouble.out_of_patience && boost.trouble.retries < RETRIES && !planted(Bug::NoRetries) {
             match boost.trouble.retry_at {
                 None => boost.trouble.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {

@@ -243,6 +243,7 @@ impl Engine {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
             Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
+            Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
             Step::AdoptOwner if planted(Bug::OwnerDropped) => self.step_ended(true),
             Step::AdoptOwner => {
@@ -252,6 +253,7 @@ impl Engine {
             Step::AdoptUndo | Step::ReleaseOwner | Step::AcceptLoss => {
                 self.persist_owner(Recorder::Step(self.step_serial), Owner::Backing);
             }
+            Step::DropOwner if planted(Bug::LossNotRecorded) => self.step_ended(true),
             Step::DropOwner => {
                 let owner = self.owner_after_drop();
                 self.persist_owner(Recorder::Step(self.step_serial), owner);

@@ -70,7 +70,7 @@ impl Engine {
     fn read_missing(&mut self, request: &Request, bytes: Range<u64>) {
         let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
         if bytes.is_empty() {
-        } else if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) {
+        } else if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) && !planted(Bug::LostRangesRead) {
             self.fail_request(request.id, ReplyError::Io);
         } else if self.stage == Stage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(&bytes)) {
             self.park(request.id, bytes);
@@ -125,7 +125,7 @@ impl Engine {
         match extent.kind {
             Kind::Zeroes | Kind::Discarded => self.effects.push_back(Effect::Zero { to: into }),
             // A failing volume is spared what the backing volume has as well.
-            Kind::Data if self.stage == Stage::Failing && !extent.state.dirty() => {
+            Kind::Data if self.stage == Stage::Failing && !extent.state.dirty() && !planted(Bug::CleanReadFails) => {
                 self.read_backing(request, bytes, None);
             }
             Kind::Data if self.stage == Stage::Failing && (extent.state == State::Bad || self.is_out()) => {
@@ -154,7 +154,7 @@ impl Engine {
         boost.space.pin(part.location);
         boost.hit_bytes += u64::from(into.length);
         let offset = boost.space.offset(part.location);
-        let checksums = boost.space.checksums(part.location, part.blocks);
+        let checksums = boost.space.checksums(part.location, part.blocks).filter(|_| !planted(Bug::RotRead));
         let Extent { block, blocks, location, .. } = part;
         let id = self.pending.insert(Pending::Hit { request: request.id, location, blocks, block, into });
         self.add_part(request.id);

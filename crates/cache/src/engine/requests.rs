@@ -192,7 +192,11 @@ impl Engine {
         }
         if active.error.is_none() && std::mem::take(&mut active.healed) {
             active.parts = 1;
-            self.start_flush(id);
+            if planted(Bug::HealBeforeFlush) {
+                active.loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
+            } else {
+                self.start_flush(id);
+            }
             self.finish_part(id, Ok(()));
             return;
         }
@@ -251,7 +255,7 @@ impl Engine {
 
     /// A change overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
     pub(super) fn mark_healed(&mut self, id: RequestId) {
-        if let Some(active) = self.requests.get_mut(&id) {
+        if let Some(active) = self.requests.get_mut(&id).filter(|_| !planted(Bug::HealNotRecorded)) {
             active.healed = true;
         }
     }

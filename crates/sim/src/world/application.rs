@@ -87,11 +87,16 @@ impl World<'_> {
             let excused = excused || lost || !is_flush && self.touches_doubt(&request);
             if !excused && is_flush && self.unreported_failures > 0 {
                 self.unreported_failures -= 1;
-            } else if !(excused || is_flush && self.loss_untold) {
+            } else if !(excused || is_flush && self.loss_untold.is_some()) {
                 return Err(format!("{request:?} failed with {error:?}, but it has touched no fault"));
             }
-            if is_flush {
-                self.loss_untold = false;
+            if self.phase == Phase::Settle {
+                let after = Duration::from_nanos(self.random.below(1_000_000_000));
+                self.settle_at = self.now + after;
+                self.schedule(after, Happening::Settle);
+            }
+            if is_flush && self.loss_untold.is_some_and(|since| id.0 >= since) {
+                self.loss_untold = None;
             }
         }
         let checked = match expect {

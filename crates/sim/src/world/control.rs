@@ -49,7 +49,10 @@ impl World<'_> {
         Attach {
             epoch: self.epoch,
             cache_size: self.cache_size,
-            cache_limits: Limits { bandwidth: Some(Bandwidth::from_mib_s(128)), iops: Some(Iops::new(10_000)) },
+            cache_limits: Limits {
+                bandwidth: Some(Bandwidth::from_mib_s(self.scenario.cache_mib_s)),
+                iops: Some(Iops::new(10_000)),
+            },
             split: self.scenario.split,
             read_fill: self.scenario.read_fill,
         }
@@ -166,7 +169,8 @@ impl World<'_> {
             self.lost = true;
             return self.accept_loss();
         }
-        let longest = if self.outages.is_any_passing() { Duration::from_secs(5) } else { Duration::from_millis(1) };
+        // The daemon tries again at once, and then every few seconds.
+        let longest = Duration::from_millis(if self.recover_failures < 3 { 1 } else { 5_000 });
         let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
         self.schedule(after, Happening::Recover);
         Ok(())
@@ -187,7 +191,12 @@ impl World<'_> {
         }
         let Some(disk) = &self.disks.cache else { return Err("a cache is released that is not attached".into()) };
         let mut area = [0; format::SUPERBLOCKS_LENGTH as usize];
-        disk.peek_durable(0, &mut area);
+        if disk.has_forgotten() {
+            // Nobody knows that CLEAN was forgotten if the daemon crashed then; the owner record does without.
+            disk.peek(0, &mut area);
+        } else {
+            disk.peek_durable(0, &mut area);
+        }
         match format::choose_superblock(&area) {
             Some(superblock) if superblock.state == LogState::Clean && superblock.epoch == self.epoch => Ok(()),
             other => Err(format!("the cache is released, but its superblock is {other:?}")),
@@ -203,6 +212,9 @@ impl World<'_> {
     /// The application has ended: flush, release, read everything back; one thing at a time. True if it did one.
     pub(super) fn settle(&mut self) -> Step<bool> {
         if !self.outstanding.is_empty() || self.recovering {
+            return Ok(false);
+        }
+        if self.now < self.settle_at {
             return Ok(false);
         }
         if !self.flushed {

@@ -76,7 +76,7 @@ impl World<'_> {
                     self.books.may_be_lost(self.now, block, out_of_patience)?;
                 }
                 self.oracle.condemn(sector, 1);
-                self.loss_untold = true;
+                self.loss_untold = Some(self.next_request);
             }
         }
         Ok(())

@@ -156,6 +156,8 @@ enum Happening {
     Unstick(Target),
     /// An outage or a latent error may be over.
     Mend,
+    /// The application tries again what failed.
+    Settle,
     /// The daemon opens a lost caching volume again.
     Restore,
     /// The controller looks at the device.
@@ -241,6 +243,8 @@ struct World<'a> {
     /// The flush after the last write, and whether it succeeded.
     final_flush: Option<RequestId>,
     flushed: bool,
+    /// The application tries again what failed not before this.
+    settle_at: Instant,
     swept: bool,
     phase: Phase,
     crashes: VecDeque<Crash>,
@@ -254,8 +258,8 @@ struct World<'a> {
     vanishes_left: u32,
     /// The oracle knows of a loss that is not accepted.
     lost: bool,
-    /// Something was lost, and no flush has failed since.
-    loss_untold: bool,
+    /// Something was lost, and no flush from this request on has failed since.
+    loss_untold: Option<u64>,
     /// The loss is being accepted.
     accepting: bool,
     /// Everything was overwritten after a loss.
@@ -347,6 +351,7 @@ impl<'a> World<'a> {
             recovering: false,
             final_flush: None,
             flushed: false,
+            settle_at: Instant::ZERO,
             swept: false,
             phase: Phase::Work,
             crashes: scenario.crashes.iter().copied().collect(),
@@ -356,7 +361,7 @@ impl<'a> World<'a> {
             vanished: false,
             vanishes_left: 2,
             lost: false,
-            loss_untold: false,
+            loss_untold: None,
             accepting: false,
             healed: false,
             was_stuck: false,
@@ -474,7 +479,6 @@ impl<'a> World<'a> {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
                     self.unreported_failures += 1 + changes.count();
                     self.report.forgotten += u32::from(self.is_forgetful());
-                    self.loss_untold |= self.lost;
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
@@ -486,6 +490,7 @@ impl<'a> World<'a> {
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
             Happening::Unstick(target) => self.unstick(target),
+            Happening::Settle => {}
             Happening::Mend => self.mend(),
             Happening::Restore => self.restore()?,
             Happening::Observe => self.observe()?,

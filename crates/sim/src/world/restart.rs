@@ -49,7 +49,7 @@ impl World<'_> {
             self.oracle.fail_flush();
         }
         self.unreported_failures = 0;
-        self.loss_untold = false;
+        self.loss_untold = None;
         self.oracle.forget_loss();
         self.forget();
         self.start_engine()?;
@@ -77,6 +77,7 @@ impl World<'_> {
         self.healed = false;
         self.final_flush = None;
         self.flushed = false;
+        self.settle_at = self.now;
         self.swept = false;
         // A restart waits for the I/Os of the process before it.
         for target in [Target::Backing, Target::Cache] {

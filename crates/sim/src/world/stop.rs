@@ -28,8 +28,9 @@ impl World<'_> {
     pub(super) fn stop(&mut self) -> Step {
         let Some(stop) = self.scenario.stop else { return Ok(()) };
         match self.stopping {
-            Stopping::No if self.phase == Phase::Work && self.is_due(stop.at_event) && self.outages.is_calm() => {
-                if matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain) && self.pilot.is_none() {
+            Stopping::No if self.phase == Phase::Work && self.is_due(stop.at_event) => {
+                let in_use = matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain);
+                if in_use && self.outages.is_calm() && self.pilot.is_none() {
                     self.stopping = Stopping::Answering;
                 }
             }
