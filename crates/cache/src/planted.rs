@@ -96,11 +96,13 @@ pub enum Bug {
     NeighboursLost,
     /// Segments are used again when only one copy of the segment table says that they are free.
     SecondTableCopyForgotten,
+    /// An orderly stop does not record what is durable.
+    StopNotMarked,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -147,6 +149,7 @@ impl Bug {
         Self::NoRetries,
         Self::NeighboursLost,
         Self::SecondTableCopyForgotten,
+        Self::StopNotMarked,
     ];
 }
 

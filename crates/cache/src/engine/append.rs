@@ -79,6 +79,9 @@ impl Engine {
                 self.strand_queue();
                 return;
             }
+            if self.stopping {
+                return;
+            }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
             if boost.batches_in_flight >= if full { RECORDS_MAX } else { SMALL_RECORDS_MAX } || !self.open_segment() {
                 return;

@@ -55,6 +55,10 @@ pub(super) enum Step {
     DropOwner,
     DropReads,
     AcceptLoss,
+    /// The engine stops: everything in the log is made durable, then the superblock says so.
+    StopFlush,
+    StopMark,
+    StopMarkFlush,
     /// The effect of this step failed; it is tried again at this time.
     Retry {
         at: Instant,
@@ -162,6 +166,26 @@ impl Engine {
         }
     }
 
+    /// The driver stops in order, once all requests are answered: the log is closed, so that the next recovery knows that
+    /// every record in it was whole. Ends in `Event::Stopped`.
+    pub fn stop(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.stopping = true;
+        let closes = self.step == Step::None && matches!(self.stage, Stage::Absorb | Stage::Drain);
+        let quiet = self.boost.as_ref().is_some_and(|boost| boost.batches_in_flight == 0 && boost.queue.is_empty());
+        if closes && quiet && !planted(Bug::StopNotMarked) {
+            self.step = Step::StopFlush;
+            self.enter_step();
+        } else {
+            self.events.push_back(Event::Stopped);
+        }
+    }
+
+    fn stopped(&mut self) {
+        self.give_up_step();
+        self.events.push_back(Event::Stopped);
+    }
+
     pub(super) fn lifecycle_deadline(&self) -> Option<Instant> {
         match self.step {
             Step::Retry { at, .. } => Some(at),
@@ -242,6 +266,7 @@ impl Engine {
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
             Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
+            Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
@@ -259,14 +284,30 @@ impl Engine {
                 self.persist_owner(Recorder::Step(self.step_serial), owner);
             }
             Step::ReleaseMark => {
-                let Some(boost) = self.boost.as_mut() else { return };
-                boost.superblock.sequence += 1;
-                boost.superblock.state = LogState::Clean;
-                let superblock = boost.superblock.clone();
-                self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+                if let Some(boost) = self.boost.as_mut() {
+                    boost.superblock.state = LogState::Clean;
+                    self.write_superblock();
+                }
             }
+            Step::StopMark => self.close_log(),
             _ => {}
         }
+    }
+
+    /// Has the superblock say that no record follows those that were written, and which of them are durable.
+    pub(super) fn close_log(&mut self) {
+        if let Some(boost) = self.boost.as_mut() {
+            boost.superblock.durable = boost.durable;
+            boost.superblock.closed = boost.next_sequence;
+            self.write_superblock();
+        }
+    }
+
+    fn write_superblock(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        boost.superblock.sequence += 1;
+        let superblock = boost.superblock.clone();
+        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
     }
 
     fn step_flush(&mut self, target: Target) {
@@ -324,6 +365,9 @@ impl Engine {
             (Step::DropOwner, false) => retry(Step::DropOwner),
             (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
             (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
+            (Step::StopFlush, true) => Step::StopMark,
+            (Step::StopMark, true) => Step::StopMarkFlush,
+            (Step::StopFlush | Step::StopMark | Step::StopMarkFlush, _) => return self.stopped(),
             (Step::AcceptLoss, true) => return self.loss_accepted(),
             (Step::AcceptLoss, false) => retry(Step::AcceptLoss),
             (step, _) => step.clone(),

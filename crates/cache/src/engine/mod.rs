@@ -147,6 +147,8 @@ pub enum Event {
         /// For people.
         reason: &'static str,
     },
+    /// `stop` is done: the log is closed, as far as it could be.
+    Stopped,
 }
 
 /// A snapshot for people and tests.
@@ -328,6 +330,8 @@ pub struct Engine {
     recovery_attempts: u32,
     /// Since when no recovery succeeds.
     unrecovered_since: Option<Instant>,
+    /// No record is begun any more.
+    stopping: bool,
     loss: Option<Loss>,
     /// Owner records to persist, one after the other: the last one must be the one that stays.
     owners: VecDeque<(Recorder, Owner)>,
@@ -366,6 +370,7 @@ impl Engine {
             recovery: None,
             recovery_attempts: 0,
             unrecovered_since: None,
+            stopping: false,
             loss: None,
             owners: VecDeque::new(),
             owner_in_flight: false,
@@ -393,11 +398,6 @@ impl Engine {
         let mut engine = Self::new(config);
         engine.stage = Stage::Recovering;
         engine
-    }
-
-    /// The daemon stops in order: records what is durable.
-    pub fn stop(&mut self, now: Instant) {
-        self.now = self.now.max(now);
     }
 
     /// Takes the outcome of an effect.

@@ -218,7 +218,8 @@ impl<'a> Block<'a> {
             | Event::RecoverFailed { .. }
             | Event::CacheFailing
             | Event::CacheLost { .. }
-            | Event::RestoreFailed { .. } => {
+            | Event::RestoreFailed { .. }
+            | Event::Stopped => {
                 self.failed = Some(Stuck(format!("a simulated volume failed at {}: {event:?}", self.now)));
             }
         }

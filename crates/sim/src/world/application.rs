@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::ReplyError;
+use surgetank_cache::{Owner, ReplyError};
 use surgetank_model::{Operation, Request, RequestId};
 
 use crate::content::SECTOR;
@@ -85,6 +85,9 @@ impl World<'_> {
             let is_flush = request.operation == Operation::Flush;
             let lost = if is_flush { self.oracle.is_any_lost() } else { self.touches_lost(&request) };
             let excused = excused || lost || !is_flush && self.touches_doubt(&request);
+            // Nobody waits for ever for a volume that cannot be read back.
+            let late = self.unrecovered_since.is_some_and(|since| self.now >= since + self.scenario.patience);
+            let excused = excused || late;
             if !excused && is_flush && self.unreported_failures > 0 {
                 self.unreported_failures -= 1;
             } else if !(excused || is_flush && self.loss_untold.is_some()) {
@@ -114,6 +117,10 @@ impl World<'_> {
             Expect::Flush(moment) => {
                 match result {
                     Ok(()) => {
+                        if self.accepting && self.owner == Owner::Backing {
+                            // The user's word came before the answer.
+                            self.oracle.accept_loss();
+                        }
                         self.oracle.end_flush(moment).map_err(|wrong| wrong.0)?;
                         self.books.promise(at);
                         self.flushed = self.final_flush == Some(id);

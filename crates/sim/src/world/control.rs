@@ -118,6 +118,7 @@ impl World<'_> {
             Event::Recovered { dirty_bytes: _ } => {
                 self.recovering = false;
                 self.recover_failures = 0;
+                self.unrecovered_since = None;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
                     self.engine.set_mode(self.now, Mode::Absorb);
@@ -147,6 +148,7 @@ impl World<'_> {
                 }
             }
             Event::RestoreFailed { reason } => self.restore_failed(reason)?,
+            Event::Stopped => {}
             Event::CacheLost { lost_bytes } => self.cache_lost(lost_bytes)?,
         }
         Ok(())
@@ -157,6 +159,7 @@ impl World<'_> {
             return Err(format!("recover failed without a fault: {reason}"));
         }
         self.recover_failures += 1;
+        self.unrecovered_since.get_or_insert(self.now);
         if self.recover_failures >= 3 && (self.vanished || self.is_header_unreadable()) {
             // Nobody can say what was on it: the user gives all of it up.
             self.report.losses += 1;

@@ -242,7 +242,9 @@ impl World<'_> {
     pub(super) fn may_come_back(&self) -> bool {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
         let readable = |(offset, _): &(u64, u64)| self.books.is_readable(offset / u64::from(BLOCK), kept);
-        self.faulty || self.outages.is_any_passing() || self.engine.lost_ranges().iter().any(readable)
+        // As long as records may be missing, what is older than they are stays lost.
+        let readable = !self.books.may_be_unknown(kept) && self.engine.lost_ranges().iter().any(readable);
+        self.faulty || self.outages.is_any_passing() || readable
     }
 
     /// What has rotted and was not read before a crash cannot always be told from what never arrived.

@@ -231,6 +231,8 @@ struct World<'a> {
     restoring: bool,
     /// Attempts to recover that failed since the start.
     recover_failures: u32,
+    /// When the first of them failed.
+    unrecovered_since: Option<Instant>,
     workload: Workload,
     outstanding: Vec<Outstanding>,
     next_request: u64,
@@ -341,6 +343,7 @@ impl<'a> World<'a> {
             kept: None,
             restoring: false,
             recover_failures: 0,
+            unrecovered_since: None,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),
             next_request: 1,

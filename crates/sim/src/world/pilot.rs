@@ -272,7 +272,8 @@ impl World<'_> {
             Event::RecoverFailed { .. }
             | Event::CacheFailing
             | Event::CacheLost { .. }
-            | Event::RestoreFailed { .. } => Ok(()),
+            | Event::RestoreFailed { .. }
+            | Event::Stopped => Ok(()),
         }
     }
 
