@@ -386,7 +386,9 @@ impl Engine {
     /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.
     fn close_failing_log(&mut self) {
         let Some(boost) = self.boost.as_mut() else { return };
-        if !boost.trouble.closed && boost.batches_in_flight == 0 && boost.trouble.only.is_none() {
+        // Of a log that was not read whole, nobody knows the end.
+        let known = boost.trouble.only.is_none() && boost.trouble.unknown.is_none();
+        if known && !boost.trouble.closed && boost.batches_in_flight == 0 {
             boost.trouble.closed = true;
             self.close_log();
         }

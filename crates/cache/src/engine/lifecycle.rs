@@ -91,7 +91,9 @@ impl Engine {
             segment_size: geometry.segment_size,
             segments: geometry.segments,
             durable: 0,
-            closed: 0,
+            closed: false,
+            last: None,
+            void: Vec::new(),
         };
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = Stage::Adopting;
@@ -298,7 +300,8 @@ impl Engine {
     pub(super) fn close_log(&mut self) {
         if let Some(boost) = self.boost.as_mut() {
             boost.superblock.durable = boost.durable;
-            boost.superblock.closed = boost.next_sequence;
+            boost.superblock.closed = true;
+            boost.superblock.last = boost.last_appended;
             self.write_superblock();
         }
     }
@@ -417,6 +420,7 @@ impl Boost {
             superblock,
             table_sequences,
             last_record: None,
+            last_appended: None,
             appending: std::collections::BTreeSet::new(),
             durable: 0,
             flushing: 0,

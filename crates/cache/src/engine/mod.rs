@@ -192,6 +192,8 @@ struct Boost {
     table_sequences: Vec<u64>,
     /// The newest record.
     last_record: Option<Place>,
+    /// The newest record that has been written.
+    last_appended: Option<Place>,
     /// Sequences of records and copies in flight.
     appending: BTreeSet<u64>,
     /// Records up to this sequence are durable.

@@ -136,7 +136,7 @@ impl World<'_> {
 
     /// What the engine says of a caching volume that fails.
     pub(super) fn note_failing(&mut self, event: &Event) -> Step {
-        if self.books.cache_failures == 0 {
+        if self.books.cache_failures == 0 && !self.rotten {
             return Err(format!("{event:?} without a fault of the caching volume"));
         }
         self.triggers(Trigger::Failing);
