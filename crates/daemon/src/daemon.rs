@@ -156,6 +156,7 @@ impl Daemon {
                 provider,
                 clock: common.clock,
                 disks: common.disks.clone(),
+                decorator: common.decorator.clone(),
                 devices: shared,
             })
         });

@@ -12,6 +12,7 @@ use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
+use crate::crash::crash_point;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
@@ -360,26 +361,9 @@ impl Reconciler {
                 self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
                 Ok(Answer::Done)
             }
-            Ask::Drain => {
-                // What was written just now belongs to the burst that ends, not to a new one.
-                self.sample();
-                self.boostable()?.hint_drain(now);
-                Ok(Answer::Done)
-            }
+            Ask::Drain => self.drain(now),
             Ask::Detach { accept_loss: true } => self.accept_loss(now),
-            Ask::Detach { accept_loss: false } => {
-                let status = self.status(now);
-                if status.lost_bytes > 0 {
-                    let (name, lost) = (&self.parts.name, status.lost_bytes);
-                    return Err(format!(
-                        "{lost} bytes of {name} are lost with its caching volume: overwrite them, or give them up with \
-                         `surgetank detach {name} --accept-loss`"
-                    ));
-                }
-                self.sample();
-                self.boostable()?.hint_detach(now);
-                Ok(Answer::Done)
-            }
+            Ask::Detach { accept_loss: false } => self.detach(now),
             Ask::Stop { .. } => Ok(Answer::Done),
         }
     }
@@ -409,8 +393,83 @@ impl Reconciler {
         self.parts.boosting.as_mut().map(|(controller, _)| controller).ok_or_else(missing)
     }
 
+    fn drain(&mut self, now: Instant) -> Result<Answer, String> {
+        // What was written just now belongs to the burst that ends, not to a new one.
+        self.sample();
+        self.boostable()?.hint_drain(now);
+        // One that is in trouble is tried now.
+        let tried = self.lifecycle().is_some_and(|lifecycle| lifecycle.try_now(now));
+        if !tried && self.lost_bytes() > 0 {
+            return Err(format!(
+                "{0} bytes of {1} are lost, and no volume is known that they could be read back from: overwrite them, or \
+                 give them up with `surgetank detach {1} --accept-loss`",
+                self.lost_bytes(),
+                self.parts.name
+            ));
+        }
+        self.unless_kept()
+    }
+
+    fn detach(&mut self, now: Instant) -> Result<Answer, String> {
+        let status = self.status(now);
+        if status.lost_bytes > 0 {
+            let (name, lost) = (&self.parts.name, status.lost_bytes);
+            return Err(format!(
+                "{lost} bytes of {name} are on its caching volume alone, which cannot be read: have them tried again with \
+                 `surgetank drain {name}`, overwrite them, or give them up with `surgetank detach {name} --accept-loss`"
+            ));
+        }
+        self.sample();
+        self.boostable()?.hint_detach(now);
+        self.unless_kept()
+    }
+
+    /// An error if the volume is kept because nobody can tell whether it is needed: it was tried again, no more.
+    fn unless_kept(&mut self) -> Result<Answer, String> {
+        match self.kept() {
+            Some(kept) => Err(kept),
+            None => Ok(Answer::Done),
+        }
+    }
+
+    /// Why the caching volume is not given back, and what would help.
+    fn kept(&self) -> Option<String> {
+        let (volume, why) = self.parts.boosting.as_ref()?.1.kept()?;
+        let name = &self.parts.name;
+        Some(format!(
+            "the caching volume {} is not given back: {why}; it is tried again by itself once it can be read, and \
+             `surgetank detach {name} --accept-loss` gives it back with whatever is on it",
+            volume.0
+        ))
+    }
+
+    fn lifecycle(&mut self) -> Option<&mut Lifecycle> {
+        self.parts.boosting.as_mut().map(|(_, lifecycle)| lifecycle)
+    }
+
+    /// Bytes that answer EIO, also while they are being read back.
+    fn lost_bytes(&self) -> u64 {
+        let engine = self.last.as_ref().map_or(0, |sample| sample.status.lost_bytes);
+        let restoring = self.parts.boosting.as_ref().filter(|(_, lifecycle)| lifecycle.is_restoring());
+        engine.max(restoring.and_then(|(_, lifecycle)| lifecycle.lost_bytes()).unwrap_or(0))
+    }
+
     fn accept_loss(&mut self, now: Instant) -> Result<Answer, String> {
         let lost = self.status(now).lost_bytes > 0;
+        if self.kept().is_some() {
+            if let Some(lifecycle) = self.lifecycle() {
+                lifecycle.give_up_proof()?;
+            }
+            self.boostable()?.hint_detach(now);
+            return Ok(Answer::Done);
+        }
+        if !lost && self.lifecycle().is_some_and(|lifecycle| lifecycle.waits_for_volume()) {
+            return Err(format!(
+                "nothing of {} is lost: its caching volume fails, and what cannot be read in time counts as lost then and \
+                 can be given up; `surgetank status` says how long that is",
+                self.parts.name
+            ));
+        }
         if !lost && self.recovery == Recovery::None {
             // Nothing to accept: an ordinary detach.
             return self.ask(now, Ask::Detach { accept_loss: false });
@@ -422,9 +481,20 @@ impl Reconciler {
                 self.parts.name
             ));
         }
+        crash_point("accept-loss", "before");
         let answered = self.parts.shard.ask(|answer| Command::AcceptLoss { answer });
-        answered.map_err(|gone| gone.to_string())?.map_err(|rejected| rejected.to_string())?;
-        Ok(Answer::Done)
+        crash_point("accept-loss", "after");
+        let rejected = match answered.map_err(|gone| gone.to_string())? {
+            Ok(()) => return Ok(Answer::Done),
+            Err(rejected) => rejected.to_string(),
+        };
+        if self.lifecycle().is_some_and(|lifecycle| lifecycle.is_restoring()) {
+            return Err(format!(
+                "what {} has lost is being read back at this moment: wait until that has ended, then ask again",
+                self.parts.name
+            ));
+        }
+        Err(rejected)
     }
 
     /// Whether the controller may do nothing more: the device stops, and what is rented stays or is gone.
@@ -477,7 +547,7 @@ impl Reconciler {
         }
         let totals = self.parts.accounts.totals(now);
         let engine = self.last.as_ref().map(|sample| &sample.status);
-        let lost_bytes = engine.map_or(0, |status| status.lost_bytes);
+        let lost_bytes = self.lost_bytes();
         // Overwriting heals a loss bit by bit, so the record is read anew.
         let lost_ranges = if lost_bytes > 0 { lost_ranges(&self.parts.keeper) } else { Vec::new() };
         let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
@@ -497,7 +567,7 @@ impl Reconciler {
             address: self.parts.shared.address(),
             size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
-            reason: self.reason(lost_bytes, controller.as_ref()),
+            reason: self.reason(now, lost_bytes, controller.as_ref()),
             retry_s: controller.as_ref().and_then(|status| status.retry_in).map(|span| span.0.as_secs_f64()),
             throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
             utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
@@ -515,13 +585,20 @@ impl Reconciler {
         let stage = self.last.as_ref().map(|sample| sample.status.stage);
         match stage {
             Some(EngineStage::Lost | EngineStage::Failing) => Phase::Degraded,
+            _ if self.lost_bytes() > 0 || self.kept().is_some() => Phase::Degraded,
             _ if self.reason.is_some() || self.parts.shared.trouble().is_some() => Phase::Degraded,
             _ if self.recovery != Recovery::None => Phase::Attaching,
             _ => controller.map_or(Phase::Idle, Phase::from),
         }
     }
 
-    fn reason(&self, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
+    fn reason(&self, now: Instant, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
+        let dirty = self.last.as_ref().map_or(0, |sample| sample.status.dirty_bytes);
+        let bytes = if lost_bytes > 0 { lost_bytes } else { dirty };
+        let trouble = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.trouble(now, bytes));
+        if let Some(reason) = trouble.or_else(|| self.kept()) {
+            return Some(reason);
+        }
         if lost_bytes > 0 {
             return Some(format!(
                 "{lost_bytes} bytes were lost with the caching volume and answer EIO until they are overwritten; \

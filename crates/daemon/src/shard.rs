@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::{
-    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
+    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Stage, Status,
 };
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
@@ -67,8 +67,27 @@ pub enum Command {
         /// It is closed.
         answer: Sender<()>,
     },
-    /// The caching volume vanished.
-    CacheGone,
+    /// Read a lost caching volume back. The outcome comes as an event, unless it is rejected at once.
+    Restore {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// The caching volume vanished: it is closed when nothing is in flight on it any more.
+    CacheGone {
+        /// It is closed.
+        answer: Sender<()>,
+    },
+    /// The caching volume that vanished is here again.
+    CacheReturned {
+        /// The same volume, opened anew.
+        volume: Box<dyn Volume>,
+        /// Whether the engine still waits for it.
+        answer: Sender<bool>,
+    },
     /// The user accepts the loss.
     AcceptLoss {
         /// Whether the engine began.
@@ -110,6 +129,8 @@ pub struct Sample {
     pub cache: Moved,
     /// The device's size in bytes.
     pub size_bytes: u64,
+    /// The caching volume answered that it was unplugged.
+    pub cache_gone: bool,
     /// What [`ShardHandle::changes`] was.
     changes: u64,
 }
@@ -409,23 +430,29 @@ impl Running {
     fn command(&mut self, now: Instant, command: Command) {
         match command {
             Command::Adopt { volume, attach, answer } => {
-                self.attach(volume);
                 let result = self.engine.adopt(now, attach);
-                self.begun(&result);
-                let _ = answer.send(result);
+                self.begun(volume, result, &answer);
             }
             Command::Recover { volume, attach, answer } => {
-                self.attach(volume);
                 let result = self.engine.recover(now, attach);
-                self.begun(&result);
-                let _ = answer.send(result);
+                self.begun(volume, result, &answer);
+            }
+            Command::Restore { volume, attach, answer } => {
+                let result = self.engine.restore(now, attach);
+                self.begun(volume, result, &answer);
             }
             Command::SetMode(mode) => self.engine.set_mode(now, mode),
             Command::Release { answer } => {
                 let _ = answer.send(self.engine.release(now));
             }
             Command::CloseCache { answer } => self.closing.push(answer),
-            Command::CacheGone => self.engine.cache_gone(now),
+            Command::CacheGone { answer } => {
+                self.engine.cache_gone(now);
+                self.closing.push(answer);
+            }
+            Command::CacheReturned { volume, answer } => {
+                let _ = answer.send(self.returned(now, volume));
+            }
             Command::AcceptLoss { answer } => {
                 let _ = answer.send(self.engine.accept_loss(now));
             }
@@ -460,11 +487,34 @@ impl Running {
         self.volumes.attach(volume);
     }
 
-    /// A volume that the engine did not take is closed again.
-    fn begun(&mut self, result: &Result<(), Rejected>) {
-        if result.is_err() {
-            self.detach();
+    /// Takes the volume into use that the engine has accepted; it has asked nothing of it yet. One that it has not
+    /// accepted is closed, and what is in use stays.
+    fn begun(&mut self, volume: Box<dyn Volume>, result: Result<(), Rejected>, answer: &Sender<Result<(), Rejected>>) {
+        if result.is_ok() {
+            self.attach(volume);
         }
+        let _ = answer.send(result);
+    }
+
+    /// Puts the volume that is here again under the engine. False: the engine does not wait for it any more.
+    fn returned(&mut self, now: Instant, volume: Box<dyn Volume>) -> bool {
+        if matches!(self.engine.status().stage, Stage::PassThrough | Stage::Lost) {
+            return false;
+        }
+        self.detach();
+        // What was in flight on the former one has ended before the engine hears of the new one.
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.volumes.take_ended(&mut outcomes);
+        for (effect, outcome) in outcomes.drain(..) {
+            self.engine.complete(now, effect, outcome);
+        }
+        self.outcomes = outcomes;
+        for answer in self.closing.drain(..) {
+            let _ = answer.send(());
+        }
+        self.attach(volume);
+        self.engine.cache_returned(now);
+        true
     }
 
     fn detach(&mut self) {
@@ -488,7 +538,8 @@ impl Running {
         let (backing, cache) = self.volumes.moved();
         let size_bytes = self.volumes.backing().size();
         let (observation, status) = (self.engine.observation(), self.engine.status());
-        Sample { now, observation, status, backing, cache, size_bytes, changes: self.changes.load(Ordering::Relaxed) }
+        let (cache_gone, changes) = (self.volumes.cache_gone(), self.changes.load(Ordering::Relaxed));
+        Sample { now, observation, status, backing, cache, size_bytes, cache_gone, changes }
     }
 
     /// A sample taken from now on differs. Nobody else counts.
