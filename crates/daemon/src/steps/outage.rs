@@ -373,7 +373,7 @@ impl Lifecycle {
         let Outage { trouble, since, why, next, .. } = &self.outage;
         let device = &self.tools.device;
         let volume = self.volume().map_or_else(String::new, |VolumeId(id)| id);
-        let whole = |time: Duration| Span(Duration::from_secs(time.as_secs()));
+        let whole = |time: Duration| Span(Duration::from_secs(time.as_secs().max(1)));
         let (lasted, patience) = (whole(now.since(*since)), Span(self.tools.caching.outage_patience));
         let why = why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
         match trouble {
