@@ -1,6 +1,8 @@
 //! The thread that runs a device's controller: it shows it the device each sampling interval, carries out its steps
 //! and answers what people ask.
 
+mod asks;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
-use crate::crash::crash_point;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
@@ -346,103 +347,6 @@ impl Reconciler {
         }
     }
 
-    fn ask(&mut self, now: Instant, ask: Ask) -> Result<Answer, String> {
-        match ask {
-            Ask::Status => Ok(Answer::Status(Box::new(self.status(now)))),
-            Ask::Report => Ok(Answer::Report(Box::new(self.report(now)))),
-            Ask::Resize => {
-                let answered = self.parts.shard.ask(|answer| Command::Grow { answer });
-                let size = answered.map_err(|gone| gone.to_string())??;
-                self.note_size(size);
-                Ok(Answer::Size(size))
-            }
-            Ask::Boost if self.ending => Err(format!("the device {} is being stopped", self.parts.name)),
-            Ask::Boost => {
-                self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
-                Ok(Answer::Done)
-            }
-            Ask::Drain => self.drain(now),
-            Ask::Detach { accept_loss: true } => self.accept_loss(now),
-            Ask::Detach { accept_loss: false } => self.detach(now),
-            Ask::Stop { .. } => Ok(Answer::Done),
-        }
-    }
-
-    /// A device of this size must not be served from a smaller volume while data is dirty.
-    fn note_size(&mut self, size: u64) {
-        let Some((_, lifecycle)) = &mut self.parts.boosting else { return };
-        let written = lifecycle.journal().update(|state| {
-            if let Some(backing) = &mut state.backing {
-                backing.size_bytes = size;
-            }
-        });
-        if let Err(error) = written {
-            tracing::warn!(device = self.parts.name, %error, "the journal cannot be written");
-        }
-    }
-
-    /// The controller, if there is one and it may act.
-    fn boostable(&mut self) -> Result<&mut Controller, String> {
-        if self.recovery != Recovery::None {
-            return Err(self.reason.clone().unwrap_or_else(|| {
-                "the caching volume is being read back after a crash: try again when that is done".to_owned()
-            }));
-        }
-        let name = &self.parts.name;
-        let missing = || format!("the device {name} has no caching section: add [device.{name}.caching] to boost it");
-        self.parts.boosting.as_mut().map(|(controller, _)| controller).ok_or_else(missing)
-    }
-
-    fn drain(&mut self, now: Instant) -> Result<Answer, String> {
-        // What was written just now belongs to the burst that ends, not to a new one.
-        self.sample();
-        self.boostable()?.hint_drain(now);
-        // One that is in trouble is tried now.
-        let tried = self.lifecycle().is_some_and(|lifecycle| lifecycle.try_now(now));
-        if !tried && self.lost_bytes() > 0 {
-            return Err(format!(
-                "{0} bytes of {1} are lost, and no volume is known that they could be read back from: overwrite them, or \
-                 give them up with `surgetank detach {1} --accept-loss`",
-                self.lost_bytes(),
-                self.parts.name
-            ));
-        }
-        self.unless_kept()
-    }
-
-    fn detach(&mut self, now: Instant) -> Result<Answer, String> {
-        let status = self.status(now);
-        if status.lost_bytes > 0 {
-            let (name, lost) = (&self.parts.name, status.lost_bytes);
-            return Err(format!(
-                "{lost} bytes of {name} are on its caching volume alone, which cannot be read: have them tried again with \
-                 `surgetank drain {name}`, overwrite them, or give them up with `surgetank detach {name} --accept-loss`"
-            ));
-        }
-        self.sample();
-        self.boostable()?.hint_detach(now);
-        self.unless_kept()
-    }
-
-    /// An error if the volume is kept because nobody can tell whether it is needed: it was tried again, no more.
-    fn unless_kept(&mut self) -> Result<Answer, String> {
-        match self.kept() {
-            Some(kept) => Err(kept),
-            None => Ok(Answer::Done),
-        }
-    }
-
-    /// Why the caching volume is not given back, and what would help.
-    fn kept(&self) -> Option<String> {
-        let (volume, why) = self.parts.boosting.as_ref()?.1.kept()?;
-        let name = &self.parts.name;
-        Some(format!(
-            "the caching volume {} is not given back: {why}; it is tried again by itself once it can be read, and \
-             `surgetank detach {name} --accept-loss` gives it back with whatever is on it",
-            volume.0
-        ))
-    }
-
     fn lifecycle(&mut self) -> Option<&mut Lifecycle> {
         self.parts.boosting.as_mut().map(|(_, lifecycle)| lifecycle)
     }
@@ -452,49 +356,6 @@ impl Reconciler {
         let engine = self.last.as_ref().map_or(0, |sample| sample.status.lost_bytes);
         let restoring = self.parts.boosting.as_ref().filter(|(_, lifecycle)| lifecycle.is_restoring());
         engine.max(restoring.and_then(|(_, lifecycle)| lifecycle.lost_bytes()).unwrap_or(0))
-    }
-
-    fn accept_loss(&mut self, now: Instant) -> Result<Answer, String> {
-        let lost = self.status(now).lost_bytes > 0;
-        if self.kept().is_some() {
-            if let Some(lifecycle) = self.lifecycle() {
-                lifecycle.give_up_proof()?;
-            }
-            self.boostable()?.hint_detach(now);
-            return Ok(Answer::Done);
-        }
-        if !lost && self.lifecycle().is_some_and(|lifecycle| lifecycle.waits_for_volume()) {
-            return Err(format!(
-                "nothing of {} is lost: its caching volume fails, and what cannot be read in time counts as lost then and \
-                 can be given up; `surgetank status` says how long that is",
-                self.parts.name
-            ));
-        }
-        if !lost && self.recovery == Recovery::None {
-            // Nothing to accept: an ordinary detach.
-            return self.ask(now, Ask::Detach { accept_loss: false });
-        }
-        if !lost && self.reason.is_none() {
-            return Err(format!(
-                "the newest data of {} is on its caching volume, which is being read back: wait until that is done, then \
-                 drain the device",
-                self.parts.name
-            ));
-        }
-        crash_point("accept-loss", "before");
-        let answered = self.parts.shard.ask(|answer| Command::AcceptLoss { answer });
-        crash_point("accept-loss", "after");
-        let rejected = match answered.map_err(|gone| gone.to_string())? {
-            Ok(()) => return Ok(Answer::Done),
-            Err(rejected) => rejected.to_string(),
-        };
-        if self.lifecycle().is_some_and(|lifecycle| lifecycle.is_restoring()) {
-            return Err(format!(
-                "what {} has lost is being read back at this moment: wait until that has ended, then ask again",
-                self.parts.name
-            ));
-        }
-        Err(rejected)
     }
 
     /// Whether the controller may do nothing more: the device stops, and what is rented stays or is gone.

@@ -95,6 +95,8 @@ fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
     assert_eq!((told.phase, told.lost_bytes), (Phase::Degraded, 0));
     let error = ask(&daemon, true).unwrap_err();
     assert!(error.contains("nothing of data is lost"), "{error}");
+    let error = ask(&daemon, false).unwrap_err();
+    assert!(error.contains("has gone with data that are on it alone"), "{error}");
     assert_eq!(machine.rented(), 1);
     nbd.write(20 * MIB, &pattern(20, 3, 4096)).unwrap();
     faults.restore();

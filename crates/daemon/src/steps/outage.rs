@@ -257,7 +257,10 @@ impl Lifecycle {
         let (answer, closed) = crossbeam_channel::bounded(1);
         // A shard that has ended has closed it.
         let _ = self.tools.shard.send(Command::CacheGone { answer });
+        // One that comes and goes is asked more and more rarely.
+        let pause = self.outage.pause;
         self.outage.enter(now, Trouble::Gone);
+        self.outage.pause = pause;
         self.outage.why = Some(why);
         self.outage.in_use = false;
         self.outage.seen = None;
@@ -336,7 +339,9 @@ impl Lifecycle {
         match self.tools.shard.ask(|answer| Command::CacheReturned { volume, answer }) {
             Ok(true) => {
                 tracing::info!(device = self.tools.device, "the caching volume is here again");
+                let pause = self.outage.pause;
                 self.outage.enter(now, Trouble::Failing);
+                self.outage.pause = pause;
                 self.outage.why = None;
                 self.used(place, identity);
                 self.outage.later(now, None, self.tools.longest_pause);
@@ -403,6 +408,12 @@ impl Lifecycle {
     #[must_use]
     pub fn waits_for_volume(&self) -> bool {
         matches!(self.outage.trouble, Trouble::Failing | Trouble::Gone)
+    }
+
+    /// Whether the volume is not on this machine.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.outage.trouble == Trouble::Gone
     }
 
     /// Whether the engine reads back what was lost.
