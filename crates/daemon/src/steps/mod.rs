@@ -222,6 +222,7 @@ impl Lifecycle {
             | Event::AdoptFailed
             | Event::Recovered { .. }
             | Event::RecoverFailed { .. }
+            | Event::RestoreFailed { .. }
             | Event::ReleaseCancelled
             | Event::CacheFailing => {}
         }
