@@ -56,11 +56,13 @@ pub enum Bug {
     FlushFailureUnreported,
     /// A write that is durable by itself makes everything before it count as durable, too.
     ForcedWriteCoversAll,
+    /// Changes over what is dirty prolong a drain that is to be finished.
+    FinishHoldsNothing,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -87,6 +89,7 @@ impl Bug {
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
         Self::ForcedWriteCoversAll,
+        Self::FinishHoldsNothing,
     ];
 }
 

@@ -189,7 +189,11 @@ impl Lifecycle {
     }
 
     fn at_once(&mut self, id: StepId, mode: Mode) {
-        let name = if mode == Mode::Absorb { "absorb" } else { "drain" };
+        let name = match mode {
+            Mode::Absorb => "absorb",
+            Mode::Drain => "drain",
+            Mode::Finish => "finish",
+        };
         crash_point(name, "before");
         let outcome = match self.tools.shard.send(Command::SetMode(mode)) {
             Ok(()) => Outcome::Done,

@@ -106,6 +106,7 @@ struct Levels {
     dirty: f64,
     high_water: f64,
     evicted: f64,
+    drained: f64,
 }
 
 impl Levels {
@@ -126,6 +127,7 @@ impl Levels {
             self.read += moved.min(self.read_left);
             self.read_left = settle(self.read_left - moved);
         }
+        self.drained += (-flows.dirty * seconds).clamp(0.0, self.dirty);
         self.dirty = settle((self.dirty + flows.dirty * seconds).min(self.capacity));
         self.high_water = self.high_water.max(self.dirty);
         self.evicted += flows.evicted * seconds;
@@ -397,6 +399,7 @@ impl<'a> Fluid<'a> {
             dirty_bytes: levels.dirty as u64,
             high_water_bytes: levels.high_water as u64,
             evicted_bytes: levels.evicted as u64,
+            drained_bytes: levels.drained as u64,
             cache_bytes: levels.capacity as u64,
             cache_failed: false,
         }
@@ -430,7 +433,7 @@ impl<'a> Fluid<'a> {
                 let capacity = capacity(size);
                 if capacity > 0.0 {
                     self.stage = Stage::Absorb;
-                    self.levels = Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, ..self.levels };
+                    self.levels = Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
                 }
                 self.tell(|pilot| pilot.adopted(now, capacity > 0.0));
             }

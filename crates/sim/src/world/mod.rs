@@ -3,6 +3,7 @@
 mod application;
 mod control;
 mod faults;
+mod finish;
 mod pilot;
 mod restart;
 
@@ -23,6 +24,7 @@ use crate::queue::EventQueue;
 use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
+use crate::world::finish::Finish;
 use crate::world::pilot::Pilot;
 
 /// What a run did.
@@ -46,6 +48,8 @@ pub struct Report {
     pub releases: u32,
     /// Releases cancelled.
     pub cancels: u32,
+    /// Drains that were to be finished.
+    pub finishes: u32,
     /// Caching volumes lost or dropped by faults.
     pub failures: u32,
     /// Of those, with data on them.
@@ -88,6 +92,7 @@ impl AddAssign<&Report> for Report {
         self.adoptions += other.adoptions;
         self.releases += other.releases;
         self.cancels += other.cancels;
+        self.finishes += other.finishes;
         self.failures += other.failures;
         self.losses += other.losses;
         self.errors += other.errors;
@@ -197,6 +202,7 @@ struct World<'a> {
     sweep: Option<u64>,
     waiting_for_reply: bool,
     release_wanted: bool,
+    finish: Option<Finish>,
     recovering: bool,
     /// The flush after the last write, and whether it succeeded.
     final_flush: Option<RequestId>,
@@ -299,6 +305,7 @@ impl<'a> World<'a> {
             sweep: None,
             waiting_for_reply: false,
             release_wanted: false,
+            finish: None,
             recovering: false,
             final_flush: None,
             flushed: false,
@@ -411,6 +418,7 @@ impl<'a> World<'a> {
         }
         self.strike()?;
         self.pump()?;
+        self.check_finish()?;
         self.check_status()?;
         Ok(true)
     }

@@ -57,6 +57,7 @@ impl World<'_> {
         self.outstanding.clear();
         self.waiting_for_reply = false;
         self.release_wanted = false;
+        self.finish = None;
         self.recovering = false;
         self.failing = false;
         self.healed = false;
