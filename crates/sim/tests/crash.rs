@@ -86,6 +86,7 @@ fn random_crashes_of_a_growing_device() {
 fn random_crashes_amid_faults_of_the_provider() {
     let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 3000);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
+    assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
 }
 
 /// A flipped bit is never read: it answers an error, or the data come from elsewhere.

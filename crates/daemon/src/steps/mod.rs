@@ -173,6 +173,7 @@ impl Lifecycle {
         match step {
             Step::Absorb => self.at_once(id, Mode::Absorb),
             Step::Drain => self.at_once(id, Mode::Drain),
+            Step::Finish => self.at_once(id, Mode::Finish),
             step => self.run(now, Task::Step(id, step), timeout),
         }
     }
@@ -252,7 +253,7 @@ impl Lifecycle {
                 Task::Step(_, Step::Release) => self.release(),
                 Task::Step(_, Step::Detach) => self.detach(),
                 Task::Step(_, Step::Delete) => self.delete(),
-                Task::Step(_, Step::Absorb | Step::Drain) => Ok(DONE),
+                Task::Step(_, Step::Absorb | Step::Drain | Step::Finish) => Ok(DONE),
                 Task::Recover(epoch) => self.recover(*epoch),
             };
             match progress {
