@@ -98,11 +98,13 @@ pub enum Bug {
     SecondTableCopyForgotten,
     /// An orderly stop does not record what is durable.
     StopNotMarked,
+    /// Changes over what is dirty prolong a drain that is to be finished.
+    FinishHoldsNothing,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: &'static [Self] = &[
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -150,6 +152,7 @@ impl Bug {
         Self::NeighboursLost,
         Self::SecondTableCopyForgotten,
         Self::StopNotMarked,
+        Self::FinishHoldsNothing,
     ];
 }
 
@@ -157,7 +160,7 @@ impl Bug {
     /// The one of this name, as it stands in this file.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }
 

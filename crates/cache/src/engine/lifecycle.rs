@@ -127,13 +127,16 @@ impl Engine {
     pub fn set_mode(&mut self, now: Instant, mode: Mode) {
         self.now = self.now.max(now);
         self.stirred = true;
+        if let Some(boost) = self.boost.as_mut() {
+            boost.drain.finishing = mode == Mode::Finish;
+        }
         match (mode, self.stage) {
             (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
             (Mode::Absorb, Stage::Releasing) if self.step == Step::ReleaseFlush => {
                 self.stage = Stage::Absorb;
                 self.give_up_step();
             }
-            (Mode::Drain, Stage::Absorb) => {
+            (Mode::Drain | Mode::Finish, Stage::Absorb | Stage::Drain) => {
                 self.stage = Stage::Drain;
                 self.retry_waiting = true;
                 return;

@@ -87,6 +87,8 @@ pub enum Mode {
     Absorb,
     /// The drain has priority; new writes go to the backing volume except over dirty ranges.
     Drain,
+    /// The same, and changes over what is dirty wait, so that none prolongs it.
+    Finish,
 }
 
 /// Where the engine is.
@@ -596,16 +598,16 @@ impl Engine {
     #[must_use]
     pub fn observation(&self) -> Observation {
         let boost = self.boost.as_ref();
-        let bytes = |blocks: u64| blocks * u64::from(BLOCK);
         let lost = self.loss.as_ref().map_or(0, Loss::total);
         Observation {
             read_bytes: self.counters.read_bytes,
             written_bytes: self.counters.written_bytes,
             requests: self.counters.requests,
-            dirty_bytes: boost.map_or(0, |boost| bytes(boost.space.dirty + boost.queued_blocks)) + lost,
+            dirty_bytes: boost.map_or(0, |boost| (boost.space.dirty + boost.queued_blocks) * u64::from(BLOCK)) + lost,
             high_water_bytes: boost
                 .map_or(0, |boost| u64::from(boost.space.high_water) * u64::from(boost.space.geometry.segment_size)),
             evicted_bytes: boost.map_or(0, |boost| boost.evicted_bytes),
+            drained_bytes: boost.map_or(0, |boost| boost.drained_bytes),
             cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
             cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
         }

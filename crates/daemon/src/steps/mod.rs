@@ -182,6 +182,7 @@ impl Lifecycle {
         match step {
             Step::Absorb => self.at_once(id, Mode::Absorb),
             Step::Drain => self.at_once(id, Mode::Drain),
+            Step::Finish => self.at_once(id, Mode::Finish),
             step => self.run(now, Task::Step(id, step), timeout),
         }
     }
@@ -198,7 +199,11 @@ impl Lifecycle {
     }
 
     fn at_once(&mut self, id: StepId, mode: Mode) {
-        let name = if mode == Mode::Absorb { "absorb" } else { "drain" };
+        let name = match mode {
+            Mode::Absorb => "absorb",
+            Mode::Drain => "drain",
+            Mode::Finish => "finish",
+        };
         crash_point(name, "before");
         let outcome = match self.tools.shard.send(Command::SetMode(mode)) {
             Ok(()) => Outcome::Done,
@@ -224,7 +229,8 @@ impl Lifecycle {
             | Event::RecoverFailed { .. }
             | Event::RestoreFailed { .. }
             | Event::ReleaseCancelled
-            | Event::CacheFailing => {}
+            | Event::CacheFailing
+            | Event::Stopped => {}
         }
         let Some(running) = &mut self.running else { return };
         running.next_poll = now;
@@ -260,7 +266,7 @@ impl Lifecycle {
                 Task::Step(_, Step::Release) => self.release(),
                 Task::Step(_, Step::Detach) => self.detach(),
                 Task::Step(_, Step::Delete) => self.delete(),
-                Task::Step(_, Step::Absorb | Step::Drain) => Ok(DONE),
+                Task::Step(_, Step::Absorb | Step::Drain | Step::Finish) => Ok(DONE),
                 Task::Recover(epoch) => self.recover(*epoch),
             };
             match progress {

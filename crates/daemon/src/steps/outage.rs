@@ -156,7 +156,11 @@ impl Lifecycle {
                 self.outage.over();
             }
             Event::Released | Event::AdoptFailed | Event::RecoverFailed { .. } => self.outage.over(),
-            Event::CacheFailing | Event::Adopted | Event::Recovered { .. } | Event::ReleaseCancelled => {}
+            Event::CacheFailing
+            | Event::Adopted
+            | Event::Recovered { .. }
+            | Event::ReleaseCancelled
+            | Event::Stopped => {}
         }
     }
 

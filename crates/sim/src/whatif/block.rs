@@ -168,6 +168,7 @@ impl<'a> Block<'a> {
             }
             Deed::Absorb => self.engine.set_mode(now, CacheMode::Absorb),
             Deed::Drain => self.engine.set_mode(now, CacheMode::Drain),
+            Deed::Finish => self.engine.set_mode(now, CacheMode::Finish),
             Deed::Release => {
                 if self.engine.release(now).is_err() {
                     self.tell(|pilot| pilot.released(now, false));

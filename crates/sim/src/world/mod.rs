@@ -6,6 +6,7 @@ mod faults;
 mod health;
 mod judge;
 mod lost;
+mod finish;
 mod pilot;
 mod restart;
 mod stop;
@@ -30,6 +31,7 @@ use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::faults::Outages;
 use crate::world::health::Health;
+use crate::world::finish::Finish;
 use crate::world::pilot::Pilot;
 use crate::world::stop::Stopping;
 
@@ -54,6 +56,8 @@ pub struct Report {
     pub releases: u32,
     /// Releases cancelled.
     pub cancels: u32,
+    /// Drains that were to be finished.
+    pub finishes: u32,
     /// Caching volumes lost or dropped by faults.
     pub failures: u32,
     /// Of those, with data on them.
@@ -106,6 +110,7 @@ impl AddAssign<&Report> for Report {
         self.adoptions += other.adoptions;
         self.releases += other.releases;
         self.cancels += other.cancels;
+        self.finishes += other.finishes;
         self.failures += other.failures;
         self.losses += other.losses;
         self.restored += other.restored;
@@ -241,6 +246,7 @@ struct World<'a> {
     sweep: Option<u64>,
     waiting_for_reply: bool,
     release_wanted: bool,
+    finish: Option<Finish>,
     recovering: bool,
     /// The flush after the last write, and whether it succeeded.
     final_flush: Option<RequestId>,
@@ -351,6 +357,7 @@ impl<'a> World<'a> {
             sweep: None,
             waiting_for_reply: false,
             release_wanted: false,
+            finish: None,
             recovering: false,
             final_flush: None,
             flushed: false,
@@ -464,6 +471,7 @@ impl<'a> World<'a> {
         self.strike()?;
         self.stop()?;
         self.pump()?;
+        self.check_finish()?;
         self.check_status()?;
         Ok(true)
     }
