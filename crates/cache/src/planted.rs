@@ -56,11 +56,21 @@ pub enum Bug {
     FlushFailureUnreported,
     /// A write that is durable by itself makes everything before it count as durable, too.
     ForcedWriteCoversAll,
+    /// A write that heals is answered before that is on record.
+    HealingUnrecorded,
+    /// A healing is recorded before its data are durable.
+    HealingUnflushed,
+    /// What a failed flush may have forgotten counts as healed.
+    ForgottenHealingCounts,
+    /// A write that heals takes the note that a flush has failed, so that the application's flush is not told.
+    HealingTakesNote,
+    /// The flush before a stop takes that note.
+    OwnFlushTakesNote,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 31] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -87,6 +97,11 @@ impl Bug {
         Self::FailedFlushForgotten,
         Self::FlushFailureUnreported,
         Self::ForcedWriteCoversAll,
+        Self::HealingUnrecorded,
+        Self::HealingUnflushed,
+        Self::ForgottenHealingCounts,
+        Self::HealingTakesNote,
+        Self::OwnFlushTakesNote,
     ];
 }
 

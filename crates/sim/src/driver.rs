@@ -30,6 +30,15 @@ pub enum Executed {
         /// What to persist.
         owner: Owner,
     },
+    /// The same of what was healed.
+    RecordHealed {
+        /// To be answered.
+        id: EffectId,
+        /// The loss.
+        epoch: Epoch,
+        /// What was healed.
+        ranges: Vec<(u64, u64)>,
+    },
     /// The request is answered.
     Reply {
         /// Which.
@@ -209,6 +218,7 @@ impl Driver {
                 Ok(Executed::AtOnce)
             }
             Effect::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
+            Effect::RecordHealed { id, epoch, ranges } => Ok(Executed::RecordHealed { id, epoch, ranges }),
             Effect::Reply { request, result } => {
                 let buffer = self.remove(BufferId::Request(request))?;
                 Ok(Executed::Reply { request, result, buffer })
@@ -283,6 +293,7 @@ impl Driver {
             | Effect::Copy { .. }
             | Effect::Zero { .. }
             | Effect::PersistOwner { .. }
+            | Effect::RecordHealed { .. }
             | Effect::Reply { .. } => unreachable!("executed at once"),
         };
         for &buffer in &uses {

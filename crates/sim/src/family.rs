@@ -35,11 +35,14 @@ pub enum Family {
     Provider,
     /// A bit flips on the caching volume; no crash after that.
     Rot,
+    /// A caching volume vanishes, and what it took with it is overwritten, while flushes of the backing volume and records
+    /// of the loss fail; with crashes, and stops in order.
+    Healing,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -52,6 +55,7 @@ impl Family {
         Self::Growth,
         Self::Provider,
         Self::Rot,
+        Self::Healing,
     ];
 
     /// Its name in tables and commands.
@@ -70,6 +74,7 @@ impl Family {
             Self::Growth => "growth",
             Self::Provider => "provider",
             Self::Rot => "rot",
+            Self::Healing => "healing",
         }
     }
 
@@ -126,6 +131,7 @@ impl Family {
                 Scenario { boosts: None, provider_faults: Some(faults), ..base }.with_random_crashes(4, 600)
             }
             Self::Rot => trouble(Trouble { rot_at: Some(event), ..Trouble::NONE }),
+            Self::Healing => healing(seed, &mut random),
         }
     }
 }
@@ -139,6 +145,38 @@ fn superseding(seed: u64, random: &mut Random) -> Scenario {
         backing_latency_max: Duration::from_millis(300),
         think_max: Duration::from_millis(200),
         boosts: Some(Duration::from_secs(10)),
+        ..Scenario::overwriting(seed)
+    }
+}
+
+fn healing(seed: u64, random: &mut Random) -> Scenario {
+    let kinds = [CrashKind::PowerCut, CrashKind::Daemon, CrashKind::Restart];
+    let vanish_at = 30 + random.below(200) as u32;
+    // The first one comes soon after the loss, most often amid records of what is healed.
+    let mut after_events = vanish_at;
+    let crashes = (0..1 + random.below(4)).map(|_| {
+        let (trigger, within) = if random.below(4) == 0 { (Trigger::Start, 400) } else { (Trigger::OwnerWrite, 40) };
+        let after_events = std::mem::take(&mut after_events) + random.below(within) as u32;
+        Crash { trigger, after_events, kind: kinds[random.below(3) as usize] }
+    });
+    let crashes = crashes.collect();
+    let trouble = Trouble {
+        vanish_at: Some(vanish_at),
+        backing_errors: [0.0, 0.03, 0.1][random.below(3) as usize],
+        forgetful: random.below(4) > 0,
+        record_errors: [0.0, 0.2][random.below(2) as usize],
+        until_event: vanish_at + 300 + random.below(1500) as u32,
+        ..Trouble::NONE
+    };
+    Scenario {
+        crashes,
+        trouble: Some(trouble),
+        requests: 60 + random.below(200) as u32,
+        device_blocks: 12 + random.below(60) as u32,
+        think_max: Duration::from_millis([0, 1, 20][random.below(3) as usize]),
+        backing_latency_max: Duration::from_millis([1, 20][random.below(2) as usize]),
+        // The loss is seldom accepted.
+        boosts: Some(Duration::from_secs(2)),
         ..Scenario::overwriting(seed)
     }
 }

@@ -12,6 +12,8 @@ pub enum CrashKind {
     PowerCut,
     /// The daemon dies; the volumes keep everything.
     Daemon,
+    /// The daemon is stopped in order, and the next one goes on: it answers what is in flight and flushes first.
+    Restart,
 }
 
 /// From when on the events before a crash are counted.
@@ -23,7 +25,7 @@ pub enum Trigger {
     TableWrite,
     /// From the first write of a superblock after that.
     SuperblockWrite,
-    /// From the first time after that when the owner record is written.
+    /// From the first time after that when the owner record is written, or told what was healed.
     OwnerWrite,
 }
 
@@ -96,6 +98,8 @@ pub struct Trouble {
     pub stuck: Option<Stuck>,
     /// A range of a volume that fails.
     pub bad_range: Option<BadRange>,
+    /// Probability that a loss's record cannot be written.
+    pub record_errors: f64,
     /// Events after which one stored bit of the caching volume's log flips.
     pub rot_at: Option<u32>,
 }
@@ -110,6 +114,7 @@ impl Trouble {
         forgetful: false,
         stuck: None,
         bad_range: None,
+        record_errors: 0.0,
         rot_at: None,
     };
 }

@@ -87,6 +87,15 @@ fn random_crashes_amid_faults_of_the_provider() {
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
 }
 
+/// What was lost heals by overwriting, one record after the other, and a flush that failed is told to an application,
+/// whatever writes that heal and whatever stops come in between.
+#[test]
+fn random_crashes_amid_healing() {
+    let report = campaign("random_crashes_amid_healing", Family::Healing, 6000);
+    assert!(report.healings > 10_000 && report.record_errors > 100, "too little is healed: {report:?}");
+    assert!(report.restarts > 100 && report.handed_over > 10, "no failed flush was ever handed over: {report:?}");
+}
+
 /// A flipped bit is never read: it answers an error, or the data come from elsewhere.
 #[test]
 fn a_rotten_bit_is_never_read() {

@@ -12,7 +12,7 @@ use surgetank_cache::planted::{Bug, plant};
 use surgetank_sim::{Family, run};
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEARCH: [(Family, u64); 10] = [
+const SEARCH: [(Family, u64); 11] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
@@ -23,6 +23,7 @@ const SEARCH: [(Family, u64); 10] = [
     (Family::BadRanges, 3000),
     (Family::Growth, 3000),
     (Family::Rot, 3000),
+    (Family::Healing, 6000),
 ];
 
 /// Seeds tried of each family before the next one has its turn; doubles every round.

@@ -265,8 +265,8 @@ impl Engine {
             let forced =
                 matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
             self.backing.wrote_for_application(forced && result.is_ok());
-            if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
-                self.mark_healed(id);
+            if result.is_ok() {
+                self.heal(id, &bytes);
             }
         }
         if let Some(fill) = fill {

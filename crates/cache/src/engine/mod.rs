@@ -33,7 +33,6 @@ use self::slab::Slab;
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Superblock};
 use crate::index::Index;
-use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 use crate::space::Space;
 
@@ -161,6 +160,8 @@ pub struct Status {
     pub hit_bytes: u64,
     /// Bytes that answer EIO.
     pub lost_bytes: u64,
+    /// The ranges that they make up.
+    pub lost_ranges: usize,
     /// Requests in flight or waiting.
     pub requests_in_flight: usize,
 }
@@ -275,8 +276,15 @@ enum Pending {
 enum Recorder {
     /// The step of the life cycle with this serial.
     Step(u64),
-    /// Flushes that cover writes over lost ranges.
+    /// What was healed of a loss.
     Loss,
+}
+
+/// What is said of the newest data outside the caching volume.
+#[derive(Debug)]
+enum Note {
+    Owner(Owner),
+    Healed { epoch: Epoch, ranges: Vec<(u64, u64)> },
 }
 
 /// The elastic block cache of one device. See the crate and `docs/ARCHITECTURE.md`.
@@ -301,15 +309,19 @@ pub struct Engine {
     events: VecDeque<Event>,
     backing: Port,
     cache: Port,
-    /// The backing volume failed to flush what an application wrote, and no reply has said so yet.
+    /// The backing volume failed to flush what an application wrote, and no flush of its own has been told so yet.
     unreported_flush_failure: bool,
+    /// Flushes of the application that will be told so.
+    telling_flush_failure: u32,
+    /// A flush that no application asked for.
+    own_flush: Option<RequestId>,
     /// Bytes of changes in flight on the backing volume.
     direct_bytes: u64,
     boost: Option<Boost>,
     recovery: Option<Recovery>,
     loss: Option<Loss>,
     /// Owner records to persist, one after the other: the last one must be the one that stays.
-    owners: VecDeque<(Recorder, Owner)>,
+    owners: VecDeque<(Recorder, Note)>,
     owner_in_flight: bool,
     counters: Counters,
     habit: Habit,
@@ -340,6 +352,8 @@ impl Engine {
             backing: Port::new(now, config.backing_limits),
             cache: Port::new(now, Limits::NONE),
             unreported_flush_failure: false,
+            telling_flush_failure: 0,
+            own_flush: None,
             direct_bytes: 0,
             boost: None,
             recovery: None,
@@ -357,7 +371,7 @@ impl Engine {
     /// A device whose owner record is `Lost`: the ranges (offset, length in bytes) answer EIO until overwritten.
     #[must_use]
     pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self {
-        let ranges: RangeSet = ranges.iter().map(|&(offset, length)| offset..offset.saturating_add(length)).collect();
+        let ranges = RangeSet::from_pairs(ranges);
         let mut engine = Self::new(config);
         engine.stage = Stage::Lost;
         engine.loss = Some(Loss::new(epoch, ranges));
@@ -443,7 +457,9 @@ impl Engine {
     /// When `tick` must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.drain_deadline(), self.reclaim_deadline(), self.lifecycle_deadline()].into_iter().flatten().min()
+        let deadlines =
+            [self.drain_deadline(), self.reclaim_deadline(), self.lifecycle_deadline(), self.loss_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn pump(&mut self) {
@@ -452,6 +468,7 @@ impl Engine {
         self.pump_drain();
         self.pump_reclaim();
         self.pump_lifecycle();
+        self.pump_loss();
     }
 
     /// Names a scratch buffer of `length` bytes and has it allocated.
@@ -468,13 +485,17 @@ impl Engine {
 
     /// Has the owner record persisted, after those that were asked for before.
     fn persist_owner(&mut self, recorder: Recorder, owner: Owner) {
-        self.owners.push_back((recorder, owner));
+        self.persist(recorder, Note::Owner(owner));
+    }
+
+    fn persist(&mut self, recorder: Recorder, note: Note) {
+        self.owners.push_back((recorder, note));
         self.next_owner();
     }
 
     fn next_owner(&mut self) {
         while !self.owner_in_flight {
-            let Some((recorder, owner)) = self.owners.pop_front() else { return };
+            let Some((recorder, note)) = self.owners.pop_front() else { return };
             let given_up = match recorder {
                 Recorder::Step(serial) => serial != self.step_serial,
                 Recorder::Loss => self.loss.is_none(),
@@ -482,7 +503,10 @@ impl Engine {
             if !given_up {
                 self.owner_in_flight = true;
                 let id = self.pending.insert(Pending::Owner(recorder));
-                self.effects.push_back(Effect::PersistOwner { id, owner });
+                self.effects.push_back(match note {
+                    Note::Owner(owner) => Effect::PersistOwner { id, owner },
+                    Note::Healed { epoch, ranges } => Effect::RecordHealed { id, epoch, ranges },
+                });
             }
         }
     }
@@ -518,8 +542,9 @@ impl Engine {
             Target::Backing if result.is_err() => self.backing_flush_failed(),
             Target::Cache | Target::Backing => {}
         }
-        if target == Target::Backing && result.is_err() && !planted(Bug::FlushFailureUnreported) {
-            self.note_forgotten(waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(_))));
+        if target == Target::Backing && result.is_err() {
+            self.healing_forgotten();
+            self.note_forgotten(&waiters);
         }
         for waiter in waiters {
             match waiter {
@@ -547,6 +572,7 @@ impl Engine {
             split_bytes: boost.map_or(0, |boost| boost.split_bytes),
             hit_bytes: boost.map_or(0, |boost| boost.hit_bytes),
             lost_bytes: self.loss.as_ref().map_or(0, Loss::total),
+            lost_ranges: self.loss.as_ref().map_or(0, Loss::count),
             requests_in_flight: self.requests.len() + self.waiting.len(),
         }
     }
@@ -568,12 +594,6 @@ impl Engine {
             cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
             cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
         }
-    }
-
-    /// Lost ranges (offset, length in bytes), in order.
-    #[must_use]
-    pub fn lost_ranges(&self) -> Vec<(u64, u64)> {
-        self.loss.as_ref().map_or_else(Vec::new, Loss::pairs)
     }
 
     /// Bytes of memory that the index and the segment table take.

@@ -8,7 +8,6 @@ use super::{Engine, FlushRequest, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, ReplyError, Target};
 use crate::format::BLOCK;
 use crate::planted::{Bug, planted};
-use crate::ranges::RangeSet;
 
 /// A request that has been started.
 #[derive(Debug)]
@@ -17,12 +16,14 @@ pub(super) struct Active {
     /// Parts that have not ended, one of them the start itself.
     parts: u32,
     error: Option<ReplyError>,
-    /// It overwrote lost ranges, which must be recorded before the reply.
-    healed: bool,
+    /// It overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
+    pub healed: bool,
     /// A flush of the backing volume failed meanwhile, and may have made it forget a part of this change.
-    forgotten: bool,
-    /// Flush: which ranges were lost when it came, if that is not recorded yet.
-    pub loss: Option<(u64, RangeSet)>,
+    pub forgotten: bool,
+    /// Flush: its reply says that an earlier one failed.
+    tells: bool,
+    /// It waits until what was healed up to this write of the backing volume is on record.
+    pub loss: Option<u64>,
 }
 
 /// What the application did so far.
@@ -39,7 +40,7 @@ pub(super) fn covered(request: &Request) -> Range<u64> {
     request.offset / block..(request.offset + request.length).div_ceil(block)
 }
 
-fn is_change(operation: Operation) -> bool {
+pub(super) fn is_change(operation: Operation) -> bool {
     match operation {
         Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => true,
         Operation::Read | Operation::Flush => false,
@@ -152,8 +153,9 @@ impl Engine {
     }
 
     pub(super) fn begin(&mut self, request: Request) {
-        self.requests
-            .insert(request.id, Active { request, parts: 1, error: None, healed: false, forgotten: false, loss: None });
+        let active =
+            Active { request, parts: 1, error: None, healed: false, forgotten: false, tells: false, loss: None };
+        self.requests.insert(request.id, active);
     }
 
     pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
@@ -201,17 +203,52 @@ impl Engine {
         self.reply(id);
     }
 
-    /// The backing volume did not flush, and may have forgotten what the application wrote to it. Who waits for the
-    /// flush is told by its reply; else the next flush of the application says so.
-    pub(super) fn note_forgotten(&mut self, reported: bool) {
+    /// The backing volume did not flush, and may have forgotten what the application wrote to it. A flush of the
+    /// application that waits for this one is told by its reply; else the next one is.
+    pub(super) fn note_forgotten(&mut self, waiters: &[Waiter]) {
+        if planted(Bug::FlushFailureUnreported) {
+            return;
+        }
+        let reported =
+            waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(request) if self.is_told(*request)));
         self.unreported_flush_failure |= !reported && self.backing.owes_application();
         for active in self.requests.values_mut() {
             active.forgotten |= is_change(active.request.operation);
         }
     }
 
+    /// Whether the reply to this request tells an application that a flush failed. What a change says concerns itself
+    /// alone.
+    fn is_told(&self, id: RequestId) -> bool {
+        if self.own_flush == Some(id) {
+            return planted(Bug::OwnFlushTakesNote);
+        }
+        let operation = self.requests.get(&id).map(|active| active.request.operation);
+        operation == Some(Operation::Flush) || planted(Bug::HealingTakesNote)
+    }
+
+    /// A flush that no application asked for, as the last one before a stop; answered like others. If it fails, or an
+    /// earlier one did, that is still to be told: see [`Engine::owes_flush_failure`].
+    pub fn flush(&mut self, now: Instant, id: RequestId) {
+        self.own_flush = Some(id);
+        self.submit(now, Request { id, operation: Operation::Flush, offset: 0, length: 0 });
+    }
+
+    /// Whether a flush has failed, and no flush of the application has been told so. Whoever ends the engine in order
+    /// keeps this for the next one.
+    #[must_use]
+    pub fn owes_flush_failure(&self) -> bool {
+        self.unreported_flush_failure || self.telling_flush_failure > 0
+    }
+
+    /// The engine before this one owed it: the application's next flush fails.
+    pub fn owe_flush_failure(&mut self) {
+        self.unreported_flush_failure = true;
+    }
+
     pub(super) fn reply(&mut self, id: RequestId) {
         let Some(active) = self.requests.remove(&id) else { return };
+        self.telling_flush_failure -= u32::from(active.tells);
         let Request { operation, length, .. } = active.request;
         if is_change(operation) {
             self.locks.remove(&covered(&active.request).start);
@@ -244,20 +281,16 @@ impl Engine {
         }
     }
 
-    /// A change overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
-    pub(super) fn mark_healed(&mut self, id: RequestId) {
-        if let Some(active) = self.requests.get_mut(&id) {
-            active.healed = true;
-        }
-    }
-
     /// Makes everything completed so far durable, as a part of this request.
     fn start_flush(&mut self, id: RequestId) {
-        let loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
+        let told = self.is_told(id) && std::mem::take(&mut self.unreported_flush_failure);
+        let covered = self.loss.as_ref().map(|_| self.backing.written());
         if let Some(active) = self.requests.get_mut(&id) {
-            active.loss = loss;
+            active.loss = covered;
+            active.tells = told;
         }
-        if std::mem::take(&mut self.unreported_flush_failure) {
+        if told {
+            self.telling_flush_failure += 1;
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));
         }

@@ -8,10 +8,14 @@ use surgetank_model::{Operation, Request, RequestId};
 use crate::content::SECTOR;
 use crate::oracle::Wrong;
 use crate::workload::Wish;
+use crate::world::restart::Stopping;
 use crate::world::{Expect, Happening, Outstanding, Phase, SWEEP, Step, World};
 
 impl World<'_> {
     pub(super) fn submit_next(&mut self) -> Step {
+        if self.stopping != Stopping::No {
+            return Ok(());
+        }
         if self.outstanding.len() >= self.scenario.depth as usize {
             self.waiting_for_reply = true;
             return Ok(());
@@ -67,6 +71,11 @@ impl World<'_> {
     }
 
     pub(super) fn reply(&mut self, id: RequestId, result: Result<(), ReplyError>, buffer: Vec<u8>) -> Step {
+        if self.stopping == Stopping::Flushing(id) {
+            self.stopping = Stopping::Flushed;
+            self.driver.recycle(buffer);
+            return Ok(());
+        }
         let index = self.outstanding.iter().position(|outstanding| outstanding.request.id == id);
         let index = index.ok_or_else(|| format!("{id:?} is answered but not outstanding"))?;
         let Outstanding { request, expect } = self.outstanding.swap_remove(index);

@@ -4,6 +4,7 @@ mod application;
 mod control;
 mod faults;
 mod pilot;
+mod record;
 mod restart;
 
 use std::collections::VecDeque;
@@ -20,10 +21,12 @@ use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
 use crate::oracle::{Moment, Oracle, Version};
 use crate::queue::EventQueue;
-use crate::scenario::{Crash, Scenario, Trigger};
+use crate::scenario::{Crash, CrashKind, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::pilot::Pilot;
+use crate::world::record::Entry;
+use crate::world::restart::Stopping;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,8 @@ pub struct Report {
     pub power_cuts: u32,
     /// Daemon crashes.
     pub daemon_crashes: u32,
+    /// Stops of the daemon in order.
+    pub restarts: u32,
     /// Restarts that had to recover a caching volume and did.
     pub recoveries: u32,
     /// Crashes while a recovery was going on.
@@ -50,6 +55,12 @@ pub struct Report {
     pub failures: u32,
     /// Of those, with data on them.
     pub losses: u32,
+    /// Ranges that the engine had recorded as healed.
+    pub healings: u64,
+    /// Records of a loss that could not be written.
+    pub record_errors: u32,
+    /// Failed flushes that a daemon left to the next one to tell.
+    pub handed_over: u32,
     /// Requests answered with an error, under faults.
     pub errors: u64,
     /// Bytes drained, as sampled.
@@ -83,6 +94,7 @@ impl AddAssign<&Report> for Report {
         self.requests += other.requests;
         self.power_cuts += other.power_cuts;
         self.daemon_crashes += other.daemon_crashes;
+        self.restarts += other.restarts;
         self.recoveries += other.recoveries;
         self.crashes_in_recovery += other.crashes_in_recovery;
         self.adoptions += other.adoptions;
@@ -90,6 +102,9 @@ impl AddAssign<&Report> for Report {
         self.cancels += other.cancels;
         self.failures += other.failures;
         self.losses += other.losses;
+        self.healings += other.healings;
+        self.record_errors += other.record_errors;
+        self.handed_over += other.handed_over;
         self.errors += other.errors;
         self.drained_bytes += other.drained_bytes;
         self.split_bytes += other.split_bytes;
@@ -126,7 +141,7 @@ pub struct Failure {
 enum Happening {
     Effect(Target, IoId),
     Done(Target, IoId),
-    OwnerPersisted,
+    Recorded,
     Submit,
     Control,
     Recover,
@@ -187,7 +202,7 @@ struct World<'a> {
     spare: Option<Disk>,
     epoch: Epoch,
     owner: Owner,
-    persisting: VecDeque<(EffectId, Owner)>,
+    recording: VecDeque<(EffectId, Entry)>,
     oracle: Oracle,
     workload: Workload,
     outstanding: Vec<Outstanding>,
@@ -206,6 +221,8 @@ struct World<'a> {
     crashes: VecDeque<Crash>,
     /// Events since the trigger of the next crash; `None`: the trigger has not come.
     events_to_crash: Option<u32>,
+    /// The daemon is being stopped in order.
+    stopping: Stopping,
     idle_ticks: u32,
     /// I/O errors go on.
     faulty: bool,
@@ -290,7 +307,7 @@ impl<'a> World<'a> {
             spare: None,
             epoch: Epoch::default(),
             owner: Owner::Backing,
-            persisting: VecDeque::new(),
+            recording: VecDeque::new(),
             oracle,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),
@@ -306,6 +323,7 @@ impl<'a> World<'a> {
             phase: Phase::Work,
             crashes: scenario.crashes.iter().copied().collect(),
             events_to_crash: None,
+            stopping: Stopping::No,
             idle_ticks: 0,
             faulty: scenario.trouble.is_some() || scenario.provider_faults.is_some(),
             faults_until: 0,
@@ -341,10 +359,18 @@ impl<'a> World<'a> {
                 && self.events_to_crash.is_some_and(|events| events >= crash.after_events)
             {
                 self.crashes.pop_front();
-                self.crash(crash.kind)?;
+                self.events_to_crash = None;
+                match crash.kind {
+                    CrashKind::PowerCut | CrashKind::Daemon => self.crash(crash.kind)?,
+                    CrashKind::Restart if self.stopping == Stopping::No => self.stopping = Stopping::Answering,
+                    CrashKind::Restart => {}
+                }
                 continue;
             }
-            if self.phase == Phase::Settle && self.settle()? {
+            if self.stopping != Stopping::No && self.stop()? {
+                continue;
+            }
+            if self.phase == Phase::Settle && self.stopping == Stopping::No && self.settle()? {
                 continue;
             }
             if !self.step()? {
@@ -433,11 +459,7 @@ impl<'a> World<'a> {
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
-            Happening::OwnerPersisted => {
-                let (id, owner) = self.persisting.pop_front().ok_or("an owner was persisted twice")?;
-                self.owner = owner;
-                self.engine.complete(self.now, id, Outcome::Done);
-            }
+            Happening::Recorded => self.recorded()?,
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
@@ -465,14 +487,9 @@ impl<'a> World<'a> {
                             self.schedule_at(done_at, Happening::Done(target, io));
                         }
                     }
-                    Executed::PersistOwner { id, owner } => {
-                        // They may end in any order, so two that differ would race.
-                        if self.persisting.iter().any(|(_, other)| *other != owner) {
-                            return Err("the engine persists two different owners at once".into());
-                        }
-                        self.persisting.push_back((id, owner));
-                        let after = Duration::from_micros(self.random.below(3_000));
-                        self.schedule(after, Happening::OwnerPersisted);
+                    Executed::PersistOwner { id, owner } => self.record(id, Entry::Owner(owner))?,
+                    Executed::RecordHealed { id, epoch, ranges } => {
+                        self.record(id, Entry::Healed { epoch, ranges })?;
                     }
                     Executed::Reply { request, result, buffer } => self.reply(request, result, buffer)?,
                 }
@@ -489,7 +506,7 @@ impl<'a> World<'a> {
             Trigger::Start => true,
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
-            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. }),
+            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. } | Effect::RecordHealed { .. }),
         };
         self.events_to_crash = triggers.then_some(0);
     }
@@ -505,7 +522,8 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let status = self.engine.status();
-        if status.requests_in_flight != self.outstanding.len() {
+        let own = usize::from(matches!(self.stopping, Stopping::Flushing(_)));
+        if status.requests_in_flight != self.outstanding.len() + own {
             return Err(format!("{} requests are outstanding, but the status disagrees", self.outstanding.len()));
         }
         if status.stage == Stage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
