@@ -62,6 +62,12 @@ impl Device {
                         recording += begun.elapsed();
                         done.push(id);
                     }
+                    Effect::RecordHealed { id, epoch, ranges } => {
+                        let begun = Clock::now();
+                        self.store.record_healed(epoch, &ranges).expect("there is room");
+                        recording += begun.elapsed();
+                        done.push(id);
+                    }
                     Effect::Reply { result, .. } => {
                         result.expect("nothing fails");
                         replies += 1;
@@ -87,11 +93,12 @@ fn main() {
     let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
     lose(scratch.path());
     let before = memory("VmRSS");
-    let store = OwnerStore::open(scratch.path()).expect("the record");
+    let mut store = OwnerStore::open(scratch.path()).expect("the record");
     let Owner::Lost { epoch, ranges } = store.record().owner.clone() else { panic!("it says lost") };
     let config = Config { size: RANGES * DISTANCE, logical_block: 512, backing_limits: Limits::NONE };
     let engine = Engine::with_lost(config, epoch, &ranges);
     drop(ranges);
+    store.forget_ranges();
     let mut device = Device { engine, store, next: 0 };
     let resident = memory("VmRSS") - before;
     std::fs::write("/proc/self/clear_refs", "5").expect("the peak is forgotten");

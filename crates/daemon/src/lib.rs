@@ -16,6 +16,7 @@ mod device;
 mod effects;
 mod files;
 mod fronts;
+pub mod healed;
 mod identity;
 pub mod journal;
 pub mod link;

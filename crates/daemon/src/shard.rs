@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::{
-    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
+    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Rejected, ReplyError, Status,
 };
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
-use surgetank_model::{Instant, Observation, Operation, Request};
+use surgetank_model::{Instant, Observation, Request};
 
 use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
+use crate::owner::Entry;
 
 /// Requests taken from the front at a time.
 const RECEIVE_BUDGET: usize = 128;
@@ -78,6 +79,13 @@ pub enum Command {
     Grow {
         /// The size now, or why not.
         answer: Sender<Result<u64, String>>,
+    },
+    /// The first lost ranges (offset, length in bytes).
+    LostRanges {
+        /// How many at most.
+        most: usize,
+        /// The ranges, in order.
+        answer: Sender<Vec<(u64, u64)>>,
     },
     /// A snapshot.
     Sample {
@@ -174,8 +182,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Takes the engine's events.
     pub events: Box<dyn Fn(Event) + Send>,
-    /// Takes owner records to persist; each is answered by [`Command::Persisted`].
-    pub persist: Box<dyn Fn(EffectId, Owner) + Send>,
+    /// Takes what must be on record; what is to be answered is by [`Command::Persisted`].
+    pub record: Box<dyn Fn(Entry) + Send>,
 }
 
 /// A running shard.
@@ -248,7 +256,9 @@ struct Running {
     buffers: Buffers,
     clock: Clock,
     events: Box<dyn Fn(Event) + Send>,
-    persist: Box<dyn Fn(EffectId, Owner) + Send>,
+    record: Box<dyn Fn(Entry) + Send>,
+    /// The record says that a flush has failed and that no application has been told so.
+    owes_flush_failure: bool,
     commands: Receiver<Command>,
     waker: Waker,
     /// Counts what may have changed a sample.
@@ -280,13 +290,14 @@ impl Running {
         }
         Ok(Self {
             name: parts.name,
+            owes_flush_failure: parts.engine.owes_flush_failure(),
             engine: parts.engine,
             front: parts.front,
             volumes: Volumes::new(parts.backing),
             buffers: Buffers::default(),
             clock: parts.clock,
             events: parts.events,
-            persist: parts.persist,
+            record: parts.record,
             commands,
             waker: handle.waker,
             changes: handle.changes,
@@ -315,6 +326,7 @@ impl Running {
             }
             let quiet = self.work();
             self.front.flush();
+            self.keep_flush_failure();
             self.tell_events();
             self.close_when_idle();
             self.stop_when_idle();
@@ -376,7 +388,10 @@ impl Running {
                 Some(to) => to.zero(),
                 None => tracing::error!(?to, "the engine zeroed memory that does not exist"),
             },
-            Effect::PersistOwner { id, owner } => (self.persist)(id, owner),
+            Effect::PersistOwner { id, owner } => (self.record)(Entry::Owner { effect: id, owner }),
+            Effect::RecordHealed { id, epoch, ranges } => {
+                (self.record)(Entry::Healed { effect: id, epoch, ranges });
+            }
             transfer => {
                 let left = self.volumes.execute(now, transfer, &self.buffers);
                 debug_assert!(left.is_none(), "every other effect is a transfer");
@@ -399,7 +414,7 @@ impl Running {
 
     fn take_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
-            if !matches!(command, Command::Sample { .. }) {
+            if !matches!(command, Command::Sample { .. } | Command::LostRanges { .. }) {
                 self.changed();
             }
             self.command(now, command);
@@ -431,6 +446,9 @@ impl Running {
             }
             Command::Grow { answer } => {
                 let _ = answer.send(self.grow());
+            }
+            Command::LostRanges { most, answer } => {
+                let _ = answer.send(self.engine.lost_ranges(most));
             }
             Command::Sample { answer } => {
                 let _ = answer.send(self.sample(now));
@@ -504,6 +522,22 @@ impl Running {
         }
     }
 
+    /// Has it on record whether an application is still to be told that a flush has failed; if it is, the next daemon
+    /// tells it. That it was told is recorded after the reply.
+    fn keep_flush_failure(&mut self) {
+        let owed = self.engine.owes_flush_failure();
+        if owed != self.owes_flush_failure {
+            self.owes_flush_failure = owed;
+            if owed {
+                tracing::warn!(
+                    device = self.name,
+                    "the backing volume did not flush: the application's next flush fails"
+                );
+            }
+            (self.record)(Entry::FlushFailure { owed });
+        }
+    }
+
     /// Closes a caching volume that was let go, once nothing is in flight on it.
     fn close_when_idle(&mut self) {
         if self.closing.is_empty() || self.volumes.cache_in_flight() > 0 {
@@ -524,7 +558,7 @@ impl Running {
                 if self.buffers.requests() == 0 || now >= give_up {
                     self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
                     let id = self.buffers.insert(Origin::Shutdown, None);
-                    self.engine.submit(now, Request { id, operation: Operation::Flush, offset: 0, length: 0 });
+                    self.engine.flush(now, id);
                     self.work();
                 }
             }
@@ -562,8 +596,10 @@ impl Running {
         let give_up = self.clock.now() + STOP_PATIENCE;
         let mut keys = Vec::new();
         while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
-            self.outcomes.clear();
-            self.volumes.poll(self.clock.now(), &mut self.outcomes);
+            let now = self.clock.now();
+            self.volumes.poll(now, &mut self.outcomes);
+            // A flush that fails now is still to be told.
+            self.outcomes.drain(..).for_each(|(effect, outcome)| self.engine.complete(now, effect, outcome));
             if self.volumes.in_flight() == 0 {
                 break;
             }
@@ -572,6 +608,7 @@ impl Running {
                 break;
             }
         }
+        self.keep_flush_failure();
         for request in self.buffers.request_ids() {
             if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
                 self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);

@@ -146,9 +146,12 @@ impl Engine {
             if is_change(request.operation) && loss.overlaps(&(request.offset..request.offset + request.length)) {
                 // A flush failed meanwhile.
                 self.fail_request(id, ReplyError::Io);
-            } else if loss.owes(until) && !planted(Bug::HealingUnrecorded) {
-                loss.waiting.push_back((id, until));
-                return self.record_loss();
+            } else if loss.owes(until) {
+                if !planted(Bug::HealingUnrecorded) {
+                    loss.waiting.push_back((id, until));
+                    return self.record_loss();
+                }
+                self.record_loss();
             }
         }
         self.reply(id);

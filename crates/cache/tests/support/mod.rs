@@ -268,6 +268,7 @@ impl Machine {
                 (id, Action::Zero { offset, length })
             }
             Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
+            Effect::RecordHealed { ranges, .. } => panic!("nothing is lost here: {ranges:?}"),
             Effect::ReadSuperblocks { id } => (id, Action::Superblocks),
             Effect::ReadTable { id, epoch, segments, .. } => (id, Action::Table { epoch, segments }),
             Effect::Scan { id, offset, length, epoch, segment, generation } => {
