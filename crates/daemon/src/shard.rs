@@ -3,6 +3,8 @@
 //! Everything that may block (the state directory, the provider) happens on other threads and comes back as a
 //! [`Command`].
 
+mod stopping;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -22,14 +24,13 @@ use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
 use crate::owner::Entry;
+use stopping::{STOP_PATIENCE, Stopping};
 
 /// Requests taken from the front at a time.
 const RECEIVE_BUDGET: usize = 128;
 /// Rounds of effects before the front and the commands are looked at again: a drain between two memory volumes would
 /// otherwise run to its end in one go.
 const ROUNDS_MAX: usize = 32;
-/// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 const KEY_WAKER: u64 = 0;
 const KEY_FRONT: u64 = 1;
@@ -232,20 +233,6 @@ impl Shard {
             tracing::error!("a device's thread panicked");
         }
     }
-}
-
-/// How far stopping has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stopping {
-    No,
-    /// Requests in flight are being answered.
-    Answering {
-        give_up: Instant,
-    },
-    /// The last flush is in flight.
-    Flushing {
-        give_up: Instant,
-    },
 }
 
 struct Running {
@@ -522,22 +509,6 @@ impl Running {
         }
     }
 
-    /// Has it on record whether an application is still to be told that a flush has failed; if it is, the next daemon
-    /// tells it. That it was told is recorded after the reply.
-    fn keep_flush_failure(&mut self) {
-        let owed = self.engine.owes_flush_failure();
-        if owed != self.owes_flush_failure {
-            self.owes_flush_failure = owed;
-            if owed {
-                tracing::warn!(
-                    device = self.name,
-                    "the backing volume did not flush: the application's next flush fails"
-                );
-            }
-            (self.record)(Entry::FlushFailure { owed });
-        }
-    }
-
     /// Closes a caching volume that was let go, once nothing is in flight on it.
     fn close_when_idle(&mut self) {
         if self.closing.is_empty() || self.volumes.cache_in_flight() > 0 {
@@ -546,23 +517,6 @@ impl Running {
         self.detach();
         for answer in self.closing.drain(..) {
             let _ = answer.send(());
-        }
-    }
-
-    /// Stops in three steps: answer what is in flight, flush once more, end.
-    fn stop_when_idle(&mut self) {
-        let now = self.clock.now();
-        match self.stopping {
-            Stopping::No => {}
-            Stopping::Answering { give_up } => {
-                if self.buffers.requests() == 0 || now >= give_up {
-                    self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
-                    let id = self.buffers.insert(Origin::Shutdown, None);
-                    self.engine.flush(now, id);
-                    self.work();
-                }
-            }
-            Stopping::Flushing { give_up } => self.ended |= now >= give_up,
         }
     }
 
@@ -588,37 +542,6 @@ impl Running {
         let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys, arrived);
         self.waker.awake(keys.contains(&KEY_WAKER));
         result
-    }
-
-    /// Ends: I/O in flight is waited for (it may not be torn off its memory), new effects are not started, and what
-    /// was not answered is answered with `ESHUTDOWN`.
-    fn finish(&mut self) {
-        let give_up = self.clock.now() + STOP_PATIENCE;
-        let mut keys = Vec::new();
-        while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
-            let now = self.clock.now();
-            self.volumes.poll(now, &mut self.outcomes);
-            // A flush that fails now is still to be told.
-            self.outcomes.drain(..).for_each(|(effect, outcome)| self.engine.complete(now, effect, outcome));
-            if self.volumes.in_flight() == 0 {
-                break;
-            }
-            let deadline = [self.volumes.next_deadline(), Some(give_up)].into_iter().flatten().min();
-            if self.poller.wait(self.clock.until(deadline), &mut keys).is_err() {
-                break;
-            }
-        }
-        self.keep_flush_failure();
-        for request in self.buffers.request_ids() {
-            if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
-                self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);
-            }
-        }
-        self.front.flush();
-        self.detach();
-        for answer in self.closing.drain(..) {
-            let _ = answer.send(());
-        }
     }
 }
 

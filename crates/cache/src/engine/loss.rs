@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 use surgetank_model::{Instant, RequestId};
 
 use super::lifecycle::Step;
+use super::records::{Note, Recorder};
 use super::requests::is_change;
-use super::{Engine, Event, Note, Recorder, Rejected, Stage};
+use super::{Engine, Event, Rejected, Stage};
 use crate::effect::{IoFailure, Owner, ReplyError};
 use crate::format::Epoch;
 use crate::planted::{Bug, planted};

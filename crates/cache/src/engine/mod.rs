@@ -10,6 +10,7 @@ mod loss;
 mod port;
 mod read;
 mod reclaim;
+mod records;
 mod recovery;
 mod requests;
 mod slab;
@@ -27,10 +28,11 @@ use self::loss::Loss;
 use self::port::{FlushRequest, Port, Waiter};
 use self::read::Fill;
 use self::reclaim::Reclaim;
+use self::records::{Note, Recorder};
 use self::recovery::Recovery;
 use self::requests::{Active, Counters};
 use self::slab::Slab;
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Superblock};
 use crate::index::Index;
 use crate::ranges::RangeSet;
@@ -271,22 +273,6 @@ enum Pending {
     Owner(Recorder),
 }
 
-/// Who has the owner record persisted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorder {
-    /// The step of the life cycle with this serial.
-    Step(u64),
-    /// What was healed of a loss.
-    Loss,
-}
-
-/// What is said of the newest data outside the caching volume.
-#[derive(Debug)]
-enum Note {
-    Owner(Owner),
-    Healed { epoch: Epoch, ranges: Vec<(u64, u64)> },
-}
-
 /// The elastic block cache of one device. See the crate and `docs/ARCHITECTURE.md`.
 #[derive(Debug)]
 pub struct Engine {
@@ -481,34 +467,6 @@ impl Engine {
 
     fn release_scratch(&mut self, scratch: Option<ScratchId>) {
         self.effects.extend(scratch.map(|scratch| Effect::Release { scratch }));
-    }
-
-    /// Has the owner record persisted, after those that were asked for before.
-    fn persist_owner(&mut self, recorder: Recorder, owner: Owner) {
-        self.persist(recorder, Note::Owner(owner));
-    }
-
-    fn persist(&mut self, recorder: Recorder, note: Note) {
-        self.owners.push_back((recorder, note));
-        self.next_owner();
-    }
-
-    fn next_owner(&mut self) {
-        while !self.owner_in_flight {
-            let Some((recorder, note)) = self.owners.pop_front() else { return };
-            let given_up = match recorder {
-                Recorder::Step(serial) => serial != self.step_serial,
-                Recorder::Loss => self.loss.is_none(),
-            };
-            if !given_up {
-                self.owner_in_flight = true;
-                let id = self.pending.insert(Pending::Owner(recorder));
-                self.effects.push_back(match note {
-                    Note::Owner(owner) => Effect::PersistOwner { id, owner },
-                    Note::Healed { epoch, ranges } => Effect::RecordHealed { id, epoch, ranges },
-                });
-            }
-        }
     }
 
     fn port(&mut self, target: Target) -> &mut Port {
