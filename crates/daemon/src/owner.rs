@@ -229,6 +229,9 @@ impl OwnerStore {
     /// Who wanted to know what is lost knows it.
     pub fn forget_ranges(&mut self) {
         self.record = self.record.in_short();
+        if matches!(self.record.owner, Owner::Lost { .. }) {
+            give_memory_back();
+        }
     }
 
     /// Replaces the record, durably.
@@ -358,7 +361,18 @@ impl OwnerStore {
         let journal = self.write_loss(*epoch, record.volume.as_ref(), || healed::without(ranges, &healed))?;
         crash_point("healed-anew", "after");
         (self.record, self.journal, self.uncertain) = (record.in_short(), Some(journal), false);
+        drop((record, healed));
+        give_memory_back();
         Ok(())
+    }
+}
+
+/// Reading a long record leaves holes in the heap that are longer than all that stays.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches nothing but what the allocator has free, under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -148,7 +148,7 @@ impl Engine {
                 // A flush failed meanwhile.
                 self.fail_request(id, ReplyError::Io);
             } else if loss.owes(until) {
-                if !planted(Bug::HealingUnrecorded) {
+                if !(planted(Bug::HealingUnrecorded) && is_change(request.operation)) {
                     loss.waiting.push_back((id, until));
                     return self.record_loss();
                 }
