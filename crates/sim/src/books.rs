@@ -223,7 +223,7 @@ impl Books {
                 let freed = freed.filter(|_| *target == Target::Cache).map(|record| record.sequence).collect();
                 (*id, Io::Flush(*target, freed))
             }
-            Effect::PersistOwner { id, .. } => (*id, Io::Owner),
+            Effect::PersistOwner { id, .. } | Effect::RecordHealed { id, .. } => (*id, Io::Owner),
             Effect::Release { scratch } => {
                 self.origins.remove(scratch);
                 return;

@@ -314,8 +314,8 @@ impl Engine {
         self.backing.ended(self.now, if part.source.is_some() { length } else { 0 });
         self.backing.wrote_for_application(false);
         let bytes = part.block * BLOCK64..part.block * BLOCK64 + length;
-        if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
-            self.mark_healed(part.request);
+        if result.is_ok() {
+            self.heal(part.request, &bytes);
         }
         self.release_scratch(part.scratch);
         self.finish_part(part.request, result);

@@ -285,6 +285,7 @@ impl Machine {
                 (id, Action::Zero { offset, length })
             }
             Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
+            Effect::RecordHealed { ranges, .. } => panic!("nothing is lost here: {ranges:?}"),
             Effect::Parse { id, from, what } => {
                 let parsed = what.read(self.bytes(from));
                 return self.engine.complete(self.now, id, Outcome::Parsed(parsed));

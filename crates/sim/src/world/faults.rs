@@ -243,7 +243,7 @@ impl World<'_> {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
         let readable = |(offset, _): &(u64, u64)| self.books.is_readable(offset / u64::from(BLOCK), kept);
         // As long as records may be missing, what is older than they are stays lost.
-        let readable = !self.books.may_be_unknown(kept) && self.engine.lost_ranges().iter().any(readable);
+        let readable = !self.books.may_be_unknown(kept) && self.engine.lost_ranges(usize::MAX).iter().any(readable);
         self.faulty || self.outages.is_any_passing() || readable
     }
 

@@ -1,6 +1,6 @@
 //! What may fail, and what may be given up: the world's own books decide, not what the engine says.
 
-use surgetank_cache::{EffectId, Outcome, Owner, Status};
+use surgetank_cache::{Owner, Status};
 use surgetank_model::{Operation, Request};
 
 use crate::books::Touched;
@@ -82,28 +82,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The owner record has been replaced, or not; either may be told as a failure.
-    pub(super) fn owner_persisted(&mut self, id: EffectId, owner: Owner) {
-        let errors = self.scenario.trouble.filter(|_| self.faulty).map_or(0.0, |trouble| trouble.owner_errors);
-        if errors > 0.0 && self.random.chance(errors) {
-            self.report.owner_failures += 1;
-            if self.random.below(2) == 0 {
-                self.owner = owner;
-            }
-            let outcome = Outcome::Failed(surgetank_cache::IoFailure::Io);
-            let touched = self.books.end(self.now, id, &outcome, None, None);
-            self.touch(&touched);
-            self.engine.complete(self.now, id, outcome);
-            return;
-        }
-        self.owner = owner;
-        self.books.end(self.now, id, &Outcome::Done, None, None);
-        self.engine.complete(self.now, id, Outcome::Done);
-    }
-
     /// What the status calls lost is lost.
     pub(super) fn check_lost_bytes(&self, status: &Status) -> Step {
-        let ranges = self.engine.lost_ranges();
+        let ranges = self.engine.lost_ranges(usize::MAX);
         let total: u64 = ranges.iter().map(|(_, length)| length).sum();
         if status.lost_bytes != total {
             return Err(format!("the status says {} bytes are lost, the ranges say {total}", status.lost_bytes));

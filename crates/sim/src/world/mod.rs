@@ -8,6 +8,7 @@ mod judge;
 mod lost;
 mod finish;
 mod pilot;
+mod record;
 mod restart;
 mod stop;
 
@@ -33,6 +34,7 @@ use crate::world::faults::Outages;
 use crate::world::health::Health;
 use crate::world::finish::Finish;
 use crate::world::pilot::Pilot;
+use crate::world::record::Entry;
 use crate::world::stop::Stopping;
 
 /// What a run did.
@@ -70,6 +72,8 @@ pub struct Report {
     pub latent: u32,
     /// Orderly stops.
     pub stops: u32,
+    /// Ranges that the engine had recorded as healed.
+    pub healings: u64,
     /// Owner records that were not persisted, or seemed not to be.
     pub owner_failures: u32,
     /// Requests answered with an error, under faults.
@@ -117,6 +121,7 @@ impl AddAssign<&Report> for Report {
         self.outages += other.outages;
         self.latent += other.latent;
         self.stops += other.stops;
+        self.healings += other.healings;
         self.owner_failures += other.owner_failures;
         self.errors += other.errors;
         self.drained_bytes += other.drained_bytes;
@@ -154,7 +159,7 @@ pub struct Failure {
 enum Happening {
     Effect(Target, IoId),
     Done(Target, IoId),
-    OwnerPersisted,
+    Recorded,
     Submit,
     Control,
     Recover,
@@ -224,7 +229,7 @@ struct World<'a> {
     spare: Option<Disk>,
     epoch: Epoch,
     owner: Owner,
-    persisting: VecDeque<(EffectId, Owner)>,
+    recording: VecDeque<(EffectId, Entry)>,
     oracle: Oracle,
     books: Books,
     outages: Outages,
@@ -340,7 +345,7 @@ impl<'a> World<'a> {
             spare: None,
             epoch: Epoch::default(),
             owner: Owner::Backing,
-            persisting: VecDeque::new(),
+            recording: VecDeque::new(),
             oracle,
             books: Books::default(),
             outages: Outages::new(scenario),
@@ -493,10 +498,7 @@ impl<'a> World<'a> {
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
-            Happening::OwnerPersisted => {
-                let (id, owner) = self.persisting.pop_front().ok_or("an owner was persisted twice")?;
-                self.owner_persisted(id, owner);
-            }
+            Happening::Recorded => self.recorded()?,
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
@@ -529,15 +531,9 @@ impl<'a> World<'a> {
                             self.schedule_at(done_at, Happening::Done(target, io));
                         }
                     }
-                    Executed::PersistOwner { id, owner } => {
-                        // They may end in any order, so two that differ would race.
-                        if self.persisting.iter().any(|(_, other)| *other != owner) {
-                            return Err("the engine persists two different owners at once".into());
-                        }
-                        self.judge_owner(&owner)?;
-                        self.persisting.push_back((id, owner));
-                        let after = Duration::from_micros(self.random.below(3_000));
-                        self.schedule(after, Happening::OwnerPersisted);
+                    Executed::PersistOwner { id, owner } => self.record(id, Entry::Owner(owner))?,
+                    Executed::RecordHealed { id, epoch, ranges } => {
+                        self.record(id, Entry::Healed { epoch, ranges })?;
                     }
                     Executed::Reply { request, result, buffer } => self.reply(request, result, buffer)?,
                 }
@@ -554,7 +550,7 @@ impl<'a> World<'a> {
             Trigger::Start => true,
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
-            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. }),
+            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. } | Effect::RecordHealed { .. }),
             Trigger::Outage | Trigger::Failing | Trigger::Lost => false,
         };
         self.events_to_crash = triggers.then_some(0);

@@ -37,12 +37,7 @@ impl World<'_> {
                 self.oracle.daemon_crash();
             }
         }
-        // A record is replaced atomically: the old one or the new one.
-        for (_, owner) in std::mem::take(&mut self.persisting) {
-            if self.random.below(2) == 0 {
-                self.owner = owner;
-            }
-        }
+        self.interrupt_records();
         self.trace.add(u64::from(kind == CrashKind::Daemon));
         if self.disks.backing.has_forgotten() {
             // Nobody is left who could tell the application.
