@@ -30,7 +30,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run a command in a new guest: `lab exec --disk slow=2GiB,33MiB/s -- fio --filename=/dev/lab/slow …`
+    /// Run a command in a new guest: `lab exec --disk slow=2GiB,33MiB/s -- ls -l /dev/lab/slow`
     Exec(Exec),
     /// Run scenarios, by default all of lab/scenarios
     Run(Run),
@@ -99,10 +99,10 @@ struct Exec {
     #[arg(long, default_value = "10min")]
     timeout: Span,
     /// A directory that the guest sees as /lab and may write to
-    #[arg(long)]
+    #[arg(long, value_parser = absolute)]
     results: Option<PathBuf>,
     /// Where QEMU's monitor listens (QMP)
-    #[arg(long)]
+    #[arg(long, value_parser = absolute)]
     qmp: Option<PathBuf>,
     /// Let the guest rent volumes that are plugged into it: $LAB_SERVICE is where, /lab/token lets it in
     #[arg(long)]
@@ -117,7 +117,7 @@ struct Run {
     /// The files
     scenarios: Vec<PathBuf>,
     /// Where results go, a folder for each scenario and guest
-    #[arg(long, default_value = "lab-out")]
+    #[arg(long, default_value = "lab-out", value_parser = absolute)]
     out: PathBuf,
 }
 
@@ -197,6 +197,12 @@ pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + C
         Ok(number) if (least..=most).contains(&number) => Ok(number),
         _ => Err(format!("write a number from {least} to {most}")),
     }
+}
+
+/// A path from the root on. The lab's servers change their root and directory, so that a relative one would lead them
+/// elsewhere.
+pub fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| format!("{error}"))
 }
 
 /// The exit status of a task that came to its end.

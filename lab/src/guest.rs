@@ -84,6 +84,8 @@ impl Plan {
         let directory = lab.directory().context("cannot make a directory for the guest")?;
         let own = directory.path();
         let results = self.results.clone().unwrap_or_else(|| own.join("results"));
+        // virtiofsd changes its directory before it takes this for its root.
+        let results = std::path::absolute(results).context("cannot tell where results go")?;
         self.write_orders(&results)?;
         let mut shares = [Share::root(lab, own)?, Share::writable(lab, own, &results)?];
         for share in &mut shares {
