@@ -13,6 +13,7 @@ use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
 use crate::inside;
 use crate::interrupt::Interrupt;
+use crate::outages;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::replay;
@@ -38,6 +39,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
+    /// One guest under a load whose volumes stall, fail, are unplugged and come back
+    Outages(outages::Arguments),
     /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
     Reproduce(reproduce::Arguments),
     /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
@@ -45,6 +48,12 @@ enum Task {
     /// What `cuts` runs in its guests
     #[command(hide = true)]
     InsideCut {
+        /// What to do
+        order: PathBuf,
+    },
+    /// What `outages` runs in its guests
+    #[command(hide = true)]
+    InsideOutages {
         /// What to do
         order: PathBuf,
     },
@@ -171,6 +180,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
         Task::Replay(arguments) => Ok(verdict(arguments.run()?)),
         Task::InsideReplay { order } => {
             inside::replay(&order)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Outages(arguments) => Ok(verdict(arguments.run()?)),
+        Task::InsideOutages { order } => {
+            inside::outages::serve(&order)?;
             Ok(ExitCode::SUCCESS)
         }
         Task::InsideCut { order } => {

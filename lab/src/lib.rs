@@ -16,6 +16,7 @@ pub mod interrupt;
 pub mod kernel;
 pub mod modules;
 pub mod nbd;
+pub mod outages;
 pub mod peers;
 mod picture;
 pub mod plan;
