@@ -106,7 +106,7 @@ const OUTAGE_MAX: Duration = Duration::from_secs(240);
 const IDLE_MAX: Duration = Duration::from_secs(600);
 /// An outage is to strike when this much is on the caching volume alone; it does not wait longer for it.
 const DIRTY_MIB: f64 = 16.0;
-const BURST_MAX: Duration = Duration::from_secs(8);
+const BURST_MAX: Duration = Duration::from_secs(10);
 /// How often the daemon is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -187,11 +187,16 @@ impl Stand {
         })?;
         if let (Out::ReadOnly, true) = (&out, round.errors_below) {
             judged.remounts += 1;
-            self.mount_again()?;
-            let surgetank = &mut self.surgetank;
-            let again = Session::default();
-            out = self.load.run(number, &again, || recover(surgetank, &again, false))?;
-            session.adopt(again);
+            out = match self.mount_again() {
+                Ok(()) => {
+                    let surgetank = &mut self.surgetank;
+                    let again = Session::default();
+                    let out = self.load.run(number, &again, || recover(surgetank, &again, false))?;
+                    session.adopt(again);
+                    out
+                }
+                Err(error) => Out::Badly(format!("the file system cannot be mounted again: {error:#}")),
+            };
         }
         judged.recovered_s = mended.map_or(0.0, |at: Instant| at.elapsed().as_secs_f64());
         (judged.failed_requests, judged.failures) = session.failures();

@@ -28,9 +28,9 @@ use crate::interrupt::Interrupt;
 use crate::plan::{Disk, Media, Plan, quoted};
 use crate::service::{self, Provisioning};
 
-/// The backing volume, slow enough that a drain takes a while.
+/// The backing volume; its writes are slow enough that something is dirty when an outage strikes.
 const SLOW: Bytes = Bytes::from_mib(192);
-const SLOW_MIB_S: u64 = 16;
+const SLOW_WRITES_PER_S: Bytes = Bytes::from_mib(8);
 const FAST_MIB_S: u64 = 128;
 /// So many outages strike one guest; the next one has another policy.
 const SHARE: usize = 25;
@@ -179,6 +179,7 @@ fn live(
     site.tell("order.json", &Order { surgetank, service: service.url.clone(), seed: site.seed, policy: policy_name })?;
     let mut guest = boot(site, lab, interrupt, qmp)?;
     let mut storage = Storage::new(interrupt, guest.monitor(), provider, away, &site.backing, site.directory.path());
+    storage.slow_down(SLOW_WRITES_PER_S.get())?;
     let mut misses = 0;
     for number in 0.. {
         let Some(outage) = left.front().copied().filter(|_| number < SHARE) else {
@@ -214,7 +215,7 @@ fn boot(site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::
     let words = [program.to_string_lossy().as_ref(), "inside-outages", "/lab/order.json"].map(str::to_owned);
     let slow = Disk::new(BACKING, SLOW).on(Media::Nbd(site.backing.socket().to_owned()));
     let plan = Plan {
-        disks: vec![slow.throttled(Bandwidth::from_mib_s(SLOW_MIB_S))],
+        disks: vec![slow],
         results: Some(site.share()),
         qmp: Some(qmp),
         timeout: Duration::from_secs(24 * 3600),

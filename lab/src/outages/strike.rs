@@ -60,6 +60,18 @@ impl<'a> Storage<'a> {
         Self { interrupt, monitor, provider, away, backing, directory, swapped: None, swaps: 0 }
     }
 
+    /// Holds the backing volume's writes to a rate, and leaves its reads alone: a drain takes its time, and reading
+    /// everything back does not.
+    ///
+    /// # Errors
+    /// If QEMU refuses.
+    pub fn slow_down(&self, bytes_per_s: u64) -> anyhow::Result<()> {
+        let path = format!("/objects/limits-{BACKING}");
+        let limits = json!({"bps-write": bytes_per_s});
+        self.qmp()?.execute("qom-set", json!({"path": path, "property": "limits", "value": limits}))?;
+        Ok(())
+    }
+
     /// What the outage is of fails when this returns. `false`: there is no such caching volume any more.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ const STRETCH_BLOCKS: u64 = 8192;
 /// A file that is written at once and then synced.
 const BURST_BYTES: usize = 32 << 20;
 const PIECE: usize = 1 << 20;
+/// So much of it at a time.
+const SYNCED: usize = 4 << 20;
 /// What is read at once while others write.
 const READ: usize = 64 << 10;
 /// The pause after a failure.
@@ -230,11 +232,27 @@ fn burst_file(number: u64) -> PathBuf {
     Path::new(FILES).join(format!("burst-{}", number % 2))
 }
 
-/// Bytes of a burst from an offset on: every word is of its burst and place.
-fn fill(seed: u64, number: u64, offset: u64, bytes: &mut [u8]) {
-    let base = Random::from_seed(seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).next_u64();
-    for (index, word) in (offset / 8..).zip(bytes.chunks_exact_mut(8)) {
-        word.copy_from_slice(&(base ^ index.wrapping_mul(0xbf58_476d_1ce4_e5b9)).to_le_bytes());
+/// A burst's content: every block of 512 bytes says of which burst and place it is. To be cheap in emulation, the rest
+/// of it repeats from piece to piece.
+struct Burst {
+    base: u64,
+    piece: Vec<u8>,
+}
+
+impl Burst {
+    fn new(seed: u64, number: u64) -> Self {
+        let mut chance = Random::from_seed(seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let piece = (0..PIECE / 8).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
+        Self { base: chance.next_u64(), piece }
+    }
+
+    /// The bytes from a multiple of `READ` on, up to the end of their piece.
+    fn at(&mut self, offset: u64) -> &[u8] {
+        let start = offset as usize % PIECE;
+        for (block, bytes) in (offset / BLOCK as u64..).zip(self.piece[start..].chunks_exact_mut(BLOCK)) {
+            bytes[..8].copy_from_slice(&(self.base ^ block).to_le_bytes());
+        }
+        &self.piece[start..]
     }
 }
 
@@ -246,10 +264,13 @@ fn write_burst(seed: u64, number: u64, holds: &mut Option<u64>, session: &Sessio
     *holds = None;
     let write = || -> anyhow::Result<()> {
         let mut file = File::create(burst_file(number)).context("cannot make a file")?;
-        let mut piece = vec![0; PIECE];
+        let mut burst = Burst::new(seed, number);
         for offset in (0..BURST_BYTES).step_by(PIECE) {
-            fill(seed, number, offset as u64, &mut piece);
-            file.write_all(&piece).context("cannot write a file")?;
+            file.write_all(burst.at(offset as u64)).context("cannot write a file")?;
+            // The disk is to have its share early.
+            if offset % SYNCED == 0 {
+                file.sync_data().context("cannot sync a file")?;
+            }
         }
         file.sync_all().context("cannot sync a file")
     };
@@ -268,13 +289,12 @@ fn write_burst(seed: u64, number: u64, holds: &mut Option<u64>, session: &Sessio
 fn read_burst(seed: u64, number: u64, session: &Session) {
     let mut chance = Random::from_seed(seed ^ number);
     let mut found = Aligned::zeroed(READ);
-    let mut expected = vec![0; READ];
+    let mut burst = Burst::new(seed, number);
     while session.goes_on() {
         let offset = chance.below((BURST_BYTES / READ) as u64) * READ as u64;
-        fill(seed, number, offset, &mut expected);
         match direct(&burst_file(number)).and_then(|file| Ok(file.read_exact_at(found.bytes_mut(), offset)?)) {
             Err(error) => session.has_failed("reader", &error),
-            Ok(()) if found.bytes() != expected => {
+            Ok(()) if found.bytes() != &burst.at(offset)[..READ] => {
                 lock(&session.faults)
                     .push(format!("burst {number}, byte {offset}: read while others wrote, and wrong"));
             }
@@ -290,13 +310,14 @@ fn judge_burst(seed: u64, number: u64) -> Option<String> {
         Ok(file) => file,
         Err(error) => return Some(format!("{error:#}")),
     };
-    let (mut found, mut expected) = (Aligned::zeroed(PIECE), vec![0; PIECE]);
+    let (mut found, mut burst) = (Aligned::zeroed(PIECE), Burst::new(seed, number));
     for offset in (0..BURST_BYTES as u64).step_by(PIECE) {
         if let Err(error) = file.read_exact_at(found.bytes_mut(), offset) {
             return Some(format!("byte {offset}: {error}"));
         }
-        fill(seed, number, offset, &mut expected);
-        if let Some(wrong) = found.bytes().iter().zip(&expected).position(|(found, expected)| found != expected) {
+        let expected = burst.at(offset);
+        if found.bytes() != expected {
+            let wrong = found.bytes().iter().zip(expected).take_while(|(found, expected)| found == expected).count();
             return Some(format!("wrong at byte {}", offset + wrong as u64));
         }
     }
@@ -307,4 +328,43 @@ fn judge_burst(seed: u64, number: u64) -> Option<String> {
 fn direct(file: &Path) -> anyhow::Result<File> {
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(file);
     opened.with_context(|| format!("cannot open {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_a_burst_is_of_its_burst_and_place() {
+        let mut blocks = std::collections::BTreeSet::new();
+        for number in 0..3 {
+            let mut burst = Burst::new(7, number);
+            for offset in (0..4 * PIECE as u64).step_by(PIECE) {
+                let piece = burst.at(offset).to_owned();
+                assert_eq!(piece.len(), PIECE);
+                blocks.extend(piece.chunks(BLOCK).map(<[u8]>::to_owned));
+                // A part of it is the same wherever reading begins.
+                assert_eq!(Burst::new(7, number).at(offset + READ as u64), &piece[READ..]);
+            }
+        }
+        assert_eq!(blocks.len(), 3 * 4 * PIECE / BLOCK);
+    }
+
+    #[test]
+    fn a_writer_that_fails_goes_on_from_what_is_durable() {
+        // No file system is mounted there: everything fails until the session ends.
+        let session = Session::default();
+        let mut writer = Writer { stretch: Stretch::new(1, 0, 1024), durable: 4, ends: 9 };
+        std::thread::scope(|scope| {
+            let (session, writer) = (&session, &mut writer);
+            scope.spawn(move || writer.write(3, session));
+            while session.failures().0 < 2 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            session.writing.store(false, Ordering::Relaxed);
+        });
+        let Writer { durable, ends, .. } = writer;
+        assert_eq!((durable, ends, session.acknowledged()), (4, 9, [0; WRITERS]));
+        assert!(session.failures().1[0].starts_with("writer 3: cannot make a file"), "{:?}", session.failures());
+    }
 }
