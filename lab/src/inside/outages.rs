@@ -176,8 +176,17 @@ impl Stand {
         let health = self.surgetank.health()?;
         if health.phase != "boost" {
             // What the outage before has left ends by itself.
-            self.idle()?.map_or(Ok(()), |fault| bail!("{fault}"))?;
-            self.surgetank.attach()?;
+            let fault = match self.idle()? {
+                None => {
+                    self.surgetank.attach().err().map(|error| format!("no boost after the outage before: {error:#}"))
+                }
+                fault => fault,
+            };
+            if let Some(fault) = fault {
+                judged.add([fault]);
+                say(&format!("ready-{number}"), "{}")?;
+                return Ok(judged);
+            }
         }
         let session = Session::default();
         let surgetank = &mut self.surgetank;
