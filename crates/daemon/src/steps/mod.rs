@@ -213,6 +213,7 @@ impl Lifecycle {
             | Event::Recovered { .. }
             | Event::RecoverFailed { .. }
             | Event::ReleaseCancelled
+            | Event::RestoreFailed { .. }
             | Event::CacheFailing => {}
         }
         let Some(running) = &mut self.running else { return };
