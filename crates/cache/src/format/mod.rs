@@ -66,7 +66,9 @@ pub enum Layout {
 }
 
 impl Layout {
-    const fn version(self) -> u32 {
+    /// The number of the version.
+    #[must_use]
+    pub const fn version(self) -> u32 {
         match self {
             Self::One => 1,
             Self::Two => 2,
