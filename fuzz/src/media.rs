@@ -48,7 +48,9 @@ pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
         segment_size: 1 << 16,
         segments: 8,
         durable: 0,
-        closed: 0,
+        closed: false,
+        last: None,
+        void: Vec::new(),
     };
     match input.byte() % 8 {
         0 => {
@@ -66,7 +68,14 @@ pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
             segment_size: 1u32.checked_shl(u32::from(input.byte() % 40)).unwrap_or(input.u32()),
             segments: input.number() as u32,
             durable: input.number(),
-            closed: if input.once_in(4) { input.number() } else { 0 },
+            closed: input.once_in(4),
+            last: input.once_in(4).then(|| format::Place {
+                sequence: input.number(),
+                segment: input.u32(),
+                generation: input.u32(),
+                position: input.u32(),
+            }),
+            void: (0..input.below(4)).map(|_| input.number()).collect(),
         }
         .encode()
         .to_vec(),
@@ -94,7 +103,7 @@ pub fn superblocks(data: &[u8]) {
             assert!(last <= geometry.end() && geometry.table_offset(0, copy) >= u64::from(SUPERBLOCKS_LENGTH));
         }
         assert!(superblock.offset() < u64::from(SUPERBLOCKS_LENGTH));
-        let counted_on = [superblock.sequence, superblock.durable, superblock.closed];
+        let counted_on = [superblock.sequence, superblock.durable];
         assert!(counted_on.iter().all(|number| *number < u64::MAX), "they can be counted on from");
         assert_eq!(Parse::Superblock.read(block), Parsed::Superblock(Some(superblock.clone())));
         if newest.as_ref().is_none_or(|newest| newest.sequence <= superblock.sequence) {

@@ -36,7 +36,9 @@ fn image(input: &mut Input<'_>, device_bytes: usize) -> Image {
         segment_size: geometry.segment_size,
         segments: geometry.segments,
         durable: if input.once_in(4) { u64::from(input.u16()) } else { 0 },
-        closed: if input.once_in(8) { u64::from(input.u16()) } else { 0 },
+        closed: input.once_in(8),
+        last: None,
+        void: if input.once_in(8) { vec![u64::from(input.u16())] } else { Vec::new() },
     };
     bytes[..BLOCK_BYTES].copy_from_slice(&good.encode()[..]);
     let wild = input.byte();
@@ -80,7 +82,7 @@ struct Expected {
 fn log(image: &[u8], superblock: &Superblock, unreadable: &[u64]) -> Option<Log> {
     let geometry = superblock.geometry();
     let table = page(image, geometry, superblock.epoch)?;
-    let mut log = Log::new(geometry, table.generations, superblock.durable, superblock.closed);
+    let mut log = Log::new(superblock, table.generations);
     let mut to_scan: Vec<_> = (0..geometry.segments).map(|segment| (segment, None)).collect();
     // As often as an engine does it: a record that is repeated may be preceded by another one that is missing.
     while !to_scan.is_empty() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, Layout, Place, Records, Repeat};
+use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, Layout, Place, Records, Repeat, Superblock};
 use crate::index::{Extent, Index, Kind, State};
 use crate::ranges::RangeSet;
 
@@ -13,17 +13,30 @@ pub struct Log {
     geometry: Geometry,
     generations: Vec<u32>,
     durable: u64,
-    closed: u64,
+    closed: bool,
+    /// The last record, if the log is closed.
+    last: Option<Place>,
+    /// Sequences of records that failed: nothing in them was acknowledged.
+    void: Vec<u64>,
     found: BTreeMap<u32, Records>,
     /// Blocks that could not be read, in order, by segment.
     unreadable: BTreeMap<u32, Vec<u32>>,
 }
 
 impl Log {
-    /// A log of which no segment is read yet. `durable` and `closed` are those of the superblock.
+    /// A log of which no segment is read yet.
     #[must_use]
-    pub fn new(geometry: Geometry, generations: Vec<u32>, durable: u64, closed: u64) -> Self {
-        Self { geometry, generations, durable, closed, found: BTreeMap::new(), unreadable: BTreeMap::new() }
+    pub fn new(superblock: &Superblock, generations: Vec<u32>) -> Self {
+        Self {
+            geometry: superblock.geometry(),
+            generations,
+            durable: superblock.durable,
+            closed: superblock.closed,
+            last: superblock.last,
+            void: superblock.void.clone(),
+            found: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+        }
     }
 
     /// The generation of the records of a segment that count.
@@ -80,12 +93,13 @@ impl Log {
     #[must_use]
     pub fn missing(&self) -> Vec<Gap> {
         let durable = self.durable();
-        let across = self.segments().filter_map(|records| {
-            let place = records.previous.filter(|place| !self.is_known(place))?;
-            Some(Gap { place, unreadable: self.is_unreadable(place.segment, place.position) })
-        });
+        let across = self.segments().filter_map(|records| records.previous).chain(self.last);
+        let across = across.filter(|place| !self.is_known(place));
+        let across =
+            across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
         let within = self.segments().flat_map(|records| records.gaps.iter().copied());
-        let named = within.chain(across).filter(|gap| gap.unreadable || gap.place.sequence <= durable);
+        let named = within.chain(across).filter(|gap| !self.void.contains(&gap.place.sequence));
+        let named = named.filter(|gap| gap.unreadable || gap.place.sequence <= durable);
         let mut missing: Vec<Gap> = named.collect();
         missing.extend(self.unnamed());
         missing.sort_unstable_by_key(|gap| (gap.place.sequence, gap.place.segment, gap.place.position));
@@ -109,7 +123,7 @@ impl Log {
             }
         }
         let highest = self.segments().map(|records| records.sequence_max).max().unwrap_or(0);
-        if self.closed > highest {
+        if self.closed {
             return unnamed;
         }
         // The next record begins behind the last one, or in another segment if that one is full.

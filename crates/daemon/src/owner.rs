@@ -683,7 +683,7 @@ mod tests {
         let epoch = Epoch([1; 16]);
         let ranges: Vec<Pair> = (0..20_000).map(|number| (number * 8192, 4096)).collect();
         let mut store = OwnerStore::open(directory.path()).unwrap();
-        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: ranges.clone() }, volume: None }).unwrap();
+        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: ranges.clone() }, volume: None, ended: None }).unwrap();
         assert_eq!(lost(&store), [], "nobody keeps them in memory");
         let record = length(FILE);
         let mut journal = 0;
@@ -809,7 +809,7 @@ mod tests {
             let epoch = Epoch([1; 16]);
             let all = vec![(0, 70)];
             let mut store = OwnerStore::open(&state).unwrap();
-            store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: all.clone() }, volume: None }).unwrap();
+            store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: all.clone() }, volume: None, ended: None }).unwrap();
             // What must be lost, and what may be on record as healed though nobody was told so.
             let (mut left, mut perhaps) = (numbers(&all), BTreeSet::new());
             for (change, cut) in changes {
@@ -837,7 +837,7 @@ mod tests {
                     Change::LoseOther(ranges) => {
                         let ranges = healed::joined(ranges.clone());
                         (left, perhaps) = (numbers(&ranges), BTreeSet::new());
-                        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges }, volume: None }).unwrap();
+                        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges }, volume: None, ended: None }).unwrap();
                     }
                 }
                 let after = files_of(&state);

@@ -20,7 +20,7 @@ use super::port::Port;
 use super::{Attach, Boost, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{
-    BLOCK, Content, Epoch, Flaw, Gap, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable,
+    BLOCK, Content, Flaw, Gap, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable,
     Superblock, TableCopy,
 };
 use crate::index::{Extent, Kind, State};
@@ -331,7 +331,7 @@ impl Engine {
             Some(superblock) => superblock,
             // A page of the table will have to prove that this is our volume.
             None if unreadable => match Geometry::of_volume(recovery.attach.cache_size) {
-                Some(geometry) => unread_superblock(epoch, geometry, device_size),
+                Some(geometry) => Superblock::unread(epoch, geometry, device_size),
                 None => return self.recovery_fails("the caching volume is too small to be one"),
             },
             None => return self.recovery_fails("the caching volume has no superblock"),
@@ -660,24 +660,6 @@ impl Engine {
             index.replace(blocks, None, |old| space.removed(&old, None));
         }
         boost.trouble.only = Some(only);
-    }
-}
-
-/// What a superblock that cannot be read says at least.
-fn unread_superblock(epoch: Epoch, geometry: Geometry, device_size: u64) -> Superblock {
-    Superblock {
-        layout: geometry.layout,
-        // Beyond any that may be there: a device writes a few in its life.
-        sequence: 1 << 40,
-        epoch,
-        state: LogState::Active,
-        device_size,
-        segment_size: geometry.segment_size,
-        segments: geometry.segments,
-        durable: 0,
-        closed: false,
-        last: None,
-        void: Vec::new(),
     }
 }
 

@@ -288,6 +288,25 @@ impl Superblock {
         sound.then_some(superblock)
     }
 
+    /// What a superblock that cannot be read says at least.
+    #[must_use]
+    pub fn unread(epoch: Epoch, geometry: Geometry, device_size: u64) -> Self {
+        Self {
+            layout: geometry.layout,
+            // Beyond any that may be there: a device writes a few in its life.
+            sequence: 1 << 40,
+            epoch,
+            state: LogState::Active,
+            device_size,
+            segment_size: geometry.segment_size,
+            segments: geometry.segments,
+            durable: 0,
+            closed: false,
+            last: None,
+            void: Vec::new(),
+        }
+    }
+
     /// The log's geometry.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {

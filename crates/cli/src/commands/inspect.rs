@@ -130,7 +130,7 @@ fn inspect(path: &Path) -> Result<Findings, Failure> {
         )));
     }
     let mut findings = blank(path, &medium, &superblock, &generations);
-    let log = medium.log(geometry, superblock.epoch, &generations, (superblock.durable, superblock.closed), |_| ());
+    let log = medium.log(&superblock, &generations, |_| ());
     log.segments().for_each(|records| findings.count(records));
     findings.records_missing = log.missing().len() as u64;
     findings.sequence_durable = log.durable();
@@ -269,7 +269,9 @@ mod tests {
             segment_size: geometry.segment_size,
             segments: geometry.segments,
             durable: 0,
-            closed: 0,
+            closed: false,
+            last: None,
+            void: Vec::new(),
         };
         put(superblock.offset(), &superblock.encode()[..]);
         for page in 0..geometry.table_pages() {

@@ -161,15 +161,9 @@ impl Medium {
         generations
     }
 
-    /// Reads all segments. `marks` are those of the superblock: what is durable, and where the log was closed.
-    pub fn log(
-        &mut self,
-        geometry: Geometry,
-        epoch: Epoch,
-        table: &Generations,
-        marks: (u64, u64),
-        mut done: impl FnMut(u64),
-    ) -> Log {
+    /// Reads all segments.
+    pub fn log(&mut self, superblock: &Superblock, table: &Generations, mut done: impl FnMut(u64)) -> Log {
+        let (geometry, epoch) = (superblock.geometry(), superblock.epoch);
         let mut generations = Vec::with_capacity(geometry.segments as usize);
         for (page, table_page) in (0..).zip(&table.pages) {
             for (nth, segment) in geometry.segments_of_page(page).enumerate() {
@@ -181,7 +175,7 @@ impl Medium {
                 });
             }
         }
-        let mut log = Log::new(geometry, generations, marks.0, marks.1);
+        let mut log = Log::new(superblock, generations);
         let mut to_scan: Vec<(u32, Option<Box<Repeat>>)> =
             (0..geometry.segments).map(|segment| (segment, None)).collect();
         while !to_scan.is_empty() {

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::Serialize;
 use surgetank_cache::Epoch;
-use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, Layout, LogState};
+use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, Layout, LogState, Superblock};
 use surgetank_cache::replay::{Log, Newest, Version};
 use surgetank_model::Bytes;
 
@@ -89,7 +89,7 @@ struct Survey {
     epoch: Epoch,
     /// As the superblock has it.
     device_size: Option<u64>,
-    marks: (u64, u64),
+    superblock: Superblock,
     table: Generations,
     doubts: Vec<String>,
 }
@@ -125,9 +125,9 @@ impl Salvage<'_> {
         // What is refused is refused before hours of reading.
         let existing = self.existing(&medium)?;
         let mut survey = survey(&mut medium, self.volume)?;
-        let Survey { geometry, epoch, marks, .. } = survey;
+        let geometry = survey.geometry;
         bar.begin("reading", u64::from(geometry.segments) * u64::from(geometry.segment_size));
-        let log = medium.log(geometry, epoch, &survey.table, marks, |bytes| bar.advance(bytes));
+        let log = medium.log(&survey.superblock, &survey.table, |bytes| bar.advance(bytes));
         let size = device_size(&log, &mut survey, existing.as_ref())?;
         let newest = log.newest(size / BLOCK64);
         let target = match existing {
@@ -262,7 +262,7 @@ fn extents(blocks: impl Iterator<Item = Range<u64>>) -> Vec<Extent> {
 /// Finds out which log there is.
 fn survey(medium: &mut Medium, volume: &Path) -> Result<Survey, Failure> {
     let mut doubts = Vec::new();
-    let (geometry, epoch, device_size, marks) = match medium.superblock.clone() {
+    let (geometry, epoch, device_size, superblock) = match medium.superblock.clone() {
         Some(superblock) if superblock.state == LogState::Clean => {
             return Err(Failure::Invalid(format!(
                 "{} was released: nothing on it counts, and the backing volume has everything",
@@ -277,8 +277,7 @@ fn survey(medium: &mut Medium, volume: &Path) -> Result<Survey, Failure> {
                         .to_owned(),
                 );
             }
-            let marks = (superblock.durable, superblock.closed);
-            (superblock.geometry(), superblock.epoch, Some(superblock.device_size), marks)
+            (superblock.geometry(), superblock.epoch, Some(superblock.device_size), superblock)
         }
         None => {
             let guess = medium.guess();
@@ -289,7 +288,7 @@ fn survey(medium: &mut Medium, volume: &Path) -> Result<Survey, Failure> {
                 "no superblock can be read: the layout follows from the volume's size, the attachment is the one that {by}, \
                  and whether the volume was released is not known"
             ));
-            (geometry, epoch, None, (0, 0))
+            (geometry, epoch, None, Superblock::unread(epoch, geometry, 0))
         }
     };
     if geometry.end() > medium.size {
@@ -315,7 +314,7 @@ fn survey(medium: &mut Medium, volume: &Path) -> Result<Survey, Failure> {
             ));
         }
     }
-    Ok(Survey { geometry, epoch, device_size, marks, table, doubts })
+    Ok(Survey { geometry, epoch, device_size, superblock, table, doubts })
 }
 
 /// Bytes of the device.
