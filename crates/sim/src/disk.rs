@@ -434,7 +434,10 @@ impl Disk {
 
     fn apply_write(&mut self, mut write: Unflushed, fua: bool, failed: bool) {
         if failed {
-            self.tear(&mut write);
+            // Now and then it is there all the same.
+            if self.random.below(4) > 0 {
+                self.tear(&mut write);
+            }
         } else {
             let written = write.offset..write.offset + write.length;
             self.rotten.retain(|(byte, _)| !written.contains(byte));

@@ -76,6 +76,14 @@ impl World<'_> {
         self.scenario.trouble.is_some_and(|trouble| trouble.forgetful)
     }
 
+    /// Whether a flush of a volume that fails forgets what it covered.
+    pub(super) fn forgets(&self, target: Target) -> bool {
+        match target {
+            Target::Backing => self.is_forgetful(),
+            Target::Cache => self.scenario.trouble.is_some_and(|trouble| trouble.cache_flush_errors > 0.0),
+        }
+    }
+
     pub(super) fn is_due(&self, event: u32) -> bool {
         self.report.events >= u64::from(event)
     }
@@ -119,6 +127,7 @@ impl World<'_> {
         }
         self.vanishes_left -= 1;
         self.vanished = true;
+        self.report.vanished += 1;
         cache.set_faults(Faults { outage: Some(IoFailure::Gone), ..Faults::default() });
         self.books.begin_outage(self.now);
         self.disturb();

@@ -82,8 +82,10 @@ pub struct Report {
     pub stuck: u32,
     /// Stored bits that flipped.
     pub rotten: u32,
-    /// Flushes of the backing volume that failed and forgot.
+    /// Flushes of either volume that failed and forgot.
     pub forgotten: u32,
+    /// Caching volumes that vanished for good.
+    pub vanished: u32,
     /// Times that the device grew.
     pub growths: u32,
     /// Calls of the provider that went wrong.
@@ -92,6 +94,17 @@ pub struct Report {
     pub rentals: u32,
     /// Fingerprint of the run.
     pub trace: u64,
+}
+
+impl Report {
+    /// Moments at which something went wrong on purpose: crashes and faults.
+    #[must_use]
+    pub fn points(&self) -> u64 {
+        let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
+        let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
+        let others = [self.owner_failures, self.provider_faults];
+        crashes + volumes.iter().chain(&others).map(|&count| u64::from(count)).sum::<u64>()
+    }
 }
 
 impl AddAssign<&Report> for Report {
@@ -121,6 +134,7 @@ impl AddAssign<&Report> for Report {
         self.stuck += other.stuck;
         self.rotten += other.rotten;
         self.forgotten += other.forgotten;
+        self.vanished += other.vanished;
         self.growths += other.growths;
         self.provider_faults += other.provider_faults;
         self.rentals += other.rentals;
@@ -471,14 +485,15 @@ impl<'a> World<'a> {
             Happening::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
-                let flush_failed = finished.flush && finished.result.is_err() && target == Target::Backing;
+                let any_flush_failed = finished.flush && finished.result.is_err();
+                let flush_failed = any_flush_failed && target == Target::Backing;
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
                 let touched = self.books.end(self.now, effect, &outcome, Some(target), self.disks.cache.as_ref());
                 self.touch(&touched);
+                self.report.forgotten += u32::from(any_flush_failed && self.forgets(target));
                 if flush_failed {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
                     self.unreported_failures += 1 + changes.count();
-                    self.report.forgotten += u32::from(self.is_forgetful());
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
