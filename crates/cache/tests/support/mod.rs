@@ -55,6 +55,9 @@ pub struct Machine {
     pub events: Vec<Event>,
     pub replies: Vec<(RequestId, Result<(), ReplyError>)>,
     pub done: Vec<Done>,
+    /// Bytes that were split off to the backing volume, over all boosts.
+    pub split_bytes: u64,
+    split_before: u64,
     buffers: HashMap<BufferId, Vec<u8>>,
     in_flight: Vec<(EffectId, Action)>,
     outstanding: Vec<Outstanding>,
@@ -63,15 +66,15 @@ pub struct Machine {
     epochs: u8,
 }
 
-const LIMITS: Limits = Limits { bandwidth: None, iops: None };
+/// Of both volumes: equally fast, so that long writes are split.
+const LIMITS: Limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
 
 impl Machine {
     pub fn new(size: usize, logical_block: u32, seed: u64) -> Self {
-        let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
         let config = Config {
             size: size as u64,
             logical_block,
-            backing_limits: limits,
+            backing_limits: LIMITS,
             outage_patience: std::time::Duration::from_secs(300),
         };
         let mut random = Random::from_seed(seed);
@@ -87,6 +90,8 @@ impl Machine {
             events: Vec::new(),
             replies: Vec::new(),
             done: Vec::new(),
+            split_bytes: 0,
+            split_before: 0,
             buffers: HashMap::new(),
             in_flight: Vec::new(),
             outstanding: Vec::new(),
@@ -222,6 +227,9 @@ impl Machine {
             while let Some(effect) = self.engine.next_effect() {
                 self.take(effect);
             }
+            let split = self.engine.status().split_bytes;
+            self.split_bytes += split.saturating_sub(self.split_before);
+            self.split_before = split;
             let Some(event) = self.engine.next_event() else { break };
             self.events.push(event);
         }
