@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use surgetank_model::RequestId;
 
-use crate::format::{Epoch, Record, SegmentTable, Summary, Superblock};
+use crate::format::{Epoch, Parse, Parsed, SegmentTable, Summary, Superblock};
 
 /// Names an effect that is answered by [`Engine::complete`](crate::Engine::complete).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,8 +100,8 @@ pub enum Effect {
         /// Forced unit access: durable before the answer.
         fua: bool,
     },
-    /// Append to the log of the caching volume: the driver computes the crc32c of each 4 KiB block of `data`
-    /// into `summary.checksums`, writes the encoded summary and the data after it as one write, and answers
+    /// Append to the log of the caching volume: the driver has its [`Sealer`](crate::format::Sealer) complete the summary
+    /// (in the order of these effects), writes the summary block and the data after it as one write, and answers
     /// `Appended` with the summary (also when `data` is empty). On failure it answers `Failed`.
     Append {
         /// Its name.
@@ -160,40 +160,14 @@ pub enum Effect {
         /// Forced unit access: durable before the answer.
         fua: bool,
     },
-    /// Recovery: read both superblocks; answer `Superblock` with the valid one of the highest sequence
-    /// ([`crate::format::choose_superblock`]).
-    ReadSuperblocks {
+    /// Read bytes of a buffer as a structure of the caching volume, at once; answered by `Parsed`.
+    Parse {
         /// Its name.
         id: EffectId,
-    },
-    /// Recovery: read the segment table (both slots of each page); answer `Table` with
-    /// [`crate::format::read_table`]'s result.
-    ReadTable {
-        /// Its name.
-        id: EffectId,
-        /// First byte of the table area on the caching volume.
-        offset: u64,
-        /// Bytes of the table area.
-        length: u64,
-        /// The epoch that its pages must carry.
-        epoch: Epoch,
-        /// Segments in the log.
-        segments: u32,
-    },
-    /// Recovery: read one segment and answer `Scanned` with [`crate::format::scan_segment`]'s result.
-    Scan {
-        /// Its name.
-        id: EffectId,
-        /// First byte of the segment on the caching volume.
-        offset: u64,
-        /// Bytes of the segment.
-        length: u32,
-        /// The epoch that its records must carry.
-        epoch: Epoch,
-        /// Number of the segment.
-        segment: u32,
-        /// The generation that its records must carry.
-        generation: u32,
+        /// What was read from the caching volume.
+        from: Slice,
+        /// What it should be.
+        what: Box<Parse>,
     },
     /// Persist who owns the dirty data, durably, before the answer: in the state directory and as a tag on
     /// the caching volume.
@@ -223,8 +197,9 @@ pub enum Owner {
         /// Which attachment.
         epoch: Epoch,
     },
-    /// The caching volume failed or vanished while dirty. It is never replayed again; these byte ranges of the
-    /// device are lost and answer EIO until they are overwritten.
+    /// The caching volume failed or vanished while dirty. The newest data of these byte ranges of the device are on it
+    /// alone: they answer EIO until they are overwritten, or read back from it after all ([`crate::Engine::restore`]).
+    /// Nothing else on it counts.
     Lost {
         /// Which attachment.
         epoch: Epoch,
@@ -240,12 +215,8 @@ pub enum Outcome {
     Done,
     /// An append is done; the summary comes back with its checksums.
     Appended(Box<Summary>),
-    /// Answer to `ReadSuperblocks`; `None` if neither copy is valid.
-    Superblock(Option<Superblock>),
-    /// Answer to `ReadTable`: the generation of each segment; `None` if a page has no valid copy.
-    Table(Option<Vec<SegmentTable>>),
-    /// Answer to `Scan`: the valid records in the segment.
-    Scanned(Vec<Record>),
+    /// Answer to `Parse`: what [`Parse::read`] makes of the bytes.
+    Parsed(Parsed),
     /// It failed.
     Failed(IoFailure),
 }

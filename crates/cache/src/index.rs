@@ -70,6 +70,9 @@ pub struct Extent {
 }
 
 impl Extent {
+    /// Dirty data of no block.
+    pub const DIRTY_DATA: Self = Self { block: 0, blocks: 0, location: 0, kind: Kind::Data, state: State::Dirty };
+
     /// First block after the extent.
     #[must_use]
     pub const fn end(&self) -> u64 {

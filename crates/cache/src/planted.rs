@@ -94,11 +94,13 @@ pub enum Bug {
     NoRetries,
     /// What fails to be read is not tried block by block: its neighbours are lost with it.
     NeighboursLost,
+    /// Segments are used again when only one copy of the segment table says that they are free.
+    SecondTableCopyForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -144,6 +146,7 @@ impl Bug {
         Self::WaitingFlushesSucceed,
         Self::NoRetries,
         Self::NeighboursLost,
+        Self::SecondTableCopyForgotten,
     ];
 }
 

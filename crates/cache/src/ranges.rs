@@ -30,6 +30,42 @@ impl RangeSet {
         !range.is_empty() && self.ranges.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
     }
 
+    /// Whether all of `range` is in.
+    #[must_use]
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        range.is_empty()
+            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
+    }
+
+    /// The parts of `range` in order, each with whether it is in.
+    #[must_use]
+    pub fn pieces(&self, range: &Range<u64>) -> Vec<(Range<u64>, bool)> {
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        let before = self.ranges.range(..=at).next_back().map_or(at, |(&start, _)| start);
+        for (&start, &end) in self.ranges.range(before..range.end) {
+            let (start, end) = (start.max(at), end.min(range.end));
+            if at < start {
+                pieces.push((at..start, false));
+            }
+            if start < end {
+                pieces.push((start..end, true));
+                at = end;
+            }
+        }
+        if at < range.end {
+            pieces.push((at..range.end, false));
+        }
+        pieces
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let pieces = self.iter().flat_map(|range| other.pieces(&range));
+        pieces.filter(|(_, both)| *both).map(|(piece, _)| piece).collect()
+    }
+
     /// The ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.ranges.iter().map(|(&start, &end)| start..end)
@@ -115,7 +151,15 @@ mod tests {
                 prop_assert_eq!(set.iter().flatten().collect::<BTreeSet<_>>(), model.clone());
                 prop_assert_eq!(set.total(), model.len() as u64);
             }
-            prop_assert_eq!(set.overlaps(&(probe..probe + 5)), model.range(probe..probe + 5).next().is_some());
+            let probed = probe..probe + 5;
+            prop_assert_eq!(set.overlaps(&probed), model.range(probed.clone()).next().is_some());
+            prop_assert_eq!(set.contains(&probed), model.range(probed.clone()).count() == 5);
+            let pieces = set.pieces(&probed);
+            let flat: Vec<(u64, bool)> = pieces.iter().flat_map(|(piece, is_in)| piece.clone().map(move |at| (at, *is_in))).collect();
+            prop_assert_eq!(flat, probed.clone().map(|at| (at, model.contains(&at))).collect::<Vec<_>>());
+            let other: RangeSet = [3..9, 20..31, 40..41].into_iter().collect();
+            let both: BTreeSet<u64> = model.iter().copied().filter(|at| other.contains(&(*at..at + 1))).collect();
+            prop_assert_eq!(set.intersection(&other).iter().flatten().collect::<BTreeSet<_>>(), both);
         }
     }
 }

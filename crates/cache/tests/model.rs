@@ -12,7 +12,7 @@ use surgetank_model::Operation;
 use support::{Done, Machine};
 
 /// The smallest caching volume: a header and eight segments of 64 KiB.
-const CACHE_MIN: usize = 9 * (64 << 10);
+const CACHE_MIN: usize = (64 << 10) * 9 + 4096;
 
 #[derive(Clone, Debug)]
 enum Op {

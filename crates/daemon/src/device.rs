@@ -35,6 +35,8 @@ use crate::steps::{Lifecycle, Tools};
 
 /// How long the provider may take to say whether the volume with the newest data is there.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a caching volume that does not answer is waited for.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a device's control waits for one answer of the provider before it sees to other things.
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long one waits who has nothing else to do: at the start, and for the tags of a dirty volume.
@@ -273,6 +275,7 @@ impl Starting<'_> {
             size: backing.size(),
             logical_block: backing.logical_block(),
             backing_limits: self.config.backing_limits,
+            outage_patience: OUTAGE_PATIENCE,
         };
         match resume {
             Resume::Recover { .. } => Engine::awaiting_recovery(config),

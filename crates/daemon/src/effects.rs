@@ -2,15 +2,15 @@
 
 use smallvec::smallvec;
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Summary};
-use surgetank_cache::{Effect, EffectId, Epoch, IoFailure, Outcome, Slice, Target, format};
+use surgetank_cache::format::{Parse, Sealer, Summary};
+use surgetank_cache::{Effect, EffectId, IoFailure, Outcome, Slice, Target, format};
 use surgetank_device::volume::{Memory, Operation};
 use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Volume, VolumeIo};
 use surgetank_model::Instant;
 
 use crate::buffers::Buffers;
 
-const BLOCK_BYTES: usize = BLOCK as usize;
+const BLOCK_BYTES: usize = format::BLOCK as usize;
 
 /// Bytes that have moved on one volume since the shard started (counters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,12 +30,6 @@ enum Purpose {
     Verify { into: BufferSlice, checksums: Box<[u32]> },
     /// A record; the engine wants its summary back.
     Append { summary: Box<Summary> },
-    /// Both superblocks.
-    Superblocks { area: BufferSlice },
-    /// The segment table.
-    Table { area: BufferSlice, epoch: Epoch, segments: u32 },
-    /// A segment of the log.
-    Scan { area: BufferSlice, epoch: Epoch, segment: u32, generation: u32 },
 }
 
 #[derive(Debug)]
@@ -77,6 +71,7 @@ pub struct Volumes {
     completions: Vec<Completion>,
     /// What the caching volumes of the past have moved.
     cache_moved_before: Moved,
+    sealer: Sealer,
 }
 
 impl Volumes {
@@ -90,6 +85,7 @@ impl Volumes {
             ready: Vec::new(),
             completions: Vec::new(),
             cache_moved_before: Moved::default(),
+            sealer: Sealer::default(),
         }
     }
 
@@ -263,12 +259,9 @@ impl Volumes {
             Effect::WriteZeroes { id, offset, length, fua } => {
                 plain(id, Target::Backing, Operation::WriteZeroes { fua }, offset, length)
             }
-            Effect::ReadSuperblocks { id } => fetch(id, 0, 2 * u64::from(BLOCK), |area| Purpose::Superblocks { area }),
-            Effect::ReadTable { id, offset, length, epoch, segments } => {
-                fetch(id, offset, length, |area| Purpose::Table { area, epoch, segments })
-            }
-            Effect::Scan { id, offset, length, epoch, segment, generation } => {
-                fetch(id, offset, u64::from(length), |area| Purpose::Scan { area, epoch, segment, generation })
+            Effect::Parse { id, from, what } => {
+                self.parse(id, from, &what, buffers);
+                return None;
             }
             other => return Some(other),
         };
@@ -295,6 +288,15 @@ impl Volumes {
         Some(memory)
     }
 
+    /// Looks at what has been read from the caching volume.
+    fn parse(&mut self, id: EffectId, from: Slice, what: &Parse, buffers: &Buffers) {
+        if let Some(slice) = self.memory(id, buffers, from) {
+            // SAFETY: the reads into this memory have ended; nobody else has a handle on it.
+            let parsed = what.read(unsafe { slice.bytes() });
+            self.ready.push((id, Outcome::Parsed(parsed)));
+        }
+    }
+
     fn append(
         &mut self,
         id: EffectId,
@@ -305,13 +307,10 @@ impl Volumes {
         buffers: &Buffers,
     ) -> Option<Start> {
         let mut memory = self.gather(id, buffers, data, 1)?;
-        summary.checksums.clear();
-        for slice in &memory {
-            // SAFETY: the engine appends only what nothing writes to until the append has been answered.
-            let bytes = unsafe { slice.bytes() };
-            summary.checksums.extend(bytes.chunks(BLOCK_BYTES).map(format::checksum));
-        }
-        memory.insert(0, block_of(&summary.encode()[..]));
+        // SAFETY: the engine appends only what nothing writes to until the append has been answered.
+        let blocks = memory.iter().flat_map(|slice| unsafe { slice.bytes() }.chunks(BLOCK_BYTES));
+        let block = self.sealer.seal(&mut summary, blocks);
+        memory.insert(0, block_of(&block[..]));
         let length = memory.iter().map(|slice| slice.len() as u64).sum();
         let operation = Operation::Write { fua };
         let purpose = Purpose::Append { summary };
@@ -340,45 +339,19 @@ fn metadata(id: EffectId, offset: u64, block: &[u8]) -> Start {
     }
 }
 
-/// Reads an area of the caching volume into memory of its own.
-fn fetch(id: EffectId, offset: u64, length: u64, purpose: impl FnOnce(BufferSlice) -> Purpose) -> Start {
-    let bytes = length as usize;
-    let area = Buffer::zeroed(bytes).slice(0, bytes);
-    Start {
-        effect: id,
-        target: Target::Cache,
-        operation: Operation::Read,
-        offset,
-        length,
-        memory: smallvec![area.clone()],
-        purpose: purpose(area),
-    }
-}
-
 fn succeeded(purpose: Purpose) -> Outcome {
     match purpose {
         Purpose::Plain => Outcome::Done,
         Purpose::Verify { into, checksums } => {
             // SAFETY: the read into this memory has ended and the engine has not been told yet.
             let bytes = unsafe { into.bytes() };
-            let mut blocks = bytes.chunks(BLOCK_BYTES).map(format::checksum);
-            if checksums.len() * BLOCK_BYTES == bytes.len() && checksums.iter().all(|sum| blocks.next() == Some(*sum)) {
+            if format::verifies(bytes, &checksums) {
                 return Outcome::Done;
             }
             tracing::warn!("data on the caching volume does not match its checksum");
             Outcome::Failed(IoFailure::Corrupt)
         }
         Purpose::Append { summary } => Outcome::Appended(summary),
-        // SAFETY: the reads into these areas have ended; nobody else has a handle on them.
-        Purpose::Superblocks { area } => Outcome::Superblock(format::choose_superblock(unsafe { area.bytes() })),
-        Purpose::Table { area, epoch, segments } => {
-            // SAFETY: as above.
-            Outcome::Table(format::read_table(unsafe { area.bytes() }, epoch, segments))
-        }
-        Purpose::Scan { area, epoch, segment, generation } => {
-            // SAFETY: as above.
-            Outcome::Scanned(format::scan_segment(unsafe { area.bytes() }, epoch, segment, generation))
-        }
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Summary, checksum};
+use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Geometry, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, Outcome, ScratchId, Slice, Target};
 use surgetank_model::Instant;
 
@@ -235,9 +235,9 @@ impl Books {
     /// Takes note of a record that is about to be written; what it overwrites is gone.
     fn record(&mut self, offset: u64, summary: &Summary) -> Record {
         let record = Record {
-            sequence: summary.sequence,
-            segment: summary.segment,
-            generation: summary.generation,
+            sequence: summary.place.sequence,
+            segment: summary.place.segment,
+            generation: summary.place.generation,
             offset,
             entries: summary.entries.clone(),
             freed: Freed::No,
@@ -483,6 +483,29 @@ impl Books {
         }
     }
 
+    /// Whether no engine could tell which blocks lie in the log: a summary cannot be read and no other repeats it, or nobody
+    /// can tell whether there is one where the log ends.
+    #[must_use]
+    pub fn may_be_unknown(&self, disk: &Disk) -> bool {
+        let bad = |at: u64| at + BLOCK64 <= disk.size() && disk.is_bad(at, BLOCK64);
+        let Some(geometry) = Geometry::of_volume(disk.size()).filter(|_| self.recovered) else { return false };
+        let repeated = |sequence: u64| {
+            self.records.iter().filter(|other| other.sequence > sequence && !bad(other.offset)).any(|other| {
+                let mut bytes = [0; BLOCK as usize];
+                disk.peek_sound(other.offset, &mut bytes);
+                let repeat = Summary::decode(&bytes).and_then(|summary| summary.repeat);
+                repeat.is_some_and(|repeat| repeat.place.sequence == sequence)
+            })
+        };
+        if self.records.iter().any(|record| bad(record.offset) && !repeated(record.sequence)) {
+            return true;
+        }
+        let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
+        let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
+        let end = geometry.segment_offset(last.segment + 1);
+        bad(last.end()) || last.end() + 2 * BLOCK64 > end && starts().any(bad)
+    }
+
     /// Blocks whose newest version may be in the log alone.
     pub fn possibly_dirty(&self) -> impl Iterator<Item = u64> + '_ {
         self.newest.iter().filter(|(_, place)| !place.clean).map(|(&block, _)| block)
@@ -549,7 +572,7 @@ impl Books {
         let mut bytes = [0; BLOCK as usize];
         disk.peek_sound(record.offset, &mut bytes);
         let summary = Summary::decode(&bytes)?;
-        (summary.epoch == self.epoch && summary.sequence == record.sequence).then_some(summary.checksums)
+        (summary.epoch == self.epoch && summary.place.sequence == record.sequence).then_some(summary.checksums)
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use smallvec::SmallVec;
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{self, BLOCK, Epoch, Summary};
+use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
 use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
 use surgetank_model::{Instant, RequestId};
 
@@ -23,6 +23,8 @@ pub enum Executed {
     AtOnce,
     /// An I/O is in flight on a volume; no ticket if it is stuck.
     Started(Target, Option<Ticket>),
+    /// Answered at once.
+    Answered(EffectId, Outcome),
     /// The world keeps the owner record.
     PersistOwner {
         /// To be answered.
@@ -47,9 +49,6 @@ enum Then {
     Done,
     Deliver { into: Slice, checksums: Option<Box<[u32]>> },
     Appended(Box<Summary>),
-    Superblocks,
-    Table { epoch: Epoch, segments: u32 },
-    Scan { epoch: Epoch, segment: u32, generation: u32 },
 }
 
 #[derive(Debug)]
@@ -121,6 +120,7 @@ pub struct Driver {
     waiting: Vec<Option<Waiting>>,
     free: Vec<u32>,
     pool: Vec<Vec<u8>>,
+    sealer: Sealer,
 }
 
 impl Driver {
@@ -208,6 +208,10 @@ impl Driver {
                 self.bytes(to)?.fill(0);
                 Ok(Executed::AtOnce)
             }
+            Effect::Parse { id, from, what } => {
+                let parsed = what.read(self.bytes(from)?);
+                Ok(Executed::Answered(id, Outcome::Parsed(parsed)))
+            }
             Effect::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
             Effect::Reply { request, result } => {
                 let buffer = self.remove(BufferId::Request(request))?;
@@ -249,7 +253,7 @@ impl Driver {
                 data.resize(BLOCK as usize, 0);
                 self.gather(&from, &mut data)?;
                 uses.extend(from.iter().map(|slice| slice.buffer));
-                seal(&mut summary, &mut data)?;
+                seal(&mut self.sealer, &mut summary, &mut data)?;
                 (id, Target::Cache, Io::Write { offset, data, fua }, Then::Appended(summary))
             }
             Effect::WriteSuperblock { id, offset, superblock } => {
@@ -267,21 +271,11 @@ impl Driver {
             Effect::WriteZeroes { id, offset, length, fua } => {
                 (id, Target::Backing, Io::Zero { offset, length, fua }, Then::Done)
             }
-            Effect::ReadSuperblocks { id } => {
-                let io = Io::Read { offset: 0, length: u64::from(format::SUPERBLOCKS_LENGTH) };
-                (id, Target::Cache, io, Then::Superblocks)
-            }
-            Effect::ReadTable { id, offset, length, epoch, segments } => {
-                (id, Target::Cache, Io::Read { offset, length }, Then::Table { epoch, segments })
-            }
-            Effect::Scan { id, offset, length, epoch, segment, generation } => {
-                let io = Io::Read { offset, length: u64::from(length) };
-                (id, Target::Cache, io, Then::Scan { epoch, segment, generation })
-            }
             Effect::Allocate { .. }
             | Effect::Release { .. }
             | Effect::Copy { .. }
             | Effect::Zero { .. }
+            | Effect::Parse { .. }
             | Effect::PersistOwner { .. }
             | Effect::Reply { .. } => unreachable!("executed at once"),
         };
@@ -332,22 +326,17 @@ impl Driver {
             Then::Deliver { into, checksums } => {
                 self.bytes(into)?.copy_from_slice(data);
                 match checksums {
-                    Some(expected) if !verifies(data, &expected)? => Outcome::Failed(IoFailure::Corrupt),
+                    Some(expected) if !format::verifies(data, &expected) => Outcome::Failed(IoFailure::Corrupt),
                     _ => Outcome::Done,
                 }
             }
             Then::Appended(summary) => Outcome::Appended(summary),
-            Then::Superblocks => Outcome::Superblock(format::choose_superblock(data)),
-            Then::Table { epoch, segments } => Outcome::Table(format::read_table(data, epoch, segments)),
-            Then::Scan { epoch, segment, generation } => {
-                Outcome::Scanned(format::scan_segment(data, epoch, segment, generation))
-            }
         })
     }
 }
 
-/// Computes the checksums of the blocks that follow the summary, and puts the summary before them.
-fn seal(summary: &mut Summary, record: &mut [u8]) -> Result<(), Broken> {
+/// Has a record's summary completed, and puts it before the data.
+fn seal(sealer: &mut Sealer, summary: &mut Summary, record: &mut [u8]) -> Result<(), Broken> {
     let (head, data) = record.split_at_mut(BLOCK as usize);
     if data.len() as u64 != u64::from(summary.data_blocks()) * u64::from(BLOCK) {
         return Err(Broken(format!(
@@ -356,15 +345,7 @@ fn seal(summary: &mut Summary, record: &mut [u8]) -> Result<(), Broken> {
             data.len()
         )));
     }
-    summary.checksums.clear();
-    summary.checksums.extend(data.chunks_exact(BLOCK as usize).map(format::checksum));
-    head.copy_from_slice(&summary.encode()[..]);
+    let block = sealer.seal(summary, data.chunks_exact(BLOCK as usize));
+    head.copy_from_slice(&block[..]);
     Ok(())
-}
-
-fn verifies(data: &[u8], expected: &[u32]) -> Result<bool, Broken> {
-    if data.len() != expected.len() * BLOCK as usize {
-        return Err(Broken(format!("a read of {} bytes has {} checksums", data.len(), expected.len())));
-    }
-    Ok(data.chunks_exact(BLOCK as usize).zip(expected).all(|(block, crc)| format::checksum(block) == *crc))
 }

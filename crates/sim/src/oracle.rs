@@ -195,7 +195,7 @@ impl Oracle {
                     entry.superseded_at = now;
                 }
             }
-            if ok && self.any_loss && submitted > self.lost_at {
+            if ok && self.any_loss {
                 self.heal(sector);
             }
             self.prune(sector);
@@ -625,7 +625,7 @@ impl Oracle {
     fn healed_by(&self, sector: u32, counts: impl Fn(&Op) -> bool) -> bool {
         let healed = |version: Version| {
             let op = &self.ops[version as usize];
-            counts(op) && op.submitted > self.lost_at
+            counts(op) && op.completed > self.lost_at
         };
         match self.open[sector as usize] {
             0 => healed(self.settled[sector as usize]),

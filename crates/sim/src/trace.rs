@@ -70,7 +70,7 @@ impl Trace {
                 self.slices(from);
             }
             Effect::Append { id, offset, summary, data, fua } => {
-                self.all([7, id.0, *offset, u64::from(*fua), summary.sequence]);
+                self.all([7, id.0, *offset, u64::from(*fua), summary.place.sequence]);
                 summary.entries.iter().for_each(|entry| self.add(entry.block << 24 | u64::from(entry.blocks)));
                 self.slices(data);
             }
@@ -81,10 +81,9 @@ impl Trace {
             Effect::WriteZeroes { id, offset, length, fua } => {
                 self.all([12, id.0, *offset, *length, u64::from(*fua)]);
             }
-            Effect::ReadSuperblocks { id } => self.all([13, id.0]),
-            Effect::ReadTable { id, offset, length, .. } => self.all([14, id.0, *offset, *length]),
-            Effect::Scan { id, offset, segment, generation, .. } => {
-                self.all([15, id.0, *offset, u64::from(*segment), u64::from(*generation)]);
+            Effect::Parse { id, from, .. } => {
+                self.all([13, id.0]);
+                self.slice(*from);
             }
             Effect::PersistOwner { id, .. } => self.all([16, id.0]),
             Effect::Reply { request, result } => self.all([17, request.0, u64::from(result.is_ok())]),

@@ -36,6 +36,7 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Batch {
     segment: u32,
+    sequence: u64,
     bytes: u64,
     parts: Vec<Part>,
     /// Durable when it has been written.
@@ -115,13 +116,14 @@ impl Engine {
         let mut parts: Vec<Part> = Vec::new();
         let mut data_blocks = 0;
         let mut split = None;
+        let layout = boost.superblock.layout;
         while let Some(part) = boost.queue.front_mut() {
             let joins = entries
                 .last()
                 .is_some_and(|last| last.content == part.content && last.block + u64::from(last.blocks) == part.block);
             let wanted = part.data_blocks();
             let take = wanted.min(room.min(RECORD_BLOCKS) - data_blocks);
-            let fits = Summary::fits(entries.len() + usize::from(!joins), (data_blocks + take) as usize);
+            let fits = Summary::fits(layout, entries.len() + usize::from(!joins), (data_blocks + take) as usize);
             if !fits || (wanted > 0 && take == 0) {
                 break;
             }
@@ -152,7 +154,8 @@ impl Engine {
             self.add_part(request);
         }
         self.cache.started(self.now, bytes);
-        let id = self.pending.insert(Pending::Append(Batch { segment, bytes, parts, fua }));
+        let sequence = summary.place.sequence;
+        let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
     }
@@ -176,12 +179,16 @@ impl Engine {
                 return;
             }
             // The record may be there all the same and would be replayed: its parts wait until that is ruled out.
-            boost.stranded.extend(batch.parts);
+            boost.trouble.stranded.extend(batch.parts);
             self.cache_failing();
             return;
         };
-        boost.keep_checksums(&summary);
-        let summary_location = boost.space.location(batch.segment, summary.position);
+        boost.appending.remove(&batch.sequence);
+        if batch.fua && self.cache.is_durable() {
+            boost.now_durable(boost.settled());
+        }
+        boost.keep_checksums(batch.segment, summary.place.position, &summary.checksums);
+        let summary_location = boost.space.location(batch.segment, summary.place.position);
         let mut data_location = summary_location + 1;
         for part in &batch.parts {
             let (kind, location) = match part.content {

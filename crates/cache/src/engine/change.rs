@@ -56,6 +56,17 @@ pub(super) struct Merge {
     second_try: bool,
 }
 
+impl Merge {
+    pub(super) fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// The bytes of the device that the request changes.
+    pub(super) fn bytes(&self) -> &Range<u64> {
+        &self.bytes
+    }
+}
+
 impl Engine {
     /// Starts a change whose range is not locked. `false`: it must wait.
     pub(super) fn start_change(&mut self, request: &Request) -> bool {
@@ -63,6 +74,7 @@ impl Engine {
         let plan = match self.stage {
             Stage::Recovering => return false,
             Stage::PassThrough | Stage::Adopting | Stage::Lost => smallvec::smallvec![(bytes, Way::Direct)],
+            Stage::Failing if self.must_wait_for_loss(&bytes) => return false,
             Stage::Releasing | Stage::Failing => {
                 if self.runs(&bytes).iter().any(|(_, way)| *way != Way::Direct) {
                     return false;
@@ -331,8 +343,8 @@ impl Engine {
         }
         match result {
             Ok(()) => self.merged(merge),
-            Err(_) if merge.clean && !merge.second_try => {
-                self.cache_failing();
+            Err(failure) if merge.clean && !merge.second_try => {
+                self.cache_read_failed(failure);
                 let into = whole_block(merge.scratch);
                 let offset = merge.block * BLOCK64;
                 let id = self.pending.insert(Pending::Merge(Merge { second_try: true, ..merge }));
@@ -340,15 +352,34 @@ impl Engine {
                 self.effects.push_back(Effect::Read { id, target: Target::Backing, offset, into, checksums: None });
             }
             Err(failure) => {
-                self.cache_failing();
                 if let Some(boost) = self.boost.as_mut() {
                     boost.merges_in_flight -= 1;
                     boost.space.reserved -= merge.reserved;
                 }
                 self.release_scratch(Some(merge.scratch));
-                self.finish_part(merge.request, Err(failure));
+                if merge.second_try {
+                    return self.finish_part(merge.request, Err(failure));
+                }
+                self.cache_read_failed(failure);
+                self.strand_merge(merge);
             }
         }
+    }
+
+    /// The failed cache is let go: nothing of the block is in a log any more, so its part can change where the block is.
+    pub(super) fn change_after_drop(&mut self, merge: Merge) {
+        if let Some(request) = self.requests.get(&merge.request).map(|active| active.request) {
+            self.change_backing(&request, merge.bytes);
+        }
+        self.finish_part(merge.request, Ok(()));
+    }
+
+    /// Whether it is not known yet what becomes of these bytes: records of them may be missing, or what stays lost is being
+    /// recorded.
+    fn must_wait_for_loss(&self, bytes: &Range<u64>) -> bool {
+        let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
+        unknown.is_some_and(|unknown| !unknown.newer.contains(bytes))
+            || self.is_recording_loss() && self.loss.as_ref().is_some_and(|loss| loss.overlaps(bytes))
     }
 
     /// The scratch buffer holds the block's old content: put the new part over it and queue the block.

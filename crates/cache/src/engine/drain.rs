@@ -33,6 +33,8 @@ struct Job {
     extents: Vec<Extent>,
     failed: Vec<bool>,
     reads_left: u32,
+    writes_left: u32,
+    write_failed: Option<IoFailure>,
     /// Where its bytes pass through; ranges that are zeroed or discarded have none.
     scratch: Option<ScratchId>,
     makes_room: bool,
@@ -146,8 +148,17 @@ impl Engine {
             boost.drain.jobs.len() - 1
         });
         let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
-        let job =
-            Job { blocks: blocks.clone(), extents, failed, reads_left, scratch: None, makes_room, forgotten: false };
+        let job = Job {
+            blocks: blocks.clone(),
+            extents,
+            failed,
+            reads_left,
+            writes_left: 0,
+            write_failed: None,
+            scratch: None,
+            makes_room,
+            forgotten: false,
+        };
         boost.drain.jobs[slot] = Some(job);
         match kind {
             Kind::Data => self.read_job(slot as u32),
@@ -181,13 +192,15 @@ impl Engine {
     }
 
     fn zero_job(&mut self, slot: u32, blocks: &Range<u64>, kind: Kind) {
-        let id = self.pending.insert(Pending::DrainWrite { job: slot });
-        self.backing.started(self.now, 0);
-        let (offset, length) = (blocks.start * BLOCK64, (blocks.end - blocks.start) * BLOCK64);
-        self.effects.push_back(match kind {
-            Kind::Discarded => Effect::Discard { id, offset, length },
-            Kind::Zeroes | Kind::Data => Effect::WriteZeroes { id, offset, length, fua: false },
-        });
+        for piece in self.wanted_pieces(slot, blocks.start * BLOCK64..blocks.end * BLOCK64) {
+            let id = self.pending.insert(Pending::DrainWrite { job: slot, transferred: 0 });
+            self.backing.started(self.now, 0);
+            let (offset, length) = (piece.start, piece.end - piece.start);
+            self.effects.push_back(match kind {
+                Kind::Discarded => Effect::Discard { id, offset, length },
+                Kind::Zeroes | Kind::Data => Effect::WriteZeroes { id, offset, length, fua: false },
+            });
+        }
     }
 
     /// A part of a job has been read and verified, or not.
@@ -199,8 +212,8 @@ impl Engine {
         job.reads_left -= 1;
         let all_read = job.reads_left == 0;
         self.log_read_ended(extent.location, u64::from(extent.blocks) * BLOCK64);
-        if result.is_err() {
-            self.cache_failing();
+        if let Err(failure) = result {
+            self.cache_read_failed(failure);
         }
         if all_read {
             self.write_job(slot);
@@ -219,27 +232,50 @@ impl Engine {
             self.end_job(slot);
             return;
         }
-        let length = (job.blocks.end - job.blocks.start) * BLOCK64;
-        let offset = job.blocks.start * BLOCK64;
+        let bytes = job.blocks.start * BLOCK64..job.blocks.end * BLOCK64;
         let Some(scratch) = job.scratch else { return };
-        let from = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length: length as u32 };
-        let id = self.pending.insert(Pending::DrainWrite { job: slot });
-        self.backing.started(self.now, length);
-        let from = smallvec::smallvec![from];
-        self.effects.push_back(Effect::Write { id, target: Target::Backing, offset, from, fua: false });
+        let start = bytes.start;
+        for piece in self.wanted_pieces(slot, bytes) {
+            let length = piece.end - piece.start;
+            let offset = (piece.start - start) as u32;
+            let from = Slice { buffer: BufferId::Scratch(scratch), offset, length: length as u32 };
+            let id = self.pending.insert(Pending::DrainWrite { job: slot, transferred: length });
+            self.backing.started(self.now, length);
+            let from = smallvec::smallvec![from];
+            self.effects.push_back(Effect::Write { id, target: Target::Backing, offset: piece.start, from, fua: false });
+        }
     }
 
-    /// A job's write has ended.
-    pub(super) fn drain_written(&mut self, slot: u32, result: Result<(), IoFailure>) {
+    /// The bytes of a job that are to reach the backing volume: of a volume that is read back, what has been overwritten
+    /// since is not.
+    fn wanted_pieces(&mut self, slot: u32, bytes: Range<u64>) -> Vec<Range<u64>> {
+        let Some(boost) = self.boost.as_mut() else { return Vec::new() };
+        let pieces = match &boost.trouble.only {
+            None => vec![bytes],
+            Some(only) => only.pieces(&bytes).into_iter().filter_map(|(piece, wanted)| wanted.then_some(piece)).collect(),
+        };
+        if let Some(job) = boost.drain.jobs[slot as usize].as_mut() {
+            job.writes_left = pieces.len() as u32;
+        }
+        pieces
+    }
+
+    /// A write of a job has ended.
+    pub(super) fn drain_written(&mut self, slot: u32, transferred: u64, result: Result<(), IoFailure>) {
+        self.backing.ended(self.now, transferred);
         let Some(boost) = self.boost.as_mut() else { return };
-        let Some(job) = boost.drain.jobs[slot as usize].as_ref() else { return };
+        let Some(job) = boost.drain.jobs[slot as usize].as_mut() else { return };
+        job.writes_left -= 1;
+        job.write_failed = job.write_failed.or(result.err());
+        if job.writes_left > 0 {
+            return;
+        }
+        let result = job.write_failed.take().map_or(Ok(()), Err);
         let bytes = (job.blocks.end - job.blocks.start) * BLOCK64;
-        let transferred = if job.scratch.is_some() { bytes } else { 0 };
         let (extents, makes_room, forgotten) = (job.extents.clone(), job.makes_room, job.forgotten);
         let discards = extents.first().is_some_and(|extent| extent.kind == Kind::Discarded);
         if discards && result == Err(IoFailure::Unsupported) {
             let blocks = job.blocks.clone();
-            self.backing.ended(self.now, 0);
             return self.zero_job(slot, &blocks, Kind::Zeroes);
         }
         match result.or(if planted(Bug::FailedWritesDrained) { Ok(()) } else { result }) {
@@ -261,7 +297,6 @@ impl Engine {
             }
         }
         boost.drain.stir();
-        self.backing.ended(self.now, transferred);
         self.backing.wrote(false);
         self.end_job(slot);
     }
@@ -282,8 +317,12 @@ impl Boost {
             return None;
         }
         let Self { index, space, drain, .. } = self;
+        let out = self.trouble.is_out();
         let wanted = |extent: &Extent| {
+            // What reads as zeroes is drained whether the log can be read or not.
+            let readable = !out || extent.kind != Kind::Data;
             extent.state == State::Dirty
+                && readable
                 && space.segments[space.segment_of(extent.location) as usize].order <= youngest
                 && !drain.overlaps(&(extent.block..extent.end()))
         };
@@ -294,7 +333,7 @@ impl Boost {
         };
         let longest = match first.kind {
             // What failed is tried again block by block: one unreadable block must not take its neighbours with it.
-            Kind::Data if self.retries > 0 && !planted(Bug::NeighboursLost) => 1,
+            Kind::Data if self.trouble.retries > 0 && !planted(Bug::NeighboursLost) => 1,
             Kind::Data => JOB_BLOCKS,
             Kind::Zeroes | Kind::Discarded => u64::MAX / BLOCK64,
         };

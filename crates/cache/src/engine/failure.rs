@@ -1,17 +1,28 @@
-//! The cache fails: save what can be read, tell exactly what is lost, never serve what is old.
+//! The cache fails: save what can be read, wait for what may come back, tell exactly what is lost, never serve what is
+//! old.
+//!
+//! A failed read does not say whether one block cannot be read or nothing can. So a few blocks are probed: while none of
+//! them can be read there is an *outage*, in which nothing else is asked of the volume, nothing is given up, and whoever
+//! needs what is on it waits, for [`Config::outage_patience`](super::Config) at most. Once the volume answers, what can be
+//! read is drained, and what cannot is tried again a few times.
+//!
+//! What is given up in the end is recorded as the ranges whose newest data are on that volume alone
+//! ([`Owner::Lost`]). They come back if the volume does ([`Engine::restore`]).
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use surgetank_model::{Instant, RequestId};
+use surgetank_model::{Instant, Request, RequestId};
 
 use super::append::Part;
+use super::change::Merge;
 use super::lifecycle::Step;
-use super::{Engine, Event, Pending, Recorder, Rejected, Stage};
-use crate::effect::{Effect, IoFailure, Owner, ReplyError, Target};
-use crate::format::{BLOCK, Content, Epoch};
-use crate::index::{Extent, State};
+use super::loss::Loss;
+use super::requests::is_change;
+use super::{Boost, Engine, Event, Pending, Stage};
+use crate::effect::{BufferId, Effect, IoFailure, Owner, ReplyError, ScratchId, Slice, Target};
+use crate::format::{BLOCK, Content};
+use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 
@@ -20,61 +31,103 @@ const BLOCK64: u64 = BLOCK as u64;
 /// Times that extents which could not be read are tried again before they count as lost, and the time between.
 const RETRIES: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// First and longest pause between two probes.
+const PROBE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// What a failed cache took with it.
+/// Nothing can be read of the caching volume, as far as is known.
 #[derive(Debug)]
-pub(super) struct Loss {
-    epoch: Epoch,
-    /// Bytes of the device that answer EIO.
-    ranges: RangeSet,
-    /// Grows when ranges are overwritten.
-    version: u64,
-    /// The version that the owner record holds.
-    recorded: u64,
-    /// Flushes that wait until the record holds what they cover.
-    waiting: VecDeque<(RequestId, u64, RangeSet)>,
-    recording: Option<(u64, bool)>,
+pub(super) struct Outage {
+    /// Since the first read that failed.
+    since: Instant,
+    /// A probe has failed too: it is not just one block.
+    confirmed: bool,
+    /// The volume is not there; it is not asked before it has returned.
+    gone: bool,
+    probes_in_flight: u32,
+    /// One of the probes in flight could be read.
+    answered: bool,
+    next_probe: Instant,
+    pause: Duration,
+    /// Block of the device from which a dirty one is looked for, to be probed.
+    cursor: u64,
 }
 
-impl Loss {
-    pub(super) fn new(epoch: Epoch, ranges: RangeSet) -> Self {
-        Self { epoch, ranges, version: 0, recorded: 0, waiting: VecDeque::new(), recording: None }
+impl Outage {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            confirmed: false,
+            gone: false,
+            probes_in_flight: 0,
+            answered: false,
+            next_probe: now,
+            pause: PROBE_PAUSE.0,
+            cursor: 0,
+        }
     }
+}
 
-    pub(super) fn total(&self) -> u64 {
-        self.ranges.total()
-    }
+/// Records are missing from the log of which nothing is known.
+#[derive(Debug)]
+pub(super) struct Unknown {
+    /// Bytes of the device with newer records than those: nothing is missing there.
+    pub newer: RangeSet,
+}
 
-    pub(super) fn overlaps(&self, bytes: &Range<u64>) -> bool {
-        self.ranges.overlaps(bytes)
-    }
+/// The state of a failing caching volume.
+#[derive(Debug, Default)]
+pub(super) struct Trouble {
+    outage: Option<Outage>,
+    /// The patience with an outage has ended: what was not read by then is lost.
+    out_of_patience: bool,
+    /// Times that unreadable extents were tried again.
+    pub retries: u32,
+    retry_at: Option<Instant>,
+    /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
+    pub stranded: Vec<Part>,
+    /// Changes of parts of blocks whose old content could not be read.
+    stranded_merges: Vec<Merge>,
+    /// Parts of reads that wait for what cannot be read now.
+    parked: Vec<(RequestId, Range<u64>)>,
+    /// Flushes that the failing cache did not do: answered when it is known what it took with it.
+    stalled_flushes: Vec<RequestId>,
+    /// The superblock says, as far as it could be written, that no record follows.
+    closed: bool,
+    /// Records may be missing.
+    pub unknown: Option<Unknown>,
+    /// Only these bytes of the device are wanted of the volume: the lost ranges when [`Engine::restore`] read it.
+    pub only: Option<RangeSet>,
+}
 
-    pub(super) fn pairs(&self) -> Vec<(u64, u64)> {
-        self.ranges.iter().map(|range| (range.start, range.end - range.start)).collect()
-    }
-
-    /// A range has been overwritten: it is not lost any more. Says whether the owner record must learn of it, or of an
-    /// earlier overwriting that may have been the same range's, before the reply.
-    pub(super) fn heal(&mut self, bytes: &Range<u64>) -> bool {
-        self.version += u64::from(self.ranges.remove(bytes));
-        self.version != self.recorded
-    }
-
-    /// What the owner record should say now, if it does not.
-    pub(super) fn unrecorded(&self) -> Option<(u64, RangeSet)> {
-        (self.version != self.recorded).then(|| (self.version, self.ranges.clone()))
+impl Trouble {
+    /// Whether nothing can be read, as far as is known.
+    pub fn is_out(&self) -> bool {
+        self.outage.is_some()
     }
 }
 
 impl Engine {
-    /// The caching volume vanished: everything not on the backing volume is lost (now, without waiting for errors).
+    /// The caching volume vanished. It is waited for as in any outage, and left alone until [`Engine::cache_returned`].
     pub fn cache_gone(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.cache_failing();
-        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
-            boost.gone = true;
-            let dirty: Vec<Extent> = boost.index.iter().filter(|extent| extent.state == State::Dirty).collect();
-            dirty.iter().for_each(|extent| boost.mark_bad(extent));
+        if self.stage != Stage::Failing {
+            return;
+        }
+        self.begin_outage();
+        if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
+            outage.gone = true;
+            outage.confirmed = true;
+        }
+    }
+
+    /// The caching volume that had vanished is there again: the driver has put it under its effects.
+    pub fn cache_returned(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.stirred = true;
+        if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
+            outage.gone = false;
+            outage.next_probe = self.now;
         }
     }
 
@@ -94,10 +147,117 @@ impl Engine {
         self.events.push_back(Event::CacheFailing);
     }
 
+    /// A read of the caching volume has failed. One that was answered with the wrong bytes is no outage.
+    pub(super) fn cache_read_failed(&mut self, failure: IoFailure) {
+        self.cache_failing();
+        if failure != IoFailure::Corrupt {
+            self.begin_outage();
+        }
+    }
+
+    fn begin_outage(&mut self) {
+        let now = self.now;
+        self.stirred = true;
+        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
+            boost.trouble.outage.get_or_insert_with(|| Outage::new(now));
+        }
+    }
+
+    /// Reads a few blocks to see whether the volume answers: the superblocks, and one that is wanted.
+    fn probe(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Boost { trouble, index, space, .. } = boost;
+        let Some(outage) = trouble.outage.as_mut() else { return };
+        let dirty = |extent: &Extent| extent.kind == Kind::Data && extent.state.dirty();
+        let wanted = index.find(outage.cursor, dirty).or_else(|| index.find(0, dirty));
+        let wanted = wanted.map(|extent| {
+            outage.cursor = extent.block + 1;
+            (space.offset(extent.location), space.checksums(extent.location, 1))
+        });
+        let superblocks = [0, BLOCK64].map(|offset| (offset, None));
+        let probes: Vec<(u64, Option<Box<[u32]>>)> = superblocks.into_iter().chain(wanted).collect();
+        outage.probes_in_flight = probes.len() as u32;
+        outage.answered = false;
+        for (offset, checksums) in probes {
+            let scratch = self.allocate(BLOCK);
+            let id = self.pending.insert(Pending::Probe { scratch });
+            self.cache.started(self.now, BLOCK64);
+            let into = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length: BLOCK };
+            self.effects.push_back(Effect::Read { id, target: Target::Cache, offset, into, checksums });
+        }
+    }
+
+    pub(super) fn probed(&mut self, scratch: ScratchId, result: Result<(), IoFailure>) {
+        self.cache.ended(self.now, BLOCK64);
+        self.release_scratch(Some(scratch));
+        let now = self.now;
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Some(outage) = boost.trouble.outage.as_mut() else { return };
+        outage.probes_in_flight -= 1;
+        outage.answered |= matches!(result, Ok(()) | Err(IoFailure::Corrupt));
+        if outage.probes_in_flight > 0 {
+            return;
+        }
+        if !outage.answered {
+            outage.confirmed = true;
+            outage.next_probe = now + outage.pause;
+            outage.pause = (outage.pause * 2).min(PROBE_PAUSE.1);
+            return;
+        }
+        let confirmed = outage.confirmed;
+        boost.trouble.outage = None;
+        if confirmed {
+            // What failed meanwhile says nothing of the blocks.
+            boost.retry_bad();
+        }
+        boost.drain.stir();
+        self.stirred = true;
+        self.retry_waiting = true;
+        self.unpark();
+    }
+
+    /// Whether what is on the caching volume is not to be asked for now.
+    pub(super) fn is_out(&self) -> bool {
+        self.boost.as_ref().is_some_and(|boost| boost.trouble.is_out())
+    }
+
+    /// A part of a read waits for what cannot be read now; it counts as a part of its request until then.
+    pub(super) fn park(&mut self, request: RequestId, bytes: Range<u64>) {
+        if planted(Bug::FailingReadsFail) {
+            return self.fail_request(request, ReplyError::Io);
+        }
+        self.add_part(request);
+        if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.parked.push((request, bytes));
+        }
+    }
+
+    /// Tries the reads that wait again.
+    fn unpark(&mut self) {
+        let parked = self.boost.as_mut().map(|boost| std::mem::take(&mut boost.trouble.parked));
+        for (id, bytes) in parked.into_iter().flatten() {
+            self.read_again(id, bytes);
+        }
+    }
+
+    fn read_again(&mut self, id: RequestId, bytes: Range<u64>) {
+        if let Some(request) = self.requests.get(&id).map(|active| active.request) {
+            self.read_range(&request, bytes);
+        }
+        self.finish_part(id, Ok(()));
+    }
+
+    /// The old content of a block of which a change has a part cannot be read: the change waits, as those that come now.
+    pub(super) fn strand_merge(&mut self, merge: Merge) {
+        if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.stranded_merges.push(merge);
+        }
+    }
+
     /// A flush of the cache has ended that a request waits for. Once one has failed, no later one tells anything.
     pub(super) fn cache_flushed_for(&mut self, request: RequestId, result: Result<(), IoFailure>) {
         match self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
-            Some(boost) => boost.stalled_flushes.push(request),
+            Some(boost) => boost.trouble.stalled_flushes.push(request),
             None => self.finish_part(request, result),
         }
     }
@@ -120,7 +280,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let blocks = part.block..part.block + u64::from(part.blocks);
         if boost.index.overlapping(blocks).any(|extent| extent.state.replayable()) {
-            boost.stranded.push(part);
+            boost.trouble.stranded.push(part);
         } else {
             self.rescue(part);
         }
@@ -129,7 +289,7 @@ impl Engine {
     fn rescue(&mut self, part: Part) {
         let (offset, length) = (part.block * BLOCK64, u64::from(part.blocks) * BLOCK64);
         if let Some(boost) = self.boost.as_mut() {
-            let super::Boost { index, space, .. } = boost;
+            let Boost { index, space, .. } = boost;
             let blocks = part.block..part.block + u64::from(part.blocks);
             index.remove_where(blocks, |extent| !extent.state.replayable(), |old| space.removed(&old, None));
         }
@@ -160,27 +320,55 @@ impl Engine {
 
     pub(super) fn failing_deadline(&self) -> Option<Instant> {
         let boost = self.boost.as_ref().filter(|_| self.stage == Stage::Failing)?;
-        boost.retry_at.filter(|at| *at > self.now)
+        let next = match &boost.trouble.outage {
+            None => boost.trouble.retry_at,
+            Some(outage) => {
+                let probe = Some(outage.next_probe).filter(|_| !outage.gone && outage.probes_in_flight == 0);
+                let patience = outage.since + self.config.outage_patience;
+                Some(probe.map_or(patience, |probe| probe.min(patience))).filter(|_| !boost.trouble.out_of_patience)
+            }
+        };
+        next.filter(|at| *at > self.now)
     }
 
     /// When everything that can be read is drained: try the rest again, or let the cache go.
     pub(super) fn pump_failing(&mut self) {
         let now = self.now;
+        let patience = self.config.outage_patience;
+        self.close_log();
         let Some(boost) = self.boost.as_mut() else { return };
+        let dirty = boost.space.dirty > 0;
+        if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty && !boost.trouble.out_of_patience) {
+            if now < outage.since + patience {
+                let due = now >= outage.next_probe && !outage.gone && outage.probes_in_flight == 0;
+                return if due { self.probe() } else { () };
+            }
+            boost.trouble.out_of_patience = true;
+            boost.drain.stir();
+        }
         let busy = !boost.drain.is_idle()
             || boost.batches_in_flight > 0
             || boost.merges_in_flight > 0
-            || !boost.queue.is_empty()
-            || boost.space.dirty > boost.space.bad;
-        if busy {
+            || !boost.queue.is_empty();
+        if busy || self.heals_in_flight() {
             return;
         }
-        if boost.space.bad > 0 && !boost.gone && boost.retries < RETRIES && !planted(Bug::NoRetries) {
-            match boost.retry_at {
-                None => boost.retry_at = Some(now + RETRY_AFTER),
+        let Some(boost) = self.boost.as_mut() else { return };
+        if boost.trouble.out_of_patience && boost.space.dirty > boost.space.bad {
+            // Zeroes need no reading.
+            let unread = |extent: &Extent| extent.state == State::Dirty && extent.kind == Kind::Data;
+            let dirty: Vec<Extent> = boost.index.iter().filter(unread).collect();
+            dirty.iter().for_each(|extent| boost.mark_bad(extent));
+        }
+        if boost.space.dirty > boost.space.bad {
+            return;
+        }
+        if boost.space.bad > 0 && !boost.trouble.out_of_patience && boost.trouble.retries < RETRIES && !planted(Bug::NoRetries) {
+            match boost.trouble.retry_at {
+                None => boost.trouble.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {
-                    boost.retry_at = None;
-                    boost.retries += 1;
+                    boost.trouble.retry_at = None;
+                    boost.trouble.retries += 1;
                     boost.retry_bad();
                     self.stirred = true;
                 }
@@ -192,9 +380,62 @@ impl Engine {
         self.enter_step();
     }
 
+    /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.
+    fn close_log(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        if boost.trouble.closed || boost.batches_in_flight > 0 || boost.trouble.only.is_some() {
+            return;
+        }
+        boost.trouble.closed = true;
+        boost.superblock.sequence += 1;
+        boost.superblock.durable = boost.durable;
+        boost.superblock.closed = boost.next_sequence;
+        let superblock = boost.superblock.clone();
+        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+    }
+
+    /// Whether changes of lost ranges are under way: they heal what is about to be recorded as lost.
+    fn heals_in_flight(&self) -> bool {
+        let Some(loss) = &self.loss else { return false };
+        self.locks.iter().any(|(start, end)| loss.overlaps(&(start * BLOCK64..end * BLOCK64)))
+    }
+
+    /// Whether the ranges that stay lost are being recorded: nothing heals meanwhile.
+    pub(super) fn is_recording_loss(&self) -> bool {
+        matches!(self.step, Step::DropFlush | Step::DropOwner | Step::DropReads)
+            || matches!(&self.step, Step::Retry { step, .. } if **step == Step::DropOwner)
+    }
+
+    /// Bytes of the device that stay lost if the caching volume is let go now.
+    fn lost_after_drop(&self) -> RangeSet {
+        let Some(boost) = &self.boost else { return RangeSet::default() };
+        if planted(Bug::AllLostWithOneBlock) && boost.space.bad > 0 {
+            return boost.index.iter().map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect();
+        }
+        let bad = boost.ranges(|extent| extent.state == State::Bad);
+        let unknown = boost.trouble.unknown.as_ref();
+        let Some((only, loss)) = boost.trouble.only.as_ref().zip(self.loss.as_ref()) else {
+            let Some(unknown) = unknown else { return bad };
+            let mut lost: RangeSet = std::iter::once(0..self.config.size).collect();
+            unknown.newer.iter().for_each(|range| _ = lost.remove(&range));
+            bad.iter().for_each(|range| lost.insert(range));
+            return lost;
+        };
+        // Of what was wanted all is back but what could not be read. While records may be missing that holds only for what
+        // is newer than they are.
+        let mut back = only.clone();
+        bad.iter().for_each(|range| _ = back.remove(&range));
+        if let Some(unknown) = unknown {
+            back = back.intersection(&unknown.newer);
+        }
+        let mut lost = loss.ranges().clone();
+        back.iter().for_each(|range| _ = lost.remove(&range));
+        lost
+    }
+
     pub(super) fn owner_after_drop(&self) -> Owner {
         let Some(boost) = &self.boost else { return Owner::Backing };
-        let ranges = boost.bad_ranges();
+        let ranges = self.lost_after_drop();
         if ranges.is_empty() {
             return Owner::Backing;
         }
@@ -204,131 +445,90 @@ impl Engine {
 
     /// The owner record says what became of the cache: forget it, and let what waited go on.
     pub(super) fn drop_cache(&mut self) {
+        let ranges = self.lost_after_drop();
+        let before = self.loss.take();
+        let untold = before.as_ref().is_none_or(|loss| loss.untold);
+        let answered = before.map(Loss::into_waiting).unwrap_or_default();
         let Some(boost) = self.boost.take() else {
             self.end_boost();
             self.events.push_back(Event::CacheDropped);
             return;
         };
-        let ranges = boost.bad_ranges();
         let lost_bytes = ranges.total();
+        self.fail_lost_changes(&boost, &ranges);
         self.end_boost();
         if lost_bytes > 0 {
             self.stage = Stage::Lost;
-            self.loss = Some(Loss::new(boost.attach.epoch, ranges));
+            let mut loss = Loss::new(boost.attach.epoch, ranges);
+            loss.untold = untold;
+            self.loss = Some(loss);
             self.events.push_back(Event::CacheLost { lost_bytes });
         } else {
             self.events.push_back(Event::CacheDropped);
         }
-        for part in boost.stranded {
+        // The record that was just written holds everything that they healed.
+        answered.into_iter().for_each(|request| self.reply(request));
+        for part in boost.trouble.stranded {
             self.rescue(part);
         }
-        let succeed = planted(Bug::WaitingFlushesSucceed);
-        if lost_bytes > 0 && !succeed {
+        for merge in boost.trouble.stranded_merges {
+            self.change_after_drop(merge);
+        }
+        for (request, bytes) in boost.trouble.parked {
+            self.read_again(request, bytes);
+        }
+        // Of a volume that is read back, no flush depends.
+        let flushes_fail = lost_bytes > 0 && boost.trouble.only.is_none() && !planted(Bug::WaitingFlushesSucceed);
+        if flushes_fail {
             self.fail_waiting_flushes();
         }
-        for request in boost.stalled_flushes {
-            self.finish_part(request, if lost_bytes > 0 && !succeed { Err(IoFailure::Io) } else { Ok(()) });
+        for request in boost.trouble.stalled_flushes {
+            self.finish_part(request, if flushes_fail { Err(IoFailure::Io) } else { Ok(()) });
         }
+    }
+
+    /// Changes of which a part is lost with the log, while others have not ended, fail.
+    fn fail_lost_changes(&mut self, boost: &Boost, lost: &RangeSet) {
+        if boost.trouble.only.is_some() {
+            return;
+        }
+        let changes = self.requests.values().map(|active| active.request).filter(|request| is_change(request.operation));
+        let mut failed = Vec::new();
+        for request in changes {
+            let bytes = request.offset..request.offset + request.length;
+            let pieces = lost.pieces(&bytes).into_iter().filter(|(_, lost)| *lost);
+            let mut gone: RangeSet = pieces.map(|(piece, _)| piece).collect();
+            for part in boost.trouble.stranded.iter().filter(|part| part.request == request.id) {
+                gone.remove(&(part.block * BLOCK64..(part.block + u64::from(part.blocks)) * BLOCK64));
+            }
+            for merge in boost.trouble.stranded_merges.iter().filter(|merge| merge.request() == request.id) {
+                gone.remove(merge.bytes());
+            }
+            if !gone.is_empty() {
+                failed.push(request.id);
+            }
+        }
+        failed.into_iter().for_each(|id| self.fail_request(id, ReplyError::Io));
     }
 
     /// Flushes that came while the cache was failing cover writes that are lost with it.
     fn fail_waiting_flushes(&mut self) {
-        let (flushes, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.waiting)
+        let (flushes, others) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|request| request.operation == surgetank_model::Operation::Flush);
+            .partition(|request: &Request| request.operation == surgetank_model::Operation::Flush);
         self.waiting = others;
+        let flushes: std::collections::VecDeque<Request> = flushes;
         for flush in flushes {
             self.effects.push_back(Effect::Reply { request: flush.id, result: Err(ReplyError::Io) });
         }
     }
-
-    /// The user accepts the loss: lost ranges, or all that an unrecovered cache holds, read as the backing volume has
-    /// them. Ends in `CacheDropped`.
-    ///
-    /// # Errors
-    /// If nothing is lost.
-    pub fn accept_loss(&mut self, now: Instant) -> Result<(), Rejected> {
-        self.now = self.now.max(now);
-        self.stirred = true;
-        let unrecovered = self.stage == Stage::Recovering && self.recovery.is_none();
-        if !(self.stage == Stage::Lost || unrecovered) || self.step != Step::None {
-            return Err(Rejected("nothing is lost: there is no loss to accept".to_owned()));
-        }
-        self.step = Step::AcceptLoss;
-        self.enter_step();
-        Ok(())
-    }
-
-    pub(super) fn loss_accepted(&mut self) {
-        self.forget_loss();
-        self.events.push_back(Event::CacheDropped);
-    }
-
-    fn forget_loss(&mut self) {
-        if let Some(loss) = self.loss.take() {
-            for (request, ..) in loss.waiting {
-                self.reply(request);
-            }
-        }
-        self.end_boost();
-    }
-
-    /// A flush covers writes over lost ranges: it is answered when the owner record knows of them.
-    pub(super) fn persist_loss(&mut self, id: RequestId) {
-        let snapshot = self.requests.get_mut(&id).and_then(|active| active.loss.take());
-        match (snapshot, self.loss.as_mut()) {
-            (Some((version, ranges)), Some(loss)) if version > loss.recorded => {
-                loss.waiting.push_back((id, version, ranges));
-                self.record_loss();
-            }
-            _ => self.reply(id),
-        }
-    }
-
-    fn record_loss(&mut self) {
-        let Some(loss) = self.loss.as_mut().filter(|loss| loss.recording.is_none()) else { return };
-        let Some((_, version, ranges)) = loss.waiting.iter().max_by_key(|(_, version, _)| *version) else { return };
-        loss.recording = Some((*version, ranges.is_empty()));
-        let owner = if ranges.is_empty() {
-            Owner::Backing
-        } else {
-            let ranges = ranges.iter().map(|range| (range.start, range.end - range.start)).collect();
-            Owner::Lost { epoch: loss.epoch, ranges }
-        };
-        self.persist_owner(Recorder::Loss, owner);
-    }
-
-    pub(super) fn loss_persisted(&mut self, result: Result<(), IoFailure>) {
-        let Some(loss) = self.loss.as_mut() else { return };
-        let Some((recorded, all_healed)) = loss.recording.take() else { return };
-        let waiting = std::mem::take(&mut loss.waiting);
-        let (done, later): (VecDeque<_>, VecDeque<_>) =
-            waiting.into_iter().partition(|(_, version, _)| *version <= recorded);
-        loss.waiting = later;
-        if result.is_ok() {
-            loss.recorded = recorded;
-        }
-        for (request, ..) in done {
-            if result.is_err() {
-                self.fail_request(request, ReplyError::Io);
-            }
-            self.reply(request);
-        }
-        if result.is_ok() && all_healed {
-            self.forget_loss();
-            self.events.push_back(Event::CacheDropped);
-            return;
-        }
-        self.record_loss();
-    }
 }
 
-impl super::Boost {
-    /// Bytes of the device that could not be read.
-    fn bad_ranges(&self) -> RangeSet {
-        let all = planted(Bug::AllLostWithOneBlock) && self.space.bad > 0;
-        let bad = self.index.iter().filter(|extent| all || extent.state == State::Bad);
-        bad.map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect()
+impl Boost {
+    /// Bytes of the device of extents that `of` accepts.
+    fn ranges(&self, of: impl Fn(&Extent) -> bool) -> RangeSet {
+        let accepted = self.index.iter().filter(|extent| of(extent));
+        accepted.map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect()
     }
 
     fn retry_bad(&mut self) {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use surgetank_model::Instant;
 
 use super::drain::Drain;
+use super::failure::Trouble;
 use super::port::Port;
 use super::reclaim::Reclaim;
 use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Recorder, Rejected, Stage, Waiter};
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
-use crate::format::{Geometry, LogState, SEGMENTS_PER_PAGE, SegmentTable, Superblock};
+use crate::format::{Geometry, LogState, SegmentTable, Superblock, TableCopy};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
 use crate::space::Space;
@@ -37,13 +38,18 @@ pub(super) enum Step {
     ReleaseOwner,
     /// Reads of the caching volume are still in flight.
     ReleaseReads,
-    RecoverSuperblock,
+    /// Superblocks, segment table and log are being read.
+    RecoverRead,
     RecoverFlush {
         left: u8,
         failed: bool,
     },
-    RecoverTable,
-    RecoverScan,
+    /// Copies of pages of the segment table that were missing are being written; so many have not ended.
+    RecoverRepair {
+        left: u32,
+        failed: bool,
+    },
+    RecoverRepairFlush,
     /// The failed cache is let go: what was rescued is made durable.
     DropFlush,
     DropOwner,
@@ -73,29 +79,38 @@ impl Engine {
             Rejected(format!("a caching volume of {} bytes is too small: 1 MiB is the least", attach.cache_size))
         })?;
         let superblock = Superblock {
+            layout: geometry.layout,
             sequence: 1,
             epoch: attach.epoch,
             state: LogState::Active,
             device_size: self.config.size,
             segment_size: geometry.segment_size,
             segments: geometry.segments,
+            durable: 0,
+            closed: 0,
         };
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = Stage::Adopting;
         self.stirred = true;
         // Both slots: an older attachment's superblock in the other one might carry a higher sequence.
         let newer = Superblock { sequence: 2, ..superblock.clone() };
-        let pages = (0..geometry.table_pages()).map(|page| {
-            let count = (geometry.segments - page * SEGMENTS_PER_PAGE).min(SEGMENTS_PER_PAGE);
-            SegmentTable { page, sequence: 1, epoch: attach.epoch, generations: vec![1; count as usize] }
+        let pages = (0..geometry.table_pages()).map(|page| SegmentTable {
+            layout: geometry.layout,
+            page,
+            sequence: 1,
+            epoch: attach.epoch,
+            generations: vec![1; geometry.segments_of_page(page).len()],
         });
-        self.step = Step::AdoptFormat { left: 2 + geometry.table_pages(), failed: false };
+        self.step = Step::AdoptFormat { left: 2 + 2 * geometry.table_pages(), failed: false };
         self.step_serial += 1;
         for superblock in [superblock, newer.clone()] {
             self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
         }
         for page in pages {
-            self.step_write(|id| Effect::WriteTable { id, offset: page.offset(), page: Box::new(page) });
+            for copy in TableCopy::ALL {
+                let (offset, page) = (geometry.table_offset(page.page, copy), Box::new(page.clone()));
+                self.step_write(|id| Effect::WriteTable { id, offset, page });
+            }
         }
         let tables = vec![1; geometry.table_pages() as usize];
         self.boost = Some(Boost::new(self.now, attach, newer, tables, Space::new(geometry, |_| 1)));
@@ -190,6 +205,7 @@ impl Engine {
     /// Forgets the caching volume.
     pub(super) fn end_boost(&mut self) {
         self.boost = None;
+        self.unrecovered_since = None;
         self.stage = Stage::PassThrough;
         self.step = Step::None;
         self.retry_waiting = true;
@@ -203,14 +219,9 @@ impl Engine {
     }
 
     /// A write of the caching volume for a step: the volume is not let go before it has ended.
-    fn step_write(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
+    pub(super) fn step_write(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
         let id = self.pending.insert(Pending::StepWrite(self.step_serial));
         self.cache.started(self.now, 0);
-        self.effects.push_back(effect(id));
-    }
-
-    pub(super) fn step_effect(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
-        let id = self.pending.insert(Pending::Step(self.step_serial));
         self.effects.push_back(effect(id));
     }
 
@@ -230,7 +241,7 @@ impl Engine {
         self.step_serial += 1;
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
-            Step::AdoptFlush | Step::ReleaseMarkFlush => self.step_flush(Target::Cache),
+            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
@@ -271,8 +282,7 @@ impl Engine {
         }
         let success = !matches!(outcome, Outcome::Failed(_));
         match &mut self.step {
-            Step::RecoverSuperblock | Step::RecoverTable => self.recovery_read(outcome),
-            Step::AdoptFormat { left, failed } => {
+            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed } => {
                 *left -= 1;
                 *failed |= !success;
                 if *left == 0 {
@@ -312,6 +322,8 @@ impl Engine {
             (Step::DropFlush, true) => Step::DropOwner,
             (Step::DropOwner, true) => Step::DropReads,
             (Step::DropOwner, false) => retry(Step::DropOwner),
+            (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
+            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
             (Step::AcceptLoss, true) => return self.loss_accepted(),
             (Step::AcceptLoss, false) => retry(Step::AcceptLoss),
             (step, _) => step.clone(),
@@ -360,6 +372,11 @@ impl Boost {
             attach,
             superblock,
             table_sequences,
+            last_record: None,
+            appending: std::collections::BTreeSet::new(),
+            durable: 0,
+            flushing: 0,
+            durable_frozen: false,
             index: Index::default(),
             space,
             next_sequence: 1,
@@ -373,11 +390,7 @@ impl Boost {
             reclaim: Reclaim::new(now),
             space_wanted: false,
             release_wanted: false,
-            stranded: Vec::new(),
-            stalled_flushes: Vec::new(),
-            gone: false,
-            retries: 0,
-            retry_at: None,
+            trouble: Trouble::default(),
             evicted_bytes: 0,
             drained_bytes: 0,
             split_bytes: 0,

@@ -6,6 +6,7 @@ mod drain;
 mod failure;
 mod habit;
 mod lifecycle;
+mod loss;
 mod port;
 mod read;
 mod reclaim;
@@ -13,24 +14,26 @@ mod recovery;
 mod requests;
 mod slab;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use surgetank_model::{Instant, Limits, Observation, Request, RequestId};
 
 use self::append::{Batch, Part};
 use self::change::Merge;
 use self::drain::Drain;
-use self::failure::Loss;
 use self::habit::Habit;
 use self::lifecycle::Step;
+use self::failure::Trouble;
+use self::loss::Loss;
 use self::port::{FlushRequest, Port, Waiter};
 use self::read::Fill;
 use self::reclaim::Reclaim;
-use self::recovery::Recovery;
+use self::recovery::{Recovery, Wanted};
 use self::requests::{Active, Counters};
 use self::slab::Slab;
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Epoch, Superblock};
+use crate::format::{BLOCK, Epoch, Place, Superblock};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
@@ -45,8 +48,9 @@ pub struct Config {
     pub logical_block: u32,
     /// Nominal limits of the backing volume; split and drain start from them and measure.
     pub backing_limits: Limits,
-    /// How long a caching volume may be unreadable as a whole before it counts as lost.
-    pub outage_patience: std::time::Duration,
+    /// How long a caching volume of which nothing can be read is waited for, before who needs what is on it is answered
+    /// an error. Nothing is given up then: see [`Owner::Lost`].
+    pub outage_patience: Duration,
 }
 
 /// A caching volume to adopt or to recover.
@@ -102,8 +106,8 @@ pub enum Stage {
     Releasing,
     /// The caching volume fails: no new appends, what can be read is drained.
     Failing,
-    /// The caching volume is lost; `Status::lost_bytes` of the device answer EIO until overwritten (may be 0 while
-    /// the loss record is being cleared).
+    /// The caching volume is not in use, but `Status::lost_bytes` of the device have their newest data on it alone: they
+    /// answer EIO until they are overwritten or [`Engine::restore`]d (may be 0 while the loss record is being cleared).
     Lost,
 }
 
@@ -132,12 +136,13 @@ pub enum Event {
     CacheFailing,
     /// The failed caching volume was let go with nothing lost; the owner is `Backing`.
     CacheDropped,
-    /// The caching volume is let go with data on it; the owner is `Lost` durably.
+    /// The engine does not use the caching volume any more, but data is on it alone; the owner is `Lost` durably. Keep the
+    /// volume, and try [`Engine::restore`].
     CacheLost {
-        /// Bytes that answer EIO until overwritten.
+        /// Bytes that answer EIO until overwritten or restored.
         lost_bytes: u64,
     },
-    /// `restore` failed: the volume cannot be read at all. Everything stays lost.
+    /// `restore` failed: this volume does not hold the epoch, or cannot be read. Nothing has changed.
     RestoreFailed {
         /// For people.
         reason: &'static str,
@@ -183,6 +188,16 @@ struct Boost {
     superblock: Superblock,
     /// Sequence of the newest version of each page of the segment table.
     table_sequences: Vec<u64>,
+    /// The newest record.
+    last_record: Option<Place>,
+    /// Sequences of records and copies in flight.
+    appending: BTreeSet<u64>,
+    /// Records up to this sequence are durable.
+    durable: u64,
+    /// What `durable` becomes when the flush in flight succeeds.
+    flushing: u64,
+    /// A record that never arrived whole is in the log: `durable` must not pass it, or it would be taken for damage.
+    durable_frozen: bool,
     index: Index,
     space: Space,
     next_sequence: u64,
@@ -199,15 +214,7 @@ struct Boost {
     /// A write waits until something is reclaimed.
     space_wanted: bool,
     release_wanted: bool,
-    /// Parts that must reach the backing volume once it is known what the failed cache took with it.
-    stranded: Vec<Part>,
-    /// Flushes that the failing cache did not do: answered when it is known what it took with it.
-    stalled_flushes: Vec<RequestId>,
-    /// The volume vanished: nothing more can be read of it.
-    gone: bool,
-    /// Times that unreadable extents were tried again.
-    retries: u32,
-    retry_at: Option<Instant>,
+    trouble: Trouble,
     evicted_bytes: u64,
     drained_bytes: u64,
     split_bytes: u64,
@@ -253,6 +260,7 @@ enum Pending {
     Install {
         fill: u64,
         segment: u32,
+        sequence: u64,
         scratch: ScratchId,
         blocks: u32,
     },
@@ -262,14 +270,17 @@ enum Pending {
     },
     DrainWrite {
         job: u32,
+        transferred: u64,
     },
     Flush(Target),
-    /// The step of the life cycle with this serial.
-    Step(u64),
-    /// The same, for a write of the caching volume.
+    /// A write of the caching volume for the step of the life cycle with this serial.
     StepWrite(u64),
-    Scan {
-        segment: u32,
+    /// A read of a recovery, and what it is read as.
+    Recovery(Wanted),
+    Parse(Wanted),
+    /// A read that shows whether the caching volume answers.
+    Probe {
+        scratch: ScratchId,
     },
     ReclaimTable,
     /// The owner record is being persisted.
@@ -313,6 +324,10 @@ pub struct Engine {
     direct_bytes: u64,
     boost: Option<Boost>,
     recovery: Option<Recovery>,
+    /// Recoveries in a row that found a part of the log unreadable.
+    recovery_attempts: u32,
+    /// Since when no recovery succeeds.
+    unrecovered_since: Option<Instant>,
     loss: Option<Loss>,
     /// Owner records to persist, one after the other: the last one must be the one that stays.
     owners: VecDeque<(Recorder, Owner)>,
@@ -349,6 +364,8 @@ impl Engine {
             direct_bytes: 0,
             boost: None,
             recovery: None,
+            recovery_attempts: 0,
+            unrecovered_since: None,
             loss: None,
             owners: VecDeque::new(),
             owner_in_flight: false,
@@ -378,20 +395,6 @@ impl Engine {
         engine
     }
 
-    /// Reads a lost caching volume again and drains what can be read.
-    ///
-    /// # Errors
-    /// Always: not done yet.
-    pub fn restore(&mut self, now: Instant, _attach: Attach) -> Result<(), Rejected> {
-        self.now = self.now.max(now);
-        Err(Rejected("nothing is restored yet".to_owned()))
-    }
-
-    /// The volume that `cache_gone` told of is back.
-    pub fn cache_returned(&mut self, now: Instant) {
-        self.now = self.now.max(now);
-    }
-
     /// The daemon stops in order: records what is durable.
     pub fn stop(&mut self, now: Instant) {
         self.now = self.now.max(now);
@@ -419,19 +422,20 @@ impl Engine {
             }
             Pending::Merge(merge) => self.merge_read(merge, result),
             Pending::Append(batch) => self.append_done(batch, outcome),
-            Pending::Install { fill, segment, scratch, blocks } => {
-                self.install_done(fill, segment, scratch, blocks, outcome);
+            Pending::Install { fill, segment, sequence, scratch, blocks } => {
+                self.install_done(fill, segment, sequence, scratch, blocks, outcome);
             }
             Pending::DrainRead { job, extent } => self.drain_read(job, extent, result),
-            Pending::DrainWrite { job } => self.drain_written(job, result),
+            Pending::DrainWrite { job, transferred } => self.drain_written(job, transferred, result),
             Pending::Flush(target) => self.flush_done(target, result),
-            Pending::Step(serial) => self.step_done(serial, outcome),
             Pending::StepWrite(serial) => {
                 self.cache.ended(self.now, 0);
                 self.cache.wrote(false);
                 self.step_done(serial, outcome);
             }
-            Pending::Scan { segment } => self.scan_done(segment, outcome),
+            Pending::Recovery(wanted) => self.recovery_read(wanted, result),
+            Pending::Parse(wanted) => self.recovery_parsed(&wanted, outcome),
+            Pending::Probe { scratch } => self.probed(scratch, result),
             Pending::ReclaimTable => self.reclaim_table_written(result),
             Pending::Owner(recorder) => {
                 self.owner_in_flight = false;
@@ -468,7 +472,8 @@ impl Engine {
     /// When `tick` must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        [self.drain_deadline(), self.reclaim_deadline(), self.lifecycle_deadline()].into_iter().flatten().min()
+        let others = [self.reclaim_deadline(), self.lifecycle_deadline(), self.recovery_deadline()];
+        others.into_iter().chain([self.drain_deadline()]).flatten().min()
     }
 
     fn pump(&mut self) {
@@ -477,6 +482,7 @@ impl Engine {
         self.pump_drain();
         self.pump_reclaim();
         self.pump_lifecycle();
+        self.pump_recovery();
     }
 
     /// Names a scratch buffer of `length` bytes and has it allocated.
@@ -529,6 +535,9 @@ impl Engine {
     }
 
     fn emit_flush(&mut self, target: Target) {
+        if let Some(boost) = self.boost.as_mut().filter(|_| target == Target::Cache) {
+            boost.flushing = boost.settled();
+        }
         let id = self.pending.insert(Pending::Flush(target));
         self.effects.push_back(Effect::Flush { id, target });
     }
@@ -536,6 +545,9 @@ impl Engine {
     fn flush_done(&mut self, target: Target, result: Result<(), IoFailure>) {
         let ignored = target == Target::Cache && planted(Bug::CacheFlushFailureIgnored);
         let result = if ignored { Ok(()) } else { result };
+        if let Some(boost) = self.boost.as_mut().filter(|_| target == Target::Cache && result.is_ok()) {
+            boost.now_durable(boost.flushing);
+        }
         let (waiters, again) = self.port(target).flushed(result.is_ok());
         if again {
             self.emit_flush(target);

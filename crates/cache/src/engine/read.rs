@@ -4,10 +4,9 @@ use std::ops::Range;
 
 use surgetank_model::{Request, RequestId};
 
-use super::requests::covered;
 use super::{Engine, Pending, ReadFill, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
-use crate::format::{BLOCK, Content, Entry, Summary};
+use crate::format::{BLOCK, Content, Entry, Place, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
@@ -32,30 +31,52 @@ pub(super) struct Fill {
 
 impl Engine {
     pub(super) fn start_read(&mut self, request: &Request) {
-        let bytes = request.offset..request.offset + request.length;
-        if self.stage == Stage::Failing && planted(Bug::FailingReadsFail) {
-            self.fail_request(request.id, ReplyError::Io);
-            return;
-        }
-        if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) && !planted(Bug::LostRangesRead) {
-            self.fail_request(request.id, ReplyError::Io);
-            return;
-        }
+        self.read_range(request, request.offset..request.offset + request.length);
+    }
+
+    /// Reads bytes of a request where they are now.
+    pub(super) fn read_range(&mut self, request: &Request, bytes: Range<u64>) {
         let from_cache = matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Failing);
         let Some(boost) = self.boost.as_ref().filter(|_| from_cache) else {
-            self.read_backing(request, bytes, None);
-            return;
+            return self.read_missing(request, bytes);
         };
-        let extents: Vec<Extent> = boost.index.overlapping(covered(request)).collect();
+        let blocks = bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64);
+        let extents: Vec<Extent> = boost.index.overlapping(blocks).collect();
         let mut at = bytes.start;
         for extent in extents {
             let start = (extent.block * BLOCK64).max(at);
             let end = (extent.end() * BLOCK64).min(bytes.end);
-            self.read_miss(request, at..start);
-            self.read_extent(request, &extent, start..end);
+            self.read_missing(request, at..start);
+            // Of a volume that is read back only some bytes are wanted; the others have been overwritten since.
+            let only = self.boost.as_ref().and_then(|boost| boost.trouble.only.as_ref());
+            match only.map(|only| only.pieces(&(start..end))) {
+                None => self.read_extent(request, &extent, start..end),
+                Some(pieces) => {
+                    for (piece, wanted) in pieces {
+                        if wanted {
+                            self.read_extent(request, &extent, piece);
+                        } else {
+                            self.read_missing(request, piece);
+                        }
+                    }
+                }
+            }
             at = end;
         }
-        self.read_miss(request, at..bytes.end);
+        self.read_missing(request, at..bytes.end);
+    }
+
+    /// Reads bytes that the log does not hold.
+    fn read_missing(&mut self, request: &Request, bytes: Range<u64>) {
+        let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
+        if bytes.is_empty() {
+        } else if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) && !planted(Bug::LostRangesRead) {
+            self.fail_request(request.id, ReplyError::Io);
+        } else if self.stage == Stage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(&bytes)) {
+            self.park(request.id, bytes);
+        } else {
+            self.read_miss(request, bytes);
+        }
     }
 
     fn slice(request: &Request, bytes: &Range<u64>) -> Slice {
@@ -103,7 +124,13 @@ impl Engine {
         let into = Self::slice(request, &bytes);
         match extent.kind {
             Kind::Zeroes | Kind::Discarded => self.effects.push_back(Effect::Zero { to: into }),
-            Kind::Data if extent.state == State::Bad => self.fail_request(request.id, ReplyError::Io),
+            // A failing volume is spared what the backing volume has as well.
+            Kind::Data if self.stage == Stage::Failing && !extent.state.dirty() && !planted(Bug::CleanReadFails) => {
+                self.read_backing(request, bytes, None);
+            }
+            Kind::Data if self.stage == Stage::Failing && (extent.state == State::Bad || self.is_out()) => {
+                self.park(request.id, bytes);
+            }
             Kind::Data => {
                 let (first, last) = (bytes.start.next_multiple_of(BLOCK64), bytes.end / BLOCK64 * BLOCK64);
                 if first >= last {
@@ -182,9 +209,9 @@ impl Engine {
         result: Result<(), IoFailure>,
     ) {
         self.log_read_ended(location, u64::from(into.length));
-        if result.is_err() {
+        if let Err(failure) = result {
             let bytes = block * BLOCK64..(block + u64::from(blocks)) * BLOCK64;
-            self.reread(request, bytes, block, location);
+            self.hit_failed(request, bytes, Extent { block, blocks, location, ..Extent::DIRTY_DATA }, failure);
         }
         self.finish_part(request, Ok(()));
     }
@@ -206,39 +233,26 @@ impl Engine {
                 let from = Slice { buffer: BufferId::Scratch(scratch), offset: skip, length: into.length };
                 self.effects.push_back(Effect::Copy { from, to: into });
             }
-            Err(_) => {
+            Err(failure) => {
                 let start = block * BLOCK64 + u64::from(skip);
-                self.reread(request, start..start + u64::from(into.length), block, location);
+                let bytes = start..start + u64::from(into.length);
+                self.hit_failed(request, bytes, Extent { block, blocks: 1, location, ..Extent::DIRTY_DATA }, failure);
             }
         }
         self.release_scratch(Some(scratch));
         self.finish_part(request, Ok(()));
     }
 
-    /// A read of the log failed. What the backing volume holds as well is read there, what was superseded meanwhile is
-    /// read where it is now, and the rest is an error.
-    fn reread(&mut self, id: RequestId, bytes: Range<u64>, block: u64, location: u32) {
-        self.cache_failing();
-        let Some(request) = self.requests.get(&id).map(|active| active.request) else { return };
-        let blocks = bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64);
-        let extents: Vec<Extent> =
-            self.boost.iter().flat_map(|boost| boost.index.overlapping(blocks.clone())).collect();
-        let mut at = bytes.start;
-        for extent in extents {
-            let start = (extent.block * BLOCK64).max(at);
-            let end = (extent.end() * BLOCK64).min(bytes.end);
-            self.read_backing(&request, at..start, None);
-            let unreadable = u64::from(extent.location) == u64::from(location) + (extent.block - block);
-            if !extent.state.dirty() && !planted(Bug::CleanReadFails) {
-                self.read_backing(&request, start..end, None);
-            } else if extent.kind == Kind::Data && unreadable {
-                self.fail_request(id, ReplyError::Io);
-            } else {
-                self.read_extent(&request, &extent, start..end);
-            }
-            at = end;
+    /// A read of the log failed. What the backing volume holds as well is read there, what was superseded meanwhile where it
+    /// is now, and the rest waits until it is known whether it can be read.
+    fn hit_failed(&mut self, id: RequestId, bytes: Range<u64>, unread: Extent, failure: IoFailure) {
+        self.cache_read_failed(failure);
+        if let Some(boost) = self.boost.as_mut() {
+            boost.mark_bad(&unread);
         }
-        self.read_backing(&request, at..bytes.end, None);
+        if let Some(request) = self.requests.get(&id).map(|active| active.request) {
+            self.read_range(&request, bytes);
+        }
     }
 
     /// Whether a miss of these bytes should be installed.
@@ -303,7 +317,8 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let entries = vec![Entry { block: fill.blocks.start, blocks, content: Content::Copied }];
         let (offset, summary) = boost.append_to(segment, entries, blocks);
-        let pending = self.pending.insert(Pending::Install { fill: id, segment, scratch, blocks });
+        let sequence = summary.place.sequence;
+        let pending = self.pending.insert(Pending::Install { fill: id, segment, sequence, scratch, blocks });
         self.cache.started(self.now, u64::from(blocks + 1) * BLOCK64);
         let data = smallvec::smallvec![whole];
         self.effects.push_back(Effect::Append { id: pending, offset, summary, data, fua: false });
@@ -334,11 +349,20 @@ impl Engine {
         Some(segment)
     }
 
-    pub(super) fn install_done(&mut self, fill: u64, segment: u32, scratch: ScratchId, blocks: u32, outcome: Outcome) {
+    pub(super) fn install_done(
+        &mut self,
+        fill: u64,
+        segment: u32,
+        sequence: u64,
+        scratch: ScratchId,
+        blocks: u32,
+        outcome: Outcome,
+    ) {
         self.cache.ended(self.now, u64::from(blocks + 1) * BLOCK64);
         self.release_scratch(Some(scratch));
         let Some(boost) = self.boost.as_mut() else { return };
         boost.space.segments[segment as usize].appends -= 1;
+        boost.appending.remove(&sequence);
         let fill = boost.fills.remove(&fill);
         let Outcome::Appended(summary) = outcome else {
             self.cache_failing();
@@ -346,8 +370,8 @@ impl Engine {
         };
         let Some(fill) = fill.filter(|fill| !fill.cancelled) else { return };
         if boost.index.overlapping(fill.blocks.clone()).next().is_none() {
-            boost.keep_checksums(&summary);
-            let location = boost.space.location(segment, summary.position + 1);
+            boost.keep_checksums(segment, summary.place.position, &summary.checksums);
+            let location = boost.space.location(segment, summary.place.position + 1);
             boost.insert(Extent { block: fill.blocks.start, blocks, location, kind: Kind::Data, state: State::Copy });
         }
     }
@@ -375,27 +399,51 @@ impl super::Boost {
     pub(super) fn append_to(&mut self, segment: u32, entries: Vec<Entry>, data_blocks: u32) -> (u64, Box<Summary>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        let place = &mut self.space.segments[segment as usize];
-        let position = place.position;
-        place.position += 1 + data_blocks;
-        place.appends += 1;
-        let generation = place.generation;
-        let offset = self.space.offset(self.space.location(segment, position));
-        let epoch = self.attach.epoch;
-        (offset, Box::new(Summary { epoch, segment, generation, position, sequence, entries, checksums: Vec::new() }))
+        self.appending.insert(sequence);
+        let room = &mut self.space.segments[segment as usize];
+        let place = Place { sequence, segment, generation: room.generation, position: room.position };
+        room.position += 1 + data_blocks;
+        room.appends += 1;
+        let offset = self.space.offset(self.space.location(segment, place.position));
+        let mut summary = Summary {
+            layout: self.superblock.layout,
+            epoch: self.attach.epoch,
+            place,
+            durable: self.durable,
+            previous: None,
+            entries,
+            checksums: Vec::new(),
+            repeat: None,
+        };
+        if !summary.is_copies() {
+            summary.previous = self.last_record.replace(place);
+        }
+        (offset, Box::new(summary))
+    }
+
+    /// The highest sequence up to which every record has been written.
+    pub(super) fn settled(&self) -> u64 {
+        self.appending.first().copied().unwrap_or(self.next_sequence) - 1
+    }
+
+    /// Records up to this sequence are durable.
+    pub(super) fn now_durable(&mut self, sequence: u64) {
+        if !self.durable_frozen {
+            self.durable = self.durable.max(sequence);
+        }
     }
 
     /// Remembers the checksums of a record's data, to verify what is read of it.
-    pub(super) fn keep_checksums(&mut self, summary: &Summary) {
+    pub(super) fn keep_checksums(&mut self, segment: u32, position: u32, checksums: &[u32]) {
         let segment_blocks = self.space.geometry.segment_blocks() as usize;
-        let kept = &mut self.space.segments[summary.segment as usize].checksums;
-        let first = summary.position as usize + 1;
-        let end = first + summary.checksums.len();
+        let kept = &mut self.space.segments[segment as usize].checksums;
+        let first = position as usize + 1;
+        let end = first + checksums.len();
         if kept.len() < end {
             kept.reserve_exact(segment_blocks - kept.len());
             kept.resize(end, 0);
         }
-        kept[first..end].copy_from_slice(&summary.checksums);
+        kept[first..end].copy_from_slice(checksums);
     }
 
     /// Puts an extent into the index, over whatever is there.

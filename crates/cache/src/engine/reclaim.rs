@@ -1,6 +1,7 @@
 //! Reclaiming: making segments reusable, durably.
 //!
-//! flush backing and cache → write the page of the segment table with higher generations → flush cache → free.
+//! flush backing and cache → write the page of the segment table with higher generations → flush cache → write and flush
+//! its second copy → free.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use surgetank_model::Instant;
 
 use super::{Engine, FlushRequest, Pending, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
-use crate::format::{SEGMENTS_PER_PAGE, SegmentTable};
+use crate::format::{Layout, SegmentTable, TableCopy};
 use crate::planted::{Bug, planted};
 
 /// How often segments are reclaimed while nobody waits for room.
@@ -22,10 +23,10 @@ enum Phase {
         left: u8,
         failed: bool,
     },
-    /// The page is being written.
-    Writing,
-    /// The page is made durable.
-    Settling,
+    /// A copy of the page is being written.
+    Writing(TableCopy),
+    /// It is made durable.
+    Settling(TableCopy),
 }
 
 /// The state of the reclaim cycle.
@@ -54,7 +55,7 @@ impl Reclaim {
     /// The segments that are being freed: what was drained from them is durable.
     pub(super) fn freeing(&self) -> &[u32] {
         match self.phase {
-            Phase::Writing | Phase::Settling => &self.segments,
+            Phase::Writing(_) | Phase::Settling(_) => &self.segments,
             Phase::Idle | Phase::Flushing { .. } => &[],
         }
     }
@@ -140,52 +141,75 @@ impl Engine {
                     self.write_table();
                 }
             }
-            Phase::Settling if target == Target::Cache => match result {
-                Ok(()) => self.free_segments(),
+            Phase::Settling(copy) if target == Target::Cache => match result {
+                Ok(()) => self.table_settled(copy),
                 Err(_) => boost.reclaim.phase = Phase::Idle,
             },
-            Phase::Settling | Phase::Writing | Phase::Idle => {}
+            Phase::Settling(_) | Phase::Writing(_) | Phase::Idle => {}
         }
     }
 
     fn write_table(&mut self) {
         let Some(boost) = self.boost.as_mut() else { return };
-        boost.reclaim.phase = Phase::Writing;
+        let sequence = &mut boost.table_sequences[boost.reclaim.page as usize];
+        *sequence += 1;
+        let first = match boost.superblock.layout {
+            // Each version of the page has one copy, and the copies alternate.
+            Layout::One => if sequence.is_multiple_of(2) { TableCopy::First } else { TableCopy::Second },
+            Layout::Two => TableCopy::First,
+        };
+        self.write_table_copy(first);
+    }
+
+    fn write_table_copy(&mut self, copy: TableCopy) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        boost.reclaim.phase = Phase::Writing(copy);
         let page = boost.reclaim.page;
-        boost.table_sequences[page as usize] += 1;
-        let first = page * SEGMENTS_PER_PAGE;
-        let end = (first + SEGMENTS_PER_PAGE).min(boost.space.geometry.segments);
+        let geometry = boost.space.geometry;
         let freed = &boost.reclaim.segments;
         let generation = |number: u32| {
             boost.space.segments[number as usize].generation
                 + u32::from(freed.contains(&number) && !planted(Bug::GenerationNotRaised))
         };
         let table = SegmentTable {
+            layout: geometry.layout,
             page,
             sequence: boost.table_sequences[page as usize],
             epoch: boost.attach.epoch,
-            generations: (first..end).map(generation).collect(),
+            generations: geometry.segments_of_page(page).map(generation).collect(),
         };
         let id = self.pending.insert(Pending::ReclaimTable);
         self.cache.started(self.now, 0);
-        self.effects.push_back(Effect::WriteTable { id, offset: table.offset(), page: Box::new(table) });
+        let offset = geometry.table_offset(page, copy);
+        self.effects.push_back(Effect::WriteTable { id, offset, page: Box::new(table) });
     }
 
     pub(super) fn reclaim_table_written(&mut self, result: Result<(), IoFailure>) {
         self.cache.ended(self.now, 0);
         self.cache.wrote(false);
-        let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.phase == Phase::Writing) else { return };
+        let Some(boost) = self.boost.as_mut() else { return };
+        let Phase::Writing(copy) = boost.reclaim.phase else { return };
         if result.is_err() {
             boost.reclaim.phase = Phase::Idle;
             self.cache_failing();
             return;
         }
-        boost.reclaim.phase = Phase::Settling;
+        boost.reclaim.phase = Phase::Settling(copy);
         if planted(Bug::TableNotFlushed) {
-            return self.free_segments();
+            return self.table_settled(copy);
         }
         // The page was just written, so it is never durable already.
         self.flush_target(Target::Cache, Waiter::Reclaim);
+    }
+
+    /// A copy of the page is durable. A segment is used again when both are: each alone must be enough for a recovery.
+    fn table_settled(&mut self, copy: TableCopy) {
+        let layout = self.boost.as_ref().map(|boost| boost.superblock.layout);
+        if layout == Some(Layout::Two) && copy == TableCopy::First && !planted(Bug::SecondTableCopyForgotten) {
+            self.write_table_copy(TableCopy::Second);
+        } else {
+            self.free_segments();
+        }
     }
 
     fn free_segments(&mut self) {

@@ -1,41 +1,134 @@
-//! Recovery: what a caching volume holds after a crash.
+//! Recovery: what a caching volume holds after a crash, or after it was lost.
 //!
-//! superblock → flush both volumes (what is read from now on cannot vanish) → segment table → every segment → replay in
-//! the order of the records' sequences.
+//! superblocks → flush both volumes (what is read from now on cannot vanish) → segment table → every segment → make both
+//! copies of the segment table equal → replay in the order of the records' sequences.
+//!
+//! Both superblocks, both copies of each page of the table, and the blocks of a segment that cannot be read as a whole are
+//! read apart. One superblock or none is enough (the geometry follows from the size, and a page of the table of this epoch
+//! proves that it is our volume), so is one copy of a page. A data block that cannot be read, or that was durable and does
+//! not match its checksum, is dirty and lost. Records of which nothing can be read are told from records that never were
+//! by what the records after them say.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use surgetank_model::Instant;
 
 use super::lifecycle::Step;
+use super::failure::Unknown;
 use super::port::Port;
 use super::{Attach, Boost, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
-use crate::effect::{Effect, IoFailure, Outcome, Target};
-use crate::format::{BLOCK, Content, LogState, Record, SegmentTable, Superblock};
+use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
+use crate::format::{
+    BLOCK, Content, Epoch, Flaw, Gap, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable,
+    Superblock, TableCopy,
+};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
+use crate::ranges::RangeSet;
 use crate::space::Space;
 
+const BLOCK64: u64 = BLOCK as u64;
+
 /// Segments read at a time.
-const SCANS: u32 = 4;
+const SCANS: usize = 4;
+/// Recoveries that find records missing because a part of the log cannot be read, before that counts.
+const ATTEMPTS: u32 = 3;
+
+/// What a read of a recovery is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// A superblock, by its slot.
+    Superblock { slot: usize, scratch: ScratchId },
+    /// A copy of a page of the segment table.
+    Table { page: u32, copy: TableCopy, scratch: ScratchId },
+    /// These blocks of a segment.
+    Segment { segment: u32, blocks: Range<u32> },
+    /// Whether the volume answers at all, after a segment could not be read.
+    Answer { segment: u32, scratch: ScratchId },
+}
+
+/// What a place of the volume holds.
+#[derive(Clone, Debug)]
+enum Slot<T> {
+    Unread,
+    /// It could not be read.
+    Unreadable,
+    /// It holds something else.
+    Invalid,
+    Valid(T),
+}
+
+impl<T> Slot<T> {
+    fn valid(&self) -> Option<&T> {
+        match self {
+            Self::Valid(value) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+/// A segment that is being read.
+#[derive(Debug)]
+struct Scan {
+    scratch: ScratchId,
+    /// Reads and the look at what was read that have not ended.
+    left: u32,
+    unreadable: Vec<u32>,
+    repeat: Option<Box<Repeat>>,
+}
 
 /// What has been found so far.
 #[derive(Debug)]
 pub(super) struct Recovery {
     attach: Attach,
+    /// The device is served meanwhile: only what is lost is wanted.
+    restoring: bool,
+    superblocks: [Slot<Superblock>; 2],
+    /// Both copies of each page.
+    copies: Vec<[Slot<SegmentTable>; 2]>,
     superblock: Option<Superblock>,
     table: Vec<SegmentTable>,
-    generations: Vec<u32>,
-    records: Vec<Record>,
-    next_scan: u32,
-    scans_in_flight: u32,
-    failed: bool,
+    found: Vec<Records>,
+    /// Blocks that could not be read, by segment.
+    unreadable: BTreeMap<u32, Vec<u32>>,
+    scans: BTreeMap<u32, Scan>,
+    /// Segments to scan, and what is repeated elsewhere of a record in them.
+    to_scan: Vec<(u32, Option<Box<Repeat>>)>,
+    /// A place that could be read.
+    readable_at: u64,
+    in_flight: u32,
+    failed: Option<&'static str>,
 }
+
+impl Recovery {
+    fn generation(&self, segment: u32) -> u32 {
+        let per_page = crate::format::SEGMENTS_PER_PAGE;
+        let page = self.table.get((segment / per_page) as usize);
+        page.and_then(|page| page.generations.get((segment % per_page) as usize)).copied().unwrap_or(0)
+    }
+
+    fn records_of(&self, segment: u32) -> Option<&Records> {
+        self.found.iter().find(|records| records.segment == segment)
+    }
+
+    fn is_unreadable(&self, segment: u32, position: u32) -> bool {
+        self.unreadable.get(&segment).is_some_and(|blocks| blocks.binary_search(&position).is_ok())
+    }
+
+    /// Whether a record that another one names is accounted for: it is here, or its segment has been freed since.
+    fn is_known(&self, place: &Place) -> bool {
+        place.generation != self.generation(place.segment)
+            || self.records_of(place.segment).is_some_and(|records| records.contains(place.sequence))
+    }
+}
+
+const UNREADABLE: &str = "the caching volume cannot be read";
 
 impl Engine {
     /// Reads back a caching volume after a crash; ends in `Event::Recovered` or `RecoverFailed`. Draining follows
     /// unless `set_mode(Absorb)` is called. A volume that was released is `Recovered` with nothing dirty, and
-    /// `Released` at once.
+    /// `Released` at once. One of which a part cannot be read is `Recovered`, then `CacheFailing`.
     ///
     /// # Errors
     /// If the engine does not await recovery.
@@ -44,53 +137,218 @@ impl Engine {
         if self.stage != Stage::Recovering || self.recovery.is_some() || self.step != Step::None {
             return Err(Rejected(format!("there is nothing to recover in stage {:?}", self.stage)));
         }
-        self.cache = Port::new(self.now, attach.cache_limits);
-        self.recovery = Some(Recovery {
-            attach,
-            superblock: None,
-            table: Vec::new(),
-            generations: Vec::new(),
-            records: Vec::new(),
-            next_scan: 0,
-            scans_in_flight: 0,
-            failed: false,
-        });
-        self.step = Step::RecoverSuperblock;
-        self.step_serial += 1;
-        self.step_effect(|id| Effect::ReadSuperblocks { id });
+        self.begin_recovery(attach, false);
         Ok(())
     }
 
-    fn recovery_fails(&mut self, reason: &'static str) {
-        self.recovery = None;
-        self.give_up_step();
-        self.events.push_back(Event::RecoverFailed { reason });
+    /// Reads a caching volume back that was lost, while the device is served: what can be read of the lost ranges is
+    /// drained. Ends in `Event::CacheDropped` (nothing is lost any more), `CacheLost` (some of it still is), or
+    /// `RestoreFailed` (nothing could be read).
+    ///
+    /// # Errors
+    /// If nothing is lost, or it is being read back or accepted already.
+    pub fn restore(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
+        self.now = self.now.max(now);
+        let lost = self.loss.as_ref().filter(|_| self.stage == Stage::Lost);
+        if lost.is_none() || self.recovery.is_some() || self.step != Step::None {
+            return Err(Rejected(format!("there is nothing to restore in stage {:?}", self.stage)));
+        }
+        self.begin_recovery(attach, true);
+        Ok(())
     }
 
-    /// A superblock or the segment table has been read.
-    pub(super) fn recovery_read(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Superblock(superblock) => self.superblock_read(superblock),
-            Outcome::Table(table) => self.table_read(table),
-            _ => self.recovery_fails("the caching volume cannot be read"),
+    /// Whether a lost caching volume is being drained.
+    pub(super) fn is_restoring(&self) -> bool {
+        self.boost.as_ref().is_some_and(|boost| boost.trouble.only.is_some())
+    }
+
+    fn begin_recovery(&mut self, attach: Attach, restoring: bool) {
+        self.cache = Port::new(self.now, attach.cache_limits);
+        self.recovery = Some(Recovery {
+            attach,
+            restoring,
+            superblocks: [Slot::Unread, Slot::Unread],
+            copies: Vec::new(),
+            superblock: None,
+            table: Vec::new(),
+            found: Vec::new(),
+            unreadable: BTreeMap::new(),
+            scans: BTreeMap::new(),
+            to_scan: Vec::new(),
+            readable_at: 0,
+            in_flight: 0,
+            failed: None,
+        });
+        self.step = Step::RecoverRead;
+        self.step_serial += 1;
+        for slot in 0..2 {
+            let scratch = self.allocate(BLOCK);
+            self.recovery_fetch(Wanted::Superblock { slot, scratch }, slot as u64 * BLOCK64, scratch, 0, BLOCK);
         }
     }
 
-    fn superblock_read(&mut self, superblock: Option<Superblock>) {
+    fn recovery_fails(&mut self, reason: &'static str) {
         let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(superblock) = superblock else { return self.recovery_fails("the caching volume has no superblock") };
-        if superblock.epoch != recovery.attach.epoch {
+        recovery.failed = Some(recovery.failed.unwrap_or(reason));
+        self.end_failed_recovery();
+    }
+
+    /// A recovery that failed ends when nothing of it is in flight any more.
+    fn end_failed_recovery(&mut self) {
+        let Some(recovery) = self.recovery.as_ref().filter(|recovery| recovery.in_flight == 0) else { return };
+        let (Some(reason), restoring) = (recovery.failed, recovery.restoring) else { return };
+        let scratches: Vec<ScratchId> = recovery.scans.values().map(|scan| scan.scratch).collect();
+        scratches.into_iter().for_each(|scratch| self.release_scratch(Some(scratch)));
+        self.recovery = None;
+        self.give_up_step();
+        self.stirred = true;
+        if restoring {
+            self.events.push_back(Event::RestoreFailed { reason });
+        } else {
+            self.unrecovered_since.get_or_insert(self.now);
+            self.events.push_back(Event::RecoverFailed { reason });
+        }
+    }
+
+    /// Until when requests wait for a recovery.
+    pub(super) fn recovery_deadline(&self) -> Option<Instant> {
+        let since = self.unrecovered_since.filter(|_| self.stage == Stage::Recovering && !self.waiting.is_empty())?;
+        Some(since + self.config.outage_patience).filter(|at| *at > self.now)
+    }
+
+    /// Requests do not wait for ever for a volume that cannot be read back; nothing is given up with them.
+    pub(super) fn pump_recovery(&mut self) {
+        let Some(since) = self.unrecovered_since.filter(|_| self.stage == Stage::Recovering) else { return };
+        if self.now < since + self.config.outage_patience {
+            return;
+        }
+        for request in std::mem::take(&mut self.waiting) {
+            self.effects.push_back(Effect::Reply { request: request.id, result: Err(ReplyError::Io) });
+        }
+    }
+
+    /// Reads a part of the caching volume into a scratch buffer.
+    fn recovery_fetch(&mut self, wanted: Wanted, offset: u64, scratch: ScratchId, at: u32, length: u32) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        recovery.in_flight += 1;
+        let id = self.pending.insert(Pending::Recovery(wanted));
+        let into = Slice { buffer: BufferId::Scratch(scratch), offset: at, length };
+        self.effects.push_back(Effect::Read { id, target: Target::Cache, offset, into, checksums: None });
+    }
+
+    fn recovery_parse(&mut self, wanted: Wanted, scratch: ScratchId, length: u32, what: Parse) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        recovery.in_flight += 1;
+        let id = self.pending.insert(Pending::Parse(wanted));
+        let from = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length };
+        self.effects.push_back(Effect::Parse { id, from, what: Box::new(what) });
+    }
+
+    /// A read of a recovery has ended.
+    pub(super) fn recovery_read(&mut self, wanted: Wanted, result: Result<(), IoFailure>) {
+        self.stirred = true;
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        recovery.in_flight -= 1;
+        if recovery.failed.is_some() {
+            if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Answer { scratch, .. } =
+                wanted
+            {
+                self.release_scratch(Some(scratch));
+            }
+            return self.end_failed_recovery();
+        }
+        let epoch = recovery.attach.epoch;
+        match (wanted, result) {
+            (Wanted::Superblock { slot, scratch }, Ok(())) => {
+                recovery.readable_at = slot as u64 * BLOCK64;
+                self.recovery_parse(Wanted::Superblock { slot, scratch }, scratch, BLOCK, Parse::Superblock);
+            }
+            (Wanted::Superblock { slot, scratch }, Err(_)) => {
+                recovery.superblocks[slot] = Slot::Unreadable;
+                self.release_scratch(Some(scratch));
+                self.superblocks_read();
+            }
+            (Wanted::Table { page, copy, scratch }, Ok(())) => {
+                let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+                recovery.readable_at = geometry.table_offset(page, copy);
+                let what = Parse::Table { epoch, geometry, page };
+                self.recovery_parse(Wanted::Table { page, copy, scratch }, scratch, BLOCK, what);
+            }
+            (Wanted::Table { page, copy, scratch }, Err(_)) => {
+                recovery.copies[page as usize][copy as usize] = Slot::Unreadable;
+                self.release_scratch(Some(scratch));
+                self.table_read();
+            }
+            (Wanted::Segment { segment, .. }, Ok(())) => self.part_read(segment),
+            (Wanted::Segment { segment, blocks }, Err(_)) => self.part_unreadable(segment, blocks),
+            (Wanted::Answer { segment, scratch }, answer) => {
+                self.release_scratch(Some(scratch));
+                match answer {
+                    Ok(()) => self.read_apart(segment),
+                    Err(_) => self.recovery_fails(UNREADABLE),
+                }
+            }
+        }
+    }
+
+    /// What was read has been looked at.
+    pub(super) fn recovery_parsed(&mut self, wanted: &Wanted, outcome: Outcome) {
+        self.stirred = true;
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        recovery.in_flight -= 1;
+        if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } = wanted {
+            let scratch = *scratch;
+            self.release_scratch(Some(scratch));
+        }
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        if recovery.failed.is_some() {
+            return self.end_failed_recovery();
+        }
+        match (wanted, outcome) {
+            (Wanted::Superblock { slot, .. }, Outcome::Parsed(Parsed::Superblock(superblock))) => {
+                recovery.superblocks[*slot] = superblock.map_or(Slot::Invalid, Slot::Valid);
+                self.superblocks_read();
+            }
+            (Wanted::Table { page, copy, .. }, Outcome::Parsed(Parsed::Table(table))) => {
+                recovery.copies[*page as usize][*copy as usize] = table.map_or(Slot::Invalid, Slot::Valid);
+                self.table_read();
+            }
+            (Wanted::Segment { segment, .. }, Outcome::Parsed(Parsed::Segment(records))) => {
+                self.segment_read(*segment, records);
+            }
+            _ => self.recovery_fails(UNREADABLE),
+        }
+    }
+
+    fn superblocks_read(&mut self) {
+        let device_size = self.config.size;
+        let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.in_flight == 0) else { return };
+        let valid = recovery.superblocks.iter().filter_map(Slot::valid);
+        let newest = valid.max_by_key(|superblock| superblock.sequence).cloned();
+        let unreadable = recovery.superblocks.iter().any(|slot| matches!(slot, Slot::Unreadable));
+        let epoch = recovery.attach.epoch;
+        let superblock = match newest {
+            Some(superblock) => superblock,
+            // A page of the table will have to prove that this is our volume.
+            None if unreadable => match Geometry::of_volume(recovery.attach.cache_size) {
+                Some(geometry) => unread_superblock(epoch, geometry, device_size),
+                None => return self.recovery_fails("the caching volume is too small to be one"),
+            },
+            None => return self.recovery_fails("the caching volume has no superblock"),
+        };
+        if superblock.epoch != epoch {
             return self.recovery_fails("the caching volume belongs to another attachment: its epoch differs");
         }
         if superblock.geometry().end() > recovery.attach.cache_size {
             return self.recovery_fails("the caching volume is smaller than its superblock says");
         }
-        if superblock.device_size > self.config.size {
+        if superblock.device_size > device_size {
             return self.recovery_fails("the backing volume is smaller than when the caching volume was attached");
         }
-        if superblock.state == LogState::Clean {
+        if superblock.state == LogState::Clean && !recovery.restoring {
             // The release came so far; CLEAN may not be durable yet, and its owner record and event are missing.
             self.recovery = None;
+            self.unrecovered_since = None;
             self.stage = Stage::Releasing;
             self.retry_waiting = true;
             self.stirred = true;
@@ -126,158 +384,403 @@ impl Engine {
     }
 
     fn read_table(&mut self) {
-        let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.clone());
-        let Some(superblock) = superblock else { return };
-        let geometry = superblock.geometry();
-        self.step = Step::RecoverTable;
+        self.step = Step::RecoverRead;
         self.step_serial += 1;
-        self.step_effect(|id| Effect::ReadTable {
-            id,
-            offset: u64::from(crate::format::SUPERBLOCKS_LENGTH),
-            length: geometry.table_length(),
-            epoch: superblock.epoch,
-            segments: geometry.segments,
-        });
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+        recovery.copies = (0..geometry.table_pages()).map(|_| [Slot::Unread, Slot::Unread]).collect();
+        for page in 0..geometry.table_pages() {
+            for copy in TableCopy::ALL {
+                let scratch = self.allocate(BLOCK);
+                let offset = geometry.table_offset(page, copy);
+                self.recovery_fetch(Wanted::Table { page, copy, scratch }, offset, scratch, 0, BLOCK);
+            }
+        }
     }
 
-    fn table_read(&mut self, table: Option<Vec<SegmentTable>>) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(table) = table else {
-            return self.recovery_fails("the segment table of the caching volume is damaged");
-        };
-        recovery.generations = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
+    fn table_read(&mut self) {
+        let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.in_flight == 0) else { return };
+        let Some(superblock) = recovery.superblock.as_ref() else { return };
+        let mut table = Vec::with_capacity(recovery.copies.len());
+        for copies in &recovery.copies {
+            let unreadable = copies.iter().any(|copy| matches!(copy, Slot::Unreadable));
+            let newest = copies.iter().filter_map(Slot::valid).max_by_key(|page| page.sequence);
+            match newest {
+                // Of two copies that alternate, the one that cannot be read may be the newer.
+                Some(page) if superblock.layout == Layout::Two || !unreadable => table.push(page.clone()),
+                _ if unreadable => return self.recovery_fails("the segment table of the caching volume cannot be read"),
+                _ => return self.recovery_fails("the segment table of the caching volume is damaged"),
+            }
+        }
         recovery.table = table;
-        self.step = Step::RecoverScan;
-        self.step_serial += 1;
+        recovery.to_scan = (0..superblock.segments).rev().map(|segment| (segment, None)).collect();
         self.pump_scan();
     }
 
     fn pump_scan(&mut self) {
-        while let Some(recovery) = self.recovery.as_mut() {
+        while let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.scans.len() < SCANS) {
             let Some(superblock) = recovery.superblock.as_ref() else { return };
-            let segment = recovery.next_scan;
-            if segment == superblock.segments || recovery.scans_in_flight == SCANS {
-                break;
+            let (offset, length) = (superblock.geometry().segment_offset(0), superblock.segment_size);
+            let blocks = superblock.geometry().segment_blocks();
+            let Some((segment, repeat)) = recovery.to_scan.pop() else { break };
+            recovery.scans.insert(segment, Scan { scratch: ScratchId(0), left: 1, unreadable: Vec::new(), repeat });
+            let offset = offset + u64::from(segment) * u64::from(length);
+            let scratch = self.allocate(length);
+            if let Some(scan) = self.recovery.as_mut().and_then(|recovery| recovery.scans.get_mut(&segment)) {
+                scan.scratch = scratch;
             }
-            let (offset, length) = (superblock.geometry().segment_offset(segment), superblock.segment_size);
-            let (epoch, generation) = (superblock.epoch, recovery.generations[segment as usize]);
-            recovery.next_scan += 1;
-            recovery.scans_in_flight += 1;
-            let id = self.pending.insert(Pending::Scan { segment });
-            self.effects.push_back(Effect::Scan { id, offset, length, epoch, segment, generation });
+            self.recovery_fetch(Wanted::Segment { segment, blocks: 0..blocks }, offset, scratch, 0, length);
         }
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.scans_in_flight == 0) {
-            self.replay();
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.scans.is_empty()) {
+            self.resolve();
         }
     }
 
-    pub(super) fn scan_done(&mut self, segment: u32, outcome: Outcome) {
+    /// A part of a segment cannot be read. Is it the part, or the volume?
+    fn part_unreadable(&mut self, segment: u32, blocks: Range<u32>) {
         let Some(recovery) = self.recovery.as_mut() else { return };
-        recovery.scans_in_flight -= 1;
-        match outcome {
-            Outcome::Scanned(records) => {
-                recovery.records.extend(records.into_iter().filter(|record| record.summary.segment == segment));
-            }
-            _ => {
-                recovery.failed = true;
-                recovery.next_scan = recovery.superblock.as_ref().map_or(0, |superblock| superblock.segments);
-            }
+        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
+        let whole = recovery.superblock.as_ref().map(|superblock| 0..superblock.geometry().segment_blocks());
+        if Some(&blocks) == whole.as_ref() {
+            let offset = recovery.readable_at;
+            let scratch = self.allocate(BLOCK);
+            return self.recovery_fetch(Wanted::Answer { segment, scratch }, offset, scratch, 0, BLOCK);
         }
-        if recovery.failed && recovery.scans_in_flight == 0 {
-            return self.recovery_fails("the caching volume cannot be read");
+        if blocks.len() > 1 {
+            let middle = blocks.start + blocks.len() as u32 / 2;
+            return self.read_parts(segment, [blocks.start..middle, middle..blocks.end]);
         }
-        if !recovery.failed {
-            self.pump_scan();
+        let at = scan.unreadable.partition_point(|block| *block < blocks.start);
+        scan.unreadable.insert(at, blocks.start);
+        self.part_read(segment);
+    }
+
+    fn read_apart(&mut self, segment: u32) {
+        let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.as_ref());
+        let Some(blocks) = superblock.map(|superblock| superblock.geometry().segment_blocks()) else { return };
+        self.read_parts(segment, [0..blocks / 2, blocks / 2..blocks]);
+    }
+
+    fn read_parts(&mut self, segment: u32, parts: [Range<u32>; 2]) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
+        scan.left += 1;
+        let scratch = scan.scratch;
+        for blocks in parts {
+            let (at, length) = (blocks.start * BLOCK, blocks.len() as u32 * BLOCK);
+            let offset = geometry.segment_offset(segment) + u64::from(at);
+            self.recovery_fetch(Wanted::Segment { segment, blocks }, offset, scratch, at, length);
         }
     }
 
-    fn replay(&mut self) {
-        let Some(recovery) = self.recovery.take() else { return };
-        let Recovery { attach, superblock: Some(superblock), table, generations, mut records, .. } = recovery else {
+    /// A part of a segment is as far read as it can be.
+    fn part_read(&mut self, segment: u32) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        let generation = recovery.generation(segment);
+        let Some(length) = recovery.superblock.as_ref().map(|superblock| superblock.segment_size) else { return };
+        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
+        scan.left -= 1;
+        if scan.left > 0 {
+            return;
+        }
+        let (epoch, scratch, repeat) = (recovery.attach.epoch, scan.scratch, scan.repeat.take());
+        let unreadable = scan.unreadable.clone();
+        let what = Parse::Segment { epoch, segment, generation, unreadable, repeat };
+        self.recovery_parse(Wanted::Segment { segment, blocks: 0..0 }, scratch, length, what);
+    }
+
+    fn segment_read(&mut self, segment: u32, records: Records) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        let Some(scan) = recovery.scans.remove(&segment) else { return };
+        if !scan.unreadable.is_empty() {
+            recovery.unreadable.insert(segment, scan.unreadable);
+        }
+        if records.segment == segment {
+            recovery.found.retain(|other| other.segment != segment);
+            recovery.found.push(records);
+        }
+        self.release_scratch(Some(scan.scratch));
+        self.pump_scan();
+    }
+
+    /// All is read. Records that are missing from one segment may be repeated in another: then that one is read again.
+    fn resolve(&mut self) {
+        let Some(recovery) = self.recovery.as_mut() else { return };
+        let mut again = Vec::new();
+        for at in 0..recovery.found.len() {
+            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else { continue };
+            if let Some(repeat) = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous) {
+                again.push((previous.segment, Some(repeat)));
+            }
+        }
+        if !again.is_empty() {
+            recovery.to_scan = again;
+            return self.pump_scan();
+        }
+        let unknown = recovery.unknown();
+        if unknown.as_ref().is_some_and(|(_, unreadable)| *unreadable) && self.recovery_attempts < ATTEMPTS {
+            self.recovery_attempts += 1;
+            return self.recovery_fails("a part of the log on the caching volume cannot be read");
+        }
+        let device_blocks = self.config.size / BLOCK64;
+        let beyond = |records: &Records| {
+            records.iter().any(|record| {
+                record.entries().any(|entry| {
+                    entry.content != Content::Copied && entry.block + u64::from(entry.blocks) > device_blocks
+                })
+            })
+        };
+        if recovery.found.iter().any(beyond) {
+            return self.recovery_fails("the backing volume is smaller than what the caching volume holds of it");
+        }
+        self.repair();
+    }
+
+    /// Writes copies of pages of the table that are missing (segments must not be used again before both name what is free),
+    /// and a superblock that says that the log goes on.
+    fn repair(&mut self) {
+        let Some(recovery) = self.recovery.as_ref() else { return };
+        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+        let mut missing = Vec::new();
+        for (page, copies) in recovery.table.iter().zip(&recovery.copies) {
+            for copy in TableCopy::ALL {
+                if copies[copy as usize].valid().is_none_or(|of_copy| of_copy.sequence != page.sequence) {
+                    missing.push((geometry.table_offset(page.page, copy), page.clone()));
+                }
+            }
+        }
+        if geometry.layout == Layout::One {
+            missing.clear();
+        }
+        let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed > 0);
+        if missing.is_empty() && !closed || recovery.restoring {
+            return self.replay(true);
+        }
+        self.step = Step::RecoverRepair { left: missing.len() as u32 + u32::from(closed), failed: false };
+        self.step_serial += 1;
+        // The log goes on.
+        let open = self.recovery.as_mut().and_then(|recovery| recovery.superblock.as_mut()).filter(|_| closed);
+        let open = open.map(|superblock| {
+            superblock.sequence += 1;
+            superblock.closed = 0;
+            superblock.clone()
+        });
+        if let Some(superblock) = open {
+            self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+        }
+        for (offset, page) in missing {
+            self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
+        }
+    }
+
+    /// Everything is read: the device goes on with what was found. `sound`: the volume can be written, too.
+    pub(super) fn replay(&mut self, sound: bool) {
+        let Some(mut recovery) = self.recovery.take() else { return };
+        let unknown = recovery.unknown();
+        let cut_short = recovery.gaps().next().is_some();
+        let Recovery { attach, restoring, superblock: Some(superblock), table, ref mut found, .. } = recovery else {
             return;
         };
-        records.sort_unstable_by_key(|record| record.summary.sequence);
+        self.recovery_attempts = 0;
+        self.unrecovered_since = None;
+        let mut found = std::mem::take(found);
+        found.sort_unstable_by_key(Records::order);
         if planted(Bug::OlderRecordWins) {
-            records.reverse();
+            found.reverse();
         }
-        let geometry = superblock.geometry();
-        let mut space = Space::new(geometry, |segment| generations[segment as usize]);
-        for record in &records {
-            let summary = &record.summary;
-            let replayed = summary.entries.iter().any(|entry| entry.content != Content::Copied);
-            if replayed && space.segments[summary.segment as usize].usage == crate::space::Use::Free {
-                space.restore(summary.segment, summary.sequence);
-            }
-        }
+        let marked = found.iter().map(|records| records.durable).fold(superblock.durable, u64::max);
+        let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
+        let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
+        found.iter().filter(|records| !records.is_empty()).for_each(|records| {
+            space.restore(records.segment, records.order());
+        });
         let sequences = table.iter().map(|page| page.sequence).collect();
-        // The device may have grown since the superblock was written.
-        let device_blocks = self.config.size / u64::from(BLOCK);
         let mut boost = Boost::new(self.now, attach, superblock, sequences, space);
-        for record in &records {
-            boost.next_sequence = boost.next_sequence.max(record.summary.sequence + 1);
-            boost.replay(record, device_blocks);
+        boost.durable = marked;
+        boost.durable_frozen = cut_short;
+        let last = found.iter().filter_map(|records| {
+            let (sequence, position) = records.last()?;
+            let generation = generations[records.segment as usize];
+            Some(Place { sequence, segment: records.segment, generation, position })
+        });
+        boost.last_record = last.max_by_key(|place| place.sequence);
+        let missing = unknown.map(|(sequence, _)| sequence);
+        let mut newer = RangeSet::default();
+        for records in &found {
+            boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
+            boost.replay(records, restoring, missing, &mut newer);
         }
-        let dirty_bytes = boost.space.dirty * u64::from(BLOCK);
+        boost.trouble.unknown = missing.map(|_| Unknown { newer });
+        if !boost.durable_frozen {
+            boost.durable = boost.next_sequence - 1;
+        }
+        if restoring {
+            self.restore_only(&mut boost);
+        }
+        let dirty_bytes = boost.space.dirty * BLOCK64;
+        let whole = boost.space.bad == 0 && boost.trouble.unknown.is_none();
         self.boost = Some(boost);
-        self.stage = Stage::Drain;
         self.give_up_step();
         self.retry_waiting = true;
+        self.stirred = true;
+        if restoring {
+            self.stage = Stage::Failing;
+            return;
+        }
+        self.stage = Stage::Drain;
         self.events.push_back(Event::Recovered { dirty_bytes });
+        if !whole || !sound {
+            self.cache_failing();
+        }
+    }
+
+    /// Of a volume that was lost only the lost ranges are wanted, and of those not what is being overwritten.
+    fn restore_only(&mut self, boost: &mut Boost) {
+        let mut only = self.loss.as_ref().map_or_else(RangeSet::default, |loss| loss.ranges().clone());
+        for (start, end) in &self.locks {
+            only.remove(&(start * BLOCK64..end * BLOCK64));
+        }
+        let unwanted: Vec<Range<u64>> = boost.index.iter().flat_map(|extent| {
+            let mut unwanted: RangeSet = std::iter::once(extent.block..extent.end()).collect();
+            let bytes = extent.block * BLOCK64..extent.end() * BLOCK64;
+            for (piece, wanted) in only.pieces(&bytes) {
+                if wanted {
+                    unwanted.remove(&(piece.start / BLOCK64..piece.end.div_ceil(BLOCK64)));
+                }
+            }
+            unwanted.iter().collect::<Vec<_>>()
+        }).collect();
+        let Boost { index, space, .. } = boost;
+        for blocks in unwanted {
+            index.replace(blocks, None, |old| space.removed(&old, None));
+        }
+        boost.trouble.only = Some(only);
+    }
+}
+
+/// What a superblock that cannot be read says at least.
+fn unread_superblock(epoch: Epoch, geometry: Geometry, device_size: u64) -> Superblock {
+    Superblock {
+        layout: geometry.layout,
+        // Beyond any that may be there: a device writes a few in its life.
+        sequence: 1 << 40,
+        epoch,
+        state: LogState::Active,
+        device_size,
+        segment_size: geometry.segment_size,
+        segments: geometry.segments,
+        durable: 0,
+        closed: 0,
+    }
+}
+
+impl Recovery {
+    /// Records that others name and that are neither here nor freed.
+    fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
+        self.found.iter().flat_map(|records| {
+            let across = records.previous.filter(|place| !self.is_known(place)).map(|place| Gap {
+                place,
+                unreadable: self.is_unreadable(place.segment, place.position),
+            });
+            records.gaps.iter().copied().chain(across)
+        })
+    }
+
+    /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
+    /// whether any is missing because something cannot be read.
+    fn unknown(&self) -> Option<(u64, bool)> {
+        let marked = self.found.iter().map(|records| records.durable);
+        let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
+        let mut missing: Option<(u64, bool)> = None;
+        let mut miss = |sequence: u64, unreadable: bool| {
+            let (highest, any) = missing.unwrap_or((0, false));
+            missing = Some((highest.max(sequence), any || unreadable));
+        };
+        for gap in self.gaps().filter(|gap| gap.unreadable || gap.place.sequence <= marked) {
+            miss(gap.place.sequence, gap.unreadable);
+        }
+        if self.superblock.as_ref().is_some_and(|superblock| superblock.layout == Layout::One) {
+            // Its records do not name the ones before them: whatever cannot be read may have been one.
+            for records in &self.found {
+                let unreadable = self.unreadable.get(&records.segment).into_iter().flatten();
+                if unreadable.filter(|block| **block < records.end).any(|block| !records.covers(*block)) {
+                    miss(records.sequence_max, true);
+                }
+            }
+        }
+        // Where the next record would begin, there may be one that cannot be read.
+        let closed = self.superblock.as_ref().map_or(0, |superblock| superblock.closed);
+        if closed > self.found.iter().map(|records| records.sequence_max).max().unwrap_or(0) {
+            return missing;
+        }
+        let with_records = self.found.iter().filter(|records| !records.is_empty());
+        if let Some(last) = with_records.max_by_key(|records| records.order()) {
+            let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
+            let full = last.end + 2 > blocks;
+            let blank = self.found.iter().any(|records| records.is_empty() && records.end_unreadable);
+            if last.end_unreadable || (full && blank) {
+                miss(last.sequence_max + 1, true);
+            }
+        } else if self.found.iter().any(|records| records.end_unreadable) {
+            miss(1, true);
+        }
+        missing
     }
 }
 
 impl Boost {
-    /// Puts what a record holds, as far as it is intact, over what older records left.
-    fn replay(&mut self, record: &Record, device_blocks: u64) {
-        let summary = &record.summary;
-        let summary_location = self.space.location(summary.segment, summary.position);
-        if summary.entries.iter().all(|entry| entry.content == Content::Copied) {
-            return;
-        }
-        self.keep_checksums(summary);
-        let mut at = 0;
-        for entry in &summary.entries {
-            let data = at..at + if entry.content.has_data() { entry.blocks as usize } else { 0 };
-            at = data.end;
-            if entry.block + u64::from(entry.blocks) > device_blocks {
-                continue;
-            }
-            let tombstone = |kind| Extent {
-                block: entry.block,
-                blocks: entry.blocks,
-                location: summary_location,
-                kind,
-                state: State::Dirty,
-            };
-            match entry.content {
-                Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
-                Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
-                Content::Discarded => self.insert(tombstone(Kind::Discarded)),
-                Content::Data => {
-                    for run in intact_runs(&record.intact[data.clone()]) {
-                        self.insert(Extent {
-                            block: entry.block + run.start as u64,
-                            blocks: run.len() as u32,
-                            location: summary_location + 1 + (data.start + run.start) as u32,
-                            kind: Kind::Data,
-                            state: State::Dirty,
-                        });
+    /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
+    fn replay(&mut self, records: &Records, restoring: bool, missing: Option<u64>, newer: &mut RangeSet) {
+        let segment = records.segment;
+        let marked = self.durable;
+        for record in records.iter() {
+            self.keep_checksums(segment, record.position, record.checksums);
+            let summary = self.space.location(segment, record.position);
+            let mut data = 0;
+            for entry in record.entries() {
+                let (first, blocks) = (data, entry.data_blocks());
+                data += blocks;
+                if missing.is_some_and(|missing| record.sequence > missing) && entry.content != Content::Copied {
+                    newer.insert(entry.block * BLOCK64..(entry.block + u64::from(entry.blocks)) * BLOCK64);
+                }
+                let tombstone = |kind| Extent {
+                    block: entry.block,
+                    blocks: entry.blocks,
+                    location: summary,
+                    kind,
+                    state: State::Dirty,
+                };
+                match entry.content {
+                    Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
+                    Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
+                    Content::Discarded => self.insert(tombstone(Kind::Discarded)),
+                    Content::Copied => {}
+                    Content::Data => {
+                        for (run, flaw) in record.runs(first..first + blocks) {
+                            let state = match flaw {
+                                None => State::Dirty,
+                                Some(Flaw::Unreadable) => State::Bad,
+                                // It was durable: this is damage. What was not may just never have arrived.
+                                Some(Flaw::Mismatch) if record.sequence <= marked || restoring => State::Bad,
+                                Some(Flaw::Mismatch) => {
+                                    self.durable_frozen = true;
+                                    continue;
+                                }
+                            };
+                            let blocks = run.end - run.start;
+                            self.insert(Extent {
+                                block: entry.block + u64::from(run.start - first),
+                                blocks,
+                                location: summary + 1 + run.start,
+                                kind: Kind::Data,
+                                state,
+                            });
+                            self.space.bad += if state == State::Bad { u64::from(blocks) } else { 0 };
+                        }
                     }
                 }
-                Content::Copied => {}
             }
         }
     }
-}
-
-/// The runs of `true`.
-fn intact_runs(intact: &[bool]) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for (at, _) in intact.iter().enumerate().filter(|(_, intact)| **intact) {
-        match runs.last_mut().filter(|run| run.end == at) {
-            Some(run) => run.end = at + 1,
-            None => runs.push(at..at + 1),
-        }
-    }
-    runs
 }

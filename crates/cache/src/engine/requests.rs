@@ -21,6 +21,8 @@ pub(super) struct Active {
     healed: bool,
     /// A flush of the backing volume failed meanwhile, and may have made it forget a part of this change.
     forgotten: bool,
+    /// Flush: it tells the application that something was lost.
+    tells_loss: bool,
     /// Flush: which ranges were lost when it came, if that is not recorded yet.
     pub loss: Option<(u64, RangeSet)>,
 }
@@ -39,7 +41,7 @@ pub(super) fn covered(request: &Request) -> Range<u64> {
     request.offset / block..(request.offset + request.length).div_ceil(block)
 }
 
-fn is_change(operation: Operation) -> bool {
+pub(super) fn is_change(operation: Operation) -> bool {
     match operation {
         Operation::Write { .. } | Operation::Discard | Operation::WriteZeroes { .. } => true,
         Operation::Read | Operation::Flush => false,
@@ -104,7 +106,7 @@ impl Engine {
         }
         match request.operation {
             // While it is not known what the failing cache takes with it, nothing can be promised.
-            Operation::Flush if self.stage == Stage::Failing => false,
+            Operation::Flush if self.stage == Stage::Failing && !self.is_restoring() => false,
             Operation::Flush => {
                 self.begin(request);
                 self.start_flush(request.id);
@@ -153,7 +155,7 @@ impl Engine {
 
     pub(super) fn begin(&mut self, request: Request) {
         self.requests
-            .insert(request.id, Active { request, parts: 1, error: None, healed: false, forgotten: false, loss: None });
+            .insert(request.id, Active { request, parts: 1, error: None, healed: false, forgotten: false, tells_loss: false, loss: None });
     }
 
     pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
@@ -225,6 +227,9 @@ impl Engine {
             None => Ok(()),
             Some(error) => Err(error),
         };
+        if active.tells_loss && let Some(loss) = self.loss.as_mut() {
+            loss.untold = false;
+        }
         // From its reply on, the application counts on the next flush for it.
         self.unreported_flush_failure |= active.forgotten;
         if result.is_ok() {
@@ -261,11 +266,17 @@ impl Engine {
         if let Some(active) = self.requests.get_mut(&id) {
             active.loss = loss;
         }
-        if std::mem::take(&mut self.unreported_flush_failure) {
+        let is_flush = self.requests.get(&id).is_some_and(|active| active.request.operation == Operation::Flush);
+        // Until one has been answered, all are told.
+        let untold = is_flush && self.loss.as_ref().is_some_and(|loss| loss.untold);
+        if let Some(active) = self.requests.get_mut(&id) {
+            active.tells_loss = untold;
+        }
+        if is_flush && std::mem::take(&mut self.unreported_flush_failure) || untold {
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));
         }
-        let cached = self.boost.is_some() && self.stage != Stage::Adopting;
+        let cached = self.boost.is_some() && self.stage != Stage::Adopting && !self.is_restoring();
         for target in [Target::Backing, Target::Cache] {
             let skipped = match target {
                 Target::Backing => cached && planted(Bug::FlushSkipsBacking),

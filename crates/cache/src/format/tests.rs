@@ -6,39 +6,84 @@ use super::*;
 
 const EPOCH: Epoch = Epoch([7; 16]);
 
-fn summary(position: u32, sequence: u64, contents: &[&[u8]]) -> (Summary, Vec<u8>) {
+fn place(position: u32, sequence: u64) -> Place {
+    Place { sequence, segment: 3, generation: 5, position }
+}
+
+fn plain(layout: Layout, place: Place, entries: Vec<Entry>) -> Summary {
+    let (checksums, repeat) = (Vec::new(), None);
+    Summary { layout, epoch: EPOCH, place, durable: 7, previous: None, entries, checksums, repeat }
+}
+
+/// A record of data as it lies on the volume; it comes after the one that was sealed before.
+fn record(sealer: &mut Sealer, place: Place, previous: Option<Place>, contents: &[&[u8]]) -> Vec<u8> {
     let entries = vec![Entry { block: 99, blocks: contents.len() as u32, content: Content::Data }];
-    let checksums = contents.iter().map(|content| checksum(content)).collect();
-    let summary = Summary { epoch: EPOCH, segment: 3, generation: 5, position, sequence, entries, checksums };
-    let bytes = summary.encode().iter().copied().chain(contents.concat()).collect();
-    (summary, bytes)
+    let mut summary = Summary { previous, ..plain(Layout::Two, place, entries) };
+    let block = sealer.seal(&mut summary, contents.iter().copied());
+    block.iter().copied().chain(contents.concat()).collect()
+}
+
+fn superblock(sequence: u64, state: LogState) -> Superblock {
+    Superblock {
+        layout: Layout::Two,
+        sequence,
+        epoch: EPOCH,
+        state,
+        device_size: 1 << 30,
+        segment_size: 1 << 20,
+        segments: 100,
+        durable: 12,
+        closed: 15,
+    }
+}
+
+fn scan(bytes: &[u8], unreadable: &[u32]) -> Records {
+    scan_segment(bytes, EPOCH, 3, 5, unreadable, None)
+}
+
+/// Sequence and position of each record, and which of its data blocks are sound.
+fn told(records: &Records) -> Vec<(u64, u32, Vec<bool>)> {
+    let sound = |record: View<'_>| {
+        let runs = record.runs(0..record.checksums.len() as u32);
+        runs.flat_map(|(run, flaw)| run.map(move |_| flaw.is_none())).collect()
+    };
+    records.iter().map(|record| (record.sequence, record.position, sound(record))).collect()
 }
 
 proptest! {
     #[test]
     fn summaries_come_back_as_they_went(
-        entries in prop::collection::vec((0u64..1 << 50, 1u32..4, 0usize..4), 0..60),
+        entries in prop::collection::vec((0u64..1 << 50, 1u32..4, 0usize..4), 1..60),
         (segment, generation, position) in any::<(u32, u32, u32)>(),
-        sequence in 0u64..1 << 62,
+        (sequence, durable) in (1u64..1 << 62, 0u64..1 << 62),
+        (first, repeats) in any::<(bool, bool)>(),
     ) {
         let contents = [Content::Data, Content::Zeroes, Content::Discarded, Content::Copied];
         let entries: Vec<Entry> = entries
             .into_iter()
             .map(|(block, blocks, content)| Entry { block, blocks, content: contents[content] })
             .collect();
-        let mut summary =
-            Summary { epoch: EPOCH, segment, generation, position, sequence, entries, checksums: Vec::new() };
+        let layout = if first { Layout::One } else { Layout::Two };
+        let mut summary = Summary {
+            durable, ..plain(layout, Place { sequence, segment, generation, position }, entries.clone())
+        };
         summary.checksums = (0..summary.data_blocks()).collect();
+        if layout == Layout::Two {
+            let before = Place { sequence: 1 + sequence / 2, ..summary.place };
+            summary.previous = Some(before);
+            let checksums = summary.checksums.clone();
+            summary.repeat =
+                repeats.then(|| Box::new(Repeat { place: before, previous: Some(before), entries, checksums }));
+        }
         prop_assert_eq!(Summary::decode(&summary.encode()[..]), Some(summary));
     }
 
     #[test]
     fn any_flipped_bit_is_noticed(byte in 0usize..4096, bit in 0u8..8) {
-        let (summary, _) = summary(0, 1, &[&[1; 4096]]);
-        let superblock = Superblock {
-            sequence: 4, epoch: EPOCH, state: LogState::Active, device_size: 1 << 30, segment_size: 1 << 20, segments: 9,
-        };
-        let table = SegmentTable { page: 0, sequence: 3, epoch: EPOCH, generations: vec![1, 2, 3] };
+        let summary = plain(Layout::Two, place(0, 1), vec![Entry { block: 9, blocks: 2, content: Content::Zeroes }]);
+        let superblock = superblock(4, LogState::Active);
+        let table =
+            SegmentTable { layout: Layout::Two, page: 0, sequence: 3, epoch: EPOCH, generations: vec![1, 2, 3] };
         for mut block in [summary.encode(), superblock.encode(), table.encode()] {
             block[byte] ^= 1 << bit;
             prop_assert_eq!(Summary::decode(&block[..]), None);
@@ -51,8 +96,8 @@ proptest! {
     fn decoders_take_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
         prop_assert_eq!(Summary::decode(&bytes), None);
         prop_assert_eq!(choose_superblock(&bytes), None);
-        prop_assert_eq!(read_table(&bytes, EPOCH, 1), None);
-        prop_assert!(scan_segment(&bytes, EPOCH, 0, 0).is_empty());
+        prop_assert_eq!(SegmentTable::decode(&bytes), None);
+        prop_assert!(scan(&bytes, &[]).is_empty());
     }
 
     #[test]
@@ -71,15 +116,7 @@ proptest! {
 
 #[test]
 fn the_newer_superblock_counts_and_a_torn_one_does_not() {
-    let of = |sequence, state| Superblock {
-        sequence,
-        epoch: EPOCH,
-        state,
-        device_size: 1 << 30,
-        segment_size: 1 << 20,
-        segments: 100,
-    };
-    let (active, clean) = (of(2, LogState::Active), of(3, LogState::Clean));
+    let (active, clean) = (superblock(2, LogState::Active), superblock(3, LogState::Clean));
     let mut area = [active.encode().to_vec(), clean.encode().to_vec()].concat();
     assert_eq!(choose_superblock(&area), Some(clean));
     area[4096 + 40] ^= 1;
@@ -87,18 +124,64 @@ fn the_newer_superblock_counts_and_a_torn_one_does_not() {
 }
 
 #[test]
+fn the_copies_of_the_table_lie_far_apart_and_outside_of_the_segments() {
+    let geometry = Geometry::of_volume(64 << 20).unwrap();
+    let (first, second) = (geometry.table_offset(0, TableCopy::First), geometry.table_offset(0, TableCopy::Second));
+    assert!(first < geometry.segment_offset(0) && second == geometry.segment_offset(geometry.segments));
+    assert_eq!(geometry.end(), second + u64::from(BLOCK) * u64::from(geometry.table_pages()));
+    // A volume of the first release keeps its places.
+    let old = Geometry::with_layout(64 << 20, Layout::One).unwrap();
+    assert_eq!((old.table_offset(0, TableCopy::First), old.table_offset(0, TableCopy::Second)), (8192, 12288));
+    assert_eq!(old.end(), old.segment_offset(old.segments));
+}
+
+/// Three records behind each other, the second of them with one block; then space.
+fn three() -> Vec<u8> {
+    let mut sealer = Sealer::default();
+    let (a, b) = (place(0, 1), place(3, 2));
+    let first = record(&mut sealer, a, None, &[&[1; 4096], &[2; 4096]]);
+    let second = record(&mut sealer, b, Some(a), &[&[3; 4096]]);
+    let third = record(&mut sealer, place(5, 3), Some(b), &[&[4; 4096], &[5; 4096]]);
+    [first, second, third, vec![0xaa; 4096]].concat()
+}
+
+#[test]
 fn a_scan_goes_on_after_holes_and_tells_torn_blocks() {
-    let (first, first_bytes) = summary(0, 1, &[&[1; 4096], &[2; 4096]]);
-    let (third, mut third_bytes) = summary(5, 3, &[&[4; 4096], &[5; 4096]]);
-    third_bytes[4096 + 100] ^= 1;
-    // Between them a record that never arrived.
-    let bytes = [first_bytes, vec![0; 2 * 4096], third_bytes, vec![0xaa; 4096]].concat();
-    let records = scan_segment(&bytes, EPOCH, 3, 5);
-    assert_eq!(records.len(), 2);
-    assert_eq!(records[0], Record { summary: first, intact: vec![true, true] });
-    assert_eq!(records[1], Record { summary: third, intact: vec![false, true] });
+    let mut bytes = three();
+    let whole = vec![(1, 0, vec![true, true]), (2, 3, vec![true]), (3, 5, vec![true, true])];
+    assert_eq!(told(&scan(&bytes, &[])), whole);
+    // The second record never arrived, and the third is torn: what it repeats tells of the second, whose data are gone.
+    bytes[3 * 4096..5 * 4096].fill(0);
+    bytes[6 * 4096 + 100] ^= 1;
+    let records = scan(&bytes, &[]);
+    assert_eq!(told(&records), [(1, 0, vec![true, true]), (2, 3, vec![false]), (3, 5, vec![false, true])]);
+    assert!(records.gaps.is_empty() && records.durable == 7 && !records.end_unreadable);
+    let of = |segment, generation, epoch| scan_segment(&bytes, epoch, segment, generation, &[], None);
     for (segment, generation) in [(2, 5), (3, 4), (3, 6)] {
-        assert!(scan_segment(&bytes, EPOCH, segment, generation).is_empty(), "a stale or foreign record");
+        assert!(of(segment, generation, EPOCH).is_empty(), "a stale or foreign record");
     }
-    assert!(scan_segment(&bytes, Epoch([8; 16]), 3, 5).is_empty(), "another attachment's record");
+    assert!(of(3, 5, Epoch([8; 16])).is_empty(), "another attachment's record");
+}
+
+#[test]
+fn one_unreadable_summary_loses_nothing_and_more_are_told() {
+    let bytes = three();
+    let whole = told(&scan(&bytes, &[]));
+    let one = scan(&bytes, &[3]);
+    assert_eq!((told(&one), one.gaps.len()), (whole.clone(), 0));
+    // The first and the second: the third tells of the second, and the second that there was a first.
+    let two = scan(&bytes, &[0, 3]);
+    assert_eq!(told(&two), whole[1..]);
+    assert_eq!(two.gaps, [Gap { place: place(0, 1), unreadable: true }]);
+    // The last one is told by none here, but by the first record of the next segment.
+    let last = scan(&bytes, &[5]);
+    assert_eq!(told(&last), whole[..2]);
+    assert!(last.end == 5 && last.end_unreadable);
+    let entries = vec![Entry { block: 99, blocks: 2, content: Content::Data }];
+    let checksums = [[4; 4096], [5; 4096]].iter().map(|block| checksum(block)).collect();
+    let repeat = Repeat { place: place(5, 3), previous: Some(place(3, 2)), entries, checksums };
+    assert_eq!(told(&scan_segment(&bytes, EPOCH, 3, 5, &[5], Some(&repeat))), whole);
+    // A data block that cannot be read is one of its record's.
+    let data = scan(&bytes, &[2]);
+    assert_eq!(told(&data)[0], (1, 0, vec![true, false]));
 }

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{self, BLOCK, Summary};
+use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
 use surgetank_cache::{
     Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReadFill, ReplyError,
     ScratchId, Slice, Stage, Target,
@@ -17,14 +17,11 @@ use surgetank_model::{Bandwidth, Duration, Instant, Limits, Operation, Request, 
 enum Action {
     Read { target: Target, offset: u64, into: Slice, checksums: Option<Box<[u32]>> },
     Write { target: Target, offset: u64, from: Slices },
-    Append { offset: u64, summary: Box<Summary>, data: Slices },
+    Append { offset: u64, summary: Box<Summary>, block: format::Block, data: Slices },
     Store { offset: u64, block: format::Block },
     Zero { offset: u64, length: u64 },
     Owner(Owner),
     Flush(Target),
-    Superblocks,
-    Table { epoch: Epoch, segments: u32 },
-    Scan { offset: u64, length: u32, epoch: Epoch, segment: u32, generation: u32 },
 }
 
 /// What happened, as far as its order matters.
@@ -64,6 +61,7 @@ pub struct Machine {
     random: Random,
     next_request: u64,
     epochs: u8,
+    sealer: Sealer,
 }
 
 /// Of both volumes: equally fast, so that long writes are split.
@@ -71,12 +69,8 @@ const LIMITS: Limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops
 
 impl Machine {
     pub fn new(size: usize, logical_block: u32, seed: u64) -> Self {
-        let config = Config {
-            size: size as u64,
-            logical_block,
-            backing_limits: LIMITS,
-            outage_patience: std::time::Duration::from_secs(300),
-        };
+        let outage_patience = Duration::from_secs(60);
+        let config = Config { size: size as u64, logical_block, backing_limits: LIMITS, outage_patience };
         let mut random = Random::from_seed(seed);
         let backing: Vec<u8> = (0..size).map(|at| (at / 512) as u8 ^ random.below(2) as u8).collect();
         Self {
@@ -98,6 +92,7 @@ impl Machine {
             random,
             next_request: 0,
             epochs: 0,
+            sealer: Sealer::default(),
         }
     }
 
@@ -268,7 +263,11 @@ impl Machine {
                 (id, Action::Read { target, offset, into, checksums })
             }
             Effect::Write { id, target, offset, from, .. } => (id, Action::Write { target, offset, from }),
-            Effect::Append { id, offset, summary, data, .. } => (id, Action::Append { offset, summary, data }),
+            Effect::Append { id, offset, mut summary, data, .. } => {
+                let bytes = self.gather(&data);
+                let block = self.sealer.seal(&mut summary, bytes.chunks(BLOCK as usize));
+                (id, Action::Append { offset, summary, block, data })
+            }
             Effect::WriteSuperblock { id, offset, superblock } => {
                 (id, Action::Store { offset, block: superblock.encode() })
             }
@@ -281,10 +280,9 @@ impl Machine {
                 (id, Action::Zero { offset, length })
             }
             Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
-            Effect::ReadSuperblocks { id } => (id, Action::Superblocks),
-            Effect::ReadTable { id, epoch, segments, .. } => (id, Action::Table { epoch, segments }),
-            Effect::Scan { id, offset, length, epoch, segment, generation } => {
-                (id, Action::Scan { offset, length, epoch, segment, generation })
+            Effect::Parse { id, from, what } => {
+                let parsed = what.read(self.bytes(from));
+                return self.engine.complete(self.now, id, Outcome::Parsed(parsed));
             }
         };
         self.in_flight.push((id, action));
@@ -319,9 +317,7 @@ impl Machine {
                 let start = offset as usize;
                 let bytes = self.volume(target)[start..start + into.length as usize].to_vec();
                 self.put(into, &bytes);
-                let wrong = checksums.is_some_and(|expected| {
-                    bytes.chunks(BLOCK as usize).zip(&expected).any(|(block, crc)| format::checksum(block) != *crc)
-                });
+                let wrong = checksums.is_some_and(|expected| !format::verifies(&bytes, &expected));
                 return if wrong { Outcome::Failed(IoFailure::Corrupt) } else { Outcome::Done };
             }
             Action::Write { target, offset, from } => {
@@ -329,12 +325,11 @@ impl Machine {
                 let start = offset as usize;
                 self.volume(target)[start..start + bytes.len()].copy_from_slice(&bytes);
             }
-            Action::Append { offset, mut summary, data } => {
+            Action::Append { offset, summary, block, data } => {
                 let bytes = self.gather(&data);
-                summary.checksums = bytes.chunks(BLOCK as usize).map(format::checksum).collect();
                 let start = offset as usize;
                 let (head, rest) = self.cache[start..].split_at_mut(BLOCK as usize);
-                head.copy_from_slice(&summary.encode()[..]);
+                head.copy_from_slice(&block[..]);
                 rest[..bytes.len()].copy_from_slice(&bytes);
                 self.done.push(Done::Append);
                 return Outcome::Appended(summary);
@@ -345,18 +340,6 @@ impl Machine {
             Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
             Action::Owner(owner) => self.owner = owner,
             Action::Flush(target) => self.done.push(Done::Flush(target)),
-            Action::Superblocks => {
-                let area = &self.cache[..format::SUPERBLOCKS_LENGTH as usize];
-                return Outcome::Superblock(format::choose_superblock(area));
-            }
-            Action::Table { epoch, segments } => {
-                let area = &self.cache[format::SUPERBLOCKS_LENGTH as usize..];
-                return Outcome::Table(format::read_table(area, epoch, segments));
-            }
-            Action::Scan { offset, length, epoch, segment, generation } => {
-                let bytes = &self.cache[offset as usize..offset as usize + length as usize];
-                return Outcome::Scanned(format::scan_segment(bytes, epoch, segment, generation));
-            }
         }
         Outcome::Done
     }

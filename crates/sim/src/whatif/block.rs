@@ -262,9 +262,7 @@ impl<'a> Block<'a> {
             }
             Effect::Discard { id, .. } => (id, Target::Backing, 0, Outcome::Done),
             Effect::WriteZeroes { id, length, .. } => (id, Target::Backing, length, Outcome::Done),
-            Effect::ReadSuperblocks { id } | Effect::ReadTable { id, .. } | Effect::Scan { id, .. } => {
-                (id, Target::Cache, PAGE, Outcome::Failed(IoFailure::Unsupported))
-            }
+            Effect::Parse { id, .. } => (id, Target::Cache, 0, Outcome::Failed(IoFailure::Unsupported)),
         };
         let server = match target {
             Target::Backing => Some(&mut self.backing),

@@ -62,7 +62,7 @@ impl World<'_> {
         let Some(disk) = self.kept.as_ref().filter(|disk| !self.accepting && !disk.is_out()) else { return Ok(()) };
         for (offset, _) in self.engine.lost_ranges() {
             let block = offset / SECTOR as u64 / u64::from(BLOCK_SECTORS);
-            if self.books.is_readable(block, disk) {
+            if self.books.is_readable(block, disk) && !self.books.may_be_unknown(disk) {
                 return Err(format!("block {block} stays lost, though the caching volume can be read"));
             }
         }

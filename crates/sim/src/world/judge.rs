@@ -54,6 +54,8 @@ impl World<'_> {
     pub(super) fn judge_owner(&mut self, owner: &Owner) -> Step {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
+        // Then everything may be given up that no record after the unreadable one covers.
+        let unknown = self.disks.cache.as_ref().is_some_and(|disk| self.books.may_be_unknown(disk));
         let mut end_before = 0;
         for &(offset, length) in ranges {
             let sector = SECTOR as u64;
@@ -70,7 +72,9 @@ impl World<'_> {
                 if self.lost {
                     return Err(format!("sector {sector} is given up, but was not lost with the cache"));
                 }
-                self.books.may_be_lost(self.now, block, out_of_patience)?;
+                if !unknown {
+                    self.books.may_be_lost(self.now, block, out_of_patience)?;
+                }
                 self.oracle.condemn(sector, 1);
                 self.loss_untold = Some(self.next_request);
             }

@@ -524,6 +524,7 @@ impl<'a> World<'a> {
                 self.books.begin(&effect);
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
                     Executed::AtOnce => {}
+                    Executed::Answered(id, outcome) => self.engine.complete(self.now, id, outcome),
                     Executed::Started(target, ticket) => {
                         if let Some(Ticket { io, effect_at, done_at }) = ticket {
                             if effect_at < done_at {

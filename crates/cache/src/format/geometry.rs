@@ -1,0 +1,168 @@
+//! How a caching volume is divided.
+
+use std::ops::Range;
+
+use surgetank_model::units::{KIB, MIB};
+
+use super::{BLOCK, Layout, RECORD_BLOCKS, SEGMENTS_PER_PAGE, SUPERBLOCKS_LENGTH};
+
+/// One of the two copies of the segment table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableCopy {
+    /// After the superblocks.
+    First,
+    /// After the last segment, so that one damaged place does not hold both.
+    Second,
+}
+
+impl TableCopy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::First, Self::Second];
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+}
+
+/// How a caching volume is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// How the volume is laid out.
+    pub layout: Layout,
+    /// Bytes of a segment: a power of two.
+    pub segment_size: u32,
+    /// Segments in the log.
+    pub segments: u32,
+}
+
+impl Geometry {
+    /// Bytes of the smallest and largest segment.
+    const SEGMENT_SIZES: (u64, u64) = (64 * KIB, 16 * MIB);
+    /// A log of fewer segments cannot keep its reserve and still be of use.
+    const SEGMENTS_MIN: u64 = 8;
+
+    /// The division of a volume of `size` bytes; `None` if it is too small.
+    ///
+    /// Of `n` blocks in segments of `s`, summaries take `n ÷ s` (as long as a segment is no longer than a record), and
+    /// three segments are lost: the reserve, and the one that the header displaces. The least of both together is at
+    /// `s = √(n ÷ 3)`, here with half a power of two for rounding: 1 % of 512 MiB.
+    #[must_use]
+    pub fn of_volume(size: u64) -> Option<Self> {
+        Self::with_layout(size, Layout::default())
+    }
+
+    /// The same in an older layout.
+    #[must_use]
+    pub fn with_layout(size: u64, layout: Layout) -> Option<Self> {
+        let (smallest, largest) = Self::SEGMENT_SIZES;
+        let blocks = (size / u64::from(BLOCK) * 2 / 3).isqrt();
+        let segment_size = 1 << (blocks * u64::from(BLOCK)).clamp(smallest, largest).ilog2();
+        // Of a volume of more than 16 TiB the rest is not used.
+        let segments_max = u64::from(u32::MAX - 1) * u64::from(BLOCK) / segment_size;
+        let mut segments = (size / segment_size).min(segments_max);
+        while segments >= Self::SEGMENTS_MIN {
+            let geometry = Self { layout, segment_size: segment_size as u32, segments: u32::try_from(segments).ok()? };
+            if geometry.end() <= size {
+                return geometry.is_sound().then_some(geometry);
+            }
+            segments -= 1;
+        }
+        None
+    }
+
+    /// Whether block numbers of the log fit 32 bits and the segment size is one that `of_volume` gives.
+    pub(super) fn is_sound(self) -> bool {
+        let (smallest, largest) = Self::SEGMENT_SIZES;
+        self.segment_size.is_power_of_two()
+            && (smallest..=largest).contains(&u64::from(self.segment_size))
+            && u64::from(self.segments) >= Self::SEGMENTS_MIN
+            && u64::from(self.segments) * u64::from(self.segment_blocks()) < u64::from(u32::MAX)
+    }
+
+    /// Data blocks of one record, at most.
+    #[must_use]
+    pub const fn record_blocks(self) -> u32 {
+        let longest = self.segment_blocks() - 1;
+        if longest < RECORD_BLOCKS { longest } else { RECORD_BLOCKS }
+    }
+
+    /// Blocks that one queued part of `blocks` may need in the log, summaries included: it may begin in one record and
+    /// end in another, and the records that fill a segment are on average up to a block shorter than the longest.
+    #[must_use]
+    pub const fn need(self, blocks: u32) -> u64 {
+        blocks as u64 + 1 + blocks.div_ceil(self.record_blocks() - 1) as u64
+    }
+
+    /// Segments kept for overwrites and tombstones when the cache is full: enough to overwrite 1 MiB without a wait, as
+    /// far as a 32nd of the cache allows, and two at least.
+    #[must_use]
+    pub fn reserve_segments(self) -> u64 {
+        let overwrite = self.need(RECORD_BLOCKS).div_ceil(u64::from(self.segment_blocks()) - 1);
+        overwrite.min(u64::from(self.segments) / 32).max(2)
+    }
+
+    /// Bytes of long writes that the log takes, but for its reserve.
+    #[must_use]
+    pub fn capacity(self) -> u64 {
+        let blocks =
+            u64::from(self.segments).saturating_sub(self.reserve_segments()) * u64::from(self.segment_blocks());
+        (blocks - blocks.div_ceil(u64::from(self.record_blocks()) + 1)) * u64::from(BLOCK)
+    }
+
+    /// 4 KiB blocks in a segment.
+    #[must_use]
+    pub const fn segment_blocks(self) -> u32 {
+        self.segment_size / BLOCK
+    }
+
+    /// Pages of the segment table.
+    #[must_use]
+    pub const fn table_pages(self) -> u32 {
+        self.segments.div_ceil(SEGMENTS_PER_PAGE)
+    }
+
+    /// The segments whose generations a page of the segment table holds.
+    #[must_use]
+    pub fn segments_of_page(self, page: u32) -> Range<u32> {
+        let first = page.saturating_mul(SEGMENTS_PER_PAGE).min(self.segments);
+        first..first.saturating_add(SEGMENTS_PER_PAGE).min(self.segments)
+    }
+
+    /// Where a copy of a page of the segment table lies on the volume.
+    #[must_use]
+    pub const fn table_offset(self, page: u32, copy: TableCopy) -> u64 {
+        let (page, block) = (page as u64, BLOCK as u64);
+        match (self.layout, copy) {
+            (Layout::One, TableCopy::First) => SUPERBLOCKS_LENGTH as u64 + page * 2 * block,
+            (Layout::One, TableCopy::Second) => SUPERBLOCKS_LENGTH as u64 + (page * 2 + 1) * block,
+            (Layout::Two, TableCopy::First) => SUPERBLOCKS_LENGTH as u64 + page * block,
+            (Layout::Two, TableCopy::Second) => self.segment_offset(self.segments) + page * block,
+        }
+    }
+
+    /// First byte of a segment on the volume.
+    #[must_use]
+    pub const fn segment_offset(self, segment: u32) -> u64 {
+        let pages = match self.layout {
+            Layout::One => 2 * self.table_pages() as u64,
+            Layout::Two => self.table_pages() as u64,
+        };
+        let header = SUPERBLOCKS_LENGTH as u64 + pages * BLOCK as u64;
+        header.next_multiple_of(Self::SEGMENT_SIZES.0) + segment as u64 * self.segment_size as u64
+    }
+
+    /// The byte after the last one that is used.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        let pages = match self.layout {
+            Layout::One => 0,
+            Layout::Two => self.table_pages() as u64,
+        };
+        self.segment_offset(self.segments) + pages * BLOCK as u64
+    }
+}

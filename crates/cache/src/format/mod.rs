@@ -1,0 +1,380 @@
+//! On-media layout of the caching volume, and why it is so.
+//!
+//! ```text
+//! 0          superblock A   4 KiB
+//! 4 KiB      superblock B   4 KiB
+//! 8 KiB      segment table, first copy: a page of 4 KiB for each 1008 segments
+//! first_segment (the next multiple of 64 KiB)
+//!            segments: commit records, appended
+//! end        segment table, second copy
+//! ```
+//!
+//! - A commit record is one 4 KiB summary block followed by its data blocks, written as **one** write. The summary
+//!   carries a crc32c of every data block, so no barrier is needed between data and metadata: a torn record is
+//!   recognised block by block, and one flush commits both.
+//! - A record names its epoch, segment, generation and position, so a stale or foreign record is never taken for
+//!   one of ours: the epoch is random for every attachment, and a segment's generation in the segment table grows,
+//!   durably, before the segment is used again.
+//! - A summary names the record before it and repeats that record's entries and checksums: one unreadable summary loses
+//!   nothing, and a recovery knows of every record that it does not find. A summary also carries the highest sequence that
+//!   was known to be durable, so damage to a durable record is told from a record that never arrived whole.
+//! - Superblocks are written alternately to two slots; the valid one with the higher sequence counts, so a torn write
+//!   leaves the older one. A page of the segment table is written to one copy, made durable, then to the other: segments
+//!   are reused only when both name the new generations, so either copy alone is enough.
+//! - All integers are little-endian.
+//!
+//! Volumes of [`Layout::One`] have both slots of a table page side by side after the superblocks, written alternately, and
+//! summaries without the record before. They are recovered and drained; new attachments are always of [`Layout::Two`].
+
+mod geometry;
+mod records;
+mod summary;
+
+use std::fmt;
+
+pub use self::geometry::{Geometry, TableCopy};
+pub use self::records::{Flaw, Gap, Records, View, scan_segment};
+pub use self::summary::{Content, Entry, Place, Repeat, Sealer, Summary};
+
+/// The block size of the log: every record and every data block is a multiple of it, in bytes.
+pub const BLOCK: u32 = 4096;
+
+/// A random name of one attachment of a caching volume.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub [u8; 16]);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The version of the layout. It is the version field of every structure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// As the first release wrote it.
+    One,
+    /// Two equal copies of the segment table; summaries name and repeat the record before theirs.
+    #[default]
+    Two,
+}
+
+impl Layout {
+    const fn version(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+/// Where a superblock says the log stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogState {
+    /// In use; its records must be replayed after a crash.
+    Active,
+    /// Released: nothing on it counts. The volume may be deleted.
+    Clean,
+}
+
+/// The superblock of a caching volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// How the volume is laid out.
+    pub layout: Layout,
+    /// Grows with every superblock written; picks the newer of the two slots.
+    pub sequence: u64,
+    /// Which attachment.
+    pub epoch: Epoch,
+    /// Whether its records count.
+    pub state: LogState,
+    /// Bytes of the elastic device that it serves.
+    pub device_size: u64,
+    /// Bytes of a segment: a power of two.
+    pub segment_size: u32,
+    /// Segments in the log.
+    pub segments: u32,
+    /// Records up to this sequence were durable when the superblock was written; 0: nothing is known.
+    pub durable: u64,
+    /// Sequence after that of the last record: none was written since. 0: the log goes on.
+    pub closed: u64,
+}
+
+/// One page of the segment table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentTable {
+    /// How the volume is laid out.
+    pub layout: Layout,
+    /// Number of the page in the table.
+    pub page: u32,
+    /// Grows with every change of this page; picks the newer of its two copies.
+    pub sequence: u64,
+    /// Which attachment.
+    pub epoch: Epoch,
+    /// The generation whose records count, for each segment of this page.
+    pub generations: Vec<u32>,
+}
+
+/// A block as it is written.
+pub type Block = Box<[u8; BLOCK as usize]>;
+
+/// The crc32c (Castagnoli) that every structure and every data block carries.
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Whether each 4 KiB block of `bytes` has its checksum; false also if their numbers differ.
+#[must_use]
+pub fn verifies(bytes: &[u8], checksums: &[u32]) -> bool {
+    bytes.len() == checksums.len() * BLOCK as usize
+        && bytes.chunks_exact(BLOCK as usize).zip(checksums).all(|(block, crc)| checksum(block) == *crc)
+}
+
+/// Bytes of the area that holds both superblocks.
+pub const SUPERBLOCKS_LENGTH: u32 = 2 * BLOCK;
+
+/// Data blocks of one record, at most: 1 MiB.
+pub const RECORD_BLOCKS: u32 = 256;
+
+/// Segments whose generations one page of the segment table holds.
+pub const SEGMENTS_PER_PAGE: u32 = 1008;
+
+const SUPERBLOCK_MAGIC: [u8; 8] = *b"SRGTSUPR";
+const TABLE_MAGIC: [u8; 8] = *b"SRGTTABL";
+const SUMMARY_MAGIC: [u8; 8] = *b"SRGTSUMM";
+
+/// Sequences, generations and block numbers beyond these were not written by us: counting on from them would overflow.
+const SEQUENCE_MAX: u64 = 1 << 62;
+const GENERATION_MAX: u32 = 1 << 31;
+const DEVICE_BLOCKS_MAX: u64 = 1 << 50;
+
+/// All structures begin alike: magic (8), crc32c of the block with this field zero (4), version (4), epoch (16).
+const HEADER: usize = 32;
+const TABLE_HEADER: usize = 48;
+
+const _: () = assert!(TABLE_HEADER + 4 * SEGMENTS_PER_PAGE as usize <= BLOCK as usize);
+
+/// Writes integers one after the other.
+struct Writer {
+    block: Block,
+    at: usize,
+}
+
+impl Writer {
+    fn new(magic: [u8; 8], layout: Layout, epoch: Epoch) -> Self {
+        let mut writer = Self { block: Box::new([0; BLOCK as usize]), at: 0 };
+        writer.put(&magic);
+        writer.put(&[0; 4]);
+        writer.put(&layout.version().to_le_bytes());
+        writer.put(&epoch.0);
+        writer
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.block[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    fn seal(mut self) -> Block {
+        let crc = checksum(&self.block[..]);
+        self.block[8..12].copy_from_slice(&crc.to_le_bytes());
+        self.block
+    }
+}
+
+/// Reads integers one after the other; the block is long enough for what its counts, checked first, announce.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader after the common header, with layout and epoch, if magic, version and checksum are right.
+    fn open(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, Layout, Epoch)> {
+        let block = block.get(..BLOCK as usize)?;
+        if block[..8] != magic {
+            return None;
+        }
+        let version = u32::from_le_bytes(block[12..16].try_into().ok()?);
+        let layout = [Layout::One, Layout::Two].into_iter().find(|layout| layout.version() == version)?;
+        let stored = u32::from_le_bytes(block[8..12].try_into().ok()?);
+        let crc = crc32c::crc32c_append(checksum(&block[..8]), &[0; 4]);
+        if crc32c::crc32c_append(crc, &block[12..]) != stored {
+            return None;
+        }
+        let epoch = Epoch(block[16..HEADER].try_into().ok()?);
+        Some((Self { bytes: &block[HEADER..] }, layout, epoch))
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = tail;
+        Some(*head)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+impl Superblock {
+    /// The block to write.
+    #[must_use]
+    pub fn encode(&self) -> Block {
+        let mut writer = Writer::new(SUPERBLOCK_MAGIC, self.layout, self.epoch);
+        writer.put(&self.sequence.to_le_bytes());
+        let state: u32 = match self.state {
+            LogState::Active => 1,
+            LogState::Clean => 2,
+        };
+        writer.put(&state.to_le_bytes());
+        writer.put(&self.segment_size.to_le_bytes());
+        writer.put(&self.segments.to_le_bytes());
+        writer.put(&self.device_size.to_le_bytes());
+        writer.put(&self.durable.to_le_bytes());
+        writer.put(&self.closed.to_le_bytes());
+        writer.seal()
+    }
+
+    /// What a block holds, if it is a valid superblock.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (mut reader, layout, epoch) = Reader::open(block, SUPERBLOCK_MAGIC)?;
+        let sequence = reader.u64()?;
+        let state = match reader.u32()? {
+            1 => LogState::Active,
+            2 => LogState::Clean,
+            _ => return None,
+        };
+        let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
+        // Volumes of the first release have zeroes here.
+        let (durable, closed) = (reader.u64()?, reader.u64()?);
+        let superblock = Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed };
+        let sound = superblock.geometry().is_sound() && [sequence, durable, closed].iter().all(|n| *n <= SEQUENCE_MAX);
+        sound.then_some(superblock)
+    }
+
+    /// The log's geometry.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        Geometry { layout: self.layout, segment_size: self.segment_size, segments: self.segments }
+    }
+
+    /// Where the superblock of this sequence is written: the slots alternate.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        (self.sequence % 2) * BLOCK as u64
+    }
+}
+
+/// The valid superblock of the higher sequence among the two slots at the start of a caching volume.
+#[must_use]
+pub fn choose_superblock(area: &[u8]) -> Option<Superblock> {
+    area.chunks(BLOCK as usize).take(2).filter_map(Superblock::decode).max_by_key(|superblock| superblock.sequence)
+}
+
+impl SegmentTable {
+    /// The block to write.
+    #[must_use]
+    pub fn encode(&self) -> Block {
+        let mut writer = Writer::new(TABLE_MAGIC, self.layout, self.epoch);
+        writer.put(&self.sequence.to_le_bytes());
+        writer.put(&self.page.to_le_bytes());
+        writer.put(&(self.generations.len() as u32).to_le_bytes());
+        for generation in &self.generations {
+            writer.put(&generation.to_le_bytes());
+        }
+        writer.seal()
+    }
+
+    /// What a block holds, if it is a valid page.
+    #[must_use]
+    pub fn decode(block: &[u8]) -> Option<Self> {
+        let (mut reader, layout, epoch) = Reader::open(block, TABLE_MAGIC)?;
+        let (sequence, page, count) = (reader.u64()?, reader.u32()?, reader.u32()?);
+        if count > SEGMENTS_PER_PAGE || sequence > SEQUENCE_MAX {
+            return None;
+        }
+        let generations = (0..count)
+            .map(|_| reader.u32().filter(|&generation| generation <= GENERATION_MAX))
+            .collect::<Option<_>>()?;
+        Some(Self { layout, page, sequence, epoch, generations })
+    }
+}
+
+/// What bytes of a caching volume are to be read as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parse {
+    /// A superblock.
+    Superblock,
+    /// A copy of a page of the segment table of an attachment.
+    Table {
+        /// Which attachment.
+        epoch: Epoch,
+        /// How the volume is divided.
+        geometry: Geometry,
+        /// Which page.
+        page: u32,
+    },
+    /// A whole segment.
+    Segment {
+        /// Which attachment.
+        epoch: Epoch,
+        /// Which segment.
+        segment: u32,
+        /// The generation that its records must carry.
+        generation: u32,
+        /// Blocks that could not be read, in order.
+        unreadable: Vec<u32>,
+        /// What a record in another segment repeats of one in this segment.
+        repeat: Option<Box<Repeat>>,
+    },
+}
+
+/// What bytes of a caching volume hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// The superblock, if it is valid.
+    Superblock(Option<Superblock>),
+    /// The page, if it is a valid one of that attachment and number.
+    Table(Option<SegmentTable>),
+    /// The segment's records.
+    Segment(Records),
+}
+
+impl Parse {
+    /// Reads bytes as this.
+    #[must_use]
+    pub fn read(&self, bytes: &[u8]) -> Parsed {
+        match self {
+            Self::Superblock => Parsed::Superblock(Superblock::decode(bytes)),
+            Self::Table { epoch, geometry, page } => Parsed::Table(SegmentTable::decode(bytes).filter(|table| {
+                let expected = geometry.segments_of_page(*page).len();
+                table.epoch == *epoch
+                    && table.page == *page
+                    && table.layout == geometry.layout
+                    && table.generations.len() == expected
+            })),
+            Self::Segment { epoch, segment, generation, unreadable, repeat } => {
+                Parsed::Segment(scan_segment(bytes, *epoch, *segment, *generation, unreadable, repeat.as_deref()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
