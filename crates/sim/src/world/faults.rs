@@ -250,8 +250,7 @@ impl World<'_> {
     /// Whether a lost caching volume may still come back by itself.
     pub(super) fn may_come_back(&self) -> bool {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
-        let readable = |(offset, _): &(u64, u64)| self.books.is_readable(offset / u64::from(BLOCK), kept);
-        self.faulty || self.outages.is_any_passing() || self.engine.lost_ranges().iter().any(readable)
+        self.faulty || self.outages.is_any_passing() || self.readable_loss(kept).is_some()
     }
 
     /// What has rotted and was not read before a crash cannot always be told from what never arrived.

@@ -94,7 +94,8 @@ impl World<'_> {
                 pilot.controller.tick(now);
             }
         }
-        self.schedule(SAMPLING, Happening::Observe);
+        let after = if self.outages.is_any_passing() { SAMPLING * 40 } else { SAMPLING };
+        self.schedule(after, Happening::Observe);
         self.take_steps()
     }
 
