@@ -122,7 +122,7 @@ fn state() -> Vec<Seed> {
     let volume = Some(VolumeId("vol-0000000000000001".to_owned()));
     let owners =
         [Owner::Backing, Owner::Cache { epoch }, Owner::Lost { epoch, ranges: vec![(0, 4096), (1 << 40, 512)] }];
-    let records = owners.into_iter().map(|owner| OwnerRecord { owner, volume: volume.clone() }.encode());
+    let records = owners.into_iter().map(|owner| OwnerRecord { owner, volume: volume.clone(), ended: None }.encode());
     let mut seeds: Vec<Seed> = records.enumerate().map(|(index, bytes)| (format!("owner-{index}"), bytes)).collect();
     let rental = Rental {
         token: epoch.to_string(),

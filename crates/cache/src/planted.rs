@@ -96,11 +96,15 @@ pub enum Bug {
     NeighboursLost,
     /// Segments are used again when only one copy of the segment table says that they are free.
     SecondTableCopyForgotten,
+    /// An orderly stop does not record what is durable.
+    StopNotMarked,
+    /// Changes over what is dirty prolong a drain that is to be finished.
+    FinishHoldsNothing,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: &'static [Self] = &[
         Self::ReclaimWithoutBackingFlush,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
@@ -147,6 +151,8 @@ impl Bug {
         Self::NoRetries,
         Self::NeighboursLost,
         Self::SecondTableCopyForgotten,
+        Self::StopNotMarked,
+        Self::FinishHoldsNothing,
     ];
 }
 
@@ -154,7 +160,7 @@ impl Bug {
     /// The one of this name, as it stands in this file.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }
 

@@ -339,12 +339,12 @@ impl Space {
         page.map(|page| (page, freed))
     }
 
-    /// The order up to which segments should be drained first when room is wanted: that of the oldest 16 MiB of them. They
-    /// are the first that can be freed, and more than the drain has in flight.
+    /// The order up to which segments should be drained first when room is wanted: that of the oldest 16 MiB of those that
+    /// count. They are the first that can be freed, and more than the drain has in flight.
     #[must_use]
-    pub fn oldest_orders(&self) -> u64 {
+    pub fn oldest_orders(&self, counts: impl Fn(&Segment) -> bool) -> u64 {
         let count = (PRESSURE_BYTES / self.geometry.segment_size as usize).min(self.segments.len() / 8);
-        let used = |segment: &&Segment| matches!(segment.usage, Use::Open | Use::Sealed);
+        let used = |segment: &&Segment| matches!(segment.usage, Use::Open | Use::Sealed) && counts(segment);
         let mut orders: Vec<u64> = self.segments.iter().filter(used).map(|segment| segment.order).collect();
         let last = count.max(PRESSURE_SEGMENTS_MIN).min(orders.len());
         match last.checked_sub(1) {

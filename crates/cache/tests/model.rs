@@ -42,6 +42,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(operation, at, units)| Op::Request { operation, at, units }),
         3 => Just(Op::Adopt),
         1 => Just(Op::Mode(Mode::Drain)),
+        1 => Just(Op::Mode(Mode::Finish)),
         2 => Just(Op::Mode(Mode::Absorb)),
         1 => Just(Op::Release),
         6 => any::<u8>().prop_map(Op::Advance),
@@ -192,6 +193,132 @@ proptest! {
         }
         machine.answer_all();
         machine.check_backing();
+    }
+}
+
+/// A drain of 24 MiB that the application rewrites all the while, so many times as fast as it is drained if it can: bytes
+/// drained, and bytes that were dirty.
+fn drain_under_rewrites(seed: u64, times: usize, mode: Mode) -> (u64, u64) {
+    const REQUEST: usize = 64 << 10;
+    let mut machine = Machine::new(40 << 20, 4096, seed);
+    machine.adopt(48 << 20, false, ReadFill::Never);
+    assert!(machine.wait_for(&Event::Adopted, 1000));
+    let write = Operation::Write { fua: false };
+    for at in 0..384 {
+        machine.submit(write, at * REQUEST, REQUEST);
+    }
+    while machine.engine.status().requests_in_flight > 0 {
+        assert!(machine.advance_without_backing(), "the burst is not absorbed");
+    }
+    let before = machine.engine.status();
+    machine.engine.set_mode(machine.now, mode);
+    let mut rewrites = 0;
+    while machine.engine.status().dirty_bytes > 0 && rewrites < 10_000 {
+        for _ in 0..times {
+            // Every fourth goes where nothing is dirty.
+            let at = if rewrites % 4 == 3 { 400 + rewrites % 200 } else { rewrites * 7 % 384 };
+            machine.submit_unless_it_waits(write, at * REQUEST, REQUEST);
+            rewrites += 1;
+            machine.advance_without_backing();
+        }
+        machine.advance();
+    }
+    let drained = machine.engine.status().drained_bytes - before.drained_bytes;
+    finish(&mut machine);
+    (drained, before.dirty_bytes)
+}
+
+/// Whatever is rewritten, a drain that is to be finished writes what was dirty and no more, and every request is answered
+/// in the end: `finish` waits for them. A plain drain is prolonged.
+#[test]
+fn a_drain_that_is_to_be_finished_ends_under_hot_rewrites() {
+    for (seed, times) in [1, 2, 4, 8].into_iter().enumerate() {
+        let seed = seed as u64;
+        let (drained, dirty) = drain_under_rewrites(seed, times, Mode::Finish);
+        assert_eq!(drained, dirty, "{times} times, seed {seed}");
+        let (drained, dirty) = drain_under_rewrites(seed, times, Mode::Drain);
+        assert!(
+            times == 1 || drained > 2 * dirty,
+            "{times} times, seed {seed}: {drained} bytes are drained of {dirty}"
+        );
+    }
+}
+
+/// Who waits for the oldest data does not wait for the end of the drain, wherever on the device they are.
+#[test]
+fn the_oldest_segments_are_drained_and_freed_first() {
+    const REQUEST: usize = 64 << 10;
+    let mut machine = Machine::new(160 << 20, 4096, 3);
+    machine.adopt(192 << 20, false, ReadFill::Never);
+    assert!(machine.wait_for(&Event::Adopted, 1000));
+    let write = Operation::Write { fua: false };
+    for at in (0..1600).rev() {
+        machine.submit(write, at * REQUEST, REQUEST);
+    }
+    while machine.engine.status().requests_in_flight > 0 {
+        assert!(machine.advance_without_backing(), "the burst is not absorbed");
+    }
+    let dirty = machine.engine.status().dirty_bytes;
+    machine.engine.set_mode(machine.now, Mode::Finish);
+    machine.submit(write, 1599 * REQUEST, REQUEST);
+    while machine.engine.status().requests_in_flight > 0 {
+        // As if the volumes did 50 effects a second: segments are freed every second.
+        machine.now += std::time::Duration::from_millis(20);
+        assert!(machine.advance(), "the change is never answered");
+    }
+    let left = machine.engine.status().dirty_bytes;
+    assert!(left > dirty / 2, "{left} of {dirty} bytes are left when the first change goes on");
+    finish(&mut machine);
+}
+
+/// Writes where nothing is dirty leave a drain that is to be finished four fifths of the backing volume, also to one of
+/// single blocks.
+#[test]
+fn a_drain_that_is_to_be_finished_has_most_of_the_backing_volume() {
+    for (stride, in_flight) in [(1, 4 << 20), (2, 32 * 4096)] {
+        for (mode, most) in [(Mode::Finish, in_flight / 4), (Mode::Drain, 256 << 10)] {
+            let mut machine = Machine::new(32 << 20, 4096, 3);
+            machine.adopt(32 << 20, false, ReadFill::Never);
+            assert!(machine.wait_for(&Event::Adopted, 1000));
+            let write = Operation::Write { fua: false };
+            for at in 0..2048 {
+                machine.submit(write, at * stride * 4096, 4096);
+            }
+            while machine.engine.status().requests_in_flight > 0 {
+                assert!(machine.advance_without_backing(), "the burst is not absorbed");
+            }
+            machine.engine.set_mode(machine.now, mode);
+            while machine.advance_without_backing() {}
+            for at in 0..64 {
+                machine.submit(write, (20 << 20) + at * 4096, 4096);
+            }
+            assert_eq!(machine.direct_bytes_in_flight(), most.min(256 << 10), "{mode:?}, every {stride}. block");
+            machine.answer_all();
+            finish(&mut machine);
+        }
+    }
+}
+
+/// Changes that wait for a drain go on at once if it is called off.
+#[test]
+fn changes_that_wait_go_on_when_the_drain_is_called_off() {
+    for mode in [Mode::Absorb, Mode::Drain] {
+        let mut machine = Machine::new(8 << 20, 4096, 3);
+        machine.adopt(64 << 20, false, ReadFill::Never);
+        assert!(machine.wait_for(&Event::Adopted, 1000));
+        let write = Operation::Write { fua: false };
+        for at in 0..8 {
+            machine.submit(write, at << 20, 1 << 20);
+        }
+        while machine.advance_without_backing() {}
+        machine.engine.set_mode(machine.now, Mode::Finish);
+        machine.submit(write, 0, 8192);
+        while machine.advance_without_backing() {}
+        assert_eq!(machine.engine.status().requests_in_flight, 1, "a change over what is dirty waits");
+        machine.engine.set_mode(machine.now, mode);
+        while machine.advance_without_backing() {}
+        assert_eq!(machine.engine.status().requests_in_flight, 0, "{mode:?}");
+        finish(&mut machine);
     }
 }
 

@@ -131,7 +131,12 @@ fn requests_that_pass_through_allocate_nothing() {
     file.as_file().set_len(SIZE).unwrap();
     let backing = FileVolume::open(file.path(), Options::default()).unwrap();
     let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(10_000)), iops: None };
-    let config = Config { size: SIZE, logical_block: backing.logical_block(), backing_limits: limits, outage_patience: Duration::from_secs(300) };
+    let config = Config {
+        size: SIZE,
+        logical_block: backing.logical_block(),
+        backing_limits: limits,
+        outage_patience: std::time::Duration::from_secs(300),
+    };
     let (ended, end) = crossbeam_channel::bounded(1);
     let application = Application {
         silent: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),

@@ -121,6 +121,8 @@ pub struct CachingConfig {
     pub size: (Bytes, Bytes),
     /// Whether the daemon holds caching volumes to their limits.
     pub throttle: bool,
+    /// How long one that answers nothing is waited for, before the data on it counts as lost.
+    pub outage_patience: Duration,
     /// What it costs, if known.
     pub usd_per_gib_month: Option<f64>,
 }
@@ -386,6 +388,7 @@ inactivity_delay = "30 s"
             ("volume_type = \"fast\"", "usd_per_gib_month = -1.0", "s.toml:12:21: usd_per_gib_month must be"),
             ("inactivity_delay = \"30 s\"", "budget.usd_per_day = 0", "s.toml:18:22: usd_per_day must be above zero"),
             ("inactivity_delay = \"30 s\"", "budget.agbs_per_hour = inf", "agbs_per_hour must be above zero"),
+            ("volume_type = \"fast\"", "outage_patience = \"9 ms\"", "s.toml:12:19: outage_patience is below 1 s"),
             ("inactivity_delay = \"30 s\"", "retry_first = \"1 ms\"", "s.toml:18:15: retry_first is below 100 ms"),
             ("\n[provider", "sweep_interval = \"0 s\"\n[provider", "s.toml:1:18: sweep_interval is below 1 s"),
         ] {

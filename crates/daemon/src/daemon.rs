@@ -18,6 +18,7 @@ use crate::config::{Config, Export};
 use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device};
 use crate::files;
+use crate::ground::Tables;
 use crate::losses;
 use crate::opening::Decorator;
 use crate::owner::parse_epoch;
@@ -120,6 +121,7 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::start`].
     pub fn start_with(config: Config, overrides: Overrides) -> Result<Self, StartError> {
+        refuse_own_ground(&config)?;
         let lock = lock_state(&config.state_directory)?;
         let owner_id = owner_id(&config.state_directory).map_err(|error| {
             StartError::Failed(format!("{} cannot be used: {error}", config.state_directory.display()))
@@ -156,6 +158,7 @@ impl Daemon {
                 provider,
                 clock: common.clock,
                 disks: common.disks.clone(),
+                decorator: common.decorator.clone(),
                 devices: shared,
             })
         });
@@ -484,6 +487,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     if !config.devices.contains_key(device) {
         return Err(format!("there is no device \"{device}\" in this configuration"));
     }
+    refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = lock_state(&config.state_directory).map_err(|error| error.to_string())?;
     losses::give_up(&config.state_directory.join(device), device, open_provider(config)?.as_ref())
 }
@@ -495,6 +499,18 @@ fn open_provider(config: &Config) -> Result<Option<Arc<dyn Provider>>, String> {
         (None, local) => local.map(surgetank_provider::local::open).transpose(),
     };
     opened.map_err(|error| error.to_string())
+}
+
+/// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.
+fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
+    let tables = Tables::read();
+    let volumes = config.local.as_ref().map(|local| ("the directory of the local provider", &local.directory));
+    for (what, directory) in std::iter::once(("the state directory", &config.state_directory)).chain(volumes) {
+        tables
+            .refuse_own(what, directory, &config.run_directory, config.devices.keys())
+            .map_err(StartError::Invalid)?;
+    }
+    Ok(())
 }
 
 /// One daemon for one state directory.

@@ -35,8 +35,6 @@ use crate::steps::{Lifecycle, Tools};
 
 /// How long the provider may take to say whether the volume with the newest data is there.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a caching volume that does not answer is waited for.
-const OUTAGE_PATIENCE: Duration = Duration::from_secs(300);
 /// How long a device's control waits for one answer of the provider before it sees to other things.
 const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long one waits who has nothing else to do: at the start, and for the tags of a dirty volume.
@@ -275,11 +273,11 @@ impl Starting<'_> {
             size: backing.size(),
             logical_block: backing.logical_block(),
             backing_limits: self.config.backing_limits,
-            outage_patience: OUTAGE_PATIENCE,
+            outage_patience: self.config.caching.as_ref().map_or(Duration::ZERO, |caching| caching.outage_patience),
         };
         match resume {
             Resume::Recover { .. } => Engine::awaiting_recovery(config),
-            Resume::Lost { epoch, ranges } => Engine::with_lost(config, *epoch, ranges),
+            Resume::Lost { epoch, ranges, .. } => Engine::with_lost(config, *epoch, ranges),
             Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => Engine::new(config),
         }
     }
@@ -390,6 +388,7 @@ impl Starting<'_> {
             clock: self.common.clock,
             disks: self.common.disks.clone(),
             decorator: self.common.decorator.clone(),
+            longest_pause: self.config.policy.retry.1,
             shared: self.shared.clone(),
         };
         let mut controller = Controller::new(now, config, learned);
@@ -407,9 +406,13 @@ impl Starting<'_> {
                     .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
                 parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
             }
-            Resume::Lost { ranges, .. } => {
-                if let Some(size) = rented(&lifecycle) {
-                    lifecycle.resume_lost(ranges.iter().map(|(_, length)| length).sum());
+            Resume::Lost { ranges, rental, .. } => {
+                if let Some(rental) = rental {
+                    let size = rental.size;
+                    lifecycle
+                        .take_over(*rental)
+                        .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+                    lifecycle.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
                     controller.resume(now, ResumeAt::Adopted { size });
                     parts.accounts.rent(now, size);
                 }

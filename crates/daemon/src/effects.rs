@@ -57,6 +57,8 @@ struct Attached {
     volume: Box<dyn Volume>,
     in_flight: usize,
     moved: Moved,
+    /// It answered that it was unplugged.
+    gone: bool,
 }
 
 /// The volumes of one device and everything in flight on them.
@@ -78,7 +80,7 @@ impl Volumes {
     /// A device on its backing volume alone.
     pub fn new(backing: Box<dyn Volume>) -> Self {
         Self {
-            backing: Attached { volume: backing, in_flight: 0, moved: Moved::default() },
+            backing: Attached { volume: backing, in_flight: 0, moved: Moved::default(), gone: false },
             cache: None,
             table: Vec::new(),
             free: Vec::new(),
@@ -102,7 +104,7 @@ impl Volumes {
     /// Takes a caching volume into use. The last one has been let go.
     pub fn attach(&mut self, volume: Box<dyn Volume>) {
         self.detach();
-        self.cache = Some(Attached { volume, in_flight: 0, moved: Moved::default() });
+        self.cache = Some(Attached { volume, in_flight: 0, moved: Moved::default(), gone: false });
     }
 
     /// Lets the caching volume go: closed when this returns. What was still in flight on it fails as `Gone`.
@@ -119,6 +121,17 @@ impl Volumes {
         for completion in std::mem::take(&mut self.completions) {
             self.finish(&completion);
         }
+    }
+
+    /// Takes the outcomes that are known without polling the volumes.
+    pub fn take_ended(&mut self, outcomes: &mut Vec<(EffectId, Outcome)>) {
+        outcomes.append(&mut self.ready);
+    }
+
+    /// Whether the caching volume has answered that it was unplugged.
+    #[must_use]
+    pub fn cache_gone(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.gone)
     }
 
     /// I/Os in flight on the caching volume.
@@ -162,7 +175,9 @@ impl Volumes {
         let mut completions = std::mem::take(&mut self.completions);
         self.backing.volume.poll(now, &mut completions);
         if let Some(cache) = &mut self.cache {
+            let before = completions.len();
             cache.volume.poll(now, &mut completions);
+            cache.gone |= completions[before..].iter().any(|ended| matches!(ended.result, Err(Failure::Gone)));
         }
         for completion in completions.drain(..) {
             self.finish(&completion);

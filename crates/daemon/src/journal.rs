@@ -59,8 +59,7 @@ pub struct Rental {
     pub volume: Option<VolumeId>,
     /// The attachment, once the engine was given it.
     pub epoch: Option<String>,
-    /// Nothing on it counts: it was never adopted, or CLEAN was read from it after its release. Only then may it be
-    /// deleted.
+    /// Nothing on it counts: it was never adopted, or that was proved, or the user gave it up. Only then may it be deleted.
     pub disposable: bool,
 }
 

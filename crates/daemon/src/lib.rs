@@ -5,6 +5,8 @@
 
 pub mod accounting;
 #[cfg(test)]
+mod adoption;
+#[cfg(test)]
 mod allocations;
 mod buffers;
 mod clock;
@@ -16,6 +18,7 @@ mod device;
 mod effects;
 mod files;
 mod fronts;
+mod ground;
 mod identity;
 pub mod journal;
 pub mod link;

@@ -8,6 +8,7 @@ use surgetank_cache::Owner;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
 
 use crate::clock::Clock;
+use crate::crash::crash_point;
 use crate::journal::{Journal, Rental, Stage};
 use crate::owner::{OwnerRecord, OwnerStore};
 
@@ -100,7 +101,10 @@ pub fn give_up(directory: &Path, device: &str, provider: Option<&Arc<dyn Provide
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), provider)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
-    store.persist(OwnerRecord::default()).map_err(io)?;
+    crash_point("give-up", "before");
+    let ended = store.record().clone().ended();
+    store.persist(ended).map_err(io)?;
+    crash_point("give-up", "after");
     journal
         .update(|state| {
             state.recovery_failed = false;

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use surgetank_cache::Epoch;
 use surgetank_cache::format::{self, BLOCK, Superblock};
 use surgetank_device::discovery::Disks;
 use surgetank_device::volume::{OpenError, Operation, Options};
@@ -79,18 +82,109 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
     if limits == Limits::NONE { volume } else { Box::new(Throttle::new(volume, limits, clock.now())) }
 }
 
+/// Which disk or file something is: a disk's number, or a file's file system and inode. The number of a disk that was
+/// pulled is not given to another one before the disk is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity(u64, u64);
+
+impl Identity {
+    fn of(status: &rustix::fs::Stat) -> Self {
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::BlockDevice => Self(status.st_rdev, 0),
+            _ => Self(status.st_dev, status.st_ino),
+        }
+    }
+}
+
+/// Where to look for a caching volume.
+#[derive(Clone, Debug)]
+pub struct Place {
+    serial: Option<String>,
+    path: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where an attached volume is.
+    #[must_use]
+    pub fn of(description: &VolumeDescription) -> Self {
+        Self { serial: description.serial.clone(), path: description.device.clone() }
+    }
+
+    /// Which disk or file is there now; `None`: none.
+    ///
+    /// # Errors
+    /// It cannot be told.
+    pub fn look(&self, disks: &Disks) -> Result<Option<Identity>, String> {
+        let path = match &self.serial {
+            Some(serial) => disks.find(serial).map_err(|error| error.to_string())?,
+            None => self.path.clone(),
+        };
+        let Some(path) = path else { return Ok(None) };
+        match rustix::fs::stat(&path) {
+            Ok(status) => Ok(Some(Identity::of(&status))),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// A caching volume that was opened.
+pub struct Opened {
+    /// The volume.
+    pub volume: Box<dyn Volume>,
+    /// Where it was found.
+    pub place: Place,
+    /// What was found there.
+    pub identity: Identity,
+}
+
 /// Opens an attached caching volume for the engine alone, after making sure that it is the one that was asked for.
 /// `None`: its disk has not appeared on this machine yet.
 ///
 /// # Errors
 /// One sentence: what is wrong with it.
-pub fn caching(description: &VolumeDescription, size: Bytes, disks: &Disks) -> Result<Option<Box<dyn Volume>>, String> {
+pub fn caching(
+    description: &VolumeDescription,
+    size: Bytes,
+    disks: &Disks,
+    decorator: Option<&Decorator>,
+) -> Result<Option<Opened>, String> {
     let Some(volume) = open_attached(description, disks, Options::default())? else { return Ok(None) };
     if volume.size() < size.get() {
         let path = volume.path().display();
         return Err(format!("{path} has {} bytes instead of the {size} that were rented", volume.size()));
     }
-    Ok(Some(Box::new(volume)))
+    let status = rustix::fs::fstat(&volume)
+        .map_err(|error| format!("{} cannot be looked at: {error}", volume.path().display()))?;
+    let mut volume: Box<dyn Volume> = Box::new(volume);
+    if let Some(decorate) = decorator {
+        volume = decorate(Purpose::Caching, volume);
+    }
+    Ok(Some(Opened { volume, place: Place::of(description), identity: Identity::of(&status) }))
+}
+
+/// As [`caching`], for a volume that was in use: it must be readable, and bear the attachment's epoch as far as it bears
+/// any.
+///
+/// # Errors
+/// One sentence: what is wrong with it.
+pub fn caching_again(
+    description: &VolumeDescription,
+    size: Bytes,
+    epoch: Epoch,
+    disks: &Disks,
+    decorator: Option<&Decorator>,
+    clock: Clock,
+) -> Result<Option<Opened>, String> {
+    let Some(mut opened) = caching(description, size, disks, decorator)? else { return Ok(None) };
+    let id = &description.id.0;
+    match read_superblock(&mut *opened.volume, clock) {
+        Ok(Some(superblock)) if superblock.epoch != epoch => {
+            Err(format!("the volume {id} has been used for something else meanwhile"))
+        }
+        Ok(_) => Ok(Some(opened)),
+        Err(error) => Err(format!("the volume {id} cannot be read: {error}")),
+    }
 }
 
 /// Opens an attached volume where this machine has it. What was opened is checked, not what was found: the name of a
@@ -123,18 +217,42 @@ fn place_of(description: &VolumeDescription, disks: &Disks) -> Result<Option<Pat
 ///
 /// # Errors
 /// One sentence: it is not there, or cannot be opened or read.
-pub fn superblock(description: &VolumeDescription, disks: &Disks, clock: Clock) -> Result<Option<Superblock>, String> {
+pub fn superblock(
+    description: &VolumeDescription,
+    disks: &Disks,
+    clock: Clock,
+    decorator: Option<&Decorator>,
+) -> Result<Option<Superblock>, String> {
     let options = Options { read_only: true, ..Options::default() };
     let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-    let mut volume = open_attached(description, disks, options)?.ok_or_else(absent)?;
-    let length = 2 * BLOCK as usize;
-    let buffer = Buffer::zeroed(length);
-    let memory = [buffer.slice(0, length)].into_iter().collect();
-    let io = VolumeIo { token: 0, operation: Operation::Read, offset: 0, length: length as u64, memory };
-    let read = transfer(&mut volume, io, clock);
-    read.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
-    // SAFETY: the only I/O on this buffer has ended.
-    Ok(format::choose_superblock(unsafe { buffer.bytes() }))
+    let volume = open_attached(description, disks, options)?.ok_or_else(absent)?;
+    let path = volume.path().display().to_string();
+    let mut volume: Box<dyn Volume> = Box::new(volume);
+    if let Some(decorate) = decorator {
+        volume = decorate(Purpose::Caching, volume);
+    }
+    read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))
+}
+
+/// Reads both superblocks apart: one that cannot be read says nothing of the other.
+fn read_superblock(volume: &mut dyn Volume, clock: Clock) -> io::Result<Option<Superblock>> {
+    let block = BLOCK as usize;
+    let mut area = vec![0; 2 * block];
+    let mut failed = None;
+    for (slot, bytes) in area.chunks_mut(block).enumerate() {
+        let buffer = Buffer::zeroed(block);
+        let memory = [buffer.slice(0, block)].into_iter().collect();
+        let (offset, length) = ((slot * block) as u64, block as u64);
+        match transfer(volume, VolumeIo { token: 0, operation: Operation::Read, offset, length, memory }, clock) {
+            // SAFETY: the only I/O on this buffer has ended.
+            Ok(()) => bytes.copy_from_slice(unsafe { buffer.bytes() }),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (format::choose_superblock(&area), failed) {
+        (None, Some(error)) => Err(error),
+        (superblock, _) => Ok(superblock),
+    }
 }
 
 /// Carries out one I/O and waits for it.

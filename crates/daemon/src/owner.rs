@@ -26,8 +26,10 @@ const VERSION: u32 = 1;
 pub struct OwnerRecord {
     /// Where the newest data is.
     pub owner: Owner,
-    /// The caching volume of `Cache` and `Lost`.
+    /// The caching volume of `Cache` and `Lost`, or of the attachment that has ended.
     pub volume: Option<VolumeId>,
+    /// With `Backing`: the attachment that has ended last. Nothing on it counts any more.
+    pub ended: Option<Epoch>,
 }
 
 /// As it is written.
@@ -36,6 +38,7 @@ pub struct OwnerRecord {
 struct Written {
     version: u32,
     owner: Kind,
+    /// Of `Cache` and `Lost`; of `Backing` the one that has ended. Older builds leave it out there, and pass over it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     epoch: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +61,7 @@ impl OwnerRecord {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (owner, epoch, lost_ranges) = match &self.owner {
-            Owner::Backing => (Kind::Backing, None, Vec::new()),
+            Owner::Backing => (Kind::Backing, self.ended.map(|epoch| epoch.to_string()), Vec::new()),
             Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string()), Vec::new()),
             Owner::Lost { epoch, ranges } => (Kind::Lost, Some(epoch.to_string()), ranges.clone()),
         };
@@ -75,13 +78,31 @@ impl OwnerRecord {
         let written: Written = serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?;
         let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
         let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
-        let owner = match (written.owner, epoch.transpose()?) {
+        let epoch = epoch.transpose()?;
+        let ended = epoch.filter(|_| written.owner == Kind::Backing);
+        let owner = match (written.owner, epoch) {
             (Kind::Backing, _) => Owner::Backing,
             (Kind::Cache, Some(epoch)) => Owner::Cache { epoch },
             (Kind::Lost, Some(epoch)) => Owner::Lost { epoch, ranges: written.lost_ranges },
             (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
         };
-        Ok(Self { owner, volume: written.volume })
+        Ok(Self { owner, volume: written.volume, ended })
+    }
+
+    /// The record after the data of this one was given up, or is on the backing volume.
+    #[must_use]
+    pub fn ended(self) -> Self {
+        let ended = match self.owner {
+            Owner::Backing => self.ended,
+            Owner::Cache { epoch } | Owner::Lost { epoch, .. } => Some(epoch),
+        };
+        Self { owner: Owner::Backing, volume: self.volume, ended }
+    }
+
+    /// Whether this attachment of this volume has ended: whatever is on it may be deleted.
+    #[must_use]
+    pub fn has_ended(&self, volume: &VolumeId, epoch: Epoch) -> bool {
+        self.owner == Owner::Backing && self.volume.as_ref() == Some(volume) && self.ended == Some(epoch)
     }
 }
 
@@ -187,8 +208,8 @@ impl Keeper {
     /// If the system has no threads left.
     pub fn start(name: &str, store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
         let (jobs, received) = unbounded();
-        let volume = store.record().volume.clone();
-        let mut keeping = Keeping { device: name.to_owned(), store, provider, volume };
+        let OwnerRecord { volume, ended: epoch, .. } = store.record().clone().ended();
+        let mut keeping = Keeping { device: name.to_owned(), store, provider, volume, epoch };
         let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
             while let Ok(job) = received.recv() {
                 match job {
@@ -255,17 +276,22 @@ struct Keeping {
     store: OwnerStore,
     provider: Option<Patient>,
     volume: Option<VolumeId>,
+    /// The attachment that the engine spoke of last.
+    epoch: Option<Epoch>,
 }
 
 impl Keeping {
     fn persist(&mut self, owner: Owner) -> bool {
+        if let Owner::Cache { epoch } | Owner::Lost { epoch, .. } = &owner {
+            self.epoch = Some(*epoch);
+        }
         crash_point("owner", "before");
         let result = match &owner {
             Owner::Cache { epoch } => self.tag(Some(*epoch)).and_then(|()| self.write(owner)),
             Owner::Lost { .. } => self.write(owner),
             Owner::Backing => self.write(owner).inspect(|()| {
                 crash_point("owner-untag", "before");
-                // A tag that stays does no harm: the log says CLEAN and the sweep reads it.
+                // A tag that stays does no harm: the record says that this attachment has ended.
                 if let Err(error) = self.tag(None) {
                     tracing::warn!(device = self.device, error, "cannot remove the dirty tag from the caching volume");
                 }
@@ -279,8 +305,9 @@ impl Keeping {
     }
 
     fn write(&mut self, owner: Owner) -> Result<(), String> {
-        let volume = if owner == Owner::Backing { None } else { self.volume.clone() };
-        self.store.persist(OwnerRecord { owner, volume }).map_err(|error| error.to_string())
+        let ended = self.epoch.filter(|_| owner == Owner::Backing);
+        let record = OwnerRecord { owner, volume: self.volume.clone(), ended };
+        self.store.persist(record).map_err(|error| error.to_string())
     }
 
     fn tag(&self, epoch: Option<Epoch>) -> Result<(), String> {
@@ -310,8 +337,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_are_read_back(owner in any_owner(), volume in prop::option::of("[a-z0-9-]{1,12}")) {
-            let record = OwnerRecord { owner, volume: volume.map(VolumeId) };
+        fn records_are_read_back(
+            owner in any_owner(),
+            volume in prop::option::of("[a-z0-9-]{1,12}"),
+            ended in prop::option::of(any::<[u8; 16]>()),
+        ) {
+            let ended = ended.map(Epoch).filter(|_| owner == Owner::Backing);
+            let record = OwnerRecord { owner, volume: volume.map(VolumeId), ended };
             prop_assert_eq!(OwnerRecord::decode(&record.encode()).unwrap(), record);
         }
 
@@ -320,6 +352,32 @@ mod tests {
             let _ = OwnerRecord::decode(&bytes);
             let _ = parse_epoch(&text);
         }
+    }
+
+    #[test]
+    fn a_record_names_the_attachment_that_has_ended() {
+        let (epoch, other, volume) = (Epoch([7; 16]), Epoch([8; 16]), VolumeId("a".to_owned()));
+        let lost = Owner::Lost { epoch, ranges: vec![(0, 4096)] };
+        for owner in [Owner::Cache { epoch }, lost] {
+            let record = OwnerRecord { owner, volume: Some(volume.clone()), ended: None };
+            assert!(!record.has_ended(&volume, epoch), "its data counts");
+            let ended = record.ended();
+            assert!(ended.has_ended(&volume, epoch));
+            assert!(!ended.has_ended(&volume, other) && !ended.has_ended(&VolumeId("b".to_owned()), epoch));
+            assert_eq!(ended.clone().ended(), ended);
+        }
+    }
+
+    #[test]
+    fn what_builds_wrote_that_did_not_name_it_is_read() {
+        let record = OwnerRecord::decode(b"{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+        assert_eq!(record, OwnerRecord::default());
+        // They refuse fields that they do not know, so there is no new one.
+        let ended =
+            OwnerRecord { owner: Owner::Backing, volume: Some(VolumeId("a".into())), ended: Some(Epoch([7; 16])) };
+        let written: serde_json::Map<_, _> = serde_json::from_slice(&ended.encode()).unwrap();
+        let known = ["version", "owner", "epoch", "volume", "lost_ranges"];
+        assert!(written.keys().all(|key| known.contains(&key.as_str())), "{written:?}");
     }
 
     #[test]
@@ -339,7 +397,7 @@ mod tests {
         std::fs::create_dir(&state).unwrap();
         let mut store = OwnerStore::open(&state).unwrap();
         std::fs::remove_dir(&state).unwrap();
-        let record = OwnerRecord { owner: Owner::Cache { epoch: Epoch([1; 16]) }, volume: None };
+        let record = OwnerRecord { owner: Owner::Cache { epoch: Epoch([1; 16]) }, ..OwnerRecord::default() };
         assert!(store.persist(record.clone()).is_err());
         assert_eq!(store.record(), &OwnerRecord::default());
         assert!(store.settle().is_err(), "the file is still in doubt");

@@ -1,6 +1,8 @@
 //! The thread that runs a device's controller: it shows it the device each sampling interval, carries out its steps
 //! and answers what people ask.
 
+mod asks;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -345,86 +347,15 @@ impl Reconciler {
         }
     }
 
-    fn ask(&mut self, now: Instant, ask: Ask) -> Result<Answer, String> {
-        match ask {
-            Ask::Status => Ok(Answer::Status(Box::new(self.status(now)))),
-            Ask::Report => Ok(Answer::Report(Box::new(self.report(now)))),
-            Ask::Resize => {
-                let answered = self.parts.shard.ask(|answer| Command::Grow { answer });
-                let size = answered.map_err(|gone| gone.to_string())??;
-                self.note_size(size);
-                Ok(Answer::Size(size))
-            }
-            Ask::Boost if self.ending => Err(format!("the device {} is being stopped", self.parts.name)),
-            Ask::Boost => {
-                self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
-                Ok(Answer::Done)
-            }
-            Ask::Drain => {
-                // What was written just now belongs to the burst that ends, not to a new one.
-                self.sample();
-                self.boostable()?.hint_drain(now);
-                Ok(Answer::Done)
-            }
-            Ask::Detach { accept_loss: true } => self.accept_loss(now),
-            Ask::Detach { accept_loss: false } => {
-                let status = self.status(now);
-                if status.lost_bytes > 0 {
-                    let (name, lost) = (&self.parts.name, status.lost_bytes);
-                    return Err(format!(
-                        "{lost} bytes of {name} are lost with its caching volume: overwrite them, or give them up with \
-                         `surgetank detach {name} --accept-loss`"
-                    ));
-                }
-                self.sample();
-                self.boostable()?.hint_detach(now);
-                Ok(Answer::Done)
-            }
-            Ask::Stop { .. } => Ok(Answer::Done),
-        }
+    fn lifecycle(&mut self) -> Option<&mut Lifecycle> {
+        self.parts.boosting.as_mut().map(|(_, lifecycle)| lifecycle)
     }
 
-    /// A device of this size must not be served from a smaller volume while data is dirty.
-    fn note_size(&mut self, size: u64) {
-        let Some((_, lifecycle)) = &mut self.parts.boosting else { return };
-        let written = lifecycle.journal().update(|state| {
-            if let Some(backing) = &mut state.backing {
-                backing.size_bytes = size;
-            }
-        });
-        if let Err(error) = written {
-            tracing::warn!(device = self.parts.name, %error, "the journal cannot be written");
-        }
-    }
-
-    /// The controller, if there is one and it may act.
-    fn boostable(&mut self) -> Result<&mut Controller, String> {
-        if self.recovery != Recovery::None {
-            return Err(self.reason.clone().unwrap_or_else(|| {
-                "the caching volume is being read back after a crash: try again when that is done".to_owned()
-            }));
-        }
-        let name = &self.parts.name;
-        let missing = || format!("the device {name} has no caching section: add [device.{name}.caching] to boost it");
-        self.parts.boosting.as_mut().map(|(controller, _)| controller).ok_or_else(missing)
-    }
-
-    fn accept_loss(&mut self, now: Instant) -> Result<Answer, String> {
-        let lost = self.status(now).lost_bytes > 0;
-        if !lost && self.recovery == Recovery::None {
-            // Nothing to accept: an ordinary detach.
-            return self.ask(now, Ask::Detach { accept_loss: false });
-        }
-        if !lost && self.reason.is_none() {
-            return Err(format!(
-                "the newest data of {} is on its caching volume, which is being read back: wait until that is done, then \
-                 drain the device",
-                self.parts.name
-            ));
-        }
-        let answered = self.parts.shard.ask(|answer| Command::AcceptLoss { answer });
-        answered.map_err(|gone| gone.to_string())?.map_err(|rejected| rejected.to_string())?;
-        Ok(Answer::Done)
+    /// Bytes that answer EIO, also while they are being read back.
+    fn lost_bytes(&self) -> u64 {
+        let engine = self.last.as_ref().map_or(0, |sample| sample.status.lost_bytes);
+        let restoring = self.parts.boosting.as_ref().filter(|(_, lifecycle)| lifecycle.is_restoring());
+        engine.max(restoring.and_then(|(_, lifecycle)| lifecycle.lost_bytes()).unwrap_or(0))
     }
 
     /// Whether the controller may do nothing more: the device stops, and what is rented stays or is gone.
@@ -477,7 +408,7 @@ impl Reconciler {
         }
         let totals = self.parts.accounts.totals(now);
         let engine = self.last.as_ref().map(|sample| &sample.status);
-        let lost_bytes = engine.map_or(0, |status| status.lost_bytes);
+        let lost_bytes = self.lost_bytes();
         // Overwriting heals a loss bit by bit, so the record is read anew.
         let lost_ranges = if lost_bytes > 0 { lost_ranges(&self.parts.keeper) } else { Vec::new() };
         let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
@@ -497,7 +428,7 @@ impl Reconciler {
             address: self.parts.shared.address(),
             size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
-            reason: self.reason(lost_bytes, controller.as_ref()),
+            reason: self.reason(now, lost_bytes, controller.as_ref()),
             retry_s: controller.as_ref().and_then(|status| status.retry_in).map(|span| span.0.as_secs_f64()),
             throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
             utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
@@ -515,13 +446,20 @@ impl Reconciler {
         let stage = self.last.as_ref().map(|sample| sample.status.stage);
         match stage {
             Some(EngineStage::Lost | EngineStage::Failing) => Phase::Degraded,
+            _ if self.lost_bytes() > 0 || self.kept().is_some() => Phase::Degraded,
             _ if self.reason.is_some() || self.parts.shared.trouble().is_some() => Phase::Degraded,
             _ if self.recovery != Recovery::None => Phase::Attaching,
             _ => controller.map_or(Phase::Idle, Phase::from),
         }
     }
 
-    fn reason(&self, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
+    fn reason(&self, now: Instant, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
+        let dirty = self.last.as_ref().map_or(0, |sample| sample.status.dirty_bytes);
+        let bytes = if lost_bytes > 0 { lost_bytes } else { dirty };
+        let trouble = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.trouble(now, bytes));
+        if let Some(reason) = trouble.or_else(|| self.kept()) {
+            return Some(reason);
+        }
         if lost_bytes > 0 {
             return Some(format!(
                 "{lost_bytes} bytes were lost with the caching volume and answer EIO until they are overwritten; \

@@ -46,6 +46,8 @@ pub enum Resume {
         epoch: Epoch,
         /// Offset and length in bytes.
         ranges: Vec<(u64, u64)>,
+        /// The volume that they may still be read back from, if one is known.
+        rental: Option<Box<Rental>>,
     },
     /// Serving the device would serve stale data.
     Refuse {
@@ -62,7 +64,11 @@ pub fn decide(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, lookup
             None => Resume::Idle,
             Some(rental) => Resume::GiveBack { at: give_back(rental) },
         },
-        Owner::Lost { epoch, ranges } => Resume::Lost { epoch: *epoch, ranges: ranges.clone() },
+        Owner::Lost { epoch, ranges } => {
+            let volume = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
+            let rental = volume.map(|volume| Box::new(in_use(rental, volume, *epoch, lookup)));
+            Resume::Lost { epoch: *epoch, ranges: ranges.clone(), rental }
+        }
         Owner::Cache { epoch } => recover(device, rental, owner, *epoch, lookup),
     }
 }
@@ -95,12 +101,17 @@ fn recover(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, epoch: Ep
             Resume::Refuse { reason }
         }
         Lookup::Found(_) | Lookup::Unknown(_) => {
-            let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
-            let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
-            let rental = Rental { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental };
+            let rental = in_use(rental, volume, epoch, lookup);
             Resume::Recover { volume: volume.clone(), epoch, rental }
         }
     }
+}
+
+/// The rental of the volume that the owner record names.
+fn in_use(rental: Option<&Rental>, volume: &VolumeId, epoch: Epoch, lookup: &Lookup) -> Rental {
+    let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
+    let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
+    Rental { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
 }
 
 /// What can be said of a rental of which the journal knows nothing.
@@ -164,8 +175,11 @@ mod tests {
             Just(Owner::Lost { epoch: Epoch([7; 16]), ranges: vec![(0, 4096)] }),
         ];
         let volume = prop::option::of(prop::sample::select(vec!["a", "b"]));
-        (owner, volume)
-            .prop_map(|(owner, volume)| OwnerRecord { owner, volume: volume.map(|id| VolumeId(id.to_owned())) })
+        (owner, volume).prop_map(|(owner, volume)| OwnerRecord {
+            owner,
+            volume: volume.map(|id| VolumeId(id.to_owned())),
+            ended: None,
+        })
     }
 
     fn found(id: &str) -> Lookup {
@@ -193,6 +207,7 @@ mod tests {
                 2 => Lookup::Unknown("down".to_owned()),
                 _ => found("a"),
             };
+            let journaled = rental.as_ref().and_then(|rental| rental.volume.clone());
             let resume = decide("data", rental.as_ref(), &owner, &lookup);
             match owner.owner {
                 Owner::Cache { epoch: there } => match resume {
@@ -205,10 +220,13 @@ mod tests {
                     Resume::Refuse { reason } => prop_assert!(reason.contains("--accept-loss")),
                     other => prop_assert!(false, "{:?}", other),
                 },
-                Owner::Lost { .. } => {
-                    let lost = matches!(resume, Resume::Lost { .. });
-                    prop_assert!(lost, "{:?}", resume);
-                }
+                Owner::Lost { .. } => match resume {
+                    Resume::Lost { rental, .. } => {
+                        let kept = rental.map(|rental| (rental.volume, rental.disposable));
+                        prop_assert_eq!(kept, owner.volume.or(journaled).map(|volume| (Some(volume), false)), "it is kept");
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                },
                 Owner::Backing => match resume {
                     Resume::Idle => prop_assert!(rental.is_none()),
                     Resume::GiveBack { at } => {

@@ -3,6 +3,8 @@
 //! Everything that may block (the state directory, the provider) happens on other threads and comes back as a
 //! [`Command`].
 
+mod command;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::{
-    Attach, Effect, EffectId, Engine, Event, IoFailure, Mode, Outcome, Owner, Rejected, ReplyError, Status,
+    Effect, EffectId, Engine, Event, IoFailure, Outcome, Owner, Rejected, ReplyError, Stage, Status,
 };
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
@@ -21,6 +23,8 @@ use surgetank_model::{Instant, Observation, Operation, Request};
 use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
+
+pub use command::Command;
 
 /// Requests taken from the front at a time.
 const RECEIVE_BUDGET: usize = 128;
@@ -34,66 +38,6 @@ const KEY_WAKER: u64 = 0;
 const KEY_FRONT: u64 = 1;
 const KEY_BACKING: u64 = 2;
 const KEY_CACHE: u64 = 3;
-
-/// What other threads ask of a shard. Answers are sent once; a receiver that is gone is ignored.
-pub enum Command {
-    /// Take a caching volume into use. The outcome comes as an event, unless it is rejected at once.
-    Adopt {
-        /// The opened volume.
-        volume: Box<dyn Volume>,
-        /// How to use it.
-        attach: Attach,
-        /// Whether the engine began.
-        answer: Sender<Result<(), Rejected>>,
-    },
-    /// Read a caching volume back after a crash. The outcome comes as an event, unless it is rejected at once.
-    Recover {
-        /// The opened volume.
-        volume: Box<dyn Volume>,
-        /// How to use it.
-        attach: Attach,
-        /// Whether the engine began.
-        answer: Sender<Result<(), Rejected>>,
-    },
-    /// Absorb or drain.
-    SetMode(Mode),
-    /// Let the caching volume go. The outcome comes as an event, unless it is rejected at once.
-    Release {
-        /// Whether the engine began.
-        answer: Sender<Result<(), Rejected>>,
-    },
-    /// Close the caching volume that the engine has let go.
-    CloseCache {
-        /// It is closed.
-        answer: Sender<()>,
-    },
-    /// The caching volume vanished.
-    CacheGone,
-    /// The user accepts the loss.
-    AcceptLoss {
-        /// Whether the engine began.
-        answer: Sender<Result<(), Rejected>>,
-    },
-    /// The backing volume may have grown: look, and follow. Answers the size in bytes.
-    Grow {
-        /// The size now, or why not.
-        answer: Sender<Result<u64, String>>,
-    },
-    /// A snapshot.
-    Sample {
-        /// The snapshot.
-        answer: Sender<Sample>,
-    },
-    /// The owner record is persisted, or is not.
-    Persisted {
-        /// The engine's effect.
-        effect: EffectId,
-        /// Whether it is durable.
-        durable: bool,
-    },
-    /// Answer what is in flight, flush, and end the thread.
-    Stop,
-}
 
 /// A snapshot of a shard.
 #[derive(Clone, Debug)]
@@ -110,6 +54,8 @@ pub struct Sample {
     pub cache: Moved,
     /// The device's size in bytes.
     pub size_bytes: u64,
+    /// The caching volume answered that it was unplugged.
+    pub cache_gone: bool,
     /// What [`ShardHandle::changes`] was.
     changes: u64,
 }
@@ -409,23 +355,29 @@ impl Running {
     fn command(&mut self, now: Instant, command: Command) {
         match command {
             Command::Adopt { volume, attach, answer } => {
-                self.attach(volume);
                 let result = self.engine.adopt(now, attach);
-                self.begun(&result);
-                let _ = answer.send(result);
+                self.begun(volume, result, &answer);
             }
             Command::Recover { volume, attach, answer } => {
-                self.attach(volume);
                 let result = self.engine.recover(now, attach);
-                self.begun(&result);
-                let _ = answer.send(result);
+                self.begun(volume, result, &answer);
+            }
+            Command::Restore { volume, attach, answer } => {
+                let result = self.engine.restore(now, attach);
+                self.begun(volume, result, &answer);
             }
             Command::SetMode(mode) => self.engine.set_mode(now, mode),
             Command::Release { answer } => {
                 let _ = answer.send(self.engine.release(now));
             }
             Command::CloseCache { answer } => self.closing.push(answer),
-            Command::CacheGone => self.engine.cache_gone(now),
+            Command::CacheGone { answer } => {
+                self.engine.cache_gone(now);
+                self.closing.push(answer);
+            }
+            Command::CacheReturned { volume, answer } => {
+                let _ = answer.send(self.returned(now, volume));
+            }
             Command::AcceptLoss { answer } => {
                 let _ = answer.send(self.engine.accept_loss(now));
             }
@@ -460,11 +412,34 @@ impl Running {
         self.volumes.attach(volume);
     }
 
-    /// A volume that the engine did not take is closed again.
-    fn begun(&mut self, result: &Result<(), Rejected>) {
-        if result.is_err() {
-            self.detach();
+    /// Takes the volume into use that the engine has accepted; it has asked nothing of it yet. One that it has not
+    /// accepted is closed, and what is in use stays.
+    fn begun(&mut self, volume: Box<dyn Volume>, result: Result<(), Rejected>, answer: &Sender<Result<(), Rejected>>) {
+        if result.is_ok() {
+            self.attach(volume);
         }
+        let _ = answer.send(result);
+    }
+
+    /// Puts the volume that is here again under the engine. False: the engine does not wait for it any more.
+    fn returned(&mut self, now: Instant, volume: Box<dyn Volume>) -> bool {
+        if matches!(self.engine.status().stage, Stage::PassThrough | Stage::Lost) {
+            return false;
+        }
+        self.detach();
+        // What was in flight on the former one has ended before the engine hears of the new one.
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        self.volumes.take_ended(&mut outcomes);
+        for (effect, outcome) in outcomes.drain(..) {
+            self.engine.complete(now, effect, outcome);
+        }
+        self.outcomes = outcomes;
+        for answer in self.closing.drain(..) {
+            let _ = answer.send(());
+        }
+        self.attach(volume);
+        self.engine.cache_returned(now);
+        true
     }
 
     fn detach(&mut self) {
@@ -488,7 +463,8 @@ impl Running {
         let (backing, cache) = self.volumes.moved();
         let size_bytes = self.volumes.backing().size();
         let (observation, status) = (self.engine.observation(), self.engine.status());
-        Sample { now, observation, status, backing, cache, size_bytes, changes: self.changes.load(Ordering::Relaxed) }
+        let (cache_gone, changes) = (self.volumes.cache_gone(), self.changes.load(Ordering::Relaxed));
+        Sample { now, observation, status, backing, cache, size_bytes, cache_gone, changes }
     }
 
     /// A sample taken from now on differs. Nobody else counts.

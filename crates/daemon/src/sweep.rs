@@ -10,7 +10,7 @@ use surgetank_provider::sweep::{Action, Known, orphans};
 use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
 
 use crate::clock::Clock;
-use crate::opening;
+use crate::opening::{self, Decorator};
 use crate::patient::Patient;
 use crate::planted::{Bug, planted};
 use crate::shared::Shared;
@@ -36,6 +36,8 @@ pub struct Sweeper {
     pub clock: Clock,
     /// The disks of this machine.
     pub disks: Disks,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<Decorator>,
     /// The devices by name, running or not. One that could not be started may still own its volume.
     pub devices: BTreeMap<String, Arc<Shared>>,
 }
@@ -83,7 +85,7 @@ impl Sweeper {
         let suspects = listed.iter().filter(|volume| volume.device.is_some() && !expected.contains(&volume.id));
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
-            let superblock = opening::superblock(volume, &self.disks, self.clock).ok()??;
+            let superblock = opening::superblock(volume, &self.disks, self.clock, self.decorator.as_ref()).ok()??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

@@ -107,6 +107,18 @@ impl Plugging {
         });
     }
 
+    /// Disks vanish from the tables, and nobody has asked the provider for it.
+    fn pull(&self) {
+        for plugged in self.plugged.lock().unwrap().iter() {
+            fs::remove_dir_all(self.block().join(plugged.device.strip_prefix("/dev/").unwrap())).unwrap();
+        }
+    }
+
+    /// They are back.
+    fn push(&self) {
+        self.plugged.lock().unwrap().iter().for_each(|plugged| self.show(plugged));
+    }
+
     /// A disk that is late comes nearer.
     fn called(&self) {
         for plugged in self.plugged.lock().unwrap().iter_mut().filter(|plugged| plugged.calls_left > 0) {
@@ -155,6 +167,10 @@ impl Provider for Plugging {
 
 /// A daemon over such a provider; `None` where there are no loop devices.
 fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)> {
+    start_with(machine, appears, "throttle = false")
+}
+
+fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Daemon, Arc<Plugging>)> {
     let probe = machine.backing("probe", MIB);
     let Some(device) = attach_loop(&probe) else {
         eprintln!("skipped: no loop device can be had (needs root)");
@@ -165,7 +181,7 @@ fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)>
         // It boosts when it is asked to, and not for what the test reads and writes.
         policy: Shape::default().policy.replace("\"20 ms\"", "\"200 ms\"")
             + "\nattach_timeout = \"500 ms\"\nforecast = false\nutilization_threshold = 1.0",
-        device: "throttle = false".to_owned(),
+        device: section.to_owned(),
         ..Shape::default()
     };
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
@@ -250,4 +266,73 @@ fn a_serial_that_two_disks_have_is_given_back() {
 #[test]
 fn a_disk_of_another_size_is_given_back() {
     undone(Appears::Larger, "bytes instead of");
+}
+
+#[test]
+fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
+    let machine = Machine::new();
+    let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    boost(&daemon);
+    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    for block in 0..24 {
+        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+    }
+    provider.pull();
+    let reason = || status(&daemon, "data").reason.unwrap_or_default();
+    eventually("it is noticed", || reason().contains("its disk has left this machine"));
+    eventually("it is looked for", || reason().contains("its disk has not appeared"));
+    assert_eq!((machine.rented(), status(&daemon, "data").lost_bytes), (1, 0));
+    provider.push();
+    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    for block in 0..24 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
+    }
+    drop(daemon);
+}
+
+/// A file system on a loop device, until it is dropped.
+struct Mounted {
+    place: PathBuf,
+    _disk: Plugged,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.place).status();
+    }
+}
+
+fn mounted(machine: &Machine) -> Option<(Mounted, String)> {
+    let image = machine.backing("image", 16 * MIB);
+    let device = attach_loop(&image)?;
+    let disk = Plugged { id: VolumeId(String::new()), device: device.clone(), calls_left: 0 };
+    let place = machine.path("place");
+    fs::create_dir(&place).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", &device]).status().is_ok_and(|status| status.success());
+    let is_mounted =
+        made && Command::new("mount").arg(&device).arg(&place).status().is_ok_and(|status| status.success());
+    is_mounted.then(|| (Mounted { place, _disk: disk }, device))
+}
+
+#[test]
+fn directories_of_the_daemon_on_its_own_device_are_refused() {
+    let machine = Machine::new();
+    let Some((mounted, device)) = mounted(&machine) else {
+        eprintln!("skipped: nothing can be mounted (needs root)");
+        return;
+    };
+    // As a daemon leaves it that was killed.
+    fs::create_dir(machine.path("run")).unwrap();
+    symlink(&device, machine.path("run/data")).unwrap();
+    let config = || machine.config(&[("data", "memory:16 MiB")], &Shape::default());
+    let state = surgetank_daemon::Config { state_directory: mounted.place.join("state"), ..config() };
+    let mut volumes = config();
+    volumes.local.as_mut().unwrap().directory = mounted.place.join("volumes");
+    for (config, what) in [(state, "the state directory"), (volumes, "the directory of the local provider")] {
+        let error = Daemon::start(config).err().unwrap().to_string();
+        assert!(error.starts_with(what) && error.contains("the device data that this daemon serves"), "{error}");
+    }
+    assert_eq!(fs::read_dir(&mounted.place).unwrap().count(), 1, "nothing but lost+found");
+    Daemon::start(config()).unwrap().stop();
 }

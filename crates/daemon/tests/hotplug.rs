@@ -16,6 +16,8 @@ use common::{Machine, eventually, pattern};
 use lab::{Disk, Guest, Interrupt, Lab, Plan, Unavailable};
 use surgetank_daemon::provisioning::ServiceConfig;
 use surgetank_daemon::{Phase, Request};
+use surgetank_device::volume::{Operation, Options};
+use surgetank_device::{Buffer, Failure, FileVolume, Volume, VolumeIo};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::qemu::QemuConfig;
@@ -203,6 +205,58 @@ fn disks() -> usize {
         .count()
 }
 
+/// How an input or output of the last block ends, which nobody else uses.
+fn ends(volume: &mut FileVolume, operation: Operation) -> Result<(), Failure> {
+    let (length, now) = (4096, surgetank_model::Instant::ZERO);
+    let memory = [Buffer::zeroed(length).slice(0, length)].into_iter().collect();
+    let offset = volume.size() - length as u64;
+    volume.submit(now, VolumeIo { token: 0, operation, offset, length: length as u64, memory });
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        volume.poll(now, &mut completions);
+    }
+    completions.remove(0).result
+}
+
+/// The disk of the caching volume leaves the kernel while data are on it, without a word to anybody, and comes back.
+fn pulled_and_pushed(running: &mut Running) {
+    const BLOCKS: u64 = 24;
+    boosted(running);
+    let mut nbd = running.nbd().unwrap();
+    for block in 0..BLOCKS {
+        nbd.write(block * MIB, &pattern(block, 6, MIB as usize)).unwrap();
+    }
+    let ours = |disk: &PathBuf| fs::read_to_string(disk.join("serial")).is_ok_and(|serial| serial.starts_with("vol-"));
+    let disk = fs::read_dir("/sys/block").unwrap().map(|disk| disk.unwrap().path()).find(ours).unwrap();
+    let disk = fs::canonicalize(disk).unwrap();
+    let bus = disk.ancestors().find(|place| place.join("remove").exists()).expect("a PCI device");
+    let node = Path::new("/dev").join(disk.file_name().unwrap());
+    let mut beside = FileVolume::open(node, Options { exclusive: false, ..Options::default() }).unwrap();
+    assert_eq!(ends(&mut beside, Operation::Read), Ok(()));
+    fs::write(bus.join("remove"), "1").unwrap();
+    assert_eq!(disks(), 0);
+    for operation in [Operation::Read, Operation::Write { fua: false }] {
+        assert_eq!(ends(&mut beside, operation), Err(Failure::Gone), "{operation:?}");
+    }
+    drop(beside);
+    let mut told = String::new();
+    eventually("it is noticed", || {
+        let status = running.client.status().ok().and_then(|mut status| status.devices.pop());
+        told = status.and_then(|status| status.reason).unwrap_or_default();
+        told.contains("has been gone for")
+    });
+    eprintln!("pulled: {told}");
+    fs::write("/sys/bus/pci/rescan", "1").unwrap();
+    for block in 0..BLOCKS {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 6, MIB as usize), "block {block}");
+    }
+    drained(running);
+    for block in 0..BLOCKS {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 6, MIB as usize), "block {block}");
+    }
+    eventually("the disk is gone", || disks() == 0);
+}
+
 #[test]
 #[ignore = "runs in a guest"]
 fn guest_life_cycles() {
@@ -234,6 +288,7 @@ fn guest_life_cycles() {
         assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
         eventually("the disk is gone", || disks() == 0);
     }
+    pulled_and_pushed(&mut running);
     fs::write("/lab/cycled", "").unwrap();
     // A request that was on its way when the daemon died may have been carried out after the next one had looked.
     let mut orphans = 0;

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Machine, Nbd, Shape, eventually, pattern, status};
 use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
@@ -80,6 +81,50 @@ fn a_burst_boosts_by_itself_and_calm_ends_it() {
     assert_eq!((status.boosts, status.caching), (1, None));
     assert!(status.cost_agbs > 0.0 && status.next_cache_gib.is_some());
     assert!(daemon.report("data").unwrap().activity.iter().any(|sample| sample.app_written_bytes > 0));
+}
+
+/// An application that rewrites what is being drained, faster than it is drained, does not hold on to the volume: its
+/// writes wait when the budget asks for it, and all of them are answered.
+#[test]
+fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
+    let machine = Machine::new();
+    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    // 4 AGBs a second; the reserve for giving the volume back is a minute.
+    shape.policy += "\nbudget.agbs_per_hour = 256";
+    let config = machine.config(&[("data", "memory:64 MiB")], &shape);
+    let daemon = Daemon::start(config).unwrap();
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let ended = AtomicBool::new(false);
+    let mut waited = false;
+    std::thread::scope(|scope| {
+        let ended = &ended;
+        let writer = scope.spawn(move || {
+            let mut versions = [0; 24];
+            for number in 1.. {
+                let place = number * 7 % 24;
+                versions[place as usize] = number;
+                nbd.write(place * MIB, &pattern(place * MIB, number, MIB as usize)).unwrap();
+                if ended.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            (nbd, versions)
+        });
+        eventually("a boost", || status(&daemon, "data").boosts == 1);
+        eventually("the end of the boost", || {
+            let status = status(&daemon, "data");
+            waited |= status.reason.is_some_and(|why| why.contains("writes over what is not drained yet wait"));
+            status.phase == Phase::Idle
+        });
+        ended.store(true, Ordering::Relaxed);
+        let (mut nbd, versions) = writer.join().unwrap();
+        for (place, version) in (0..).zip(versions) {
+            assert!(nbd.read(place * MIB, MIB as usize).unwrap() == pattern(place * MIB, version, MIB as usize));
+        }
+    });
+    assert!(waited, "the drain ended by itself");
+    assert_eq!(machine.rented(), 0);
+    assert_eq!(status(&daemon, "data").boosts, 1);
 }
 
 #[test]

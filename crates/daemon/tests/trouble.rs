@@ -266,7 +266,9 @@ fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
     let machine = Machine::new();
     let faults = Faults::new(1).unwrap();
     let backing = machine.backing("backing", 32 * MIB);
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow());
+    let mut shape = slow();
+    shape.caching += "\noutage_patience = \"1 s\"";
+    let config = machine.config(&[("data", backing.to_str().unwrap())], &shape);
     let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
@@ -287,9 +289,9 @@ fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
         assert!(nbd.read(range.offset_bytes, 4096).is_err(), "lost data is never answered");
     }
     assert_eq!(machine.rented(), 1, "nothing is detached while a loss stands");
-    // It stands over a restart.
+    // It stands over a restart, while the volume cannot be read.
     daemon.stop();
-    let daemon = Daemon::start(config).unwrap();
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     assert_eq!(status(&daemon, "data").lost_bytes, told.lost_bytes);
     assert_eq!(status(&daemon, "data").phase, Phase::Degraded);

@@ -16,6 +16,9 @@ pub struct Observation {
     /// Bytes that a larger cache would have taken since adoption: spilled to the backing volume because
     /// the cache was full, or drained to make room (counter since adoption). The papers' `evicted`.
     pub evicted_bytes: u64,
+    /// Bytes that the drain has written to the backing volume since adoption, each time that it did (counter since
+    /// adoption; 0 if the driver does not know).
+    pub drained_bytes: u64,
     /// Usable bytes of the adopted caching volume; 0 without one (level).
     pub cache_bytes: u64,
     /// The caching volume fails: the controller ends the boost.

@@ -1,8 +1,9 @@
 //! What was rented lately, and what may still be rented.
 //!
 //! The limits hold over sliding windows of an hour and a day. A caching volume with dirty data cannot be deleted at
-//! once, so the controller asks with the longest time that it may still need ([`Ledger::fits`]); only a provider
-//! that fails to detach or delete can make a rental longer than that.
+//! once, so the controller asks with the longest time that it may still need ([`Ledger::fits`]), and lets changes over
+//! dirty data wait before rewriting can prolong that; only a provider that fails to detach or delete, or a volume that
+//! fails, can make a rental longer.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -16,6 +16,7 @@ pub mod budget;
 pub mod elastic;
 pub mod file;
 pub mod forecast;
+pub mod planted;
 pub mod sizing;
 pub mod step;
 

@@ -7,7 +7,7 @@ use surgetank_model::Bytes;
 pub struct StepId(pub u64);
 
 /// One step of a boost's life cycle. Steps are idempotent; the driver persists the intent before it calls a provider.
-/// A controller has at most one step outstanding, except that `Absorb` may be issued while a `Release` is.
+/// A controller has at most one step outstanding, except that `Absorb` or `Finish` may be issued while a `Release` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Rent a caching volume of this size. Done when it is ready to attach.
@@ -24,6 +24,9 @@ pub enum Step {
     Absorb,
     /// Drain at full priority; new writes go to the backing volume. Done at once; watch `dirty_bytes`.
     Drain,
+    /// The same, and changes over what is dirty wait until it is drained, so that rewriting does not prolong the drain.
+    /// Done at once; `Absorb` and `Drain` take it back.
+    Finish,
     /// Take the volume from the engine: everything drained, CLEAN durable, owner cleared.
     /// `Cancelled` if an `Absorb` overtook it.
     Release,

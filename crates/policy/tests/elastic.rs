@@ -308,6 +308,58 @@ fn a_budget_that_cannot_be_kept_is_not_begun() {
 }
 
 #[test]
+fn changes_wait_when_the_budget_needs_the_drain_to_end() {
+    // 10 GiB at 128 MiB/s are 1280 AGBs a second: an hour's budget for 500 s, of which 60 s are the reserve.
+    let budget = Budget { agbs_per_hour: Some(1280.0 * 500.0), ..Budget::default() };
+    let mut rig = Rig::new(|config| config.budget = budget, Learned::default());
+    rig.boost(10);
+    rig.observation.dirty_bytes = 4 << 30;
+    rig.traffic(100, 5);
+    rig.controller.hint_drain(rig.now);
+    rig.does(&Step::Drain);
+    // It does not get on: what is drained is rewritten. To finish it takes 124 s × 1.25.
+    for _ in 0..270 {
+        rig.observation.drained_bytes += 33 * MIB;
+        rig.traffic(33, 1);
+    }
+    assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Drain, None));
+    assert_eq!(rig.controller.status().backing_off, None);
+    for _ in 0..10 {
+        rig.observation.drained_bytes += 33 * MIB;
+        rig.traffic(33, 1);
+    }
+    rig.does(&Step::Finish);
+    assert!(rig.controller.status().backing_off.is_some_and(|why| why.contains("writes over what is not drained")));
+    for _ in 0..100 {
+        rig.observation.dirty_bytes -= 33 * MIB;
+        rig.observation.drained_bytes += 33 * MIB;
+        rig.traffic(5, 1);
+    }
+    assert_eq!(rig.controller.next_step(), None, "once is enough");
+    // Nearly all of it is drained, and a new burst is absorbed again: the next drain is a plain one at first.
+    rig.observation.dirty_bytes = 1 << 20;
+    rig.traffic(20, 1);
+    rig.does(&Step::Absorb);
+    assert_eq!((rig.controller.phase(), rig.controller.status().backing_off), (Phase::Boost, None));
+    rig.controller.hint_drain(rig.now);
+    rig.does(&Step::Drain);
+    // Something becomes dirty after the release was asked for.
+    rig.observation.dirty_bytes = 0;
+    rig.traffic(5, 1);
+    let release = rig.takes(&Step::Release);
+    rig.observation.dirty_bytes = 2 << 30;
+    rig.traffic(5, 1);
+    let finish = rig.takes(&Step::Finish);
+    rig.controller.complete(rig.now, finish, Outcome::Done);
+    rig.traffic(5, 1);
+    assert_eq!(rig.controller.next_step(), None);
+    rig.controller.complete(rig.now, release, Outcome::Done);
+    rig.does(&Step::Detach);
+    rig.does(&Step::Delete);
+    assert_eq!(rig.controller.phase(), Phase::Idle);
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     let changes: [fn(&mut Config); 5] = [
         |config| config.utilization_threshold = 0.0,

@@ -81,7 +81,8 @@ struct Place {
     completed: Instant,
     /// Since when an application's flush promises it.
     promised: Option<Instant>,
-    /// After a restart: blocks (summary, data) of newer records that were torn. Whoever cannot read one cannot know that.
+    /// After a restart: blocks (summary, data) of newer records that were torn, or of this one. Whoever cannot read one cannot
+    /// know that.
     torn: Vec<(u64, u64)>,
 }
 
@@ -499,7 +500,8 @@ impl Books {
     /// can tell whether there is one where the log ends.
     #[must_use]
     pub fn may_be_unknown(&self, disk: &Disk) -> bool {
-        let bad = |at: u64| at + BLOCK64 <= disk.size() && disk.is_bad(at, BLOCK64);
+        let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64)) || disk.is_bad(at, BLOCK64);
+        let bad = |at: u64| at + BLOCK64 <= disk.size() && failed(at);
         let Some(geometry) = Geometry::of_volume(disk.size()).filter(|_| self.recovered) else { return false };
         let repeated = |sequence: u64| {
             self.records.iter().filter(|other| other.sequence > sequence && !bad(other.offset)).any(|other| {
@@ -528,9 +530,8 @@ impl Books {
     pub fn is_readable(&self, block: u64, disk: &Disk) -> bool {
         self.newest.get(&block).is_some_and(|place| {
             let sound = |at: u64| !disk.is_bad(at, BLOCK64);
-            sound(place.summary)
-                && place.at.is_none_or(sound)
-                && place.torn.iter().all(|&(summary, data)| sound(summary) && sound(data))
+            // Once it could not be read, a torn block is not told from a damaged one.
+            sound(place.summary) && place.at.is_none_or(sound) && place.torn.is_empty()
         })
     }
 
@@ -571,7 +572,13 @@ impl Books {
                         newest.insert(block, place);
                     }
                     (false, Some(older)) => older.torn.extend(at.map(|at| (record.offset, at))),
-                    (false, None) => {}
+                    // Nothing older is in the log, but whoever cannot read this cannot know that it is torn.
+                    (false, None) => {
+                        let (sequence, summary) = (record.sequence, record.offset);
+                        let torn = at.map(|at| (record.offset, at)).into_iter().collect();
+                        let place = Place { sequence, summary, at, clean: false, completed: now, promised: None, torn };
+                        newest.insert(block, place);
+                    }
                 }
             }
         }

@@ -38,7 +38,8 @@ fn random_crashes_of_long_runs() {
 fn random_crashes_amid_overwrites() {
     let report = campaign("random_crashes_amid_overwrites", Family::Overwrites, 4000);
     assert_split(&report);
-    assert!(report.drained_bytes > 0 && report.cancels > 0, "the runs do not do enough: {report:?}");
+    let enough = report.drained_bytes > 0 && report.cancels > 0 && report.finishes > 0;
+    assert!(enough, "the runs do not do enough: {report:?}");
 }
 
 #[test]
@@ -100,6 +101,7 @@ fn random_crashes_amid_faults_of_the_provider() {
     let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 3000);
     assert_split(&report);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
+    assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
 }
 
 /// A flipped bit is never read: it answers an error, or the data come from elsewhere.

@@ -79,6 +79,9 @@ impl Engine {
                 self.strand_queue();
                 return;
             }
+            if self.stopping {
+                return;
+            }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
             if boost.batches_in_flight >= if full { RECORDS_MAX } else { SMALL_RECORDS_MAX } || !self.open_segment() {
                 return;
@@ -178,12 +181,16 @@ impl Engine {
                 batch.parts.into_iter().for_each(|part| self.strand(part));
                 return;
             }
+            boost.superblock.void.push(batch.sequence);
             // The record may be there all the same and would be replayed: its parts wait until that is ruled out.
             boost.trouble.stranded.extend(batch.parts);
             self.cache_failing();
             return;
         };
         boost.appending.remove(&batch.sequence);
+        if boost.last_appended.is_none_or(|last| last.sequence < batch.sequence) {
+            boost.last_appended = Some(summary.place);
+        }
         if batch.fua && self.cache.is_durable() {
             boost.now_durable(boost.settled());
         }

@@ -127,7 +127,7 @@ impl Engine {
         let runs = self.runs(bytes);
         let overlaps = runs.iter().any(|(_, way)| *way != Way::Direct);
         let is_write = matches!(request.operation, Operation::Write { .. });
-        if self.stage == Stage::Drain && overlaps && self.is_cutover() {
+        if self.stage == Stage::Drain && overlaps && (self.is_cutover() || self.is_finishing()) {
             return None;
         }
         if self.stage == Stage::Absorb && is_write {
@@ -164,6 +164,13 @@ impl Engine {
             let left = (boost.space.dirty + boost.queued_blocks) * BLOCK64;
             left <= CUTOVER_BYTES.min(boost.space.usable_bytes() / 8) && !boost.drain.is_blocked(self.now)
         })
+    }
+
+    /// Whether changes over what the log holds wait for the drain, and how much of it is left does not matter.
+    pub(super) fn is_finishing(&self) -> bool {
+        let finishing =
+            self.boost.as_ref().is_some_and(|boost| boost.drain.finishing && !boost.drain.is_blocked(self.now));
+        self.stage == Stage::Drain && finishing && !planted(Bug::FinishHoldsNothing)
     }
 
     /// Routes a burst write that the log need not take, piece by piece, to the volume that will have it done sooner.

@@ -50,13 +50,17 @@ pub(super) struct Drain {
     jobs: Vec<Option<Job>>,
     /// A search of all segments up to this order found nothing, and nothing in them became dirty since.
     settled: Option<u64>,
+    /// Nothing prolongs it (`Mode::Finish`): changes over what is not drained and freed wait until it is, segment by segment
+    /// from the oldest on, and writes elsewhere leave it four fifths of the backing volume. While the backing volume
+    /// refuses its writes they do not, since waiting would not end.
+    pub(super) finishing: bool,
     blocked_until: Option<Instant>,
     backoff: Duration,
 }
 
 impl Default for Drain {
     fn default() -> Self {
-        Self { cursor: 0, jobs: Vec::new(), settled: None, blocked_until: None, backoff: BACKOFF_MIN }
+        Self { cursor: 0, jobs: Vec::new(), settled: None, finishing: false, blocked_until: None, backoff: BACKOFF_MIN }
     }
 }
 
@@ -86,6 +90,12 @@ impl Drain {
         let in_flight = self.jobs.iter().flatten();
         let blocks = in_flight.clone().filter(|job| job.scratch.is_some()).map(|job| job.blocks.end - job.blocks.start);
         in_flight.count() < jobs_max && blocks.sum::<u64>() + JOB_BLOCKS <= BLOCKS_IN_FLIGHT_MAX
+    }
+
+    /// Bytes on their way to the backing volume.
+    pub(super) fn bytes_in_flight(&self) -> u64 {
+        let jobs = self.jobs.iter().flatten().filter(|job| job.scratch.is_some());
+        jobs.map(|job| (job.blocks.end - job.blocks.start) * BLOCK64).sum()
     }
 
     fn overlaps(&self, blocks: &Range<u64>) -> bool {
@@ -132,9 +142,11 @@ impl Engine {
     }
 
     fn start_job(&mut self) -> bool {
+        // Whoever waits for a segment to be freed waits for the oldest first.
+        let oldest_first = self.is_finishing() && !self.waiting.is_empty();
         let Some(boost) = self.boost.as_mut() else { return false };
         let makes_room = self.stage == Stage::Absorb && boost.space_wanted;
-        let Some(extents) = boost.next_dirty_run(makes_room) else { return false };
+        let Some(extents) = boost.next_dirty_run(makes_room, oldest_first) else { return false };
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return false };
         let blocks = first.block..last.end();
         boost.drain.cursor = blocks.end;
@@ -311,8 +323,13 @@ impl Engine {
 
 impl Boost {
     /// The next dirty extents that follow each other on the device, as many as one write takes.
-    fn next_dirty_run(&mut self, makes_room: bool) -> Option<Vec<Extent>> {
-        let youngest = if makes_room { self.space.oldest_orders() } else { u64::MAX };
+    fn next_dirty_run(&mut self, makes_room: bool, oldest_first: bool) -> Option<Vec<Extent>> {
+        let youngest = match (makes_room, oldest_first) {
+            (true, _) => self.space.oldest_orders(|_| true),
+            // What is drained and not freed yet must not hold up the rest.
+            (false, true) => self.space.oldest_orders(|segment| segment.dirty > 0),
+            (false, false) => u64::MAX,
+        };
         if self.drain.settled.is_some_and(|settled| youngest <= settled) {
             return None;
         }

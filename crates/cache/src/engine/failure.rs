@@ -137,6 +137,9 @@ impl Engine {
             return;
         }
         self.stage = Stage::Failing;
+        if matches!(self.step, Step::StopFlush | Step::StopMark | Step::StopMarkFlush) {
+            self.events.push_back(Event::Stopped);
+        }
         self.give_up_step();
         self.retry_waiting = true;
         self.stirred = true;
@@ -335,7 +338,7 @@ impl Engine {
     pub(super) fn pump_failing(&mut self) {
         let now = self.now;
         let patience = self.config.outage_patience;
-        self.close_log();
+        self.close_failing_log();
         let Some(boost) = self.boost.as_mut() else { return };
         let dirty = boost.space.dirty > 0;
         if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty && !boost.trouble.out_of_patience) {
@@ -381,17 +384,14 @@ impl Engine {
     }
 
     /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.
-    fn close_log(&mut self) {
+    fn close_failing_log(&mut self) {
         let Some(boost) = self.boost.as_mut() else { return };
-        if boost.trouble.closed || boost.batches_in_flight > 0 || boost.trouble.only.is_some() {
-            return;
+        // Of a log that was not read whole, nobody knows the end.
+        let known = boost.trouble.only.is_none() && boost.trouble.unknown.is_none();
+        if known && !boost.trouble.closed && boost.batches_in_flight == 0 {
+            boost.trouble.closed = true;
+            self.close_log();
         }
-        boost.trouble.closed = true;
-        boost.superblock.sequence += 1;
-        boost.superblock.durable = boost.durable;
-        boost.superblock.closed = boost.next_sequence;
-        let superblock = boost.superblock.clone();
-        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
     }
 
     /// Whether changes of lost ranges are under way: they heal what is about to be recorded as lost.

@@ -55,6 +55,10 @@ pub(super) enum Step {
     DropOwner,
     DropReads,
     AcceptLoss,
+    /// The engine stops: everything in the log is made durable, then the superblock says so.
+    StopFlush,
+    StopMark,
+    StopMarkFlush,
     /// The effect of this step failed; it is tried again at this time.
     Retry {
         at: Instant,
@@ -87,7 +91,9 @@ impl Engine {
             segment_size: geometry.segment_size,
             segments: geometry.segments,
             durable: 0,
-            closed: 0,
+            closed: false,
+            last: None,
+            void: Vec::new(),
         };
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = Stage::Adopting;
@@ -121,13 +127,16 @@ impl Engine {
     pub fn set_mode(&mut self, now: Instant, mode: Mode) {
         self.now = self.now.max(now);
         self.stirred = true;
+        if let Some(boost) = self.boost.as_mut() {
+            boost.drain.finishing = mode == Mode::Finish;
+        }
         match (mode, self.stage) {
             (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
             (Mode::Absorb, Stage::Releasing) if self.step == Step::ReleaseFlush => {
                 self.stage = Stage::Absorb;
                 self.give_up_step();
             }
-            (Mode::Drain, Stage::Absorb) => {
+            (Mode::Drain | Mode::Finish, Stage::Absorb | Stage::Drain) => {
                 self.stage = Stage::Drain;
                 self.retry_waiting = true;
                 return;
@@ -160,6 +169,26 @@ impl Engine {
             }
             _ => Err(Rejected(format!("there is no caching volume to release in stage {:?}", self.stage))),
         }
+    }
+
+    /// The driver stops in order, once all requests are answered: the log is closed, so that the next recovery knows that
+    /// every record in it was whole. Ends in `Event::Stopped`.
+    pub fn stop(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.stopping = true;
+        let closes = self.step == Step::None && matches!(self.stage, Stage::Absorb | Stage::Drain);
+        let quiet = self.boost.as_ref().is_some_and(|boost| boost.batches_in_flight == 0 && boost.queue.is_empty());
+        if closes && quiet && !planted(Bug::StopNotMarked) {
+            self.step = Step::StopFlush;
+            self.enter_step();
+        } else {
+            self.events.push_back(Event::Stopped);
+        }
+    }
+
+    fn stopped(&mut self) {
+        self.give_up_step();
+        self.events.push_back(Event::Stopped);
     }
 
     pub(super) fn lifecycle_deadline(&self) -> Option<Instant> {
@@ -242,6 +271,7 @@ impl Engine {
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
             Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
+            Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
             Step::ReleaseFlush | Step::DropFlush => self.step_flush(Target::Backing),
@@ -259,14 +289,31 @@ impl Engine {
                 self.persist_owner(Recorder::Step(self.step_serial), owner);
             }
             Step::ReleaseMark => {
-                let Some(boost) = self.boost.as_mut() else { return };
-                boost.superblock.sequence += 1;
-                boost.superblock.state = LogState::Clean;
-                let superblock = boost.superblock.clone();
-                self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+                if let Some(boost) = self.boost.as_mut() {
+                    boost.superblock.state = LogState::Clean;
+                    self.write_superblock();
+                }
             }
+            Step::StopMark => self.close_log(),
             _ => {}
         }
+    }
+
+    /// Has the superblock say that no record follows those that were written, and which of them are durable.
+    pub(super) fn close_log(&mut self) {
+        if let Some(boost) = self.boost.as_mut() {
+            boost.superblock.durable = boost.durable;
+            boost.superblock.closed = true;
+            boost.superblock.last = boost.last_appended;
+            self.write_superblock();
+        }
+    }
+
+    fn write_superblock(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        boost.superblock.sequence += 1;
+        let superblock = boost.superblock.clone();
+        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
     }
 
     fn step_flush(&mut self, target: Target) {
@@ -324,6 +371,9 @@ impl Engine {
             (Step::DropOwner, false) => retry(Step::DropOwner),
             (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
             (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
+            (Step::StopFlush, true) => Step::StopMark,
+            (Step::StopMark, true) => Step::StopMarkFlush,
+            (Step::StopFlush | Step::StopMark | Step::StopMarkFlush, _) => return self.stopped(),
             (Step::AcceptLoss, true) => return self.loss_accepted(),
             (Step::AcceptLoss, false) => retry(Step::AcceptLoss),
             (step, _) => step.clone(),
@@ -373,6 +423,7 @@ impl Boost {
             superblock,
             table_sequences,
             last_record: None,
+            last_appended: None,
             appending: std::collections::BTreeSet::new(),
             durable: 0,
             flushing: 0,

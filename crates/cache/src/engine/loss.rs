@@ -112,6 +112,10 @@ impl Engine {
     }
 
     fn record_loss(&mut self) {
+        // What stays lost is being recorded as a whole, and answers who waits.
+        if self.is_recording_loss() {
+            return;
+        }
         let Some(loss) = self.loss.as_mut().filter(|loss| loss.recording.is_none()) else { return };
         let Some((_, version, ranges)) = loss.waiting.iter().max_by_key(|(_, version, _)| *version) else { return };
         loss.recording = Some((*version, ranges.is_empty()));

@@ -87,6 +87,8 @@ pub enum Mode {
     Absorb,
     /// The drain has priority; new writes go to the backing volume except over dirty ranges.
     Drain,
+    /// The same, and changes over what is dirty wait, so that none prolongs it.
+    Finish,
 }
 
 /// Where the engine is.
@@ -147,6 +149,8 @@ pub enum Event {
         /// For people.
         reason: &'static str,
     },
+    /// `stop` is done: the log is closed, as far as it could be.
+    Stopped,
 }
 
 /// A snapshot for people and tests.
@@ -190,6 +194,8 @@ struct Boost {
     table_sequences: Vec<u64>,
     /// The newest record.
     last_record: Option<Place>,
+    /// The newest record that has been written.
+    last_appended: Option<Place>,
     /// Sequences of records and copies in flight.
     appending: BTreeSet<u64>,
     /// Records up to this sequence are durable.
@@ -328,6 +334,8 @@ pub struct Engine {
     recovery_attempts: u32,
     /// Since when no recovery succeeds.
     unrecovered_since: Option<Instant>,
+    /// No record is begun any more.
+    stopping: bool,
     loss: Option<Loss>,
     /// Owner records to persist, one after the other: the last one must be the one that stays.
     owners: VecDeque<(Recorder, Owner)>,
@@ -366,6 +374,7 @@ impl Engine {
             recovery: None,
             recovery_attempts: 0,
             unrecovered_since: None,
+            stopping: false,
             loss: None,
             owners: VecDeque::new(),
             owner_in_flight: false,
@@ -393,11 +402,6 @@ impl Engine {
         let mut engine = Self::new(config);
         engine.stage = Stage::Recovering;
         engine
-    }
-
-    /// The daemon stops in order: records what is durable.
-    pub fn stop(&mut self, now: Instant) {
-        self.now = self.now.max(now);
     }
 
     /// Takes the outcome of an effect.
@@ -594,16 +598,16 @@ impl Engine {
     #[must_use]
     pub fn observation(&self) -> Observation {
         let boost = self.boost.as_ref();
-        let bytes = |blocks: u64| blocks * u64::from(BLOCK);
         let lost = self.loss.as_ref().map_or(0, Loss::total);
         Observation {
             read_bytes: self.counters.read_bytes,
             written_bytes: self.counters.written_bytes,
             requests: self.counters.requests,
-            dirty_bytes: boost.map_or(0, |boost| bytes(boost.space.dirty + boost.queued_blocks)) + lost,
+            dirty_bytes: boost.map_or(0, |boost| (boost.space.dirty + boost.queued_blocks) * u64::from(BLOCK)) + lost,
             high_water_bytes: boost
                 .map_or(0, |boost| u64::from(boost.space.high_water) * u64::from(boost.space.geometry.segment_size)),
             evicted_bytes: boost.map_or(0, |boost| boost.evicted_bytes),
+            drained_bytes: boost.map_or(0, |boost| boost.drained_bytes),
             cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
             cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
         }

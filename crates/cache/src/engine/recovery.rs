@@ -553,7 +553,9 @@ impl Engine {
         if geometry.layout == Layout::One {
             missing.clear();
         }
-        let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed > 0);
+        // While records are missing, what the superblock says of them is kept.
+        let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed);
+        let closed = closed && recovery.unknown().is_none();
         if missing.is_empty() && !closed || recovery.restoring {
             return self.replay(true);
         }
@@ -563,7 +565,8 @@ impl Engine {
         let open = self.recovery.as_mut().and_then(|recovery| recovery.superblock.as_mut()).filter(|_| closed);
         let open = open.map(|superblock| {
             superblock.sequence += 1;
-            superblock.closed = 0;
+            superblock.closed = false;
+            superblock.last = None;
             superblock.clone()
         });
         if let Some(superblock) = open {
@@ -605,6 +608,7 @@ impl Engine {
             Some(Place { sequence, segment: records.segment, generation, position })
         });
         boost.last_record = last.max_by_key(|place| place.sequence);
+        boost.last_appended = boost.last_record;
         let missing = unknown.map(|(sequence, _)| sequence);
         let mut newer = RangeSet::default();
         for records in &found {
@@ -671,20 +675,24 @@ fn unread_superblock(epoch: Epoch, geometry: Geometry, device_size: u64) -> Supe
         segment_size: geometry.segment_size,
         segments: geometry.segments,
         durable: 0,
-        closed: 0,
+        closed: false,
+        last: None,
+        void: Vec::new(),
     }
 }
 
 impl Recovery {
     /// Records that others name and that are neither here nor freed.
     fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
-        self.found.iter().flat_map(|records| {
-            let across = records.previous.filter(|place| !self.is_known(place)).map(|place| Gap {
-                place,
-                unreadable: self.is_unreadable(place.segment, place.position),
-            });
+        let missing = |place: Place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) };
+        let last = self.superblock.iter().filter_map(|superblock| superblock.last);
+        let last = last.filter(|place| !self.is_known(place)).map(missing);
+        let void = self.superblock.as_ref().map_or(&[][..], |superblock| &superblock.void);
+        let between = self.found.iter().flat_map(move |records| {
+            let across = records.previous.filter(|place| !self.is_known(place)).map(missing);
             records.gaps.iter().copied().chain(across)
-        })
+        });
+        last.chain(between).filter(|gap| !void.contains(&gap.place.sequence))
     }
 
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
@@ -710,8 +718,7 @@ impl Recovery {
             }
         }
         // Where the next record would begin, there may be one that cannot be read.
-        let closed = self.superblock.as_ref().map_or(0, |superblock| superblock.closed);
-        if closed > self.found.iter().map(|records| records.sequence_max).max().unwrap_or(0) {
+        if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
             return missing;
         }
         let with_records = self.found.iter().filter(|records| !records.is_empty());

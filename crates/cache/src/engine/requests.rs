@@ -132,9 +132,15 @@ impl Engine {
     }
 
     /// Without a cache, writes beyond what keeps the backing volume busy wait here rather than in its queue: when a
-    /// caching volume is adopted, they can still go there.
+    /// caching volume is adopted, they can still go there. While a drain is to be finished, writes have a fifth of the
+    /// backing volume.
     fn holds_back_writes(&self) -> bool {
-        self.is_direct() && self.direct_bytes >= self.backing.queue_bytes_max()
+        if self.is_direct() {
+            return self.direct_bytes >= self.backing.queue_bytes_max();
+        }
+        let draining =
+            self.boost.as_ref().filter(|_| self.is_finishing()).map_or(0, |boost| boost.drain.bytes_in_flight());
+        draining > 0 && self.direct_bytes >= (draining / 4).max(1)
     }
 
     /// Starts those of the waiting requests that need not wait any more; overlapping changes keep their order.

@@ -102,8 +102,12 @@ pub struct Superblock {
     pub segments: u32,
     /// Records up to this sequence were durable when the superblock was written; 0: nothing is known.
     pub durable: u64,
-    /// Sequence after that of the last record: none was written since. 0: the log goes on.
-    pub closed: u64,
+    /// No record follows `last`. Else the log goes on.
+    pub closed: bool,
+    /// The last record when the log was closed; `None`: there was none.
+    pub last: Option<Place>,
+    /// Sequences of records that could not be written, in order: nothing in them was acknowledged.
+    pub void: Vec<u64>,
 }
 
 /// One page of the segment table.
@@ -154,6 +158,9 @@ const SUMMARY_MAGIC: [u8; 8] = *b"SRGTSUMM";
 const SEQUENCE_MAX: u64 = 1 << 62;
 const GENERATION_MAX: u32 = 1 << 31;
 const DEVICE_BLOCKS_MAX: u64 = 1 << 50;
+
+/// Records that failed and that a superblock names, at most: more than are ever in flight.
+pub const VOID_MAX: usize = 64;
 
 /// All structures begin alike: magic (8), crc32c of the block with this field zero (4), version (4), epoch (16).
 const HEADER: usize = 32;
@@ -246,7 +253,11 @@ impl Superblock {
         writer.put(&self.segments.to_le_bytes());
         writer.put(&self.device_size.to_le_bytes());
         writer.put(&self.durable.to_le_bytes());
-        writer.put(&self.closed.to_le_bytes());
+        writer.put(&u32::from(self.closed).to_le_bytes());
+        summary::put_place(&mut writer, self.last);
+        let void = &self.void[..self.void.len().min(VOID_MAX)];
+        writer.put(&(void.len() as u32).to_le_bytes());
+        void.iter().for_each(|sequence| writer.put(&sequence.to_le_bytes()));
         writer.seal()
     }
 
@@ -262,9 +273,16 @@ impl Superblock {
         };
         let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
         // Volumes of the first release have zeroes here.
-        let (durable, closed) = (reader.u64()?, reader.u64()?);
-        let superblock = Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed };
-        let sound = superblock.geometry().is_sound() && [sequence, durable, closed].iter().all(|n| *n <= SEQUENCE_MAX);
+        let (durable, closed) = (reader.u64()?, reader.u32()? == 1);
+        let last = summary::take_place(&mut reader)?;
+        let count = reader.u32()? as usize;
+        if count > VOID_MAX {
+            return None;
+        }
+        let void = (0..count).map(|_| reader.u64()).collect::<Option<_>>()?;
+        let superblock =
+            Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed, last, void };
+        let sound = superblock.geometry().is_sound() && [sequence, durable].iter().all(|n| *n <= SEQUENCE_MAX);
         sound.then_some(superblock)
     }
 

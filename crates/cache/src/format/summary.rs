@@ -233,13 +233,13 @@ impl Summary {
 }
 
 /// No record has the sequence 0.
-fn put_place(writer: &mut Writer, place: Option<Place>) {
+pub(super) fn put_place(writer: &mut Writer, place: Option<Place>) {
     let Place { sequence, segment, generation, position } = place.unwrap_or_default();
     writer.put(&sequence.to_le_bytes());
     [segment, generation, position].iter().for_each(|number| writer.put(&number.to_le_bytes()));
 }
 
-fn take_place(reader: &mut Reader<'_>) -> Option<Option<Place>> {
+pub(super) fn take_place(reader: &mut Reader<'_>) -> Option<Option<Place>> {
     let sequence = reader.u64()?;
     let place = Place { sequence, segment: reader.u32()?, generation: reader.u32()?, position: reader.u32()? };
     (sequence <= SEQUENCE_MAX).then_some((sequence > 0).then_some(place))

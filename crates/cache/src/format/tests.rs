@@ -33,7 +33,9 @@ fn superblock(sequence: u64, state: LogState) -> Superblock {
         segment_size: 1 << 20,
         segments: 100,
         durable: 12,
-        closed: 15,
+        closed: true,
+        last: Some(place(4, 14)),
+        void: vec![13],
     }
 }
 

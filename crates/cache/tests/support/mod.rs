@@ -165,6 +165,18 @@ impl Machine {
         self.pump();
     }
 
+    /// The same, unless an overlapping request is in flight.
+    pub fn submit_unless_it_waits(&mut self, operation: Operation, offset: usize, length: usize) {
+        let (start, end) = (offset as u64, (offset + length) as u64);
+        let free = |other: &Outstanding| {
+            let Request { offset, length, .. } = other.request;
+            offset + length <= start || end <= offset
+        };
+        if self.outstanding.iter().all(free) {
+            self.submit(operation, offset, length);
+        }
+    }
+
     /// Lets one effect end, or else time pass. False: nothing is left to do.
     pub fn advance(&mut self) -> bool {
         // What the caller did to the engine just before comes first.
@@ -186,6 +198,7 @@ impl Machine {
 
     /// Lets one effect end that does not wait for the backing volume, which takes for ever. False: all others have.
     pub fn advance_without_backing(&mut self) -> bool {
+        self.pump();
         let is_other =
             |(_, action): &(EffectId, Action)| !matches!(action, Action::Write { target: Target::Backing, .. });
         let Some(index) = self.in_flight.iter().position(is_other) else { return false };
@@ -342,6 +355,18 @@ impl Machine {
             Action::Flush(target) => self.done.push(Done::Flush(target)),
         }
         Outcome::Done
+    }
+
+    /// Bytes of the application's writes in flight on the backing volume.
+    pub fn direct_bytes_in_flight(&self) -> u64 {
+        let direct = |(_, action): &(EffectId, Action)| match action {
+            Action::Write { target: Target::Backing, from, .. } => {
+                let requests = from.iter().filter(|slice| matches!(slice.buffer, BufferId::Request(_)));
+                requests.map(|slice| u64::from(slice.length)).sum()
+            }
+            _ => 0,
+        };
+        self.in_flight.iter().map(direct).sum()
     }
 
     /// Grows the device and its backing volume.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use surgetank_model::units::TIB;
+use surgetank_model::units::{Span, TIB};
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_provider::local::LocalConfig;
 use surgetank_provider::remote::RemoteConfig;
@@ -14,6 +14,10 @@ use crate::toml_error::{ConfigError, Source};
 
 /// The smallest and the largest volume of a type that only the provider knows.
 const UNKNOWN_SIZES: (Bytes, Bytes) = (Bytes::from_mib(1), Bytes::new(16 * TIB));
+
+/// How long a caching volume that answers nothing is waited for, by default and at least. Path failovers and restarts of a
+/// cloud's storage take up to two minutes.
+const OUTAGE_PATIENCE_MS: (u64, u64) = (300_000, 1000);
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,6 +37,7 @@ pub(super) struct RawCaching {
     min_size: Option<Bytes>,
     max_size: Option<Bytes>,
     throttle: Option<bool>,
+    outage_patience: Option<Spanned<Span>>,
     usd_per_gib_month: Option<Spanned<f64>>,
 }
 
@@ -141,6 +146,7 @@ impl RawCaching {
             initial_size,
             size: (min, max),
             throttle: self.throttle.unwrap_or(of_type.throttle),
+            outage_patience: source.at_least("outage_patience", self.outage_patience.as_ref(), OUTAGE_PATIENCE_MS)?,
             usd_per_gib_month: price(source, "usd_per_gib_month", self.usd_per_gib_month.as_ref())?,
         })
     }

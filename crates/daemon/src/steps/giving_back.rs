@@ -49,7 +49,7 @@ impl Lifecycle {
         self.close_cache()?;
         self.owner_is_backing()?;
         if self.let_go == Some(LetGo::Released) {
-            self.prove_clean()?;
+            self.look_for_clean()?;
         }
         crash_point("clean", "before");
         self.note(|rental| {
@@ -60,18 +60,35 @@ impl Lifecycle {
         Ok(DONE)
     }
 
-    /// Reads CLEAN from the medium.
-    fn prove_clean(&mut self) -> Result<(), Refusal> {
+    /// Reads CLEAN from the medium. A volume that has failed meanwhile need not be read: the owner record decides.
+    fn look_for_clean(&mut self) -> Result<(), Refusal> {
         let Some(id) = self.volume() else { return Ok(()) };
         let Some(description) = self.describe(&id)? else { return Ok(()) };
-        let superblock =
-            opening::superblock(&description, &self.tools.disks, self.tools.clock).map_err(Refusal::Transient)?;
-        match superblock {
-            Some(Superblock { state: LogState::Clean, epoch, .. }) if Some(epoch) == self.epoch() => Ok(()),
-            _ => {
-                Err(Refusal::Transient(format!("the caching volume {} does not read as clean after its release", id.0)))
-            }
+        let why = match self.superblock(&description) {
+            Ok(Some(Superblock { state: LogState::Clean, epoch, .. })) if Some(epoch) == self.epoch() => return Ok(()),
+            Ok(_) => format!("the caching volume {} does not read as clean after its release", id.0),
+            Err(why) => why,
+        };
+        if !self.record_names_its_end()? {
+            return Err(Refusal::Transient(why));
         }
+        tracing::warn!(
+            device = self.tools.device,
+            why,
+            "given back all the same: the owner record says that it may be"
+        );
+        Ok(())
+    }
+
+    fn superblock(&self, description: &VolumeDescription) -> Result<Option<Superblock>, String> {
+        opening::superblock(description, &self.tools.disks, self.tools.clock, self.tools.decorator.as_ref())
+    }
+
+    /// Whether the owner record says that this very attachment has ended. It says so only after everything on the volume
+    /// was durable on the backing volume, or was given up.
+    fn record_names_its_end(&self) -> Result<bool, Refusal> {
+        let (Some(volume), Some(epoch)) = (self.volume(), self.epoch()) else { return Ok(false) };
+        Ok(self.owner_record()?.has_ended(&volume, epoch))
     }
 
     /// After a restart: proves that nothing on the volume counts, before it is let go. `false`: look again later.
@@ -84,21 +101,29 @@ impl Lifecycle {
         self.owner_is_backing()?;
         let formatting = rental.stage == Stage::Adopting;
         let Some(id) = self.volume() else { return Ok(true) };
-        if self.describe(&id)?.is_some() && !formatting {
+        if !formatting && !self.record_names_its_end()? && self.describe(&id)?.is_some() {
             let Some((description, _)) = self.bring_in_for_proof()? else { return Ok(false) };
-            let tagged = description.tags.contains_key(tag::DIRTY_EPOCH);
-            let superblock =
-                opening::superblock(&description, &self.tools.disks, self.tools.clock).map_err(Refusal::Transient)?;
-            let active = superblock.is_some_and(|superblock| superblock.state == LogState::Active);
-            if active && tagged {
-                return Err(Refusal::Permanent(format!(
-                    "the caching volume {} reads as in use, although nothing should be on it: look at it with `surgetank inspect`",
-                    id.0
-                )));
+            self.kept = self.unproved(&description).err();
+            if let Some(why) = &self.kept {
+                return Err(Refusal::Permanent(why.clone()));
             }
         }
+        self.kept = None;
         self.note(|rental| rental.disposable = true)?;
         Ok(true)
+    }
+
+    /// Looks at a volume of which the owner record does not speak: it is from before a build that writes that down, or
+    /// was restored. The error says why the volume may be needed.
+    fn unproved(&self, description: &VolumeDescription) -> Result<(), String> {
+        let tagged = description.tags.contains_key(tag::DIRTY_EPOCH);
+        let superblock = self
+            .superblock(description)
+            .map_err(|why| format!("whether it holds data that is needed cannot be told ({why})"))?;
+        if tagged && superblock.is_some_and(|superblock| superblock.state == LogState::Active) {
+            return Err("it reads as in use, although the owner record says that nothing is on it".to_owned());
+        }
+        Ok(())
     }
 
     /// Attaches without forgetting how far the rental is.

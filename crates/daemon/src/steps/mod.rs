@@ -4,6 +4,7 @@
 //! what is so already is harmless. Nothing here waits: a step is polled until it has ended.
 
 mod giving_back;
+mod outage;
 mod renting;
 
 use std::collections::VecDeque;
@@ -11,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_cache::{Epoch, Event, Mode, Owner, ReadFill};
-use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Outcome, Refusal, Step, StepId};
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeId};
 
+use self::outage::Outage;
 use crate::clock::Clock;
 use crate::config::CachingConfig;
 use crate::crash::crash_point;
 use crate::journal::{Journal, Rental, Stage};
-use crate::opening::Decorator;
-use crate::owner::{KeeperHandle, parse_epoch};
+use crate::opening::{Decorator, Opened};
+use crate::owner::{KeeperHandle, OwnerRecord, parse_epoch};
 use crate::patient::Patient;
 use crate::shard::{Command, Sample, ShardGone, ShardHandle};
 use crate::shared::Shared;
@@ -95,6 +96,8 @@ pub struct Tools {
     pub disks: Disks,
     /// Decorates volumes, in tests.
     pub decorator: Option<Decorator>,
+    /// The longest pause between two tries of anything.
+    pub longest_pause: Duration,
     /// What other threads may know.
     pub shared: Arc<Shared>,
 }
@@ -115,10 +118,13 @@ pub struct Lifecycle {
     running: Option<Running>,
     ended: VecDeque<Ended>,
     /// Opened by `Attach`, for `Adopt`.
-    opened: Option<Box<dyn Volume>>,
+    opened: Option<Opened>,
     let_go: Option<LetGo>,
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
+    outage: Outage,
+    /// Why the volume is not given back, while that cannot be proved to be harmless.
+    kept: Option<String>,
     /// The volume that is attached, while its disk has not appeared.
     missing_disk: Option<VolumeId>,
 }
@@ -135,6 +141,8 @@ impl Lifecycle {
             opened: None,
             let_go: None,
             lost_bytes: None,
+            outage: Outage::default(),
+            kept: None,
             missing_disk: None,
         };
         lifecycle.publish();
@@ -164,7 +172,8 @@ impl Lifecycle {
         if !self.ended.is_empty() {
             return Some(Instant::ZERO);
         }
-        self.running.as_ref().map(|running| running.next_poll)
+        let step = self.running.as_ref().map(|running| running.next_poll);
+        [step, self.next_look()].into_iter().flatten().min()
     }
 
     /// Begins a step; `timeout` is how long it may take.
@@ -173,6 +182,7 @@ impl Lifecycle {
         match step {
             Step::Absorb => self.at_once(id, Mode::Absorb),
             Step::Drain => self.at_once(id, Mode::Drain),
+            Step::Finish => self.at_once(id, Mode::Finish),
             step => self.run(now, Task::Step(id, step), timeout),
         }
     }
@@ -189,7 +199,11 @@ impl Lifecycle {
     }
 
     fn at_once(&mut self, id: StepId, mode: Mode) {
-        let name = if mode == Mode::Absorb { "absorb" } else { "drain" };
+        let name = match mode {
+            Mode::Absorb => "absorb",
+            Mode::Drain => "drain",
+            Mode::Finish => "finish",
+        };
         crash_point(name, "before");
         let outcome = match self.tools.shard.send(Command::SetMode(mode)) {
             Ok(()) => Outcome::Done,
@@ -201,6 +215,7 @@ impl Lifecycle {
 
     /// Takes an event of the engine.
     pub fn event(&mut self, now: Instant, event: &Event) {
+        self.follow(now, event);
         match event {
             Event::Released => self.let_go = Some(LetGo::Released),
             Event::CacheDropped => {
@@ -212,8 +227,10 @@ impl Lifecycle {
             | Event::AdoptFailed
             | Event::Recovered { .. }
             | Event::RecoverFailed { .. }
+            | Event::RestoreFailed { .. }
             | Event::ReleaseCancelled
-            | Event::CacheFailing => {}
+            | Event::CacheFailing
+            | Event::Stopped => {}
         }
         let Some(running) = &mut self.running else { return };
         running.next_poll = now;
@@ -234,6 +251,7 @@ impl Lifecycle {
 
     /// Goes on with what is being carried out, and answers what has ended.
     pub fn poll(&mut self, now: Instant) -> Option<Ended> {
+        self.look(now);
         if let Some(running) = &mut self.running
             && running.next_poll <= now
         {
@@ -248,7 +266,7 @@ impl Lifecycle {
                 Task::Step(_, Step::Release) => self.release(),
                 Task::Step(_, Step::Detach) => self.detach(),
                 Task::Step(_, Step::Delete) => self.delete(),
-                Task::Step(_, Step::Absorb | Step::Drain) => Ok(DONE),
+                Task::Step(_, Step::Absorb | Step::Drain | Step::Finish) => Ok(DONE),
                 Task::Recover(epoch) => self.recover(*epoch),
             };
             match progress {
@@ -325,6 +343,7 @@ impl Lifecycle {
 
     /// A disk came or went: what is waited for may be there.
     pub fn disk_changed(&mut self) {
+        self.look_again();
         self.hurry();
     }
 
@@ -342,11 +361,15 @@ impl Lifecycle {
         }
     }
 
+    /// The owner record, as it is durable.
+    fn owner_record(&self) -> Result<OwnerRecord, Refusal> {
+        let unsettled = |error| Refusal::Transient(format!("the owner record cannot be written: {error}"));
+        self.tools.keeper.settle().map_err(unsettled)
+    }
+
     /// Makes sure that the owner record says so, durably.
     fn owner_is_backing(&self) -> Result<(), Refusal> {
-        let unsettled = |error| Refusal::Transient(format!("the owner record cannot be written: {error}"));
-        let record = self.tools.keeper.settle().map_err(unsettled)?;
-        if record.owner == Owner::Backing {
+        if self.owner_record()?.owner == Owner::Backing {
             return Ok(());
         }
         Err(Refusal::Transient("the owner record still names the caching volume".to_owned()))
@@ -358,6 +381,7 @@ impl Lifecycle {
 
     fn close_cache(&mut self) -> Result<(), Refusal> {
         self.opened = None;
+        self.outage.unused();
         self.tools.shard.ask(|answer| Command::CloseCache { answer }).map_err(gone)
     }
 
@@ -365,14 +389,33 @@ impl Lifecycle {
         self.rental().and_then(|rental| parse_epoch(rental.epoch.as_deref()?))
     }
 
-    /// Data is lost since the last run: the volume stays until the user has decided.
-    pub fn resume_lost(&mut self, lost_bytes: u64) {
+    /// The volume that is not given back, and why: it cannot be proved that nothing on it counts.
+    #[must_use]
+    pub fn kept(&self) -> Option<(VolumeId, &str)> {
+        Some((self.volume()?, self.kept.as_deref()?))
+    }
+
+    /// The user gives up whatever is on the volume that is kept for want of a proof.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn give_up_proof(&mut self) -> Result<(), String> {
+        let written = self.note(|rental| rental.disposable = true);
+        written.map_err(|refusal| format!("that cannot be recorded ({refusal:?}): try again"))?;
+        self.kept = None;
+        Ok(())
+    }
+
+    /// Data is lost since the last run: the volume stays until the user has decided, and is tried again.
+    pub fn resume_lost(&mut self, now: Instant, lost_bytes: u64) {
         self.lost_bytes = Some(lost_bytes);
+        self.outage.lost_before(now);
     }
 
     /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
     pub fn give_up(&mut self) -> Option<Bytes> {
         self.running = None;
+        self.outage.over();
         self.let_go = Some(LetGo::Dropped);
         self.lost_bytes = None;
         if let Err(refusal) = self.note(|rental| rental.disposable = true) {

@@ -6,11 +6,11 @@ use surgetank_model::Bytes;
 use surgetank_policy::Refusal;
 use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, VolumeState, tag};
 
-use super::{DONE, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, random_name, refusal};
+use super::{DONE, Lifecycle, Progress, TAG_TOKEN, Tools, gone, journal_refusal, random_name, refusal};
 use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::{Rental, Stage};
-use crate::opening::{self, Purpose};
+use crate::opening::{self, Opened};
 use crate::planted::{Bug, planted};
 use crate::shard::Command;
 
@@ -67,7 +67,7 @@ impl Lifecycle {
         };
         if self.opened.is_none() {
             match self.open(&description, size)? {
-                Some(volume) => self.opened = Some(volume),
+                Some(opened) => self.opened = Some(opened),
                 None => return Ok(Progress::Wait),
             }
         }
@@ -101,16 +101,19 @@ impl Lifecycle {
     }
 
     /// Opens the attached volume. `None`: its disk has not appeared yet.
-    fn open(&mut self, description: &VolumeDescription, size: Bytes) -> Result<Option<Box<dyn Volume>>, Refusal> {
-        let opened = opening::caching(description, size, &self.tools.disks).map_err(Refusal::Transient)?;
+    fn open(&mut self, description: &VolumeDescription, size: Bytes) -> Result<Option<Opened>, Refusal> {
+        let decorator = self.tools.decorator.as_ref();
+        let opened = opening::caching(description, size, &self.tools.disks, decorator).map_err(Refusal::Transient)?;
         self.missing_disk = opened.is_none().then(|| description.id.clone());
-        let Some(mut volume) = opened else { return Ok(None) };
-        if let Some(decorate) = &self.tools.decorator {
-            volume = decorate(Purpose::Caching, volume);
+        Ok(opened.map(|opened| self.throttled(opened)))
+    }
+
+    pub(super) fn throttled(&self, opened: Opened) -> Opened {
+        let Tools { caching, clock, .. } = &self.tools;
+        if !caching.throttle {
+            return opened;
         }
-        let caching = &self.tools.caching;
-        let clock = self.tools.clock;
-        Ok(Some(if caching.throttle { opening::throttled(volume, caching.limits, clock) } else { volume }))
+        Opened { volume: opening::throttled(opened.volume, caching.limits, *clock), ..opened }
     }
 
     pub(super) fn adopt(&mut self) -> Result<Progress, Refusal> {
@@ -118,7 +121,7 @@ impl Lifecycle {
             return Ok(Progress::Wait);
         }
         let lost = || Refusal::Transient("the caching volume was closed meanwhile".to_owned());
-        let volume = self.opened.take().ok_or_else(lost)?;
+        let Opened { volume, place, identity } = self.opened.take().ok_or_else(lost)?;
         let epoch = Epoch(rand::random());
         self.note(|rental| {
             rental.stage = Stage::Adopting;
@@ -131,7 +134,10 @@ impl Lifecycle {
         crash_point("adopt", "before");
         self.asked(true);
         match self.tools.shard.ask(|answer| Command::Adopt { volume, attach, answer }).map_err(gone)? {
-            Ok(()) => Ok(Progress::Wait),
+            Ok(()) => {
+                self.used(place, identity);
+                Ok(Progress::Wait)
+            }
             Err(rejected) => {
                 self.unused()?;
                 Err(Refusal::Permanent(rejected.to_string()))
@@ -139,7 +145,7 @@ impl Lifecycle {
         }
     }
 
-    fn engine_attach(&self, epoch: Epoch, volume: &dyn Volume) -> Attach {
+    pub(super) fn engine_attach(&self, epoch: Epoch, volume: &dyn Volume) -> Attach {
         Attach {
             epoch,
             cache_size: volume.size(),
@@ -179,13 +185,17 @@ impl Lifecycle {
             return Ok(Progress::Wait);
         }
         let Some((description, size)) = self.bring_in(Stage::Adopted)? else { return Ok(Progress::Wait) };
-        let Some(volume) = self.open(&description, size)? else { return Ok(Progress::Wait) };
+        let Some(opened) = self.open(&description, size)? else { return Ok(Progress::Wait) };
+        let Opened { volume, place, identity } = opened;
         let attach = self.engine_attach(epoch, &*volume);
         self.tools.keeper.set_volume(Some(description.id));
         self.asked(true);
         crash_point("recover", "before");
         match self.tools.shard.ask(|answer| Command::Recover { volume, attach, answer }).map_err(gone)? {
-            Ok(()) => Ok(Progress::Wait),
+            Ok(()) => {
+                self.used(place, identity);
+                Ok(Progress::Wait)
+            }
             Err(rejected) => Err(Refusal::Transient(rejected.to_string())),
         }
     }

@@ -75,7 +75,7 @@ pub enum Failure {
     /// EOPNOTSUPP.
     #[error("the volume does not support this operation")]
     Unsupported,
-    /// ENODEV, ENXIO, ESHUTDOWN: the volume was unplugged.
+    /// ENODEV, ENXIO, ENOMEDIUM, ESHUTDOWN, or a disk without a size: the volume was unplugged.
     #[error("the volume is gone")]
     Gone,
 }

@@ -259,7 +259,7 @@ impl Failure {
         match errno {
             libc::ENOSPC | libc::EDQUOT => Self::NoSpace,
             libc::EOPNOTSUPP => Self::Unsupported,
-            libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => Self::Gone,
+            libc::ENODEV | libc::ENXIO | libc::ENOMEDIUM | libc::ESHUTDOWN => Self::Gone,
             _ => Self::Io,
         }
     }

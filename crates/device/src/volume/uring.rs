@@ -50,6 +50,7 @@ pub struct FileVolume {
     size: u64,
     logical_block: u32,
     read_only: bool,
+    is_disk: bool,
     notes: Vec<String>,
     support: Support,
     depth: usize,
@@ -105,6 +106,7 @@ impl FileVolume {
         Ok(Self {
             ring,
             support: Support::new(memory),
+            is_disk: opened.metadata.file_type().is_block_device(),
             file: opened.file,
             path: path.to_owned(),
             size,
@@ -190,6 +192,8 @@ impl FileVolume {
                     again = true;
                 }
                 Progress::Ended(result) => {
+                    let pulled = result.is_err() && self.is_disk && is_pulled(&self.file);
+                    let result = if pulled { Err(Failure::Gone) } else { result };
                     completions.push(Completion { token: request.token(), result });
                     request.let_go();
                     if self.spare.len() < self.depth {
@@ -393,10 +397,23 @@ fn size_of(file: &File, metadata: &Metadata) -> io::Result<u64> {
     if !metadata.file_type().is_block_device() {
         return Ok(metadata.len());
     }
+    disk_size(file)
+}
+
+fn disk_size(file: &File) -> io::Result<u64> {
     /// `_IOR(0x12, 114, size_t)`: the size of a block device, in bytes.
     const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
     let mut size = 0u64;
     // SAFETY: this request writes a 64-bit number to its argument.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut size) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(size) }
+}
+
+/// Whether a disk has left the machine. The kernel takes its size away then: reads answer nothing, writes that there is no
+/// space, and neither says why.
+fn is_pulled(disk: &File) -> bool {
+    match disk_size(disk) {
+        Ok(size) => size == 0,
+        Err(error) => error.raw_os_error().is_some_and(|errno| Failure::from_errno(errno) == Failure::Gone),
+    }
 }

@@ -61,8 +61,8 @@ pub struct Config {
     pub boost_interval_min: Duration,
     /// The most that caching volumes may cost.
     pub budget: Budget,
-    /// Time for creating, attaching, detaching and deleting together that a budget must be able to pay besides the
-    /// drain. A provider that is slower than this may exceed the budget.
+    /// Time for creating, attaching, releasing, detaching and deleting together that a budget must be able to pay besides
+    /// the drain. A provider that is slower than this may exceed the budget.
     pub budget_reserve: Duration,
     /// How long the driver waits for `Create`.
     pub create_timeout: Duration,
@@ -150,8 +150,8 @@ impl Config {
             Step::Create { .. } => Some(self.create_timeout),
             Step::Attach | Step::Adopt => Some(self.attach_timeout),
             Step::Detach | Step::Delete => Some(self.detach_timeout),
-            // The first two are done at once; a release drains first.
-            Step::Absorb | Step::Drain | Step::Release => None,
+            // The first three are done at once; a release drains first.
+            Step::Absorb | Step::Drain | Step::Finish | Step::Release => None,
         }
     }
 

@@ -7,10 +7,11 @@ use surgetank_model::{Bytes, Instant, Observation};
 use super::status::BoostRecord;
 use super::{Controller, RECORDS_MAX};
 use crate::forecast::{Expected, Stakes};
+use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
 use crate::step::{Outcome, Refusal, Step, StepId};
 
-/// What the controller is at. All but `Idle` and `Boost` have a step of the same name.
+/// What the controller is at. All but `Idle` and `Boost` have a step of the same name; that of `Drain` may be `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Idle,
@@ -57,6 +58,8 @@ pub(super) struct Rental {
     dropped: bool,
     /// A burst is expected until then, and has not come.
     expects_until: Option<Instant>,
+    /// Changes over what is dirty are to wait for the drain.
+    pub finishing: bool,
 }
 
 impl Rental {
@@ -73,6 +76,7 @@ impl Rental {
             resumed: false,
             dropped: false,
             expects_until: None,
+            finishing: false,
         }
     }
 
@@ -123,6 +127,7 @@ impl Controller {
             (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
             (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
+            (Stage::Drain, _) | (Stage::Release, Work::Outstanding(_)) => self.decide_finish(),
             (Stage::Attach, Work::Retry(_)) if !self.wanted() || self.affordable(0).is_err() => {
                 self.enter(Stage::Detach)
             }
@@ -229,10 +234,9 @@ impl Controller {
     }
 
     fn decide_boost(&mut self) {
-        // Until the next observation the cache may take what its bandwidth allows.
-        let more = self.config.caching_bandwidth.get() as f64 * self.meter.interval.as_secs_f64();
-        let dirty = self.observation.dirty_bytes.saturating_add(more as u64);
-        if let Err(reason) = self.affordable(dirty) {
+        if let Err(reason) = self.affordable(self.dirty_soon())
+            && !planted(Bug::BoostIsNotEnded)
+        {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
@@ -247,29 +251,13 @@ impl Controller {
         self.backoff_until.max(interval)
     }
 
-    /// Whether the budget allows to hold a volume until `dirty` bytes more than fit in a full cache at the start,
-    /// or `dirty` bytes during a boost, are drained and the volume is gone.
-    pub(super) fn affordable(&self, dirty: u64) -> Result<(), String> {
-        if self.ledger.is_unlimited() {
-            return Ok(());
-        }
-        let (size, dirty) = match &self.rental {
-            Some(rental) => (rental.size, dirty),
-            // A boost that must end before its cache was full would be a waste.
-            None => (self.next_size, self.next_size.get()),
-        };
-        let drain = self.config.backing_bandwidth.time_for(dirty).mul_f64(DRAIN_MARGIN);
-        let further = drain + self.config.budget_reserve + self.meter.interval;
-        self.ledger.fits(self.now, size, further)
-    }
-
     /// A new burst came while the volume was being drained or released, and it may be absorbed.
     pub(super) fn hot_again(&self) -> bool {
         self.meter.hot
             && !self.held
             && !self.degraded
             && self.may_absorb()
-            && self.affordable(self.observation.dirty_bytes).is_ok()
+            && self.affordable(self.dirty_soon()).is_ok()
     }
 
     /// The engine holds the volume, as far as is known.
@@ -308,6 +296,7 @@ impl Controller {
         if let Some(rental) = &mut self.rental {
             rental.drain_started = Some(self.now);
         }
+        self.finishes();
         self.enter(Stage::Drain);
     }
 
@@ -351,6 +340,7 @@ impl Controller {
             Stage::Attach => Step::Attach,
             Stage::Adopt => Step::Adopt,
             Stage::Absorb => Step::Absorb,
+            Stage::Drain if self.rental.as_ref().is_some_and(|rental| rental.finishing) => Step::Finish,
             Stage::Drain => Step::Drain,
             Stage::Release => Step::Release,
             Stage::Detach => Step::Detach,
@@ -359,7 +349,7 @@ impl Controller {
         self.work = Work::Outstanding(self.push(step));
     }
 
-    fn push(&mut self, step: Step) -> StepId {
+    pub(super) fn push(&mut self, step: Step) -> StepId {
         self.last_step = StepId(self.last_step.0 + 1);
         self.queue.push_back((self.last_step, step));
         self.last_step
@@ -387,7 +377,11 @@ impl Controller {
                 self.last_boost = self.rental.as_ref().map(|rental| rental.started);
                 self.enter(if self.wanted() { Stage::Attach } else { Stage::Delete });
             }
-            Stage::Attach => self.enter(if self.wanted() { Stage::Adopt } else { Stage::Detach }),
+            Stage::Attach => {
+                let paid = self.affordable(self.dirty_soon());
+                self.enter(if self.wanted() && paid.is_ok() { Stage::Adopt } else { Stage::Detach });
+                self.reason = paid.err().or(self.reason.take());
+            }
             Stage::Adopt => self.adopted(),
             Stage::Absorb => self.boost(),
             // Dirty bytes are read from the next observation.
@@ -425,6 +419,10 @@ impl Controller {
 
     /// The engine absorbs.
     fn boost(&mut self) {
+        if let Some(rental) = self.rental.as_mut().filter(|rental| rental.finishing) {
+            rental.finishing = false;
+            self.reason = None;
+        }
         self.enter(Stage::Boost);
         if self.abandoned {
             self.abandoned = false;
@@ -536,9 +534,6 @@ impl Controller {
         }
     }
 }
-
-/// Draining may take this much longer than the backing volume's bandwidth says, for the budget.
-const DRAIN_MARGIN: f64 = 1.25;
 
 fn refusal_text(stage: Stage, refusal: &Refusal) -> String {
     let what = match stage {

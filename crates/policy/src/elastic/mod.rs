@@ -9,8 +9,10 @@
 //! are repeated for ever. `docs/decisions/0002-controller.md` says what is the papers' and what is ours.
 
 mod config;
+mod drains;
 mod lifecycle;
 mod meter;
+mod paying;
 mod status;
 mod steady;
 
@@ -27,6 +29,7 @@ pub use steady::Steady;
 use crate::budget::Ledger;
 use crate::forecast::Forecast;
 use crate::step::{Outcome, Step, StepId};
+use drains::Drains;
 use lifecycle::{Rental, Stage, Work};
 use meter::Meter;
 
@@ -42,6 +45,7 @@ pub struct Controller {
     now: Instant,
     meter: Meter,
     forecast: Forecast,
+    drains: Drains,
     /// Bytes written above the threshold since the last boost, without a cache.
     unboosted: u64,
     observation: Observation,
@@ -56,7 +60,7 @@ pub struct Controller {
     /// Steps issued and not yet taken by the driver.
     queue: VecDeque<(StepId, Step)>,
     last_step: StepId,
-    /// An `Absorb` issued while a `Release` was outstanding.
+    /// An `Absorb` or `Finish` issued while a `Release` was outstanding.
     overtaking: Option<StepId>,
     /// The outstanding `Release` has been overtaken by an `Absorb`.
     overtaken: bool,
@@ -91,6 +95,7 @@ impl Controller {
             now,
             meter: Meter::new(now),
             forecast: Forecast::default(),
+            drains: Drains::default(),
             unboosted: 0,
             observation: Observation::default(),
             ledger: Ledger::new(now, config.tariff(), config.budget, &learned.rentals),
@@ -152,6 +157,11 @@ impl Controller {
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;
+        // Without a budget nobody asks.
+        if !self.ledger.is_unlimited() {
+            let way = self.draining();
+            self.drains.observe(self.now, way, &self.observation, self.config.backing_bandwidth);
+        }
         if !self.meter.hot {
             self.held = false;
         } else if self.rental.as_ref().is_none_or(|rental| rental.adopted.is_none()) {
@@ -222,7 +232,7 @@ impl Controller {
             Stage::Boost | Stage::Absorb => self.abandoned = false,
             Stage::Release if self.overtaken => self.abandoned = false,
             Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
-                self.affordable(self.observation.dirty_bytes).map_err(HintRefused)?;
+                self.affordable(self.dirty_soon()).map_err(HintRefused)?;
                 self.abandoned = false;
                 self.held = false;
                 self.absorb_again();

@@ -39,7 +39,7 @@ impl Controller {
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
-            | (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) => !hot || (unlimited && !self.hot_again()),
+            | (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) => unlimited && (!hot || !self.hot_again()),
             // Nothing but the answer to a step goes on from here.
             _ => true,
         };

@@ -168,6 +168,7 @@ impl<'a> Block<'a> {
             }
             Deed::Absorb => self.engine.set_mode(now, CacheMode::Absorb),
             Deed::Drain => self.engine.set_mode(now, CacheMode::Drain),
+            Deed::Finish => self.engine.set_mode(now, CacheMode::Finish),
             Deed::Release => {
                 if self.engine.release(now).is_err() {
                     self.tell(|pilot| pilot.released(now, false));
@@ -218,7 +219,8 @@ impl<'a> Block<'a> {
             | Event::RecoverFailed { .. }
             | Event::CacheFailing
             | Event::CacheLost { .. }
-            | Event::RestoreFailed { .. } => {
+            | Event::RestoreFailed { .. }
+            | Event::Stopped => {
                 self.failed = Some(Stuck(format!("a simulated volume failed at {}: {event:?}", self.now)));
             }
         }

@@ -23,6 +23,8 @@ use super::{Machine, Share};
 
 /// Writes of the engine's drain that share the backing volume with the application's.
 const DRAIN_DEPTH: f64 = 4.0;
+/// What the application's writes have of the backing volume while a drain is to be finished.
+const FINISH_SHARE: f64 = 0.2;
 /// Less is nothing: what rounding leaves.
 const NOTHING: f64 = 1.0;
 /// Steps at one moment after which time does not pass any more.
@@ -33,6 +35,8 @@ enum Stage {
     PassThrough,
     Absorb,
     Drain,
+    /// Draining, and what the application writes has no more than [`FINISH_SHARE`] of the backing volume.
+    Finish,
     Release,
 }
 
@@ -106,6 +110,7 @@ struct Levels {
     dirty: f64,
     high_water: f64,
     evicted: f64,
+    drained: f64,
 }
 
 impl Levels {
@@ -126,6 +131,7 @@ impl Levels {
             self.read += moved.min(self.read_left);
             self.read_left = settle(self.read_left - moved);
         }
+        self.drained += (-flows.dirty * seconds).clamp(0.0, self.dirty);
         self.dirty = settle((self.dirty + flows.dirty * seconds).min(self.capacity));
         self.high_water = self.high_water.max(self.dirty);
         self.evicted += flows.evicted * seconds;
@@ -250,13 +256,17 @@ impl<'a> Fluid<'a> {
                 Flows { application: caching, ..Flows::default() }
             }
             Stage::Absorb if self.levels.read_left > 0.0 => to_backing,
-            Stage::Absorb | Stage::Drain | Stage::Release => self.drain_flows(backing.min(caching)),
+            Stage::Absorb | Stage::Drain | Stage::Finish | Stage::Release => self.drain_flows(backing.min(caching)),
         }
     }
 
     fn drain_flows(&self, rate: f64) -> Flows {
         let depth = f64::from(self.setup.application.depth);
-        let share = if self.levels.is_busy() { depth / (depth + DRAIN_DEPTH) } else { 0.0 };
+        let share = match self.stage {
+            _ if !self.levels.is_busy() => 0.0,
+            Stage::Finish => (depth / (depth + DRAIN_DEPTH)).min(FINISH_SHARE),
+            _ => depth / (depth + DRAIN_DEPTH),
+        };
         let drained = if self.levels.dirty > 0.0 { rate * (1.0 - share) } else { 0.0 };
         let application = if self.levels.is_busy() { rate - drained } else { 0.0 };
         Flows { application, dirty: -drained, evicted: 0.0, backing: application + drained }
@@ -397,6 +407,7 @@ impl<'a> Fluid<'a> {
             dirty_bytes: levels.dirty as u64,
             high_water_bytes: levels.high_water as u64,
             evicted_bytes: levels.evicted as u64,
+            drained_bytes: levels.drained as u64,
             cache_bytes: levels.capacity as u64,
             cache_failed: false,
         }
@@ -430,7 +441,8 @@ impl<'a> Fluid<'a> {
                 let capacity = capacity(size);
                 if capacity > 0.0 {
                     self.stage = Stage::Absorb;
-                    self.levels = Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, ..self.levels };
+                    self.levels =
+                        Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
                 }
                 self.tell(|pilot| pilot.adopted(now, capacity > 0.0));
             }
@@ -443,8 +455,9 @@ impl<'a> Fluid<'a> {
                     self.tell(|pilot| pilot.released(now, true));
                 }
             }
-            Deed::Drain if self.stage == Stage::Absorb => self.stage = Stage::Drain,
-            Deed::Drain => {}
+            Deed::Drain if matches!(self.stage, Stage::Absorb | Stage::Finish) => self.stage = Stage::Drain,
+            Deed::Finish if matches!(self.stage, Stage::Absorb | Stage::Drain) => self.stage = Stage::Finish,
+            Deed::Drain | Deed::Finish => {}
             Deed::Release => self.stage = Stage::Release,
         }
     }

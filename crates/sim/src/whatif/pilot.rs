@@ -31,6 +31,8 @@ pub enum Deed {
     Absorb,
     /// Drain with priority.
     Drain,
+    /// The same, and changes over what is dirty wait.
+    Finish,
     /// Let go of the caching volume, and tell [`Pilot::released`].
     Release,
 }
@@ -96,7 +98,7 @@ impl Pilot {
             Step::Attach => self.provider.attach,
             Step::Detach => self.provider.detach,
             Step::Delete => self.provider.delete,
-            Step::Adopt | Step::Absorb | Step::Drain | Step::Release => Duration::ZERO,
+            Step::Adopt | Step::Absorb | Step::Drain | Step::Finish | Step::Release => Duration::ZERO,
         };
         self.outstanding.push((id, step));
         let jitter = self.provider.jitter;
@@ -116,6 +118,10 @@ impl Pilot {
             Step::Drain => {
                 self.end(now, id, Outcome::Done);
                 Some(Deed::Drain)
+            }
+            Step::Finish => {
+                self.end(now, id, Outcome::Done);
+                Some(Deed::Finish)
             }
             Step::Create { .. } | Step::Attach | Step::Detach | Step::Delete => {
                 let fails = self.provider.faults > 0.0 && self.random.chance(self.provider.faults);

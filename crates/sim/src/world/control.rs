@@ -23,15 +23,16 @@ impl World<'_> {
         match self.engine.status().stage {
             Stage::PassThrough if choice < 7 => self.adopt()?,
             Stage::PassThrough | Stage::Adopting | Stage::Recovering | Stage::Failing => {}
-            _ if self.release_wanted => {
-                if choice < 4 {
-                    self.engine.set_mode(self.now, Mode::Absorb);
-                }
-            }
+            _ if self.release_wanted => match choice {
+                0..=3 => self.set_mode(Mode::Absorb),
+                4 => self.set_mode(Mode::Finish),
+                _ => {}
+            },
             Stage::Absorb | Stage::Drain => match choice {
-                0..=2 => self.engine.set_mode(self.now, Mode::Drain),
+                0..=1 => self.set_mode(Mode::Drain),
+                2 => self.set_mode(Mode::Finish),
                 3..=5 => self.release()?,
-                6..=7 => self.engine.set_mode(self.now, Mode::Absorb),
+                6..=7 => self.set_mode(Mode::Absorb),
                 _ => {}
             },
             Stage::Releasing => {}
@@ -123,7 +124,7 @@ impl World<'_> {
                 self.recover_failures = 0;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
-                    self.engine.set_mode(self.now, Mode::Absorb);
+                    self.set_mode(Mode::Absorb);
                 }
             }
             Event::RecoverFailed { reason } => self.recover_failed(reason)?,
@@ -150,6 +151,7 @@ impl World<'_> {
                 }
             }
             Event::RestoreFailed { reason } => self.restore_failed(reason)?,
+            Event::Stopped => {}
             Event::CacheLost { lost_bytes } => self.cache_lost(lost_bytes)?,
         }
         Ok(())

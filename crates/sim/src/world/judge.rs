@@ -43,6 +43,11 @@ impl World<'_> {
         }
     }
 
+    /// Whether something has failed since the process, or the caching volume, is there.
+    pub(super) fn faulty_lately(&self) -> bool {
+        self.rotten || self.vanished || self.books.all_failures > 0
+    }
+
     /// Whether a request asks for something lost. A part of a lost block cannot be merged with the rest of it.
     pub(super) fn touches_lost(&self, request: &Request) -> bool {
         let range = blocks(request);

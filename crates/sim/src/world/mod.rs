@@ -3,6 +3,7 @@
 mod application;
 mod control;
 mod faults;
+mod finish;
 mod health;
 mod judge;
 mod lost;
@@ -29,6 +30,7 @@ use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::faults::Outages;
+use crate::world::finish::Finish;
 use crate::world::health::Health;
 use crate::world::pilot::Pilot;
 pub use crate::world::report::Report;
@@ -138,6 +140,7 @@ struct World<'a> {
     restoring: bool,
     /// Attempts to recover that failed since the start.
     recover_failures: u32,
+    /// When the first of them failed.
     workload: Workload,
     outstanding: Vec<Outstanding>,
     next_request: u64,
@@ -146,6 +149,7 @@ struct World<'a> {
     sweep: Option<u64>,
     waiting_for_reply: bool,
     release_wanted: bool,
+    finish: Option<Finish>,
     recovering: bool,
     recovering_since: Instant,
     /// The flush after the last write, and whether it succeeded.
@@ -256,6 +260,7 @@ impl<'a> World<'a> {
             sweep: None,
             waiting_for_reply: false,
             release_wanted: false,
+            finish: None,
             recovering: false,
             recovering_since: Instant::ZERO,
             final_flush: None,
@@ -372,6 +377,7 @@ impl<'a> World<'a> {
         self.strike()?;
         self.stop()?;
         self.pump()?;
+        self.check_finish()?;
         self.check_status()?;
         Ok(true)
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use surgetank_cache::{Event, Mode, Stage};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
+use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, ResumeAt, Step as Ask, StepId};
 
 use crate::disk::{Disk, Latency};
@@ -42,7 +43,11 @@ pub(super) struct Pilot {
 fn controller(now: Instant, seed: u64, size: u64) -> Controller {
     let name = if seed.is_multiple_of(2) { Name::Adaptive } else { Name::Paper };
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
+    // For every fourth: enough for one full cache and some tenths of a second, at 0.125 AGBs a second for each MiB.
+    let budgeted = (seed % 4 == 3).then(|| 0.125 * (0.2 + 0.01 * (seed % 50) as f64));
     let config = Config {
+        budget: Budget { agbs_per_hour: budgeted, ..Budget::default() },
+        budget_reserve: Duration::from_millis(100),
         initial_size: Bytes::new(1 << 20),
         grain: Bytes::new(GRAIN),
         size_min: Bytes::new(SMALLEST),
@@ -109,13 +114,14 @@ impl World<'_> {
                 }
                 pilot.rented = Some(size);
             }
-            let overtakes = ask == Ask::Absorb && matches!(pilot.outstanding[..], [(_, Ask::Release)]);
+            let overtakes =
+                matches!(ask, Ask::Absorb | Ask::Finish) && matches!(pilot.outstanding[..], [(_, Ask::Release)]);
             if !pilot.outstanding.is_empty() && !overtakes {
                 return Err(format!("{ask:?} while {:?} is outstanding", pilot.outstanding));
             }
             pilot.outstanding.push((id, ask.clone()));
             let after = match ask {
-                Ask::Absorb | Ask::Drain | Ask::Release => Duration::ZERO,
+                Ask::Absorb | Ask::Drain | Ask::Finish | Ask::Release => Duration::ZERO,
                 _ => Duration::from_nanos(self.random.below(ANSWER_MAX.as_nanos() as u64)),
             };
             self.schedule(after, Happening::Answer(id));
@@ -128,9 +134,13 @@ impl World<'_> {
         let ask = pilot.outstanding.iter().find(|(outstanding, _)| *outstanding == id).map(|(_, ask)| ask.clone());
         let Some(ask) = ask else { return Ok(()) };
         match ask {
-            Ask::Absorb | Ask::Drain => {
-                let mode = if ask == Ask::Absorb { Mode::Absorb } else { Mode::Drain };
-                self.engine.set_mode(self.now, mode);
+            Ask::Absorb | Ask::Drain | Ask::Finish => {
+                let mode = match ask {
+                    Ask::Absorb => Mode::Absorb,
+                    Ask::Finish => Mode::Finish,
+                    _ => Mode::Drain,
+                };
+                self.set_mode(mode);
                 self.end_step(id, Outcome::Done)
             }
             Ask::Release if self.engine.status().stage == Stage::PassThrough => self.end_step(id, Outcome::Done),
@@ -210,7 +220,7 @@ impl World<'_> {
                 }
                 pilot.volume = None;
             }
-            Ask::Create { .. } | Ask::Adopt | Ask::Absorb | Ask::Drain | Ask::Release => {}
+            Ask::Create { .. } | Ask::Adopt | Ask::Absorb | Ask::Drain | Ask::Finish | Ask::Release => {}
         }
         Ok(())
     }
@@ -274,7 +284,8 @@ impl World<'_> {
             Event::RecoverFailed { .. }
             | Event::CacheFailing
             | Event::CacheLost { .. }
-            | Event::RestoreFailed { .. } => Ok(()),
+            | Event::RestoreFailed { .. }
+            | Event::Stopped => Ok(()),
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Report {
     pub releases: u32,
     /// Releases cancelled.
     pub cancels: u32,
+    /// Drains that were to be finished.
+    pub finishes: u32,
     /// Caching volumes lost or dropped by faults.
     pub failures: u32,
     /// Of those, with data on them.
@@ -88,6 +90,7 @@ impl AddAssign<&Report> for Report {
         self.adoptions += other.adoptions;
         self.releases += other.releases;
         self.cancels += other.cancels;
+        self.finishes += other.finishes;
         self.failures += other.failures;
         self.losses += other.losses;
         self.restored += other.restored;

@@ -68,6 +68,7 @@ impl World<'_> {
         self.outstanding.clear();
         self.waiting_for_reply = false;
         self.release_wanted = false;
+        self.finish = None;
         self.recovering = false;
         self.restoring = false;
         self.recover_failures = 0;

@@ -214,7 +214,8 @@ impl Engine {
                 self.cache.adopt(&node)?;
             }
             Step::Absorb => self.cache.absorb()?,
-            Step::Drain => self.cache.drain()?,
+            // Its writes go past the cache while it drains.
+            Step::Drain | Step::Finish => self.cache.drain()?,
             Step::Release => self.cache.release()?,
             Step::Detach => {
                 let id = self.id()?;

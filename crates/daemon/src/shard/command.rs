@@ -1,0 +1,86 @@
+//! What a shard is told and asked by the other threads of its device.
+
+use crossbeam_channel::Sender;
+use surgetank_cache::{Attach, EffectId, Mode, Rejected};
+use surgetank_device::Volume;
+
+use super::Sample;
+
+/// What other threads ask of a shard. Answers are sent once; a receiver that is gone is ignored.
+pub enum Command {
+    /// Take a caching volume into use. The outcome comes as an event, unless it is rejected at once.
+    Adopt {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Read a caching volume back after a crash. The outcome comes as an event, unless it is rejected at once.
+    Recover {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Absorb or drain.
+    SetMode(Mode),
+    /// Let the caching volume go. The outcome comes as an event, unless it is rejected at once.
+    Release {
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// Close the caching volume that the engine has let go.
+    CloseCache {
+        /// It is closed.
+        answer: Sender<()>,
+    },
+    /// Read a lost caching volume back. The outcome comes as an event, unless it is rejected at once.
+    Restore {
+        /// The opened volume.
+        volume: Box<dyn Volume>,
+        /// How to use it.
+        attach: Attach,
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// The caching volume vanished: it is closed when nothing is in flight on it any more.
+    CacheGone {
+        /// It is closed.
+        answer: Sender<()>,
+    },
+    /// The caching volume that vanished is here again.
+    CacheReturned {
+        /// The same volume, opened anew.
+        volume: Box<dyn Volume>,
+        /// Whether the engine still waits for it.
+        answer: Sender<bool>,
+    },
+    /// The user accepts the loss.
+    AcceptLoss {
+        /// Whether the engine began.
+        answer: Sender<Result<(), Rejected>>,
+    },
+    /// The backing volume may have grown: look, and follow. Answers the size in bytes.
+    Grow {
+        /// The size now, or why not.
+        answer: Sender<Result<u64, String>>,
+    },
+    /// A snapshot.
+    Sample {
+        /// The snapshot.
+        answer: Sender<Sample>,
+    },
+    /// The owner record is persisted, or is not.
+    Persisted {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Whether it is durable.
+        durable: bool,
+    },
+    /// Answer what is in flight, flush, and end the thread.
+    Stop,
+}

@@ -1,0 +1,329 @@
+//! The daemon is killed without warning on the paths of a caching volume that fails: dropped clean, lost and read back, lost
+//! and given up. It starts again, also with a volume that will never be read again: nothing is lost that was not given up,
+//! the volume is given back, and the device boosts again.
+//!
+//! The daemon runs in a child process, at the test `daemon_in_a_child`; a file tells it what the caching volumes suffer.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::child::Running;
+use common::{Machine, Nbd, Shape, eventually, pattern};
+use surgetank_daemon::opening::{Decorator, Purpose};
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
+use surgetank_device::volume::fault::{Effect, Kinds, Rule};
+use surgetank_device::{Failure, Fault, Faults};
+
+const MIB: u64 = 1 << 20;
+const BLOCKS: u64 = 8;
+/// For the child: the directory of its machine.
+const MACHINE: &str = "SURGETANK_TEST_MACHINE";
+const CRASH_AT: &str = "SURGETANK_CRASH_AT";
+
+/// What the caching volumes suffer, as the file says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Suffers {
+    Nothing,
+    /// Writes fail: everything is drained, and the volume is dropped.
+    Writes,
+    /// Nothing can be read.
+    Reads,
+    /// It is pulled.
+    Pulled,
+}
+
+impl Suffers {
+    const ALL: [Self; 4] = [Self::Nothing, Self::Writes, Self::Reads, Self::Pulled];
+
+    fn apply(self, faults: &Faults) {
+        faults.clear();
+        if self != Self::Pulled {
+            faults.restore();
+        }
+        match self {
+            Self::Nothing => {}
+            Self::Writes => drop(faults.add(Rule::always(Kinds::Writes, Effect::Fail(Failure::Io)))),
+            Self::Reads => drop(faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)))),
+            Self::Pulled => faults.vanish(),
+        }
+    }
+}
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    let Some(root) = std::env::var_os(MACHINE).map(PathBuf::from) else { return };
+    let faults = Faults::new(1).unwrap();
+    let follow = {
+        let (faults, file) = (faults.clone(), root.join("suffers"));
+        let mut now = None;
+        move || {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let wanted = Suffers::ALL.into_iter().find(|suffers| format!("{suffers:?}") == text);
+            if let Some(wanted) = wanted.filter(|wanted| now != Some(*wanted)) {
+                wanted.apply(&faults);
+                std::fs::write(file.with_extension("applied"), &text).unwrap();
+                now = Some(wanted);
+            }
+        }
+    };
+    let mut following = follow;
+    following();
+    std::thread::spawn(move || {
+        loop {
+            following();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
+        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
+        Purpose::Backing => volume,
+    });
+    let config = Config::load(&root.join("config.toml")).unwrap();
+    let overrides = Overrides { decorator: Some(decorator), ..Overrides::default() };
+    let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
+    while !daemon.wait_stop(Duration::from_secs(600)) {}
+    daemon.stop();
+}
+
+struct Trial {
+    machine: Machine,
+    context: String,
+}
+
+impl Trial {
+    fn new(context: &str) -> Self {
+        let machine = Machine::new();
+        let backing = machine.backing("backing", 32 << 20);
+        let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+        shape.caching += "\noutage_patience = \"1 s\"";
+        let text = machine.config_text(&[("data", backing.to_str().unwrap())], &shape);
+        std::fs::write(machine.path("config.toml"), text).unwrap();
+        let trial = Self { machine, context: context.to_owned() };
+        std::fs::write(trial.machine.path("suffers"), format!("{:?}", Suffers::Nothing)).unwrap();
+        trial
+    }
+
+    fn start(&self, crash_at: Option<&str>) -> Running {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
+        command.env(MACHINE, self.machine.path("")).env_remove(CRASH_AT);
+        if let Some(point) = crash_at {
+            command.env(CRASH_AT, point);
+        }
+        Running::spawn(&self.machine, command)
+    }
+
+    /// What the volumes suffer from now on; waits until a running child knows.
+    fn suffer(&self, suffers: Suffers, running: bool) {
+        let text = format!("{suffers:?}");
+        // Replaced whole: the child must not read half a word.
+        std::fs::write(self.machine.path("suffers.new"), &text).unwrap();
+        std::fs::rename(self.machine.path("suffers.new"), self.machine.path("suffers")).unwrap();
+        let applied = self.machine.path("suffers.applied");
+        if running {
+            eventually("the faults are there", || std::fs::read_to_string(&applied).is_ok_and(|there| there == text));
+        }
+    }
+
+    /// A boost with data that are not all on the backing volume yet.
+    fn dirty(&self, running: &mut Running) {
+        let mut nbd = running.nbd().unwrap();
+        running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
+        eventually("boost", || running.phase() == Some(Phase::Boost));
+        for block in 0..BLOCKS {
+            nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+        }
+        nbd.flush().unwrap();
+    }
+
+    fn killed(&self, running: &mut Running, meanwhile: impl Fn(&Running)) {
+        eventually(&format!("{}: it is passed", self.context), || {
+            meanwhile(running);
+            running.dead()
+        });
+        assert!(running.was_killed(), "{}: the daemon ended otherwise: {}", self.context, self.machine.log());
+    }
+
+    /// The volume is given back and the device boosts again. `whole`: nothing was given up.
+    fn goes_on(&self, whole: bool, meanwhile: impl Fn(&Running, &DeviceStatus)) {
+        let context = &self.context;
+        let mut running = self.start(None);
+        let mut nbd = running.nbd().unwrap_or_else(|| panic!("{context}: it does not start: {}", self.machine.log()));
+        eventually(&format!("{context}: the volume is given back"), || {
+            let status = running.client.status().unwrap().devices.remove(0);
+            meanwhile(&running, &status);
+            status.phase == Phase::Idle && self.machine.rented() == 0
+        });
+        read_back(&mut nbd, whole, context);
+        self.suffer(Suffers::Nothing, true);
+        eventually(&format!("{context}: it boosts again"), || {
+            let _ = running.client.ask(&Request::Boost { device: "data".into() });
+            running.phase() == Some(Phase::Boost)
+        });
+        running.client.ask(&Request::Drain { device: "data".into() }).unwrap();
+        eventually(&format!("{context}: it ends"), || running.phase() == Some(Phase::Idle));
+        assert_eq!(self.machine.rented(), 0, "{context}");
+        read_back(&mut nbd, whole, context);
+        running.stop();
+        if whole {
+            self.check_file(&self.machine.path("backing"));
+        }
+    }
+
+    fn check_file(&self, backing: &Path) {
+        let bytes = std::fs::read(backing).unwrap();
+        for block in 0..BLOCKS {
+            let there = &bytes[(block * MIB) as usize..((block + 1) * MIB) as usize];
+            assert!(there == pattern(block, 3, MIB as usize), "{}: block {block} of the backing volume", self.context);
+        }
+    }
+}
+
+fn read_back(nbd: &mut Nbd, whole: bool, context: &str) {
+    for block in 0..BLOCKS {
+        let bytes = nbd.read(block * MIB, MIB as usize).unwrap_or_else(|error| panic!("{context}: {block}: {error}"));
+        assert!(!whole || bytes == pattern(block, 3, MIB as usize), "{context}: block {block} is not what was written");
+    }
+}
+
+fn detach_with_loss(running: &Running) {
+    let _ = running.client.ask(&Request::Detach { device: "data".into(), accept_loss: true });
+}
+
+/// What a volume passes that fails while everything on it can be drained. From the record on nothing on it is needed.
+const DROPPED: &[(&str, bool)] = &[
+    ("owner:before:2", false),
+    ("owner-untag:before", true),
+    ("owner:after:2", true),
+    ("dropped:before", true),
+    ("release:after", true),
+    ("clean:before", true),
+    ("clean:after", true),
+    ("detach:before", true),
+    ("detach:after", true),
+    ("delete:before", true),
+    ("delete:after", true),
+    ("forget:before", true),
+];
+
+#[test]
+fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
+    for (point, recorded) in DROPPED {
+        let trial = Trial::new(&format!("dropped, {point}"));
+        let mut running = trial.start(Some(point));
+        trial.dirty(&mut running);
+        trial.suffer(Suffers::Writes, true);
+        let nbd = std::cell::RefCell::new(running.nbd());
+        trial.killed(&mut running, |_| {
+            if let Some(nbd) = &mut *nbd.borrow_mut() {
+                let _ = nbd.write(16 * MIB, &pattern(16, 3, 4096));
+            }
+        });
+        // What has not been recorded is read back once more: then it must be readable.
+        trial.suffer(if *recorded { Suffers::Reads } else { Suffers::Nothing }, false);
+        trial.goes_on(true, |running, _| drop(running.client.ask(&Request::Drain { device: "data".into() })));
+    }
+}
+
+/// What a volume passes that vanishes, is lost, comes back and is read back.
+const RESTORED: &[&str] = &[
+    "gone:before",
+    "gone:after",
+    "owner:before:2",
+    "owner:after:2",
+    "lost:before",
+    "lost:after",
+    "restore:before",
+    "restore:after",
+    "owner:before:3",
+    "owner-untag:before",
+    "owner:after:3",
+    "dropped:before",
+    "release:after",
+    "clean:before",
+    "clean:after",
+    "detach:after",
+    "delete:after",
+];
+
+#[test]
+fn a_kill_while_a_lost_volume_is_read_back_loses_nothing_and_leaves_nothing() {
+    for (index, point) in RESTORED.iter().enumerate() {
+        let trial = Trial::new(&format!("restored, {point}"));
+        let mut running = trial.start(Some(point));
+        trial.dirty(&mut running);
+        trial.suffer(Suffers::Pulled, true);
+        if index >= RESTORED.iter().position(|point| *point == "restore:before").unwrap() {
+            eventually("lost", || running.client.status().is_ok_and(|status| status.devices[0].lost_bytes > 0));
+            trial.suffer(Suffers::Nothing, true);
+        }
+        trial.killed(&mut running, |_| ());
+        // From the record on it need not be readable.
+        let recorded = RESTORED.iter().position(|point| *point == "owner-untag:before").unwrap() <= index;
+        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, false);
+        trial.goes_on(true, |_, _| ());
+    }
+}
+
+/// What a volume passes that is waited for and put back.
+#[test]
+fn a_kill_while_a_volume_is_put_back_loses_nothing_and_leaves_nothing() {
+    for point in ["gone:after", "returned:before", "returned:after"] {
+        let trial = Trial::new(&format!("put back, {point}"));
+        let text = std::fs::read_to_string(trial.machine.path("config.toml")).unwrap();
+        std::fs::write(trial.machine.path("config.toml"), text.replace("= \"1 s\"", "= \"1 min\"")).unwrap();
+        let mut running = trial.start(Some(point));
+        trial.dirty(&mut running);
+        trial.suffer(Suffers::Pulled, true);
+        let told = |status: &DeviceStatus| status.reason.as_ref().is_some_and(|why| why.contains("has been gone"));
+        eventually("gone", || running.client.status().map_or(true, |status| told(&status.devices[0])));
+        trial.suffer(Suffers::Nothing, !running.dead());
+        trial.killed(&mut running, |_| ());
+        trial.goes_on(true, |_, _| ());
+    }
+}
+
+/// What a volume passes whose loss is accepted. From the record on it is not asked again.
+const ACCEPTED: &[(&str, bool)] = &[
+    ("accept-loss:before", false),
+    ("accept-loss:after", false),
+    ("owner:before:3", false),
+    ("owner-untag:before", true),
+    ("owner:after:3", true),
+    ("dropped:before", true),
+    ("release:after", true),
+    ("clean:before", true),
+    ("clean:after", true),
+    ("detach:before", true),
+    ("detach:after", true),
+    ("delete:before", true),
+    ("delete:after", true),
+    ("forget:after", true),
+];
+
+#[test]
+fn a_kill_while_a_loss_is_accepted_leaves_nothing() {
+    for (point, recorded) in ACCEPTED {
+        let trial = Trial::new(&format!("accepted, {point}"));
+        let mut running = trial.start(Some(point));
+        trial.dirty(&mut running);
+        trial.suffer(Suffers::Pulled, true);
+        trial.killed(&mut running, |running| {
+            if running.client.status().is_ok_and(|status| status.devices[0].lost_bytes > 0) {
+                detach_with_loss(running);
+            }
+        });
+        trial.suffer(Suffers::Pulled, false);
+        trial.goes_on(false, |running, status| {
+            assert!(status.lost_bytes == 0 || !recorded, "{point}: the loss was accepted: {:?}", status.reason);
+            if status.lost_bytes > 0 {
+                detach_with_loss(running);
+            }
+        });
+    }
+}

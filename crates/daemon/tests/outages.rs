@@ -1,0 +1,225 @@
+//! Caching volumes that fail for a while: pulled, detached by others, unreadable, and back again. What is on them is waited
+//! for, or counts as lost until it can be read, and nobody has to start anything anew.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use surgetank_daemon::opening::{Decorator, Purpose};
+use surgetank_daemon::{Config, Daemon, Overrides, Phase, Request};
+use surgetank_device::volume::fault::{Effect, Kinds, Rule};
+use surgetank_device::{Failure, Fault, Faults};
+use surgetank_provider::local::LocalProvider;
+use surgetank_provider::{Provider, SystemClock, VolumeState, tag};
+
+const MIB: u64 = 1 << 20;
+const BLOCKS: u64 = 8;
+
+/// Faults of the caching volumes.
+fn on_caches(faults: &Faults) -> Overrides {
+    let faults = faults.clone();
+    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
+        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
+        Purpose::Backing => volume,
+    });
+    Overrides { decorator: Some(decorator), ..Overrides::default() }
+}
+
+/// A slow device, so that not everything is drained before the volume fails, that waits so long for its volume.
+fn config(machine: &Machine, patience: &str) -> Config {
+    let backing = machine.path("backing");
+    if !backing.exists() {
+        machine.backing("backing", 32 * MIB);
+    }
+    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    shape.caching += &format!("\noutage_patience = \"{patience}\"");
+    machine.config(&[("data", backing.to_str().unwrap())], &shape)
+}
+
+fn connect(machine: &Machine) -> Nbd {
+    Nbd::connect(&machine.path("run/data.sock")).unwrap()
+}
+
+fn boost(daemon: &Daemon) {
+    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    eventually("boost", || status(daemon, "data").phase == Phase::Boost);
+}
+
+/// A boost with data on the caching volume.
+fn dirty(daemon: &Daemon, nbd: &mut Nbd) {
+    boost(daemon);
+    for block in 0..BLOCKS {
+        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+    }
+    nbd.flush().unwrap();
+}
+
+fn reason(daemon: &Daemon) -> String {
+    status(daemon, "data").reason.unwrap_or_default()
+}
+
+fn ask(daemon: &Daemon, accept_loss: bool) -> Result<serde_json::Value, String> {
+    daemon.handle(Request::Detach { device: "data".into(), accept_loss })
+}
+
+/// The volume is given back, everything is there, and the device boosts again.
+fn goes_on(machine: &Machine, daemon: &Daemon) {
+    eventually("the volume is given back", || machine.rented() == 0 && status(daemon, "data").phase == Phase::Idle);
+    let mut nbd = connect(machine);
+    for block in 0..BLOCKS {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
+    }
+    assert_eq!(status(daemon, "data").lost_bytes, 0);
+    eventually("it boosts again", || {
+        let _ = daemon.handle(Request::Boost { device: "data".into() });
+        status(daemon, "data").phase == Phase::Boost
+    });
+}
+
+/// Only input and output notice that a volume is gone.
+fn until_lost(daemon: &Daemon) {
+    eventually("the loss is known", || status(daemon, "data").lost_bytes > 0);
+    eventually("the reason is told", || reason(daemon).contains("tried again"));
+}
+
+#[test]
+fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    let mut nbd = connect(&machine);
+    dirty(&daemon, &mut nbd);
+    faults.vanish();
+    eventually("it is said", || reason(&daemon).contains("has been gone for"));
+    let told = status(&daemon, "data");
+    assert_eq!((told.phase, told.lost_bytes), (Phase::Degraded, 0));
+    let error = ask(&daemon, true).unwrap_err();
+    assert!(error.contains("nothing of data is lost"), "{error}");
+    let error = ask(&daemon, false).unwrap_err();
+    assert!(error.contains("has gone with data that are on it alone"), "{error}");
+    assert_eq!(machine.rented(), 1);
+    nbd.write(20 * MIB, &pattern(20, 3, 4096)).unwrap();
+    faults.restore();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_volume_that_others_detach_is_attached_again() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let config = config(&machine, "1 min");
+    let provider = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
+    let mut nbd = connect(&machine);
+    dirty(&daemon, &mut nbd);
+    let id = provider.list(tag::DEVICE, "data").unwrap()[0].id.clone();
+    let attached = || provider.describe(&id).is_ok_and(|volume| volume.state == VolumeState::Attached);
+    faults.add(Rule::always(Kinds::Any, Effect::Fail(Failure::Io)));
+    provider.detach(&id).unwrap();
+    eventually("it is attached again", attached);
+    eventually("and still does not answer", || reason(&daemon).contains("cannot be read"));
+    faults.clear();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_lost_volume_that_can_be_read_again_is_read_back() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    let mut nbd = connect(&machine);
+    dirty(&daemon, &mut nbd);
+    faults.vanish();
+    until_lost(&daemon);
+    let told = status(&daemon, "data");
+    assert_eq!(told.phase, Phase::Degraded);
+    assert!(nbd.read(told.lost_ranges[0].offset_bytes, 4096).is_err(), "lost data is never answered");
+    assert_eq!(machine.rented(), 1, "it is kept");
+    let error = ask(&daemon, false).unwrap_err();
+    assert!(error.contains("surgetank drain data") && error.contains("--accept-loss"), "{error}");
+    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
+    eventually("it is tried", || reason(&daemon).contains("cannot be read: "));
+    assert_eq!(status(&daemon, "data").lost_bytes, told.lost_bytes);
+    faults.restore();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_lost_volume_is_read_back_after_a_restart() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine));
+    faults.vanish();
+    until_lost(&daemon);
+    let told = status(&daemon, "data");
+    daemon.stop();
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    until_lost(&daemon);
+    assert_eq!(status(&daemon, "data").lost_ranges, told.lost_ranges);
+    daemon.stop();
+    faults.restore();
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_given_back() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine));
+    faults.vanish();
+    until_lost(&daemon);
+    daemon.stop();
+    std::fs::remove_file(machine.path("state/data/journal.json")).unwrap();
+    faults.restore();
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    goes_on(&machine, &daemon);
+}
+
+/// A volume of a build whose owner record does not name the attachment that has ended.
+fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
+    let daemon = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap();
+    dirty(&daemon, &mut connect(machine));
+    daemon.stop();
+    assert_eq!(machine.rented(), 1);
+    std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap()
+}
+
+#[test]
+fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request() {
+    for unreadable in [false, true] {
+        let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+        if unreadable {
+            faults.add(Rule { after: 0, ..Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)) });
+        }
+        let daemon = unproved(&machine, &faults);
+        let why = if unreadable { "cannot be read" } else { "reads as in use" };
+        eventually("the reason is told", || reason(&daemon).contains(why));
+        assert_eq!(status(&daemon, "data").phase, Phase::Degraded);
+        for error in
+            [daemon.handle(Request::Drain { device: "data".into() }).unwrap_err(), ask(&daemon, false).unwrap_err()]
+        {
+            assert!(error.contains(why) && error.contains("surgetank detach data --accept-loss"), "{error}");
+        }
+        assert_eq!(machine.rented(), 1);
+        ask(&daemon, true).unwrap();
+        eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+        faults.clear();
+        boost(&daemon);
+    }
+}
+
+#[test]
+fn a_volume_that_cannot_be_read_after_its_release_is_given_back() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine));
+    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
+    eventually("everything is drained", || {
+        status(&daemon, "data").caching.is_none_or(|caching| caching.dirty_gib == 0.0)
+    });
+    // Nothing needs to be read of it any more but CLEAN.
+    let reads = faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
+    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    faults.remove(reads);
+    goes_on(&machine, &daemon);
+}

@@ -1,0 +1,447 @@
+//! A small world for a controller: random traffic, rewriting, and random answers of the provider.
+//!
+//! The world keeps what really exists (a volume, attached or not, adopted or not) and checks every step against it; a
+//! time-out may hide that a step was done, or will be done later.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use surgetank_model::cost::{Account, Rental};
+use surgetank_model::random::Random;
+use surgetank_model::units::MIB;
+use surgetank_model::volume_type::Billing;
+use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
+use surgetank_policy::budget::Budget;
+use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, Step, StepId};
+
+const BACKING_MIB_S: u64 = 30;
+const CACHING_MIB_S: u64 = 120;
+const RESERVE_S: u64 = 14;
+
+/// What happens, second by second.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// Demand in MiB/s and seconds it lasts.
+    pub traffic: Vec<(u64, u64)>,
+    /// Bytes that the application makes dirty again while one is drained, for one stretch of the traffic after another.
+    pub rewrites: Vec<f64>,
+    /// Rate of the drain ÷ the backing volume's bandwidth.
+    pub pace: f64,
+    /// Chance that a step is not simply done.
+    pub faults: f64,
+    /// Only the provider's steps may fail: the machine's own are simply done.
+    pub provider_faults: bool,
+    /// Chance per second that a user asks for something.
+    pub hints: f64,
+    pub adaptive: bool,
+    pub interval_s: u64,
+    pub budget_agbs_hour: Option<f64>,
+    pub budget_agbs_day: Option<f64>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            traffic: Vec::new(),
+            rewrites: Vec::new(),
+            pace: 1.0,
+            faults: 0.0,
+            provider_faults: false,
+            hints: 0.0,
+            adaptive: false,
+            interval_s: 0,
+            budget_agbs_hour: None,
+            budget_agbs_day: None,
+        }
+    }
+}
+
+impl Plan {
+    fn forecasts(&self) -> bool {
+        self.adaptive && self.seed.is_multiple_of(4)
+    }
+}
+
+/// What really exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Real {
+    volume: Option<u64>,
+    attached: bool,
+    adopted: bool,
+    draining: bool,
+    /// Changes over what is dirty wait.
+    finishing: bool,
+    failed: bool,
+}
+
+pub struct World {
+    pub plan: Plan,
+    pub random: Random,
+    pub now: Instant,
+    pub controller: Controller,
+    pub real: Real,
+    pub observation: Observation,
+    pub outstanding: Vec<(Instant, StepId, Step)>,
+    /// A step that was answered with a time-out and is carried out later.
+    pub late: Option<(Instant, Step)>,
+    pub steps: Vec<(Instant, Step)>,
+    pub boosts: Vec<Instant>,
+    /// Created and not yet deleted, as far as the controller can know.
+    pub owed: bool,
+    /// AGBs billed in each second, but for what a provider that failed to detach or delete is to blame for.
+    pub spent: Vec<f64>,
+    /// Size in MiB of what is billed now.
+    pub billed_mib: u64,
+    /// A detach or a deletion of it has failed.
+    pub excused: bool,
+    /// What is rewritten for each byte drained.
+    pub rewrites: f64,
+    /// Seconds in which changes waited for the drain.
+    pub waited_s: u64,
+    /// What is billed: from the wish for a volume until its deletion is known.
+    pub billed: Account,
+    /// What the provider charges: from the making of a volume until its deletion.
+    pub charged: Account,
+    /// How often each step was answered how.
+    pub answers: BTreeMap<(&'static str, &'static str), u64>,
+    pub hot_before: bool,
+    pub hinted: bool,
+}
+
+impl World {
+    pub fn new(plan: Plan) -> Self {
+        let name = if plan.adaptive { Name::Adaptive } else { Name::Paper };
+        let mut config = Config::new(
+            name,
+            Bandwidth::from_mib_s(BACKING_MIB_S),
+            Bytes::from_gib(4),
+            Bandwidth::from_mib_s(CACHING_MIB_S),
+        );
+        config.initial_size = Bytes::from_mib(1024);
+        config.size_min = Bytes::from_mib(64);
+        config.grain = Bytes::from_mib(64);
+        config.inactivity_delay = Duration::from_secs(5);
+        config.boost_interval_min = Duration::from_secs(plan.interval_s);
+        config.budget =
+            Budget { agbs_per_hour: plan.budget_agbs_hour, agbs_per_day: plan.budget_agbs_day, ..Budget::default() };
+        // Three steps of up to three seconds give a volume back, each seen up to a second later.
+        config.budget_reserve = Duration::from_secs(RESERVE_S);
+        config.forecast = plan.forecasts();
+        config.seed = plan.seed;
+        config.validate().unwrap();
+        Self {
+            random: Random::from_seed(plan.seed ^ 0x5eed),
+            now: Instant::ZERO,
+            controller: Controller::new(Instant::ZERO, config, Learned::default()),
+            real: Real::default(),
+            observation: Observation::default(),
+            outstanding: Vec::new(),
+            late: None,
+            steps: Vec::new(),
+            boosts: Vec::new(),
+            owed: false,
+            spent: Vec::new(),
+            billed_mib: 0,
+            excused: false,
+            rewrites: 0.0,
+            waited_s: 0,
+            billed: Account::default(),
+            charged: Account::default(),
+            answers: BTreeMap::new(),
+            hot_before: false,
+            hinted: false,
+            plan,
+        }
+    }
+
+    /// One second of traffic of `demand` MiB/s.
+    pub fn second(&mut self, demand: u64, faults: f64) {
+        self.now += Duration::from_secs(1);
+        let gib = if self.excused { 0.0 } else { self.billed_mib as f64 / 1024.0 };
+        self.spent.push(gib * CACHING_MIB_S as f64);
+        let before = self.observation.written_bytes;
+        self.traffic(demand, faults);
+        // The drain does not count: only what the application moved.
+        let moved = self.observation.written_bytes - before;
+        self.answer(faults);
+        self.controller.observe(self.now, self.observation);
+        self.hot_before = moved as f64 > 0.30 * (BACKING_MIB_S * MIB) as f64;
+        if self.plan.hints > 0.0 && self.random.chance(self.plan.hints) {
+            match self.random.below(3) {
+                0 => self.hinted |= self.controller.hint_boost(self.now).is_ok(),
+                1 => self.controller.hint_drain(self.now),
+                _ => self.controller.hint_detach(self.now),
+            }
+        }
+        while let Some(at) = self.controller.next_deadline().filter(|at| *at <= self.now) {
+            self.controller.tick(self.now);
+            self.take_steps();
+            assert!(self.controller.next_deadline() != Some(at), "a deadline that never passes");
+        }
+        self.take_steps();
+    }
+
+    fn traffic(&mut self, demand: u64, faults: f64) {
+        let observation = &mut self.observation;
+        let Real { volume: Some(size), adopted: true, draining, finishing, failed, .. } = self.real else {
+            observation.written_bytes += demand.min(BACKING_MIB_S) * MIB;
+            return;
+        };
+        let most = ((BACKING_MIB_S * MIB) as f64 * self.plan.pace) as u64;
+        let drained = observation.dirty_bytes.min(most);
+        observation.dirty_bytes -= drained;
+        observation.drained_bytes += drained;
+        if draining || failed {
+            observation.written_bytes += demand.min(BACKING_MIB_S) * MIB;
+            // Near its end the engine lets changes wait by itself.
+            if observation.dirty_bytes > 4 * MIB && finishing {
+                self.waited_s += 1;
+            } else if observation.dirty_bytes > 4 * MIB && !failed {
+                let wanted = ((drained as f64 * self.rewrites) as u64).min(CACHING_MIB_S * MIB);
+                let rewritten = wanted.min(size * MIB - observation.dirty_bytes);
+                observation.dirty_bytes += rewritten;
+                observation.written_bytes += rewritten;
+                observation.high_water_bytes = observation.high_water_bytes.max(observation.dirty_bytes);
+            }
+        } else {
+            let wanted = demand.min(CACHING_MIB_S) * MIB;
+            let absorbed = wanted.min(size * MIB - observation.dirty_bytes);
+            observation.dirty_bytes += absorbed;
+            observation.evicted_bytes += wanted - absorbed;
+            observation.written_bytes += wanted;
+            observation.high_water_bytes = observation.high_water_bytes.max(observation.dirty_bytes);
+        }
+        if self.random.chance(faults / 50.0) {
+            self.real.failed = true;
+            observation.cache_failed = true;
+        }
+    }
+
+    pub fn take_steps(&mut self) {
+        while let Some((id, step)) = self.controller.next_step() {
+            self.check(&step);
+            if let Step::Create { size } = step {
+                self.billed.add(rental(size, self.now));
+                self.billed_mib = size.get() / MIB;
+                self.excused = false;
+            }
+            self.steps.push((self.now, step.clone()));
+            let at_once = matches!(step, Step::Absorb | Step::Drain | Step::Finish);
+            let delay = if at_once { 0 } else { self.random.below(4) };
+            self.outstanding.push((self.now + Duration::from_secs(delay), id, step));
+        }
+    }
+
+    /// The order of steps, and that nothing is done to what may hold data.
+    fn check(&mut self, step: &Step) {
+        match self.outstanding.as_slice() {
+            [] => {}
+            [(_, _, Step::Release)] => {
+                assert!(matches!(step, Step::Absorb | Step::Finish), "{step:?} overtakes a Release");
+            }
+            others => panic!("{step:?} while {others:?} is outstanding"),
+        }
+        match step {
+            Step::Create { size } => {
+                assert!(!self.owed, "the last volume was not deleted");
+                let wanted = self.hot_before || std::mem::take(&mut self.hinted) || self.plan.forecasts();
+                assert!(wanted, "a boost below the threshold");
+                let interval = Duration::from_secs(self.plan.interval_s);
+                let early = self.boosts.last().is_some_and(|last| self.now.since(*last) < interval);
+                assert!(!early || self.plan.hints > 0.0, "boosts too close");
+                assert!(
+                    size.get().is_multiple_of(64 * MIB) && *size <= Bytes::from_gib(4) && *size >= Bytes::from_mib(64)
+                );
+                self.owed = true;
+            }
+            Step::Detach | Step::Delete => {
+                assert!(!self.real.adopted, "{step:?} of a volume that the engine holds");
+                assert!(self.owed);
+            }
+            Step::Attach | Step::Adopt | Step::Absorb | Step::Drain | Step::Finish | Step::Release => {
+                assert!(self.owed)
+            }
+        }
+    }
+
+    fn answer(&mut self, faults: f64) {
+        if let Some((_, step)) = self.late.take_if(|(at, _)| *at <= self.now) {
+            self.carry_out(&step);
+        }
+        while let Some(index) = self.outstanding.iter().position(|(at, ..)| *at <= self.now) {
+            let (_, id, step) = self.outstanding.remove(index);
+            let outcome = self.outcome(&step, faults);
+            if step == Step::Delete && outcome == Outcome::Done {
+                self.owed = false;
+                self.billed.end("caching", self.now);
+                self.billed_mib = 0;
+            }
+            self.excused |= matches!(step, Step::Detach | Step::Delete) && outcome != Outcome::Done;
+            *self.answers.entry((name(&step), answer(&outcome))).or_default() += 1;
+            if matches!(step, Step::Create { .. }) && outcome == Outcome::Done {
+                self.boosts.push(self.steps.iter().rev().find(|(_, other)| *other == step).unwrap().0);
+            }
+            self.controller.complete(self.now, id, outcome);
+            self.take_steps();
+        }
+    }
+
+    fn outcome(&mut self, step: &Step, faults: f64) -> Outcome {
+        if *step == Step::Release && self.real.adopted && !self.real.failed {
+            if !self.real.draining {
+                return Outcome::Cancelled;
+            }
+            self.observation.dirty_bytes = 0;
+        }
+        let spared = self.plan.provider_faults && is_engines(step);
+        if !self.random.chance(faults) || spared {
+            self.late = None; // asked again, or made void by what follows
+            self.carry_out(step);
+            return Outcome::Done;
+        }
+        let engine = is_engines(step);
+        match self.random.below(if engine { 2 } else { 6 }) {
+            0 => Outcome::Refused(Refusal::Transient("a fault".to_owned())),
+            1 => {
+                match self.random.below(3) {
+                    0 => self.carry_out(step),
+                    1 if !engine => {
+                        self.late = Some((self.now + Duration::from_secs(self.random.below(5)), step.clone()))
+                    }
+                    _ => {}
+                }
+                Outcome::Refused(Refusal::Timeout)
+            }
+            2 => Outcome::Refused(Refusal::Quota),
+            3 => Outcome::Refused(Refusal::Capacity),
+            4 => Outcome::Refused(Refusal::AttachLimit),
+            _ => Outcome::Refused(Refusal::Permanent("no permission".to_owned())),
+        }
+    }
+
+    /// Steps are idempotent, and void where what they need is gone.
+    fn carry_out(&mut self, step: &Step) {
+        match step {
+            Step::Create { size } => {
+                if self.real.volume.is_none() {
+                    self.charged.add(rental(*size, self.now));
+                }
+                self.real.volume = Some(size.get() / MIB);
+            }
+            Step::Attach => self.real.attached = self.real.volume.is_some(),
+            Step::Adopt if self.real.attached && !self.real.adopted => {
+                self.real = Real { adopted: true, draining: false, finishing: false, ..self.real };
+                self.observation.high_water_bytes = 0;
+                self.observation.evicted_bytes = 0;
+                self.observation.drained_bytes = 0;
+                self.observation.cache_bytes = self.real.volume.unwrap() * MIB;
+            }
+            Step::Adopt => {}
+            Step::Absorb => (self.real.draining, self.real.finishing) = (false, false),
+            Step::Drain => (self.real.draining, self.real.finishing) = (true, false),
+            Step::Finish => (self.real.draining, self.real.finishing) = (true, true),
+            Step::Release => {
+                self.real = Real { adopted: false, draining: false, finishing: false, failed: false, ..self.real };
+                self.observation =
+                    Observation { dirty_bytes: 0, cache_bytes: 0, cache_failed: false, ..self.observation };
+            }
+            Step::Detach => self.real.attached = false,
+            Step::Delete => {
+                self.real = Real::default();
+                self.charged.end("caching", self.now);
+            }
+        }
+    }
+
+    pub fn run(mut self) -> Self {
+        for (stretch, (demand, seconds)) in self.plan.traffic.clone().into_iter().enumerate() {
+            self.rewrites = self.plan.rewrites.get(stretch).copied().unwrap_or_default();
+            for _ in 0..seconds {
+                self.second(demand, self.plan.faults);
+            }
+        }
+        self
+    }
+
+    /// No more faults and no more traffic: everything ends, nothing is rented.
+    pub fn settle(mut self) -> Self {
+        self.plan.hints = 0.0;
+        self.rewrites = 0.0;
+        // Longer than the longest wait, which only a failed release has: 30 min.
+        for _ in 0..4000 {
+            self.second(0, 0.0);
+        }
+        assert_eq!(self.controller.phase(), Phase::Idle, "{:?}", self.controller.status());
+        assert_eq!((self.real, self.owed, self.outstanding.len()), (Real::default(), false, 0));
+        let open = |account: &Account| account.rentals().iter().any(|rental| rental.until.is_none());
+        assert!(!open(&self.billed) && !open(&self.charged), "a bill that does not end");
+        let (billed, charged) = (self.billed.total(self.now).agbs, self.charged.total(self.now).agbs);
+        assert!(billed >= charged, "{billed} AGBs billed of {charged} charged");
+        self
+    }
+
+    /// The most that was spent within so many seconds.
+    pub fn most_within(&self, window_s: usize) -> f64 {
+        let mut most: f64 = 0.0;
+        let mut sum = 0.0;
+        for (second, spent) in self.spent.iter().enumerate() {
+            sum += spent;
+            if second >= window_s {
+                sum -= self.spent[second - window_s];
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+
+    /// Which window's budget was exceeded at some moment, and by how much.
+    pub fn overspent(&self) -> Option<String> {
+        let Plan { budget_agbs_hour, budget_agbs_day, .. } = self.plan;
+        let windows = [(3600, budget_agbs_hour), (24 * 3600, budget_agbs_day)];
+        windows.into_iter().find_map(|(window_s, limit)| {
+            let (spent, limit) = (self.most_within(window_s), limit?);
+            // Sums of seconds are rounded.
+            (spent > limit + 1e-6).then(|| format!("{spent:.0} of {limit:.0} AGBs within {window_s} s"))
+        })
+    }
+}
+
+fn rental(size: Bytes, from: Instant) -> Rental {
+    let bandwidth = Bandwidth::from_mib_s(CACHING_MIB_S);
+    let billing = Billing::default();
+    Rental { volume: "caching".to_owned(), size, bandwidth, usd_per_hour: None, billing, from, until: None }
+}
+
+/// Done by the machine itself.
+fn is_engines(step: &Step) -> bool {
+    matches!(step, Step::Absorb | Step::Drain | Step::Finish | Step::Release)
+}
+
+fn name(step: &Step) -> &'static str {
+    match step {
+        Step::Create { .. } => "create",
+        Step::Attach => "attach",
+        Step::Adopt => "adopt",
+        Step::Absorb => "absorb",
+        Step::Drain => "drain",
+        Step::Finish => "finish",
+        Step::Release => "release",
+        Step::Detach => "detach",
+        Step::Delete => "delete",
+    }
+}
+
+fn answer(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Cancelled => "cancelled",
+        Outcome::Refused(Refusal::Transient(_)) => "failed",
+        Outcome::Refused(Refusal::Timeout) => "timed out",
+        Outcome::Refused(Refusal::Quota) => "quota",
+        Outcome::Refused(Refusal::Capacity) => "capacity",
+        Outcome::Refused(Refusal::AttachLimit) => "attach limit",
+        Outcome::Refused(Refusal::Permanent(_)) => "permanent",
+    }
+}
