@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use surgetank_cache::{Event, Mode, Owner, ReadFill, Stage, Target};
 use surgetank_model::Operation;
 
@@ -136,19 +139,22 @@ fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-proptest! {
-    #![proptest_config(cases(300))]
-
-    #[test]
-    fn the_device_is_a_byte_array(setting in setting(), ops in prop::collection::vec(op(), 1..120)) {
+#[test]
+fn the_device_is_a_byte_array() {
+    let split_bytes = Cell::new(0);
+    let runs = (setting(), prop::collection::vec(op(), 1..120));
+    let result = TestRunner::new(cases(300)).run(&runs, |(setting, ops)| {
         let size = setting.blocks * 4096 + setting.tail_units * setting.logical_block as usize;
         let mut machine = Machine::new(size, setting.logical_block, setting.seed);
         for op in &ops {
             apply(&mut machine, &setting, op);
         }
         finish(&mut machine);
-    }
-
+        split_bytes.set(split_bytes.get() + machine.split_bytes);
+        Ok(())
+    });
+    result.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(split_bytes.get() > 0, "nothing was ever split");
 }
 
 proptest! {

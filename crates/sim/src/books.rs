@@ -163,6 +163,8 @@ pub struct Books {
     outages: u64,
     /// The present engine has read the log back.
     recovered: bool,
+    /// When a read failed last while nobody could tell what lies in the log.
+    unknown_at: Option<Instant>,
 }
 
 fn length_of(from: &Slices) -> u64 {
@@ -383,7 +385,17 @@ impl Books {
             self.tries.entry(block).or_insert(Tries { count: 0, first: now }).count += 1;
         }
         let place = |place: &Place| !place.clean && place.at.is_some_and(|at| failed.contains(&(at / BLOCK64)));
-        self.newest.iter().filter(|(_, newest)| place(newest)).map(|(&block, _)| block).collect()
+        let blocks = self.newest.iter().filter(|(_, newest)| place(newest)).map(|(&block, _)| block).collect();
+        if cache.is_some_and(|disk| self.may_be_unknown(disk)) {
+            self.unknown_at = Some(now);
+        }
+        blocks
+    }
+
+    /// Whether nobody could tell what lies in the log when it was read lately.
+    #[must_use]
+    pub fn was_unknown(&self, now: Instant) -> bool {
+        self.unknown_at.is_some_and(|at| now.since(at) <= LATE)
     }
 
     /// An application's flush that was submitted at this time has succeeded.
@@ -564,8 +576,7 @@ impl Books {
                     (false, None) => {
                         let (sequence, summary) = (record.sequence, record.offset);
                         let torn = at.map(|at| (record.offset, at)).into_iter().collect();
-                        let place =
-                            Place { sequence, summary, at, clean: false, completed: now, promised: None, torn };
+                        let place = Place { sequence, summary, at, clean: false, completed: now, promised: None, torn };
                         newest.insert(block, place);
                     }
                 }

@@ -160,7 +160,10 @@ impl Family {
             Self::Stops => stops(base, &mut random),
             Self::CacheFlushes => {
                 let (cache_flush_errors, no_space) = [(0.1, 0.0), (0.0, 0.02), (0.05, 0.01)][random.below(3) as usize];
-                trouble(Trouble { cache_flush_errors, no_space, ..Trouble::NONE }).with_random_crashes(3, 600)
+                let scenario = trouble(Trouble { cache_flush_errors, no_space, ..Trouble::NONE });
+                let crashes =
+                    crashes(&mut random, &[Trigger::Failing, Trigger::Failing, Trigger::Start, Trigger::OwnerWrite]);
+                Scenario { crashes, ..scenario }
             }
             Self::Losses => losses(base, &mut random),
             Self::Owners => {
@@ -243,7 +246,8 @@ fn latent_anywhere(base: Scenario, random: &mut Random) -> Scenario {
     }
     let crashes =
         crashes(random, &[Trigger::Start, Trigger::Start, Trigger::Failing, Trigger::Lost, Trigger::OwnerWrite]);
-    let trouble = Trouble { latent, ..Trouble::NONE };
+    let cache_errors = [0.0, 0.0, 0.03][random.below(3) as usize];
+    let trouble = Trouble { latent, cache_errors, until_event: 1000, ..Trouble::NONE };
     Scenario { trouble: Some(trouble), crashes, ..base }
 }
 
@@ -274,7 +278,11 @@ fn losses(base: Scenario, random: &mut Random) -> Scenario {
     let crashes =
         crashes(random, &[Trigger::Failing, Trigger::Failing, Trigger::Lost, Trigger::Lost, Trigger::OwnerWrite]);
     let patience = Duration::from_secs([1, 20][random.below(2) as usize]);
-    Scenario { trouble: Some(Trouble { accepts: random.below(3) == 0, ..trouble }), crashes, patience, ..base }
+    // What is overwritten after a loss may fail to be.
+    let backing_errors = [0.0, 0.0, 0.1][random.below(3) as usize];
+    let accepts = random.below(3) == 0;
+    let trouble = Trouble { accepts, backing_errors, until_event: 2000, ..trouble };
+    Scenario { trouble: Some(trouble), crashes, patience, ..base }
 }
 
 fn superseding(seed: u64, random: &mut Random) -> Scenario {

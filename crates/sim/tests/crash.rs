@@ -1,5 +1,5 @@
 //! No crash loses what was promised: crashes at random events and at every event, of both kinds, repeated, amid faults.
-//! Together at least 100,000 crash points; `make sim` runs the same for hours.
+//! Together at least 150,000 crash and fault points; `make sim` runs the same for hours.
 
 #[path = "support/campaign.rs"]
 mod campaign;
@@ -15,21 +15,29 @@ fn crashes(report: &Report) -> u32 {
     report.power_cuts + report.daemon_crashes
 }
 
+/// Long writes go to both volumes where that is sooner.
+fn assert_split(report: &Report) {
+    assert!(report.split_bytes > 0, "nothing was ever split: {report:?}");
+}
+
 #[test]
 fn random_crashes_of_short_runs() {
     let report = campaign("random_crashes_of_short_runs", Family::Short, 12_000);
+    assert_split(&report);
     assert!(report.recoveries > 0 && report.crashes_in_recovery > 0, "the runs do not do enough: {report:?}");
 }
 
 #[test]
 fn random_crashes_of_long_runs() {
     let report = campaign("random_crashes_of_long_runs", Family::Long, 200);
+    assert_split(&report);
     assert!(report.evicted_bytes > 0 && report.hit_bytes > 0, "the runs do not do enough: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_overwrites() {
     let report = campaign("random_crashes_amid_overwrites", Family::Overwrites, 4000);
+    assert_split(&report);
     let enough = report.drained_bytes > 0 && report.cancels > 0 && report.finishes > 0;
     assert!(enough, "the runs do not do enough: {report:?}");
 }
@@ -49,42 +57,49 @@ fn a_crash_at_every_event() {
         assert!(report.events <= EVENTS, "run {run} has {} events: crash at all of them", report.events);
     }
     let report = campaign("a_crash_at_every_event", Family::EveryEvent, RUNS * 2 * EVENTS);
+    assert_split(&report);
     assert!(crashes(&report) >= 55_000, "too few crash points: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_errors() {
     let report = campaign("random_crashes_amid_errors", Family::Errors, 4000);
+    assert_split(&report);
     assert!(report.errors > 0 && report.losses > 0, "no fault was ever seen: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_flushes_that_forget() {
     let report = campaign("random_crashes_amid_flushes_that_forget", Family::ForgetfulFlushes, 3000);
+    assert_split(&report);
     assert!(report.forgotten > 0, "no flush ever forgot: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_stuck_requests() {
     let report = campaign("random_crashes_amid_stuck_requests", Family::Stuck, 2500);
+    assert_split(&report);
     assert!(report.stuck > 0, "nothing ever got stuck: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_bad_ranges() {
     let report = campaign("random_crashes_amid_bad_ranges", Family::BadRanges, 3000);
+    assert_split(&report);
     assert!(report.errors > 0 && report.failures > 0, "no fault was ever seen: {report:?}");
 }
 
 #[test]
 fn random_crashes_of_a_growing_device() {
     let report = campaign("random_crashes_of_a_growing_device", Family::Growth, 3000);
+    assert_split(&report);
     assert!(report.growths > 0, "no device ever grew: {report:?}");
 }
 
 #[test]
 fn random_crashes_amid_faults_of_the_provider() {
     let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 3000);
+    assert_split(&report);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");
 }
@@ -93,5 +108,57 @@ fn random_crashes_amid_faults_of_the_provider() {
 #[test]
 fn a_rotten_bit_is_never_read() {
     let report = campaign("a_rotten_bit_is_never_read", Family::Rot, 3000);
+    assert_split(&report);
     assert!(report.rotten > 0 && report.failures > 0, "nothing ever rotted: {report:?}");
+}
+
+/// Also with a restart: what an orderly stop left is there, or an error.
+#[test]
+fn orderly_stops_and_what_rots_meanwhile() {
+    let report = campaign("orderly_stops_and_what_rots_meanwhile", Family::Stops, 4000);
+    assert_split(&report);
+    assert!(report.stops > 1000 && report.rotten > 300, "the runs do not do enough: {report:?}");
+}
+
+/// Whatever comes back in time is drained, and nothing is given up.
+#[test]
+fn outages_of_either_volume_or_both() {
+    let report = campaign("outages_of_either_volume_or_both", Family::Outages, 6000);
+    assert_split(&report);
+    assert!(report.outages > 4000 && report.losses > 100 && report.restored > 100, "too few outages: {report:?}");
+}
+
+/// The lost ranges, and no others: exactly the newest data that are nowhere else and cannot be read.
+#[test]
+fn sectors_that_cannot_be_read() {
+    let report = campaign("sectors_that_cannot_be_read", Family::Latent, 6000);
+    assert_split(&report);
+    assert!(report.latent > 4000 && report.losses > 100, "nothing was ever unreadable: {report:?}");
+}
+
+#[test]
+fn flushes_of_the_cache_that_fail_and_no_space() {
+    let report = campaign("flushes_of_the_cache_that_fail_and_no_space", Family::CacheFlushes, 4000);
+    assert_split(&report);
+    assert!(report.forgotten > 100 && report.failures > 1000, "no flush ever failed: {report:?}");
+}
+
+#[test]
+fn crashes_on_the_way_to_a_loss_and_back() {
+    let report = campaign("crashes_on_the_way_to_a_loss_and_back", Family::Losses, 6000);
+    assert_split(&report);
+    assert!(report.losses > 500 && report.errors > 0, "nothing was ever lost: {report:?}");
+}
+
+#[test]
+fn owner_records_that_fail() {
+    let report = campaign("owner_records_that_fail", Family::Owners, 4000);
+    assert_split(&report);
+    assert!(report.owner_failures > 5000 && report.losses > 100, "the runs do not do enough: {report:?}");
+}
+
+#[test]
+fn outages_amid_faults_of_the_provider() {
+    let report = campaign("outages_amid_faults_of_the_provider", Family::ProviderOutages, 3000);
+    assert!(report.outages > 500 && report.rentals > 1000, "the runs do not do enough: {report:?}");
 }

@@ -56,6 +56,9 @@ pub struct Machine {
     pub unreadable: BTreeSet<u64>,
     /// Requests may be answered with errors.
     pub may_fail: bool,
+    /// Bytes that were split off to the backing volume, over all boosts.
+    pub split_bytes: u64,
+    split_before: u64,
     buffers: HashMap<BufferId, Vec<u8>>,
     in_flight: Vec<(EffectId, Action)>,
     outstanding: Vec<Outstanding>,
@@ -65,13 +68,13 @@ pub struct Machine {
     sealer: Sealer,
 }
 
-const LIMITS: Limits = Limits { bandwidth: None, iops: None };
+/// Of both volumes: equally fast, so that long writes are split.
+const LIMITS: Limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
 
 impl Machine {
     pub fn new(size: usize, logical_block: u32, seed: u64) -> Self {
-        let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(33)), iops: None };
         let outage_patience = Duration::from_secs(60);
-        let config = Config { size: size as u64, logical_block, backing_limits: limits, outage_patience };
+        let config = Config { size: size as u64, logical_block, backing_limits: LIMITS, outage_patience };
         let mut random = Random::from_seed(seed);
         let backing: Vec<u8> = (0..size).map(|at| (at / 512) as u8 ^ random.below(2) as u8).collect();
         Self {
@@ -87,6 +90,8 @@ impl Machine {
             done: Vec::new(),
             unreadable: BTreeSet::new(),
             may_fail: false,
+            split_bytes: 0,
+            split_before: 0,
             buffers: HashMap::new(),
             in_flight: Vec::new(),
             outstanding: Vec::new(),
@@ -243,6 +248,9 @@ impl Machine {
             while let Some(effect) = self.engine.next_effect() {
                 self.take(effect);
             }
+            let split = self.engine.status().split_bytes;
+            self.split_bytes += split.saturating_sub(self.split_before);
+            self.split_before = split;
             let Some(event) = self.engine.next_event() else { break };
             self.events.push(event);
         }

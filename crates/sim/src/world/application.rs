@@ -84,10 +84,8 @@ impl World<'_> {
             self.report.errors += 1;
             let is_flush = request.operation == Operation::Flush;
             let lost = if is_flush { self.oracle.is_any_lost() } else { self.touches_lost(&request) };
-            let excused = excused || lost || !is_flush && self.touches_doubt(&request);
-            // Nobody waits for ever for a volume that cannot be read back.
-            let late = self.unrecovered_since.is_some_and(|since| self.now >= since + self.scenario.patience);
-            let excused = excused || late;
+            let excused =
+                excused || lost || self.has_waited_for_recovery() || !is_flush && self.touches_doubt(&request);
             if !excused && is_flush && self.unreported_failures > 0 {
                 self.unreported_failures -= 1;
             } else if !(excused || is_flush && self.loss_untold.is_some()) {

@@ -8,8 +8,9 @@ use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 
 use crate::content::SECTOR;
 use crate::disk::{Disk, Latency};
+use crate::oracle::Moment;
 use crate::workload::Wish;
-use crate::world::judge::BLOCK_SECTORS;
+use crate::world::judge::{BLOCK_SECTORS, RECOVERY_PAUSE};
 use crate::world::{Happening, Phase, SWEEP, Step, World, config};
 
 impl World<'_> {
@@ -87,6 +88,8 @@ impl World<'_> {
 
     fn accept_loss(&mut self) -> Step {
         self.accepting = true;
+        // Whoever accepts a loss knows of it.
+        self.oracle.tell_loss(Moment::MAX);
         self.engine.accept_loss(self.now).map_err(|rejected| format!("accept_loss was rejected: {rejected}"))
     }
 
@@ -119,7 +122,6 @@ impl World<'_> {
             Event::Recovered { dirty_bytes: _ } => {
                 self.recovering = false;
                 self.recover_failures = 0;
-                self.unrecovered_since = None;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
                     self.set_mode(Mode::Absorb);
@@ -160,7 +162,6 @@ impl World<'_> {
             return Err(format!("recover failed without a fault: {reason}"));
         }
         self.recover_failures += 1;
-        self.unrecovered_since.get_or_insert(self.now);
         if self.recover_failures >= 3 && (self.vanished || self.is_header_unreadable()) {
             // Nobody can say what was on it: the user gives all of it up.
             self.report.losses += 1;
@@ -173,15 +174,13 @@ impl World<'_> {
             self.lost = true;
             return self.accept_loss();
         }
-        // The daemon tries again at once, and then every few seconds.
-        let longest = Duration::from_millis(if self.recover_failures < 3 { 1 } else { 5_000 });
-        let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
+        let after = Duration::from_nanos(self.random.below(RECOVERY_PAUSE.as_nanos() as u64));
         self.schedule(after, Happening::Recover);
         Ok(())
     }
 
     /// Whether both copies of the superblock or of a page of the segment table cannot be read.
-    fn is_header_unreadable(&self) -> bool {
+    pub(super) fn is_header_unreadable(&self) -> bool {
         let Some(disk) = &self.disks.cache else { return false };
         let Some(geometry) = format::Geometry::of_volume(disk.size()) else { return false };
         let pages = 1 + u64::from(geometry.table_pages());
@@ -294,6 +293,7 @@ impl World<'_> {
                     return Err("the owner record names a cache that was let go".into());
                 }
                 self.recovering = true;
+                self.recovering_since = self.now;
                 self.books.restart(self.now, self.disks.cache.as_ref());
                 self.accepting = false;
                 let after = Duration::from_micros(self.random.below(2_000));

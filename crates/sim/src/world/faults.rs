@@ -76,6 +76,14 @@ impl World<'_> {
         self.scenario.trouble.is_some_and(|trouble| trouble.forgetful)
     }
 
+    /// Whether a flush of a volume that fails forgets what it covered.
+    pub(super) fn forgets(&self, target: Target) -> bool {
+        match target {
+            Target::Backing => self.is_forgetful(),
+            Target::Cache => self.scenario.trouble.is_some_and(|trouble| trouble.cache_flush_errors > 0.0),
+        }
+    }
+
     pub(super) fn is_due(&self, event: u32) -> bool {
         self.report.events >= u64::from(event)
     }
@@ -119,6 +127,7 @@ impl World<'_> {
         }
         self.vanishes_left -= 1;
         self.vanished = true;
+        self.report.vanished += 1;
         cache.set_faults(Faults { outage: Some(IoFailure::Gone), ..Faults::default() });
         self.books.begin_outage(self.now);
         self.disturb();
@@ -241,10 +250,7 @@ impl World<'_> {
     /// Whether a lost caching volume may still come back by itself.
     pub(super) fn may_come_back(&self) -> bool {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
-        let readable = |(offset, _): &(u64, u64)| self.books.is_readable(offset / u64::from(BLOCK), kept);
-        // As long as records may be missing, what is older than they are stays lost.
-        let readable = !self.books.may_be_unknown(kept) && self.engine.lost_ranges(usize::MAX).iter().any(readable);
-        self.faulty || self.outages.is_any_passing() || readable
+        self.faulty || self.outages.is_any_passing() || self.readable_loss(kept).is_some()
     }
 
     /// What has rotted and was not read before a crash cannot always be told from what never arrived.

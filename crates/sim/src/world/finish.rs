@@ -28,7 +28,7 @@ impl World<'_> {
     }
 
     pub(super) fn check_finish(&mut self) -> Step {
-        let faulty = self.books.all_failures > 0 || self.rotten;
+        let faulty = self.faulty_lately();
         let Some(finish) = &mut self.finish else { return Ok(()) };
         let status = self.engine.status();
         let growth = status.dirty_bytes.saturating_sub(finish.dirty);

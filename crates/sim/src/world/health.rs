@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use surgetank_cache::format::BLOCK;
 use surgetank_cache::{Stage, Status};
 use surgetank_model::Instant;
 
-use crate::content::SECTOR;
-use crate::world::judge::BLOCK_SECTORS;
+use crate::disk::Disk;
 use crate::world::{Step, World};
 
 /// Time for retries, probes, pauses after errors, and the drain.
@@ -19,7 +19,7 @@ const ANSWERS: u32 = 1500;
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// The last fault, or restart.
-    disturbed: Instant,
+    pub(super) disturbed: Instant,
     /// The stage, and since when.
     stage: Option<(Stage, Instant)>,
 }
@@ -60,12 +60,15 @@ impl World<'_> {
 
     fn check_nothing_readable_is_lost(&self) -> Step {
         let Some(disk) = self.kept.as_ref().filter(|disk| !self.accepting && !disk.is_out()) else { return Ok(()) };
-        for (offset, _) in self.engine.lost_ranges(usize::MAX) {
-            let block = offset / SECTOR as u64 / u64::from(BLOCK_SECTORS);
-            if self.books.is_readable(block, disk) && !self.books.may_be_unknown(disk) {
-                return Err(format!("block {block} stays lost, though the caching volume can be read"));
-            }
+        match self.readable_loss(disk) {
+            Some(block) => Err(format!("block {block} stays lost, though the caching volume can be read")),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// A block that is lost and could be read.
+    pub(super) fn readable_loss(&self, disk: &Disk) -> Option<u64> {
+        let blocks = self.engine.lost_ranges(usize::MAX).into_iter().map(|(offset, _)| offset / u64::from(BLOCK));
+        blocks.into_iter().find(|&block| self.books.is_readable(block, disk) && !self.books.may_be_unknown(disk))
     }
 }

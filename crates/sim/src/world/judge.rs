@@ -1,11 +1,16 @@
 //! What may fail, and what may be given up: the world's own books decide, not what the engine says.
 
+use std::time::Duration;
+
 use surgetank_cache::{Owner, Status};
 use surgetank_model::{Operation, Request};
 
 use crate::books::Touched;
 use crate::content::SECTOR;
 use crate::world::{Expect, Step, World};
+
+/// Longest pause before recovery is tried again.
+pub(super) const RECOVERY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Sectors of a block.
 pub(super) const BLOCK_SECTORS: u32 = 8;
@@ -38,11 +43,27 @@ impl World<'_> {
         }
     }
 
+    /// Whether something has failed since the process, or the caching volume, is there.
+    pub(super) fn faulty_lately(&self) -> bool {
+        self.rotten || self.vanished || self.books.all_failures > 0
+    }
+
     /// Whether a request asks for something lost. A part of a lost block cannot be merged with the rest of it.
     pub(super) fn touches_lost(&self, request: &Request) -> bool {
         let range = blocks(request);
         let (first, end) = (range.start as u32 * BLOCK_SECTORS, range.end as u32 * BLOCK_SECTORS);
         self.oracle.is_lost(first, end - first)
+    }
+
+    /// Whether the engine has tried to read the caching volume back for as long as it must be patient.
+    pub(super) fn has_waited_for_recovery(&self) -> bool {
+        let patience = self.scenario.patience;
+        let faulty = self.vanished
+            || self.faulty
+            || self.is_header_unreadable()
+            || self.outages.is_any_passing()
+            || self.now.since(self.health.disturbed) <= patience + RECOVERY_PAUSE;
+        self.recovering && faulty && self.now.since(self.recovering_since) >= patience
     }
 
     /// Whether a request asks for something that could not be read from the log.
@@ -55,7 +76,7 @@ impl World<'_> {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
         // Then everything may be given up that no record after the unreadable one covers.
-        let unknown = self.disks.cache.as_ref().is_some_and(|disk| self.books.may_be_unknown(disk));
+        let unknown = self.books.was_unknown(self.now);
         let mut end_before = 0;
         for &(offset, length) in ranges {
             let sector = SECTOR as u64;

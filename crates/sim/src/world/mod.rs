@@ -3,17 +3,17 @@
 mod application;
 mod control;
 mod faults;
+mod finish;
 mod health;
 mod judge;
 mod lost;
-mod finish;
 mod pilot;
 mod record;
+mod report;
 mod restart;
 mod stop;
 
 use std::collections::VecDeque;
-use std::ops::AddAssign;
 use std::time::Duration;
 
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
@@ -31,111 +31,12 @@ use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::faults::Outages;
-use crate::world::health::Health;
 use crate::world::finish::Finish;
+use crate::world::health::Health;
 use crate::world::pilot::Pilot;
 use crate::world::record::Entry;
+pub use crate::world::report::Report;
 use crate::world::stop::Stopping;
-
-/// What a run did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Events handled.
-    pub events: u64,
-    /// Requests answered.
-    pub requests: u64,
-    /// Power cuts.
-    pub power_cuts: u32,
-    /// Daemon crashes.
-    pub daemon_crashes: u32,
-    /// Restarts that had to recover a caching volume and did.
-    pub recoveries: u32,
-    /// Crashes while a recovery was going on.
-    pub crashes_in_recovery: u32,
-    /// Caching volumes adopted.
-    pub adoptions: u32,
-    /// Caching volumes released.
-    pub releases: u32,
-    /// Releases cancelled.
-    pub cancels: u32,
-    /// Drains that were to be finished.
-    pub finishes: u32,
-    /// Caching volumes lost or dropped by faults.
-    pub failures: u32,
-    /// Of those, with data on them.
-    pub losses: u32,
-    /// Losses of which all came back.
-    pub restored: u32,
-    /// Times that a volume, or both, answered nothing for a while.
-    pub outages: u32,
-    /// Ranges that became unreadable.
-    pub latent: u32,
-    /// Orderly stops.
-    pub stops: u32,
-    /// Ranges that the engine had recorded as healed.
-    pub healings: u64,
-    /// Owner records that were not persisted, or seemed not to be.
-    pub owner_failures: u32,
-    /// Requests answered with an error, under faults.
-    pub errors: u64,
-    /// Bytes drained, as sampled.
-    pub drained_bytes: u64,
-    /// Bytes that split sent to the backing volume, as sampled.
-    pub split_bytes: u64,
-    /// Bytes of reads answered by the cache, as sampled.
-    pub hit_bytes: u64,
-    /// Bytes that found the cache full, as sampled.
-    pub evicted_bytes: u64,
-    /// Times that I/Os got stuck.
-    pub stuck: u32,
-    /// Stored bits that flipped.
-    pub rotten: u32,
-    /// Flushes of the backing volume that failed and forgot.
-    pub forgotten: u32,
-    /// Times that the device grew.
-    pub growths: u32,
-    /// Calls of the provider that went wrong.
-    pub provider_faults: u32,
-    /// Caching volumes that the controller rented and gave back.
-    pub rentals: u32,
-    /// Fingerprint of the run.
-    pub trace: u64,
-}
-
-impl AddAssign<&Report> for Report {
-    /// Adds the counts; the fingerprint stays.
-    fn add_assign(&mut self, other: &Self) {
-        self.events += other.events;
-        self.requests += other.requests;
-        self.power_cuts += other.power_cuts;
-        self.daemon_crashes += other.daemon_crashes;
-        self.recoveries += other.recoveries;
-        self.crashes_in_recovery += other.crashes_in_recovery;
-        self.adoptions += other.adoptions;
-        self.releases += other.releases;
-        self.cancels += other.cancels;
-        self.finishes += other.finishes;
-        self.failures += other.failures;
-        self.losses += other.losses;
-        self.restored += other.restored;
-        self.outages += other.outages;
-        self.latent += other.latent;
-        self.stops += other.stops;
-        self.healings += other.healings;
-        self.owner_failures += other.owner_failures;
-        self.errors += other.errors;
-        self.drained_bytes += other.drained_bytes;
-        self.split_bytes += other.split_bytes;
-        self.hit_bytes += other.hit_bytes;
-        self.evicted_bytes += other.evicted_bytes;
-        self.stuck += other.stuck;
-        self.rotten += other.rotten;
-        self.forgotten += other.forgotten;
-        self.growths += other.growths;
-        self.provider_faults += other.provider_faults;
-        self.rentals += other.rentals;
-    }
-}
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -242,7 +143,6 @@ struct World<'a> {
     /// Attempts to recover that failed since the start.
     recover_failures: u32,
     /// When the first of them failed.
-    unrecovered_since: Option<Instant>,
     workload: Workload,
     outstanding: Vec<Outstanding>,
     next_request: u64,
@@ -253,6 +153,7 @@ struct World<'a> {
     release_wanted: bool,
     finish: Option<Finish>,
     recovering: bool,
+    recovering_since: Instant,
     /// The flush after the last write, and whether it succeeded.
     final_flush: Option<RequestId>,
     flushed: bool,
@@ -311,7 +212,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
 }
 
 /// A run that takes longer has stopped getting anywhere.
-const EVENTS_PER_REQUEST_MAX: u64 = 20_000;
+const EVENTS_PER_REQUEST_MAX: u64 = 2_000;
 /// Events after which the provider's faults stop, where no others say when.
 const PROVIDER_FAULTS_END: u32 = 2000;
 /// Ticks at one moment without anything else happening.
@@ -354,7 +255,6 @@ impl<'a> World<'a> {
             kept: None,
             restoring: false,
             recover_failures: 0,
-            unrecovered_since: None,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),
             next_request: 1,
@@ -364,6 +264,7 @@ impl<'a> World<'a> {
             release_wanted: false,
             finish: None,
             recovering: false,
+            recovering_since: Instant::ZERO,
             final_flush: None,
             flushed: false,
             settle_at: Instant::ZERO,
@@ -439,6 +340,8 @@ impl<'a> World<'a> {
 
     fn schedule_control(&mut self) {
         if let Some(longest) = self.scenario.boosts {
+            // Nothing goes on for minutes.
+            let longest = if self.outages.is_any_passing() { longest.max(Duration::from_secs(2)) } else { longest };
             let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
             self.schedule(after, Happening::Control);
         }
@@ -487,14 +390,15 @@ impl<'a> World<'a> {
             Happening::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
-                let flush_failed = finished.flush && finished.result.is_err() && target == Target::Backing;
+                let any_flush_failed = finished.flush && finished.result.is_err();
+                let flush_failed = any_flush_failed && target == Target::Backing;
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
                 let touched = self.books.end(self.now, effect, &outcome, Some(target), self.disks.cache.as_ref());
                 self.touch(&touched);
+                self.report.forgotten += u32::from(any_flush_failed && self.forgets(target));
                 if flush_failed {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
                     self.unreported_failures += 1 + changes.count();
-                    self.report.forgotten += u32::from(self.is_forgetful());
                 }
                 self.engine.complete(self.now, effect, outcome);
             }

@@ -99,7 +99,8 @@ impl World<'_> {
                 pilot.controller.tick(now);
             }
         }
-        self.schedule(SAMPLING, Happening::Observe);
+        let after = if self.outages.is_any_passing() { SAMPLING * 40 } else { SAMPLING };
+        self.schedule(after, Happening::Observe);
         self.take_steps()
     }
 
@@ -202,7 +203,8 @@ impl World<'_> {
     }
 
     fn carry_out(&mut self, ask: &Ask) -> Step {
-        let held = self.disks.cache.is_some();
+        // A lost volume is kept: it may come back.
+        let held = self.disks.cache.is_some() || self.kept.is_some();
         let seed = self.random.next_u64();
         let Some(pilot) = &mut self.pilot else { return Ok(()) };
         match ask {
@@ -302,8 +304,12 @@ impl World<'_> {
             self.schedule_at(at, Happening::Late);
         }
         self.schedule(SAMPLING, Happening::Observe);
+        let is_lost = self.kept.is_some();
         let Some(pilot) = &mut self.pilot else { return Ok(()) };
-        if let Some(size) = pilot.rented.filter(|_| !recovers) {
+        if is_lost && let Some(size) = pilot.rented {
+            // It is given back when nothing on it is missed any more.
+            pilot.controller.resume(now, ResumeAt::Adopted { size });
+        } else if let Some(size) = pilot.rented.filter(|_| !recovers) {
             // Whether it is attached is not known for sure: detaching what is not attached does no harm.
             pilot.controller.resume(now, ResumeAt::Attached { size });
         }

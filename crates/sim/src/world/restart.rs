@@ -67,7 +67,6 @@ impl World<'_> {
         self.recovering = false;
         self.restoring = false;
         self.recover_failures = 0;
-        self.unrecovered_since = None;
         if self.stopping != Stopping::Done {
             self.stopping = Stopping::No;
         }

@@ -27,9 +27,8 @@ pub fn campaign(test: &str, family: Family, count: u64) -> Report {
         let again = format!("SURGETANK_SEED={seed} cargo test -p surgetank-sim --test crash -- --exact {test}");
         check(&family.scenario(seed), &again)
     });
-    let crashes = total.power_cuts + total.daemon_crashes;
-    let line =
-        format!("{}: {} runs, {crashes} crashes, 0 violations; {total:?}\n", family.name(), seeds.end - seeds.start);
+    let (name, runs, points) = (family.name(), seeds.end - seeds.start, total.points());
+    let line = format!("{name}: {runs} runs, {points} crashes and faults, 0 violations; {total:?}\n");
     // Not captured: the counts are a result.
     std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
     total

@@ -129,7 +129,7 @@ impl World {
         };
         let superblock = self.superblock();
         let table = medium.generations(superblock.geometry(), superblock.epoch);
-        let log = medium.log(superblock.geometry(), superblock.epoch, &table, (0, 0), |_| ());
+        let log = medium.log(&superblock, &table, |_| ());
         let newest = log.newest(DEVICE as u64 / BLOCK64);
         let mut dirty = Vec::new();
         for (blocks, version) in newest.sound() {

@@ -1,0 +1,117 @@
+//! What a run did, in numbers.
+
+use std::ops::AddAssign;
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Events handled.
+    pub events: u64,
+    /// Requests answered.
+    pub requests: u64,
+    /// Power cuts.
+    pub power_cuts: u32,
+    /// Daemon crashes.
+    pub daemon_crashes: u32,
+    /// Restarts that had to recover a caching volume and did.
+    pub recoveries: u32,
+    /// Crashes while a recovery was going on.
+    pub crashes_in_recovery: u32,
+    /// Caching volumes adopted.
+    pub adoptions: u32,
+    /// Caching volumes released.
+    pub releases: u32,
+    /// Releases cancelled.
+    pub cancels: u32,
+    /// Drains that were to be finished.
+    pub finishes: u32,
+    /// Caching volumes lost or dropped by faults.
+    pub failures: u32,
+    /// Of those, with data on them.
+    pub losses: u32,
+    /// Losses of which all came back.
+    pub restored: u32,
+    /// Times that a volume, or both, answered nothing for a while.
+    pub outages: u32,
+    /// Ranges that became unreadable.
+    pub latent: u32,
+    /// Orderly stops.
+    pub stops: u32,
+    /// Ranges that the engine had recorded as healed.
+    pub healings: u64,
+    /// Owner records that were not persisted, or seemed not to be.
+    pub owner_failures: u32,
+    /// Requests answered with an error, under faults.
+    pub errors: u64,
+    /// Bytes drained, as sampled.
+    pub drained_bytes: u64,
+    /// Bytes that split sent to the backing volume, as sampled.
+    pub split_bytes: u64,
+    /// Bytes of reads answered by the cache, as sampled.
+    pub hit_bytes: u64,
+    /// Bytes that found the cache full, as sampled.
+    pub evicted_bytes: u64,
+    /// Times that I/Os got stuck.
+    pub stuck: u32,
+    /// Stored bits that flipped.
+    pub rotten: u32,
+    /// Flushes of either volume that failed and forgot.
+    pub forgotten: u32,
+    /// Caching volumes that vanished for good.
+    pub vanished: u32,
+    /// Times that the device grew.
+    pub growths: u32,
+    /// Calls of the provider that went wrong.
+    pub provider_faults: u32,
+    /// Caching volumes that the controller rented and gave back.
+    pub rentals: u32,
+    /// Fingerprint of the run.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Moments at which something went wrong on purpose: crashes and faults.
+    #[must_use]
+    pub fn points(&self) -> u64 {
+        let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
+        let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
+        let others = [self.owner_failures, self.provider_faults];
+        crashes + volumes.iter().chain(&others).map(|&count| u64::from(count)).sum::<u64>()
+    }
+}
+
+impl AddAssign<&Report> for Report {
+    /// Adds the counts; the fingerprint stays.
+    fn add_assign(&mut self, other: &Self) {
+        self.events += other.events;
+        self.requests += other.requests;
+        self.power_cuts += other.power_cuts;
+        self.daemon_crashes += other.daemon_crashes;
+        self.recoveries += other.recoveries;
+        self.crashes_in_recovery += other.crashes_in_recovery;
+        self.adoptions += other.adoptions;
+        self.releases += other.releases;
+        self.cancels += other.cancels;
+        self.finishes += other.finishes;
+        self.failures += other.failures;
+        self.losses += other.losses;
+        self.restored += other.restored;
+        self.outages += other.outages;
+        self.latent += other.latent;
+        self.stops += other.stops;
+        self.healings += other.healings;
+        self.owner_failures += other.owner_failures;
+        self.errors += other.errors;
+        self.drained_bytes += other.drained_bytes;
+        self.split_bytes += other.split_bytes;
+        self.hit_bytes += other.hit_bytes;
+        self.evicted_bytes += other.evicted_bytes;
+        self.stuck += other.stuck;
+        self.rotten += other.rotten;
+        self.forgotten += other.forgotten;
+        self.vanished += other.vanished;
+        self.growths += other.growths;
+        self.provider_faults += other.provider_faults;
+        self.rentals += other.rentals;
+    }
+}
