@@ -41,8 +41,7 @@ impl RangeSet {
     /// Whether all of `range` is in.
     #[must_use]
     pub fn contains(&self, range: &Range<u64>) -> bool {
-        range.is_empty()
-            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
+        range.is_empty() || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
     }
 
     /// The parts of `range` in order, each with whether it is in.

@@ -95,8 +95,7 @@ impl Log {
         let durable = self.durable();
         let across = self.segments().filter_map(|records| records.previous).chain(self.last);
         let across = across.filter(|place| !self.is_known(place));
-        let across =
-            across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
+        let across = across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
         let within = self.segments().flat_map(|records| records.gaps.iter().copied());
         let named = within.chain(across).filter(|gap| !self.void.contains(&gap.place.sequence));
         let named = named.filter(|gap| gap.unreadable || gap.place.sequence <= durable);

@@ -26,7 +26,9 @@ struct Device {
 impl Device {
     /// With every other block lost.
     fn new(ranges: u64) -> Self {
-        let config = Config { size: 2 * ranges * BLOCK, logical_block: 512, backing_limits: Limits::NONE };
+        let outage_patience = std::time::Duration::from_secs(60);
+        let config =
+            Config { size: 2 * ranges * BLOCK, logical_block: 512, backing_limits: Limits::NONE, outage_patience };
         let lost: Vec<_> = (0..ranges).map(|number| (2 * number * BLOCK, BLOCK)).collect();
         let engine = Engine::with_lost(config, Epoch([1; 16]), &lost);
         Self { engine, asked: Asked::default(), next: 0 }

@@ -153,7 +153,6 @@ impl OwnerRecord {
         self.owner == Owner::Backing && self.volume.as_ref() == Some(volume) && self.ended == Some(epoch)
     }
 
-
     /// Without the ranges of a loss.
     fn in_short(&self) -> Self {
         let owner = match self.owner {
@@ -683,7 +682,9 @@ mod tests {
         let epoch = Epoch([1; 16]);
         let ranges: Vec<Pair> = (0..20_000).map(|number| (number * 8192, 4096)).collect();
         let mut store = OwnerStore::open(directory.path()).unwrap();
-        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: ranges.clone() }, volume: None, ended: None }).unwrap();
+        store
+            .persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: ranges.clone() }, volume: None, ended: None })
+            .unwrap();
         assert_eq!(lost(&store), [], "nobody keeps them in memory");
         let record = length(FILE);
         let mut journal = 0;

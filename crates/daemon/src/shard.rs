@@ -14,9 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use surgetank_cache::{
-    Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status,
-};
+use surgetank_cache::{Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status};
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
 use surgetank_model::{Instant, Observation, Request};

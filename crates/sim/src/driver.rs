@@ -6,7 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use smallvec::SmallVec;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
-use surgetank_cache::{BufferId, Effect, EffectId, Epoch, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
+use surgetank_cache::{
+    BufferId, Effect, EffectId, Epoch, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target,
+};
 use surgetank_model::{Instant, RequestId};
 
 use crate::disk::{Disk, Finished, Io, Ticket};

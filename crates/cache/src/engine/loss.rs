@@ -69,7 +69,15 @@ impl Loss {
     pub(super) fn new(epoch: Epoch, ranges: RangeSet) -> Self {
         // A crash may have come between the last healing and the end of the loss.
         let retry_at = ranges.is_empty().then_some(Instant::ZERO);
-        Self { epoch, ranges, untold: false, healed: VecDeque::new(), waiting: VecDeque::new(), recording: None, retry_at }
+        Self {
+            epoch,
+            ranges,
+            untold: false,
+            healed: VecDeque::new(),
+            waiting: VecDeque::new(),
+            recording: None,
+            retry_at,
+        }
     }
 
     pub(super) fn ranges(&self) -> &RangeSet {

@@ -14,8 +14,8 @@ use std::ops::Range;
 
 use surgetank_model::Instant;
 
-use super::lifecycle::Step;
 use super::failure::Unknown;
+use super::lifecycle::Step;
 use super::port::Port;
 use super::{Attach, Boost, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
@@ -408,7 +408,9 @@ impl Engine {
             match newest {
                 // Of two copies that alternate, the one that cannot be read may be the newer.
                 Some(page) if superblock.layout == Layout::Two || !unreadable => table.push(page.clone()),
-                _ if unreadable => return self.recovery_fails("the segment table of the caching volume cannot be read"),
+                _ if unreadable => {
+                    return self.recovery_fails("the segment table of the caching volume cannot be read");
+                }
                 _ => return self.recovery_fails("the segment table of the caching volume is damaged"),
             }
         }
@@ -509,7 +511,9 @@ impl Engine {
         let Some(recovery) = self.recovery.as_mut() else { return };
         let mut again = Vec::new();
         for at in 0..recovery.found.len() {
-            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else { continue };
+            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else {
+                continue;
+            };
             if let Some(repeat) = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous) {
                 again.push((previous.segment, Some(repeat)));
             }
@@ -613,7 +617,7 @@ impl Engine {
         let mut newer = RangeSet::default();
         for records in &found {
             boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
-            boost.replay(records, restoring, missing, &mut newer);
+            boost.replay(records, missing, &mut newer);
         }
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
         if !boost.durable_frozen {
@@ -645,16 +649,20 @@ impl Engine {
         for (start, end) in &self.locks {
             only.remove(&(start * BLOCK64..end * BLOCK64));
         }
-        let unwanted: Vec<Range<u64>> = boost.index.iter().flat_map(|extent| {
-            let mut unwanted: RangeSet = std::iter::once(extent.block..extent.end()).collect();
-            let bytes = extent.block * BLOCK64..extent.end() * BLOCK64;
-            for (piece, wanted) in only.pieces(&bytes) {
-                if wanted {
-                    unwanted.remove(&(piece.start / BLOCK64..piece.end.div_ceil(BLOCK64)));
+        let unwanted: Vec<Range<u64>> = boost
+            .index
+            .iter()
+            .flat_map(|extent| {
+                let mut unwanted: RangeSet = std::iter::once(extent.block..extent.end()).collect();
+                let bytes = extent.block * BLOCK64..extent.end() * BLOCK64;
+                for (piece, wanted) in only.pieces(&bytes) {
+                    if wanted {
+                        unwanted.remove(&(piece.start / BLOCK64..piece.end.div_ceil(BLOCK64)));
+                    }
                 }
-            }
-            unwanted.iter().collect::<Vec<_>>()
-        }).collect();
+                unwanted.iter().collect::<Vec<_>>()
+            })
+            .collect();
         let Boost { index, space, .. } = boost;
         for blocks in unwanted {
             index.replace(blocks, None, |old| space.removed(&old, None));
@@ -720,7 +728,7 @@ impl Recovery {
 
 impl Boost {
     /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
-    fn replay(&mut self, records: &Records, restoring: bool, missing: Option<u64>, newer: &mut RangeSet) {
+    fn replay(&mut self, records: &Records, missing: Option<u64>, newer: &mut RangeSet) {
         let segment = records.segment;
         let marked = self.durable;
         for record in records.iter() {
@@ -751,7 +759,7 @@ impl Boost {
                                 None => State::Dirty,
                                 Some(Flaw::Unreadable) => State::Bad,
                                 // It was durable: this is damage. What was not may just never have arrived.
-                                Some(Flaw::Mismatch) if record.sequence <= marked || restoring => State::Bad,
+                                Some(Flaw::Mismatch) if record.sequence <= marked => State::Bad,
                                 Some(Flaw::Mismatch) => {
                                     self.durable_frozen = true;
                                     continue;

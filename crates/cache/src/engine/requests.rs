@@ -162,8 +162,7 @@ impl Engine {
 
     pub(super) fn begin(&mut self, request: Request) {
         let (healed, forgotten, tells, tells_loss) = (false, false, false, false);
-        let active =
-            Active { request, parts: 1, error: None, healed, forgotten, tells, tells_loss, loss: None };
+        let active = Active { request, parts: 1, error: None, healed, forgotten, tells, tells_loss, loss: None };
         self.requests.insert(request.id, active);
     }
 
@@ -267,7 +266,9 @@ impl Engine {
             None => Ok(()),
             Some(error) => Err(error),
         };
-        if active.tells_loss && let Some(loss) = self.loss.as_mut() {
+        if active.tells_loss
+            && let Some(loss) = self.loss.as_mut()
+        {
             loss.untold = false;
         }
         // From its reply on, the application counts on the next flush for it.

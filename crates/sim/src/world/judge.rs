@@ -76,7 +76,8 @@ impl World<'_> {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
         // Then everything may be given up that no record after the unreadable one covers.
-        let unknown = self.books.was_unknown(self.now);
+        let cannot_tell = |disk| self.books.may_be_unknown(disk);
+        let unknown = self.books.was_unknown(self.now) || self.disks.cache.as_ref().is_some_and(cannot_tell);
         let mut end_before = 0;
         for &(offset, length) in ranges {
             let sector = SECTOR as u64;
