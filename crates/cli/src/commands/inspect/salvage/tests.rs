@@ -123,6 +123,16 @@ impl World {
 
     /// Where on the volume the newest version of a block lies that the backing volume lacks.
     fn dirty(&self) -> Vec<(u64, u64)> {
+        let mut dirty = self.newest();
+        dirty.retain(|(block, _)| {
+            let at = *block as usize * BLOCK_BYTES..(*block as usize + 1) * BLOCK_BYTES;
+            self.backing[at.clone()] != self.device[at]
+        });
+        dirty
+    }
+
+    /// Where on the volume the newest version of each block lies.
+    fn newest(&self) -> Vec<(u64, u64)> {
         let mut medium = {
             fs::write(self.path("scanned"), &self.cache).unwrap();
             Medium::open(&self.path("scanned")).unwrap()
@@ -131,17 +141,12 @@ impl World {
         let table = medium.generations(superblock.geometry(), superblock.epoch);
         let log = medium.log(superblock.geometry(), superblock.epoch, &table, (0, 0), |_| ());
         let newest = log.newest(DEVICE as u64 / BLOCK64);
-        let mut dirty = Vec::new();
+        let mut found = Vec::new();
         for (blocks, version) in newest.sound() {
             let Version::Data(offset) = version else { continue };
-            for (nth, block) in blocks.enumerate() {
-                let at = block as usize * BLOCK_BYTES..(block as usize + 1) * BLOCK_BYTES;
-                if self.backing[at.clone()] != self.device[at] {
-                    dirty.push((block, offset + nth as u64 * BLOCK64));
-                }
-            }
+            found.extend((0..).zip(blocks).map(|(nth, block): (u64, u64)| (block, offset + nth * BLOCK64)));
         }
-        dirty
+        found
     }
 }
 
@@ -196,6 +201,29 @@ fn damaged_and_unreadable_data_blocks_are_listed_exactly() {
             blocks.iter().map(|block| Extent { offset: block * BLOCK64, length: BLOCK64 }).collect();
         assert!(world.differs_only_in(&got, &lists) > 0);
         assert_eq!(report.blocks_unreadable, if hide { damaged.len() as u64 } else { 0 });
+    }
+}
+
+#[test]
+fn damage_to_what_was_overwritten_since_loses_nothing() {
+    for hide in [false, true] {
+        let mut world = world(9);
+        let geometry = world.superblock().geometry();
+        let newest: BTreeSet<u64> = world.newest().into_iter().map(|(_, at)| at).collect();
+        let mut damaged = 0;
+        let end = geometry.segment_offset(geometry.segments);
+        for at in (geometry.segment_offset(0)..end).step_by(BLOCK_BYTES) {
+            if newest.contains(&at) || world.cache[at as usize..].starts_with(b"SRGTSUMM") {
+                continue;
+            }
+            damaged += 1;
+            if hide { world.hide(at) } else { world.damage(at) }
+        }
+        // Where the next record would begin, one could be that cannot be read.
+        let (report, got) = world.applied();
+        assert!(got == world.device && damaged > 20, "{damaged}");
+        assert!(report.stale.is_empty() && report.torn.is_empty(), "{:?} {:?}", report.stale, report.torn);
+        assert!(report.complete || hide && report.missing.len() == 1, "{:?}", report.missing);
     }
 }
 
