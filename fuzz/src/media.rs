@@ -236,8 +236,8 @@ fn any_entries(input: &mut Input<'_>, mut room: usize) -> Vec<Entry> {
             2 => Content::Copied,
             _ => Content::Data,
         };
-        let block = if input.once_in(16) { input.number() >> 8 } else { u64::from(input.byte()) };
-        let mut count = if input.once_in(16) { input.u32() } else { 1 + u32::from(input.byte() % 6) };
+        let block = if input.once_in(128) { input.number() >> 8 } else { u64::from(input.byte()) };
+        let mut count = if input.once_in(128) { input.u32() } else { 1 + u32::from(input.byte() % 6) };
         if content.has_data() {
             count = count.min(room as u32);
             room -= count as usize;
@@ -272,7 +272,7 @@ fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &
             generation: place.generation,
             position: position as u32,
         },
-        durable: if wild & 64 == 0 { 0 } else { input.number().min(sequence) },
+        durable: if wild & 64 == 0 { 0 } else { sequence.saturating_sub(u64::from(input.byte() % 4)) },
         previous,
         entries,
         checksums: Vec::new(),
@@ -280,7 +280,7 @@ fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &
     };
     let count = summary.data_blocks() as usize;
     let start = (position + 1) * BLOCK_BYTES;
-    let torn = if input.once_in(8) { 1 + input.below(count.max(1)) } else { 0 };
+    let torn = if input.once_in(4) { 1 + input.below(count.max(1)) } else { 0 };
     for (index, data) in bytes[start..start + count * BLOCK_BYTES].chunks_mut(BLOCK_BYTES).enumerate() {
         for (sector, bytes) in data.chunks_mut(512).enumerate() {
             bytes.fill(fill ^ (index * 8 + sector) as u8);
@@ -455,6 +455,11 @@ pub fn unreadable(data: &[u8]) {
 fn append(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &mut Place) {
     let mut entries = any_entries(input, bytes.len() / BLOCK_BYTES - position - 1);
     entries.retain(|entry| entry.content != Content::Copied && entry.blocks > 0 && entry.block < 1 << 40);
+    // Many short records: so what is missing has others before and behind it.
+    entries.truncate(1);
+    entries.iter_mut().for_each(|entry| entry.blocks = 1 + entry.blocks % 3);
+    let room = (bytes.len() / BLOCK_BYTES - position - 1) as u32;
+    entries.retain(|entry| entry.data_blocks() <= room);
     if entries.is_empty() {
         entries.push(Entry { block: 7, blocks: 1, content: Content::Discarded });
     }

@@ -209,7 +209,9 @@ pub fn recovery(data: &[u8]) {
     let mut input = Input(data);
     let unit = if input.once_in(2) { 512 } else { 4096 };
     let tail = if unit == 512 { input.below(8) * 512 } else { 0 };
-    let device_bytes = (1 + input.below(80)) * BLOCK_BYTES + tail;
+    // What the records name mostly lies on the device.
+    let blocks = if input.once_in(4) { 1 + input.below(80) } else { 270 };
+    let device_bytes = blocks * BLOCK_BYTES + tail;
     let split = input.once_in(2);
     let fill = [ReadFill::Never, ReadFill::SecondHit, ReadFill::Always][input.below(3)];
     let mut image = image(&mut input, device_bytes);
@@ -273,7 +275,7 @@ const ATTEMPTS: u32 = 3;
 
 /// Some blocks of a volume of today's layout cannot be read.
 fn unreadable(input: &mut Input<'_>, image: &Image) -> Vec<u64> {
-    let count = if input.once_in(3) && image.geometry.layout == Layout::Two { input.byte() % 6 } else { 0 };
+    let count = if input.once_in(2) && image.geometry.layout == Layout::Two { input.byte() % 6 } else { 0 };
     let first = image.geometry.segment_offset(0) / BLOCK_BYTES as u64;
     let blocks = (image.geometry.segment_offset(image.geometry.segments) / BLOCK_BYTES as u64 - first) as usize;
     let mut unreadable: Vec<u64> = (0..count)

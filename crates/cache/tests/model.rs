@@ -1,5 +1,6 @@
 //! The engine behaves as a byte array, whatever boosts come and go and however its effects are ordered.
 
+#[allow(dead_code, reason = "other tests use more of it")]
 mod support;
 
 use std::cell::Cell;

@@ -64,7 +64,7 @@ pub struct Machine {
     outstanding: Vec<Outstanding>,
     random: Random,
     next_request: u64,
-    epochs: u8,
+    pub epochs: u8,
     sealer: Sealer,
 }
 

@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::Serialize;
 use surgetank_cache::Epoch;
-use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, Layout, LogState, Superblock};
+use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, LogState, Superblock};
 use surgetank_cache::replay::{Log, Newest, Version};
 use surgetank_model::Bytes;
 
@@ -71,7 +71,8 @@ struct Report {
     blocks_unreadable: u64,
     /// Ranges of the device whose newest version is damaged or cannot be read: they have an older one, or what was there.
     stale: Vec<Extent>,
-    /// Ranges whose newest version never arrived whole before a crash, and was not flushed: they have the one before it.
+    /// Ranges whose newest version does not match its checksum and is not known to have been flushed: a crash cut it short,
+    /// or it was damaged since. They have the one before it.
     torn: Vec<Extent>,
     /// Records of which nothing is known.
     missing: Vec<Missing>,
@@ -138,15 +139,9 @@ impl Salvage<'_> {
         write(&mut medium, &target, &newest, &mut report, bar)?;
         bar.end();
         report.blocks_unreadable = medium.unreadable;
-        let lost = !report.stale.is_empty() || !report.missing.is_empty() || !report.doubts.is_empty();
-        // The first layout does not tell what a crash cut short from what was damaged later.
-        let untold = geometry.layout == Layout::One && !report.torn.is_empty();
-        if untold {
-            report.doubts.push(
-                "the volume does not tell what was flushed: torn ranges may have been damaged after that".to_owned(),
-            );
-        }
-        report.complete = !lost && !untold;
+        // What is not marked as durable may have been flushed all the same: the mark comes with the next record.
+        let whole = report.stale.is_empty() && report.torn.is_empty() && report.missing.is_empty();
+        report.complete = whole && report.doubts.is_empty();
         Ok(report)
     }
 
@@ -451,7 +446,7 @@ fn people(report: &Report) -> String {
     text += &format!("unreadable   {} blocks of the volume\n", report.blocks_unreadable);
     if !report.torn.is_empty() {
         text += &ranges("torn", &report.torn);
-        text += "             by a crash, before they were flushed: they have the version before that\n";
+        text += "             cut short by a crash before they were flushed, or damaged since: they have the version before\n";
     }
     if !report.stale.is_empty() {
         text += &ranges("lost", &report.stale);
