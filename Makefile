@@ -13,7 +13,7 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help reproduce reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts replay lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -25,6 +25,7 @@ help:
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
+	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
@@ -76,6 +77,11 @@ cuts:
 	@scripts/setup lab
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab cuts $(ARGS)
+
+outages:
+	@scripts/setup lab
+	$(CARGO) build --release --package surgetank-cli
+	$(CARGO) lab outages $(ARGS)
 
 replay:
 	@scripts/setup lab

@@ -25,6 +25,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("superblocks", media::superblocks),
     ("table", media::table),
     ("segment", media::segment),
+    ("unreadable", media::unreadable),
     ("recovery", recovery::recovery),
     ("nbd", nbd::nbd),
     ("config", text::config),

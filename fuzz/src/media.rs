@@ -5,8 +5,8 @@
 
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{
-    BLOCK, Content, Entry, LogState, SEGMENTS_PER_PAGE, SUPERBLOCKS_LENGTH, SegmentTable, Summary, Superblock,
-    checksum, choose_superblock, read_table, scan_segment,
+    self, BLOCK, Content, Entry, Flaw, Geometry, Layout, LogState, Parse, Parsed, Records, Repeat, SEGMENTS_PER_PAGE,
+    SUPERBLOCKS_LENGTH, SegmentTable, Summary, Superblock, TableCopy, checksum, choose_superblock, scan_segment,
 };
 
 use crate::input::Input;
@@ -32,15 +32,25 @@ pub fn seal(block: &mut [u8]) {
     block[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
+/// Mostly the layout of today.
+pub fn any_layout(input: &mut Input<'_>) -> Layout {
+    if input.once_in(4) { Layout::One } else { Layout::Two }
+}
+
 /// A superblock with any fields, or any payload, or any bytes.
 pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
     let plain = Superblock {
+        layout: Layout::Two,
         sequence: 1,
         epoch: Epoch::default(),
         state: LogState::Active,
         device_size: 1 << 20,
         segment_size: 1 << 16,
         segments: 8,
+        durable: 0,
+        closed: false,
+        last: None,
+        void: Vec::new(),
     };
     match input.byte() % 8 {
         0 => {
@@ -50,12 +60,22 @@ pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
         }
         1 => sealed(&plain.encode()[..], input.bytes(64)),
         _ => Superblock {
+            layout: any_layout(input),
             sequence: input.number(),
             epoch: if input.once_in(8) { Epoch(input.array()) } else { Epoch::default() },
             state: if input.once_in(4) { LogState::Clean } else { LogState::Active },
             device_size: input.number(),
             segment_size: 1u32.checked_shl(u32::from(input.byte() % 40)).unwrap_or(input.u32()),
             segments: input.number() as u32,
+            durable: input.number(),
+            closed: input.once_in(4),
+            last: input.once_in(4).then(|| format::Place {
+                sequence: input.number(),
+                segment: input.u32(),
+                generation: input.u32(),
+                position: input.u32(),
+            }),
+            void: (0..input.below(4)).map(|_| input.number()).collect(),
         }
         .encode()
         .to_vec(),
@@ -76,8 +96,16 @@ pub fn superblocks(data: &[u8]) {
         assert_eq!(Superblock::decode(&superblock.encode()[..]), Some(superblock.clone()));
         let geometry = superblock.geometry();
         assert!(geometry.end() > geometry.segment_offset(geometry.segments - 1));
+        for copy in TableCopy::ALL {
+            let last = geometry.table_offset(geometry.table_pages() - 1, copy) + u64::from(BLOCK);
+            let before = last <= geometry.segment_offset(0);
+            assert!(before || geometry.table_offset(0, copy) >= geometry.segment_offset(geometry.segments));
+            assert!(last <= geometry.end() && geometry.table_offset(0, copy) >= u64::from(SUPERBLOCKS_LENGTH));
+        }
         assert!(superblock.offset() < u64::from(SUPERBLOCKS_LENGTH));
-        assert!(superblock.sequence < u64::MAX, "it can be counted on from");
+        let counted_on = [superblock.sequence, superblock.durable];
+        assert!(counted_on.iter().all(|number| *number < u64::MAX), "they can be counted on from");
+        assert_eq!(Parse::Superblock.read(block), Parsed::Superblock(Some(superblock.clone())));
         if newest.as_ref().is_none_or(|newest| newest.sequence <= superblock.sequence) {
             newest = Some(superblock);
         }
@@ -86,10 +114,11 @@ pub fn superblocks(data: &[u8]) {
 }
 
 /// A page of the segment table with any fields, or any payload.
-pub fn any_page(input: &mut Input<'_>, page: u32, count: u32) -> Vec<u8> {
+pub fn any_page(input: &mut Input<'_>, layout: Layout, page: u32, count: u32) -> Vec<u8> {
     let wild = input.byte();
     let (first, step) = (input.number() as u32, u32::from(input.byte()));
     let mut table = SegmentTable {
+        layout,
         page,
         sequence: input.number(),
         epoch: Epoch::default(),
@@ -105,45 +134,61 @@ pub fn any_page(input: &mut Input<'_>, page: u32, count: u32) -> Vec<u8> {
             block[input.below(BLOCK_BYTES)] ^= input.byte();
             return block;
         }
+        5 => table.layout = any_layout(input),
         _ => {}
     }
     table.encode().to_vec()
 }
 
-/// The segment table.
+/// The segment table: two copies of each page.
 pub fn table(data: &[u8]) {
     let mut input = Input(data);
     let segments = if input.once_in(4) { input.number() as u32 } else { input.below(3000) as u32 };
-    let mut area = Vec::new();
-    while area.len() < 8 * BLOCK_BYTES && !input.is_empty() {
-        let page = (area.len() / BLOCK_BYTES / 2) as u32;
-        let count = segments.saturating_sub(page * SEGMENTS_PER_PAGE).min(SEGMENTS_PER_PAGE);
-        area.extend(any_page(&mut input, page, count));
-    }
-    for block in area.chunks(BLOCK_BYTES) {
-        if let Some(table) = SegmentTable::decode(block) {
-            assert_eq!(SegmentTable::decode(&table.encode()[..]), Some(table.clone()));
-            assert!(table.generations.iter().all(|generation| *generation < u32::MAX), "it can be counted on from");
+    let layout = any_layout(&mut input);
+    let geometry = Geometry { layout, segment_size: 1 << 16, segments };
+    let mut page = 0;
+    while page < 8 && !input.is_empty() {
+        let of_page = geometry.segments_of_page(page);
+        assert!(of_page.end <= segments && of_page.len() <= SEGMENTS_PER_PAGE as usize);
+        for _ in TableCopy::ALL {
+            let block = any_page(&mut input, layout, page, of_page.len() as u32);
+            let decoded = SegmentTable::decode(&block);
+            if let Some(table) = &decoded {
+                assert_eq!(SegmentTable::decode(&table.encode()[..]).as_ref(), Some(table));
+                assert!(table.generations.iter().all(|generation| *generation < u32::MAX), "it can be counted on from");
+            }
+            let Parsed::Table(read) = (Parse::Table { epoch: Epoch::default(), geometry, page }).read(&block) else {
+                panic!("a page is read as something else");
+            };
+            let ours = decoded.filter(|table| {
+                let named = (table.layout, table.page, table.epoch) == (layout, page, Epoch::default());
+                named && table.generations.len() == of_page.len()
+            });
+            assert_eq!(read, ours);
         }
-    }
-    let Some(tables) = read_table(&area, Epoch::default(), segments) else { return };
-    let counted: usize = tables.iter().map(|table| table.generations.len()).sum();
-    assert_eq!(counted, segments as usize);
-    for (page, table) in tables.iter().enumerate() {
-        assert_eq!((table.page as usize, table.epoch), (page, Epoch::default()));
-        let slots = area.chunks(BLOCK_BYTES).skip(2 * page).take(2).filter_map(SegmentTable::decode);
-        assert!(slots.filter(|other| other.page == table.page).any(|other| other == *table));
+        page += 1;
     }
 }
 
-/// Where a record is put.
+/// Where records are put, and what is repeated of the last of them.
 pub struct Place {
+    pub layout: Layout,
     pub segment: u32,
     pub generation: u32,
+    pub last: Option<Repeat>,
+}
+
+fn any_place(input: &mut Input<'_>, place: &Place) -> format::Place {
+    format::Place {
+        sequence: 1 + u64::from(input.u16()),
+        segment: if input.once_in(4) { input.u32() } else { place.segment },
+        generation: if input.once_in(8) { input.u32() } else { place.generation },
+        position: u32::from(input.byte() % 32),
+    }
 }
 
 /// Does something to the bytes of a segment: mostly it puts a record there, mostly a valid one.
-pub fn scribble(input: &mut Input<'_>, bytes: &mut [u8], place: &Place) {
+pub fn scribble(input: &mut Input<'_>, bytes: &mut [u8], place: &mut Place) {
     let blocks = bytes.len() / BLOCK_BYTES;
     let position = input.below(blocks);
     let at = position * BLOCK_BYTES;
@@ -161,25 +206,28 @@ pub fn scribble(input: &mut Input<'_>, bytes: &mut [u8], place: &Place) {
         }
         4 => {
             let like = Summary {
+                layout: place.layout,
                 epoch: Epoch::default(),
-                segment: 0,
-                generation: 0,
-                position: 0,
-                sequence: 0,
+                place: format::Place::default(),
+                durable: 0,
+                previous: None,
                 entries: Vec::new(),
                 checksums: Vec::new(),
+                repeat: None,
             };
-            bytes[at..at + BLOCK_BYTES].copy_from_slice(&sealed(&like.encode()[..], input.bytes(120)));
+            bytes[at..at + BLOCK_BYTES].copy_from_slice(&sealed(&like.encode()[..], input.bytes(200)));
+        }
+        5..=8 => {
+            // Behind the last record, as a log is written.
+            let last = place.last.as_ref().filter(|last| last.place.segment == place.segment);
+            let end = last.map_or(0, |last| last.place.position as usize + 1 + last.checksums.len());
+            put_record(input, bytes, if end < blocks { end } else { position }, place);
         }
         _ => put_record(input, bytes, position, place),
     }
 }
 
-fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &Place) {
-    let blocks = bytes.len() / BLOCK_BYTES;
-    let sequence = if input.once_in(16) { input.number() } else { u64::from(input.u16()) };
-    let fill = input.byte();
-    let mut room = blocks - position - 1;
+fn any_entries(input: &mut Input<'_>, mut room: usize) -> Vec<Entry> {
     let mut entries = Vec::new();
     for _ in 0..=input.byte() % 5 {
         let content = match input.byte() % 8 {
@@ -196,14 +244,39 @@ fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &
         }
         entries.push(Entry { block, blocks: count, content });
     }
+    entries
+}
+
+fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &mut Place) {
+    let blocks = bytes.len() / BLOCK_BYTES;
+    let sequence = match (input.once_in(16), &place.last) {
+        (true, _) => input.number(),
+        (false, Some(last)) if !input.once_in(4) => last.place.sequence.saturating_add(1),
+        _ => u64::from(input.u16()),
+    };
+    let fill = input.byte();
+    let entries = any_entries(input, blocks - position - 1);
+    let wild = input.byte();
+    let previous = match wild % 8 {
+        _ if place.layout == Layout::One => None,
+        0 => Some(any_place(input, place)),
+        1 => None,
+        _ => place.last.as_ref().map(|last| last.place),
+    };
     let mut summary = Summary {
+        layout: place.layout,
         epoch: Epoch::default(),
-        segment: place.segment,
-        generation: place.generation,
-        position: position as u32,
-        sequence,
+        place: format::Place {
+            sequence,
+            segment: place.segment,
+            generation: place.generation,
+            position: position as u32,
+        },
+        durable: if wild & 64 == 0 { 0 } else { input.number().min(sequence) },
+        previous,
         entries,
         checksums: Vec::new(),
+        repeat: None,
     };
     let count = summary.data_blocks() as usize;
     let start = (position + 1) * BLOCK_BYTES;
@@ -215,37 +288,192 @@ fn put_record(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &
         summary.checksums.push(checksum(data));
         data[0] ^= u8::from(torn == index + 1);
     }
-    if Summary::fits(summary.entries.len(), count) {
-        bytes[position * BLOCK_BYTES..start].copy_from_slice(&summary.encode()[..]);
+    if !Summary::fits(place.layout, summary.entries.len(), count) {
+        return;
+    }
+    if place.layout == Layout::Two && !summary.is_copies() {
+        summary.repeat = match wild & 128 {
+            0 => place.last.take().filter(|last| Some(last.place) == previous).map(Box::new),
+            _ => any_repeat(input, place, previous),
+        };
+    }
+    let block = summary.encode();
+    bytes[position * BLOCK_BYTES..start].copy_from_slice(&block[..]);
+    // What is repeated was a valid record.
+    if place.layout == Layout::Two && !summary.is_copies() && Summary::decode(&block[..]).is_some() {
+        let Summary { place: at, entries, checksums, .. } = summary;
+        place.last = Some(Repeat { place: at, previous, entries, checksums });
     }
 }
 
-/// The records of a segment.
-pub fn segment(data: &[u8]) {
-    let mut input = Input(data);
-    let place = Place { segment: 3, generation: 5 };
-    let mut bytes = vec![0; (1 + input.below(24)) * BLOCK_BYTES];
-    while !input.is_empty() {
-        scribble(&mut input, &mut bytes, &place);
-    }
-    if bytes.len() % 7 == 3 {
-        bytes.truncate(bytes.len() - 100);
-    }
-    let records = scan_segment(&bytes, Epoch::default(), place.segment, place.generation);
-    let mut free_from = 0;
-    for record in &records {
-        let summary = &record.summary;
-        assert_eq!((summary.epoch, summary.segment, summary.generation), (Epoch::default(), 3, 5));
-        assert_eq!(summary.checksums.len(), summary.data_blocks() as usize);
-        assert_eq!(record.intact.len(), summary.checksums.len());
-        assert_eq!(Summary::decode(&summary.encode()[..]).as_ref(), Some(summary));
-        let (position, end) = (summary.position as usize, summary.position as usize + 1 + record.intact.len());
-        assert!(position >= free_from && end <= bytes.len() / BLOCK_BYTES, "records overlap or leave the segment");
-        let copied = summary.entries.iter().all(|entry| entry.content == Content::Copied);
-        free_from = if copied { position + 1 } else { end };
-        for (index, intact) in record.intact.iter().enumerate() {
-            let start = (position + 1 + index) * BLOCK_BYTES;
-            assert_eq!(*intact, checksum(&bytes[start..start + BLOCK_BYTES]) == summary.checksums[index]);
+/// Something that never was a record, repeated of the record before.
+fn any_repeat(input: &mut Input<'_>, place: &Place, previous: Option<format::Place>) -> Option<Box<Repeat>> {
+    let entries = any_entries(input, 8);
+    let blocks: u32 = entries.iter().map(Entry::data_blocks).sum();
+    let before = input.once_in(2).then(|| any_place(input, place));
+    let checksums = (0..blocks).map(|_| input.u32()).collect::<Vec<_>>();
+    let fits = Summary::fits(Layout::Two, entries.len(), checksums.len());
+    previous.filter(|_| fits).map(|place| Box::new(Repeat { place, previous: before, entries, checksums }))
+}
+
+/// What a record says of one of its data blocks: its content, or what is wrong with it.
+type Told = (u64, u32, u32, Result<Vec<u8>, Flaw>);
+
+/// Sequence, position, number and content of each data block of each record.
+fn told(records: &Records, bytes: &[u8]) -> Vec<Told> {
+    let mut told = Vec::new();
+    for record in records.iter() {
+        for (run, flaw) in record.runs(0..record.checksums.len() as u32) {
+            for block in run {
+                let start = (record.position + 1 + block) as usize * BLOCK_BYTES;
+                let content = flaw.map_or_else(|| Ok(bytes[start..start + BLOCK_BYTES].to_vec()), Err);
+                told.push((record.sequence, record.position, block, content));
+            }
         }
     }
+    told
+}
+
+/// Sequence, position and ranges of each record.
+fn heads(records: &Records) -> Vec<(u64, u32, Vec<Entry>, Vec<u32>)> {
+    let head = |record: format::View<'_>| {
+        (record.sequence, record.position, record.entries().collect(), record.checksums.to_vec())
+    };
+    records.iter().map(head).collect()
+}
+
+fn check_records(records: &Records, bytes: &[u8], unreadable: &[u32]) {
+    let mut free_from = 0;
+    for record in records.iter() {
+        let entries: Vec<Entry> = record.entries().collect();
+        let blocks: u64 = entries.iter().map(|entry| u64::from(entry.data_blocks())).sum();
+        assert_eq!(record.checksums.len() as u64, blocks);
+        let (position, end) = (record.position as usize, record.position as usize + 1 + record.checksums.len());
+        assert!(position >= free_from && end <= bytes.len() / BLOCK_BYTES, "records overlap or leave the segment");
+        free_from = end;
+        let mut flawed = 0;
+        for (run, flaw) in record.runs(0..record.checksums.len() as u32) {
+            flawed += if flaw.is_some() { run.len() } else { 0 };
+            for block in run {
+                let at = record.position + 1 + block;
+                let start = at as usize * BLOCK_BYTES;
+                let matches = checksum(&bytes[start..start + BLOCK_BYTES]) == record.checksums[block as usize];
+                let expected = match (unreadable.contains(&at), matches) {
+                    (true, _) => Some(Flaw::Unreadable),
+                    (false, false) => Some(Flaw::Mismatch),
+                    (false, true) => None,
+                };
+                assert_eq!(flaw, expected);
+            }
+        }
+        assert_eq!(flawed, record.flawed());
+        assert!(records.covers(record.position) && records.contains(record.sequence));
+        assert!(record.sequence <= records.sequence_max);
+    }
+    assert!(records.is_empty() || records.end as usize == free_from);
+    assert_eq!(records.end_unreadable, unreadable.contains(&records.end));
+}
+
+/// The records of a segment, with and without blocks that cannot be read.
+pub fn segment(data: &[u8]) {
+    let mut input = Input(data);
+    let mut place = Place { layout: any_layout(&mut input), segment: 3, generation: 5, last: None };
+    let mut bytes = vec![0; (1 + input.below(24)) * BLOCK_BYTES];
+    let blocks = (bytes.len() / BLOCK_BYTES) as u32;
+    let pattern = input.u32();
+    let unreadable: Vec<u32> = (0..blocks).filter(|block| pattern & 1 << block != 0).collect();
+    while !input.is_empty() {
+        scribble(&mut input, &mut bytes, &mut place);
+    }
+    if input.0.len() % 7 == 3 {
+        bytes.truncate(bytes.len() - 100);
+    }
+    check_records(&scan(&bytes, &[], place.last.as_ref()), &bytes, &[]);
+    check_records(&scan(&bytes, &unreadable, place.last.as_ref()), &bytes, &unreadable);
+}
+
+fn scan(bytes: &[u8], unreadable: &[u32], repeat: Option<&Repeat>) -> Records {
+    scan_segment(bytes, Epoch::default(), 3, 5, unreadable, repeat)
+}
+
+/// A segment as an engine writes it, perhaps damaged, of which some blocks cannot be read: nothing is reported that the
+/// scan of the whole does not report, and nothing is missing without a word.
+pub fn unreadable(data: &[u8]) {
+    let mut input = Input(data);
+    let mut bytes = vec![0; (2 + input.below(30)) * BLOCK_BYTES];
+    let blocks = bytes.len() / BLOCK_BYTES;
+    let mut place = Place { layout: Layout::Two, segment: 3, generation: 5, last: None };
+    let pattern = match input.byte() % 4 {
+        0 => 1u32.rotate_left(u32::from(input.byte())),
+        1 => input.u32() & input.u32() & input.u32(),
+        2 => input.u32() & input.u32(),
+        _ => input.u32(),
+    };
+    let elsewhere = input.once_in(2);
+    let damages = input.byte() % 4;
+    let damage = input.bytes(usize::from(damages) * 3);
+    let mut next = 0;
+    while next + 1 < blocks && !input.is_empty() {
+        append(&mut input, &mut bytes, next, &mut place);
+        next = place.last.as_ref().map_or(blocks, |last| last.place.position as usize + 1 + last.checksums.len());
+    }
+    for damage in damage.chunks_exact(3) {
+        let at = (usize::from(damage[0]) * BLOCK_BYTES + usize::from(damage[1]) * 16) % bytes.len();
+        bytes[at] ^= damage[2];
+    }
+    let damaged = damage.chunks_exact(3).any(|damage| damage[2] != 0);
+    let unreadable: Vec<u32> = (0..blocks as u32).filter(|block| pattern & 1 << block != 0).collect();
+    // The first record of another segment repeats the last one here.
+    let repeat = place.last.as_ref().filter(|_| elsewhere);
+    let whole = scan(&bytes, &[], repeat);
+    // What cannot be read holds anything.
+    let mut holes = bytes.clone();
+    for block in &unreadable {
+        holes[*block as usize * BLOCK_BYTES..][..BLOCK_BYTES].fill(0xbd);
+    }
+    let parted = scan(&holes, &unreadable, repeat);
+    check_records(&parted, &holes, &unreadable);
+    let (known, told_whole) = (heads(&whole), told(&whole, &bytes));
+    assert!(heads(&parted).iter().all(|head| known.contains(head)), "a record that is none");
+    for block in told(&parted, &holes) {
+        let sound = block.3.is_ok();
+        assert!(!sound || told_whole.contains(&block), "a sound block that is none");
+    }
+    assert!(parted.durable <= whole.durable && parted.sequence_max <= whole.sequence_max);
+    let missing = known.len() > heads(&parted).len();
+    let told = parted.end_unreadable || parted.gaps.iter().any(|gap| gap.unreadable);
+    assert!(!missing || told || damaged, "records are missing without a word");
+    for gap in &parted.gaps {
+        assert!(!parted.contains(gap.place.sequence) && gap.place.segment == 3 && gap.place.generation == 5);
+    }
+    if unreadable.is_empty() {
+        assert_eq!(parted, whole);
+    }
+}
+
+/// Appends a record as an engine does.
+fn append(input: &mut Input<'_>, bytes: &mut [u8], position: usize, place: &mut Place) {
+    let mut entries = any_entries(input, bytes.len() / BLOCK_BYTES - position - 1);
+    entries.retain(|entry| entry.content != Content::Copied && entry.blocks > 0 && entry.block < 1 << 40);
+    if entries.is_empty() {
+        entries.push(Entry { block: 7, blocks: 1, content: Content::Discarded });
+    }
+    let previous = place.last.as_ref().map(|last| last.place);
+    let sequence = previous.map_or(1, |previous| previous.sequence + 1);
+    let here = format::Place { sequence, segment: 3, generation: 5, position: position as u32 };
+    let durable = sequence.saturating_sub(u64::from(input.byte() % 8));
+    let layout = Layout::Two;
+    let epoch = Epoch::default();
+    let mut summary =
+        Summary { layout, epoch, place: here, durable, previous, entries, checksums: Vec::new(), repeat: None };
+    let start = (position + 1) * BLOCK_BYTES;
+    let data = &mut bytes[start..start + summary.data_blocks() as usize * BLOCK_BYTES];
+    let fill = input.byte();
+    data.chunks_mut(512).enumerate().for_each(|(sector, bytes)| bytes.fill(fill ^ sector as u8));
+    summary.checksums = data.chunks(BLOCK_BYTES).map(checksum).collect();
+    summary.repeat = place.last.take().map(Box::new);
+    let block = summary.encode();
+    bytes[position * BLOCK_BYTES..start].copy_from_slice(&block[..]);
+    let (entries, checksums) = (summary.entries, summary.checksums);
+    place.last = Some(Repeat { place: here, previous, entries, checksums });
 }

@@ -1,15 +1,19 @@
 //! The whole engine on a caching volume of any content: no panic, no I/O beyond its volumes (the machine's slices are
 //! checked), and what it serves is what a naive replay of the log says.
 
+use std::collections::BTreeMap;
+
 use surgetank_cache::format::{
-    Content, Geometry, LogState, Record, Superblock, choose_superblock, read_table, scan_segment,
+    Content, Flaw, Geometry, Layout, LogState, Parse, Parsed, Records, SegmentTable, Superblock, TableCopy,
+    choose_superblock, scan_segment,
 };
+use surgetank_cache::replay::{Log, Version};
 use surgetank_cache::{Epoch, Event, Owner, ReadFill, Stage};
 use surgetank_model::Operation;
 
 use crate::input::Input;
 use crate::machine::Machine;
-use crate::media::{BLOCK_BYTES, Place, any_page, any_superblock, scribble};
+use crate::media::{BLOCK_BYTES, Place, any_layout, any_page, any_superblock, scribble};
 
 /// More steps than any run needs.
 const STEPS_MAX: usize = 20_000;
@@ -20,85 +24,167 @@ struct Image {
 }
 
 fn image(input: &mut Input<'_>, device_bytes: usize) -> Image {
-    let size = 9 * (64 << 10) + input.below(16) * (16 << 10);
-    let geometry = Geometry::of_volume(size as u64).expect("it is large enough");
+    let size = 10 * (64 << 10) + input.below(16) * (16 << 10);
+    let geometry = Geometry::with_layout(size as u64, any_layout(input)).expect("it is large enough");
     let mut bytes = vec![0xee; size];
     let good = Superblock {
+        layout: geometry.layout,
         sequence: 2,
         epoch: Epoch::default(),
         state: LogState::Active,
         device_size: device_bytes as u64,
         segment_size: geometry.segment_size,
         segments: geometry.segments,
+        durable: if input.once_in(4) { u64::from(input.u16()) } else { 0 },
+        closed: input.once_in(8),
+        last: None,
+        void: if input.once_in(8) { vec![u64::from(input.u16())] } else { Vec::new() },
     };
     bytes[..BLOCK_BYTES].copy_from_slice(&good.encode()[..]);
     let wild = input.byte();
     if wild % 8 == 1 {
         bytes[BLOCK_BYTES..2 * BLOCK_BYTES].copy_from_slice(&any_superblock(input));
     }
-    for slot in 0..2 {
-        let page = any_page(input, 0, geometry.segments);
-        bytes[(2 + slot) * BLOCK_BYTES..(3 + slot) * BLOCK_BYTES].copy_from_slice(&page);
+    for copy in TableCopy::ALL {
+        let page = any_page(input, geometry.layout, 0, geometry.segments);
+        let at = geometry.table_offset(0, copy) as usize;
+        bytes[at..at + BLOCK_BYTES].copy_from_slice(&page);
     }
     Image { bytes, geometry }
 }
 
-/// The generations that count, as far as the table can be read.
-fn generations(image: &Image) -> Vec<u32> {
-    let table = read_table(&image.bytes[2 * BLOCK_BYTES..], Epoch::default(), image.geometry.segments);
-    let generations: Vec<u32> = table.into_iter().flatten().flat_map(|page| page.generations).collect();
-    if generations.is_empty() { vec![1; image.geometry.segments as usize] } else { generations }
+/// The newest copy of the only page of the table.
+fn page(image: &[u8], geometry: Geometry, epoch: Epoch) -> Option<SegmentTable> {
+    let copies = TableCopy::ALL.into_iter().filter_map(|copy| {
+        let at = geometry.table_offset(0, copy) as usize;
+        match (Parse::Table { epoch, geometry, page: 0 }).read(&image[at..at + BLOCK_BYTES]) {
+            Parsed::Table(table) => table,
+            _ => None,
+        }
+    });
+    copies.max_by_key(|page| page.sequence)
 }
 
-/// What the device holds by the log; `None` if the log is ambiguous: two records of one sequence.
-fn naive(image: &[u8], backing: &[u8]) -> Option<Vec<u8>> {
-    let superblock = choose_superblock(image)?;
-    if superblock.state == LogState::Clean {
-        return Some(backing.to_vec());
-    }
+/// The generations that count, as far as the table can be read.
+fn generations(image: &Image) -> Vec<u32> {
+    let page = page(&image.bytes, image.geometry, Epoch::default());
+    page.map_or_else(|| vec![1; image.geometry.segments as usize], |page| page.generations)
+}
+
+/// What the device holds by the log.
+struct Expected {
+    device: Vec<u8>,
+    /// Blocks of the device whose newest version is damaged, or may be missing.
+    lost: Vec<bool>,
+}
+
+/// The log of an image; `unreadable` says which of its blocks cannot be read.
+fn log(image: &[u8], superblock: &Superblock, unreadable: &[u64]) -> Option<Log> {
     let geometry = superblock.geometry();
-    let table = read_table(&image[2 * BLOCK_BYTES..], superblock.epoch, geometry.segments)?;
-    let mut records: Vec<(Record, usize)> = Vec::new();
-    for (segment, generation) in table.iter().flat_map(|page| &page.generations).enumerate() {
-        let start = geometry.segment_offset(segment as u32) as usize;
-        let bytes = &image[start..start + geometry.segment_size as usize];
-        let found = scan_segment(bytes, superblock.epoch, segment as u32, *generation);
-        let replayed = found
-            .into_iter()
-            .filter(|record| record.summary.entries.iter().any(|entry| entry.content != Content::Copied));
-        records.extend(replayed.map(|record| {
-            let data = start + (record.summary.position as usize + 1) * BLOCK_BYTES;
-            (record, data)
-        }));
+    let table = page(image, geometry, superblock.epoch)?;
+    let mut log = Log::new(superblock, table.generations);
+    let mut to_scan: Vec<_> = (0..geometry.segments).map(|segment| (segment, None)).collect();
+    // As often as an engine does it: a record that is repeated may be preceded by another one that is missing.
+    while !to_scan.is_empty() {
+        for (segment, repeat) in std::mem::take(&mut to_scan) {
+            let start = geometry.segment_offset(segment);
+            let end = start + u64::from(geometry.segment_size);
+            let within = |block: &&u64| (start..end).contains(&(**block * BLOCK_BYTES as u64));
+            let position = |block: &u64| ((block * BLOCK_BYTES as u64 - start) / BLOCK_BYTES as u64) as u32;
+            let bad: Vec<u32> = unreadable.iter().filter(within).map(position).collect();
+            let bytes = &image[start as usize..end as usize];
+            let repeat: Option<Box<_>> = repeat;
+            let generation = log.generation(segment);
+            log.add(scan_segment(bytes, superblock.epoch, segment, generation, &bad, repeat.as_deref()), bad);
+        }
+        to_scan = log.again().into_iter().map(|(segment, repeat)| (segment, Some(repeat))).collect();
     }
-    records.sort_by_key(|(record, _)| record.summary.sequence);
-    if records.windows(2).any(|pair| pair[0].0.summary.sequence == pair[1].0.summary.sequence) {
+    Some(log)
+}
+
+/// A replay of the log block by block; `None` if it is ambiguous: records of two segments interleave.
+fn naive(image: &[u8], backing: &[u8], unreadable: &[u64]) -> Option<Expected> {
+    let superblock = choose_superblock(image)?;
+    let blocks = backing.len().div_ceil(BLOCK_BYTES);
+    if superblock.state == LogState::Clean {
+        return Some(Expected { device: backing.to_vec(), lost: vec![false; blocks] });
+    }
+    let log = log(image, &superblock, unreadable)?;
+    let mut segments: Vec<&Records> = log.segments().filter(|records| !records.is_empty()).collect();
+    segments.sort_by_key(|records| records.order());
+    let mut sequences = segments.iter().flat_map(|records| records.iter().map(|record| record.sequence));
+    let mut last = 0;
+    if sequences.any(|sequence| std::mem::replace(&mut last, sequence) >= sequence) {
         return None;
     }
-    let mut device = backing.to_vec();
-    for (record, data) in records {
-        let mut index = 0;
-        for entry in &record.summary.entries {
-            let first = index;
-            index += if entry.content.has_data() { entry.blocks as usize } else { 0 };
-            if entry.block + u64::from(entry.blocks) > (device.len() / BLOCK_BYTES) as u64 {
-                continue;
-            }
-            for nth in 0..entry.blocks as usize {
-                let to = (entry.block as usize + nth) * BLOCK_BYTES;
-                let block = &mut device[to..to + BLOCK_BYTES];
-                match entry.content {
-                    Content::Zeroes | Content::Discarded => block.fill(0),
-                    Content::Data if record.intact[first + nth] => {
-                        let from = data + (first + nth) * BLOCK_BYTES;
-                        block.copy_from_slice(&image[from..from + BLOCK_BYTES]);
+    let (mut device, mut lost) = (backing.to_vec(), vec![false; blocks]);
+    for records in segments {
+        let start = superblock.geometry().segment_offset(records.segment) as usize;
+        for record in records.iter() {
+            let flaws: BTreeMap<u32, Flaw> = record
+                .runs(0..record.checksums.len() as u32)
+                .filter_map(|(run, flaw)| flaw.map(|flaw| (run, flaw)))
+                .flat_map(|(run, flaw)| run.map(move |block| (block, flaw)))
+                .collect();
+            let mut index = 0;
+            for entry in record.entries() {
+                let first = index;
+                index += entry.data_blocks();
+                if entry.content == Content::Copied {
+                    continue;
+                }
+                for nth in 0..entry.blocks {
+                    let block = (entry.block + u64::from(nth)) as usize;
+                    // An engine refuses the volume if there are any.
+                    let to = block.checked_mul(BLOCK_BYTES).filter(|to| *to < device.len())?;
+                    let bytes = device.get_mut(to..to + BLOCK_BYTES)?;
+                    match (entry.content, flaws.get(&(first + nth))) {
+                        (Content::Data, None) => {
+                            let from = start + (record.position + 1 + first + nth) as usize * BLOCK_BYTES;
+                            bytes.copy_from_slice(&image[from..from + BLOCK_BYTES]);
+                            lost[block] = false;
+                        }
+                        // It never arrived whole.
+                        (Content::Data, Some(Flaw::Mismatch)) if record.sequence > log.durable() => {}
+                        (Content::Data, Some(_)) => lost[block] = true,
+                        _ => {
+                            bytes.fill(0);
+                            lost[block] = false;
+                        }
                     }
-                    Content::Data | Content::Copied => {}
                 }
             }
         }
     }
-    Some(device)
+    let mut expected = Expected { device, lost };
+    check_replay(&log, image, backing, &mut expected);
+    Some(expected)
+}
+
+/// The replay of the offline tools says the same; and which blocks may have newer versions of which nothing is known.
+fn check_replay(log: &Log, image: &[u8], backing: &[u8], expected: &mut Expected) {
+    let newest = log.newest((backing.len() / BLOCK_BYTES) as u64);
+    let mut device = backing.to_vec();
+    for (blocks, version) in newest.sound() {
+        let bytes = &mut device[blocks.start as usize * BLOCK_BYTES..blocks.end as usize * BLOCK_BYTES];
+        match version {
+            Version::Data(offset) => bytes.copy_from_slice(&image[offset as usize..offset as usize + bytes.len()]),
+            Version::Zeroes | Version::Discarded => bytes.fill(0),
+        }
+    }
+    assert!(device == expected.device, "the replay differs");
+    let stale: Vec<u64> = newest.stale().flatten().collect();
+    let lost = expected.lost.iter().enumerate().filter(|(_, lost)| **lost).map(|(block, _)| block as u64);
+    assert_eq!(stale, lost.collect::<Vec<_>>());
+    assert_eq!(newest.beyond().count(), 0);
+    if !log.missing().is_empty() {
+        // A tail that is no whole block was never written.
+        expected.lost.iter_mut().for_each(|lost| *lost = true);
+        let doubtful: Vec<u64> = newest.doubtful().flatten().collect();
+        for (block, lost) in expected.lost.iter_mut().enumerate().take(backing.len() / BLOCK_BYTES) {
+            *lost = doubtful.binary_search(&(block as u64)).is_ok() || stale.binary_search(&(block as u64)).is_ok();
+        }
+    }
 }
 
 fn request(input: &mut Input<'_>, machine: &mut Machine, unit: usize) {
@@ -128,40 +214,104 @@ pub fn recovery(data: &[u8]) {
     let fill = [ReadFill::Never, ReadFill::SecondHit, ReadFill::Always][input.below(3)];
     let mut image = image(&mut input, device_bytes);
     let generations = generations(&image);
+    let mut place = Place { layout: image.geometry.layout, segment: 0, generation: generations[0], last: None };
     for _ in 0..input.byte() % 64 {
-        let segment = input.below(generations.len()) as u32;
-        let start = image.geometry.segment_offset(segment) as usize;
+        if input.once_in(3) {
+            place.segment = input.below(generations.len()) as u32;
+            place.generation = generations[place.segment as usize];
+        }
+        let start = image.geometry.segment_offset(place.segment) as usize;
         let bytes = &mut image.bytes[start..start + image.geometry.segment_size as usize];
-        scribble(&mut input, bytes, &Place { segment, generation: generations[segment as usize] });
+        scribble(&mut input, bytes, &mut place);
     }
+    let unreadable = unreadable(&mut input, &image);
     let mut machine = Machine::new(device_bytes, unit as u32, 7);
     // The expectation needs the geometry that the superblock names to lie in the image, as the engine checks as well.
     let fits = choose_superblock(&image.bytes)
         .is_some_and(|superblock| superblock.geometry().end() <= image.bytes.len() as u64);
-    let expected = if fits { naive(&image.bytes, &machine.backing) } else { None };
+    let expected = if fits { naive(&image.bytes, &machine.backing, &unreadable) } else { None };
+    machine.unreadable = unreadable.into_iter().collect();
     machine.cache = image.bytes;
     machine.owner = Owner::Cache { epoch: Epoch::default() };
     machine.restart(split, fill);
+    let mut attempts = 0;
     while machine.stage() == Stage::Recovering {
-        if machine.events.iter().any(|event| matches!(event, Event::RecoverFailed { .. })) || !machine.advance() {
+        let failed = machine.events.iter().any(|event| matches!(event, Event::RecoverFailed { .. }));
+        if failed && attempts < ATTEMPTS {
+            attempts += 1;
+            machine.events.clear();
+            machine.recover_again(split, fill);
+        } else if failed || !machine.advance() {
             return given_up(machine);
         }
     }
     let Some(expected) = expected else { return };
-    machine.model = expected;
+    if expected.lost.contains(&true) {
+        return damaged(machine, &expected);
+    }
+    machine.model = expected.device;
     machine.submit(Operation::Read, 0, device_bytes);
     machine.answer_all();
     while !input.is_empty() {
         request(&mut input, &mut machine, unit);
     }
     machine.answer_all();
-    if machine.stage() != Stage::PassThrough {
+    // Of a failed volume whatever could be read is drained by itself.
+    if machine.stage() == Stage::Failing {
+        assert!(machine.wait_for(&Event::CacheDropped, STEPS_MAX), "never dropped: {:?}", machine.engine.status());
+    } else if machine.stage() != Stage::PassThrough {
         machine.events.clear();
         machine.engine.release(machine.now).expect("there is a cache");
         assert!(machine.wait_for(&Event::Released, STEPS_MAX), "never released: {:?}", machine.engine.status());
     }
     machine.check_backing();
     assert_eq!((machine.owner.clone(), machine.buffers()), (Owner::Backing, 0));
+}
+
+/// Recoveries that find a part of the log unreadable, before that counts.
+const ATTEMPTS: u32 = 3;
+
+/// Some blocks of a volume of today's layout cannot be read.
+fn unreadable(input: &mut Input<'_>, image: &Image) -> Vec<u64> {
+    let count = if input.once_in(3) && image.geometry.layout == Layout::Two { input.byte() % 6 } else { 0 };
+    let first = image.geometry.segment_offset(0) / BLOCK_BYTES as u64;
+    let blocks = (image.geometry.segment_offset(image.geometry.segments) / BLOCK_BYTES as u64 - first) as usize;
+    let mut unreadable: Vec<u64> = (0..count)
+        .map(|_| match input.byte() % 4 {
+            // Where the records are, mostly.
+            0 => first + input.below(blocks) as u64,
+            _ => first + (input.below(blocks) as u64 / 16) * 16 + u64::from(input.byte() % 16),
+        })
+        .collect();
+    unreadable.sort_unstable();
+    unreadable.dedup();
+    unreadable
+}
+
+/// Everything that can be read is drained; the rest answers errors, and nothing else does.
+fn damaged(mut machine: Machine, expected: &Expected) {
+    for _ in 0..STEPS_MAX {
+        if machine.stage() == Stage::Lost || !machine.advance() {
+            break;
+        }
+    }
+    assert_eq!(machine.stage(), Stage::Lost, "{:?}", machine.engine.status());
+    let Owner::Lost { ranges, .. } = &machine.owner else { panic!("{:?}", machine.owner) };
+    let is_lost = |at: usize| ranges.iter().any(|(start, length)| (*start..start + length).contains(&(at as u64)));
+    for (block, lost) in expected.lost.iter().enumerate() {
+        assert_eq!(is_lost(block * BLOCK_BYTES), *lost, "block {block} of {ranges:?}");
+    }
+    machine.model.clone_from(&expected.device);
+    machine.may_fail = true;
+    for (block, lost) in expected.lost.iter().enumerate() {
+        let start = block * BLOCK_BYTES;
+        machine.submit(Operation::Read, start, BLOCK_BYTES.min(machine.model.len() - start));
+        machine.answer_all();
+        let answered = machine.replies.last().expect("it was answered");
+        assert_eq!(answered.1.is_err(), *lost, "block {block}");
+    }
+    machine.may_fail = false;
+    given_up(machine);
 }
 
 /// A volume that cannot be read back holds requests up until its data is given up.
@@ -173,6 +323,8 @@ fn given_up(mut machine: Machine) {
         }
     }
     assert_eq!((machine.stage(), machine.owner.clone()), (Stage::PassThrough, Owner::Backing));
+    // As the backing volume has it.
+    machine.model.clone_from(&machine.backing);
     let length = machine.model.len();
     machine.submit(Operation::Read, 0, length);
     machine.answer_all();

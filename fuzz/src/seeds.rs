@@ -1,6 +1,7 @@
 //! Where the fuzzers start: what our own writers write, and random decisions for targets that read decisions.
 
 use surgetank_cache::{Epoch, Owner};
+use surgetank_daemon::healed;
 use surgetank_daemon::journal::{Journal, Rental, Stage};
 use surgetank_daemon::owner::OwnerRecord;
 use surgetank_model::Bytes;
@@ -31,6 +32,7 @@ pub fn of(target: &str) -> Vec<Seed> {
         "superblocks" => decisions(target, &[8, 40, 80, 160]),
         "table" => decisions(target, &[8, 40, 100, 200]),
         "segment" => decisions(target, &[20, 60, 120, 250, 500]),
+        "unreadable" => decisions(target, &[20, 40, 80, 160, 320]),
         "recovery" => decisions(target, &[30, 60, 120, 250, 500, 900, 1500]),
         "nbd" => decisions(target, &[20, 60, 120, 250, 500, 900]),
         "config" => configurations(),
@@ -134,8 +136,14 @@ fn state() -> Vec<Seed> {
         epoch: Some(epoch.to_string()),
         disposable: false,
     };
-    // A journal is only made by opening one.
+    // Journals are only made by opening one.
     let directory = tempfile::tempdir().expect("a directory");
+    let mut healed = healed::Journal::new(directory.path(), healed::Id([0x5a; 16]), 0);
+    for ranges in [&[(0, 4096)][..], &[(8192, 512), (1 << 40, 512)]] {
+        healed.append(ranges).expect("it can be written");
+    }
+    let bytes = std::fs::read(directory.path().join("healed.journal")).expect("it was written");
+    seeds.push(("healed-0".to_owned(), bytes));
     let mut journal = Journal::open(directory.path()).expect("a new journal");
     seeds.push(("journal-0".to_owned(), journal.state().encode().expect("it is JSON")));
     journal.update(|state| state.rental = Some(rental)).expect("it can be written");

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use surgetank_daemon::control::{Request, converse};
+use surgetank_daemon::healed;
 use surgetank_daemon::journal::State;
 use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
 use surgetank_daemon::{Config, StatusReport};
@@ -84,6 +85,9 @@ pub fn control(data: &[u8]) {
 pub fn state(data: &[u8]) {
     if let Ok(record) = OwnerRecord::decode(data) {
         assert_eq!(OwnerRecord::decode(&record.encode()), Ok(record));
+    }
+    if let Ok(content) = healed::read(data) {
+        assert!(content.ranges.len() * 16 <= data.len());
     }
     if let Ok(state) = State::decode(data) {
         let written = state.encode().expect("a journal is JSON");

@@ -55,6 +55,11 @@ fn segment() {
 }
 
 #[test]
+fn unreadable() {
+    replay("unreadable");
+}
+
+#[test]
 fn recovery() {
     replay("recovery");
 }
@@ -106,6 +111,7 @@ fn no_target_is_left_out() {
         "superblocks",
         "table",
         "segment",
+        "unreadable",
         "recovery",
         "nbd",
         "config",

@@ -13,6 +13,7 @@ use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
 use crate::inside;
 use crate::interrupt::Interrupt;
+use crate::outages;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::replay;
@@ -30,7 +31,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run a command in a new guest: `lab exec --disk slow=2GiB,33MiB/s -- fio --filename=/dev/lab/slow …`
+    /// Run a command in a new guest: `lab exec --disk slow=2GiB,33MiB/s -- ls -l /dev/lab/slow`
     Exec(Exec),
     /// Run scenarios, by default all of lab/scenarios
     Run(Run),
@@ -38,6 +39,8 @@ enum Task {
     Peers(peers::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
+    /// One guest under a load whose volumes stall, fail, are unplugged and come back
+    Outages(outages::Arguments),
     /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
     Reproduce(reproduce::Arguments),
     /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
@@ -45,6 +48,12 @@ enum Task {
     /// What `cuts` runs in its guests
     #[command(hide = true)]
     InsideCut {
+        /// What to do
+        order: PathBuf,
+    },
+    /// What `outages` runs in its guests
+    #[command(hide = true)]
+    InsideOutages {
         /// What to do
         order: PathBuf,
     },
@@ -99,10 +108,10 @@ struct Exec {
     #[arg(long, default_value = "10min")]
     timeout: Span,
     /// A directory that the guest sees as /lab and may write to
-    #[arg(long)]
+    #[arg(long, value_parser = absolute)]
     results: Option<PathBuf>,
     /// Where QEMU's monitor listens (QMP)
-    #[arg(long)]
+    #[arg(long, value_parser = absolute)]
     qmp: Option<PathBuf>,
     /// Let the guest rent volumes that are plugged into it: $LAB_SERVICE is where, /lab/token lets it in
     #[arg(long)]
@@ -117,7 +126,7 @@ struct Run {
     /// The files
     scenarios: Vec<PathBuf>,
     /// Where results go, a folder for each scenario and guest
-    #[arg(long, default_value = "lab-out")]
+    #[arg(long, default_value = "lab-out", value_parser = absolute)]
     out: PathBuf,
 }
 
@@ -173,6 +182,11 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
             inside::replay(&order)?;
             Ok(ExitCode::SUCCESS)
         }
+        Task::Outages(arguments) => Ok(verdict(arguments.run()?)),
+        Task::InsideOutages { order } => {
+            inside::outages::serve(&order)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Task::InsideCut { order } => {
             inside::live(&order)?;
             Ok(ExitCode::SUCCESS)
@@ -197,6 +211,12 @@ pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + C
         Ok(number) if (least..=most).contains(&number) => Ok(number),
         _ => Err(format!("write a number from {least} to {most}")),
     }
+}
+
+/// A path from the root on. The lab's servers change their root and directory, so that a relative one would lead them
+/// elsewhere.
+pub fn absolute(text: &str) -> Result<PathBuf, String> {
+    std::path::absolute(text).map_err(|error| format!("{error}"))
 }
 
 /// The exit status of a task that came to its end.

@@ -15,6 +15,11 @@ use crate::interrupt::{Interrupt, POLL, Running};
 use crate::plan::{Media, Plan};
 use crate::share::Share;
 
+/// All that the emulator has, but instructions that it emulates bit by bit, and memory protection keys: guests have
+/// panicked in an interrupt as they booted, with PKRU in the trace, and nothing here needs the keys. Their part of the
+/// XSAVE area goes with them.
+const PROCESSOR: &str = "max,-sse4.2,-pclmulqdq,-pku";
+
 /// How a guest ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
@@ -53,6 +58,7 @@ pub struct Guest {
     // Dropped after QEMU, which uses them.
     _shares: [Share; 2],
     qmp: PathBuf,
+    monitor: PathBuf,
     results: PathBuf,
     console: PathBuf,
     started: Instant,
@@ -84,6 +90,8 @@ impl Plan {
         let directory = lab.directory().context("cannot make a directory for the guest")?;
         let own = directory.path();
         let results = self.results.clone().unwrap_or_else(|| own.join("results"));
+        // virtiofsd changes its directory before it takes this for its root.
+        let results = std::path::absolute(results).context("cannot tell where results go")?;
         self.write_orders(&results)?;
         let mut shares = [Share::root(lab, own)?, Share::writable(lab, own, &results)?];
         for share in &mut shares {
@@ -100,6 +108,7 @@ impl Plan {
             qemu,
             _shares: shares,
             qmp,
+            monitor: monitor(own),
             results,
             console,
             started,
@@ -144,9 +153,7 @@ impl Plan {
             "-machine",
             "q35,memory-backend=memory",
         ]);
-        command
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max,-sse4.2,-pclmulqdq", "-smp"])
-            .arg(self.cores.to_string());
+        command.args(["-accel", "tcg,thread=multi", "-cpu", PROCESSOR, "-smp"]).arg(self.cores.to_string());
         command.arg("-m").arg(format!("{memory}M"));
         command.arg("-object").arg(format!("memory-backend-memfd,id=memory,size={memory}M,share=on"));
         command.arg("-kernel").arg(&lab.kernel.image).arg("-initrd").arg(&lab.kernel.initramfs);
@@ -155,6 +162,7 @@ impl Plan {
             .arg(format!("console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on {}", self.kernel_arguments));
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", qmp.display()));
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor(own).display()));
         command.args(["-netdev", "user,id=network", "-device", "virtio-net-pci,netdev=network,romfile="]);
         for (share, tag) in shares.iter().zip(["root", "lab"]) {
             command.arg("-chardev").arg(format!("socket,id={tag},path={}", share.socket.display()));
@@ -175,11 +183,22 @@ impl Plan {
     }
 }
 
+/// QEMU talks to one client of a socket at a time: this one is the lab's own.
+fn monitor(own: &Path) -> PathBuf {
+    own.join("monitor.socket")
+}
+
 impl Guest {
     /// QEMU's monitor.
     #[must_use]
     pub fn qmp(&self) -> &Path {
         &self.qmp
+    }
+
+    /// QEMU's monitor at another socket, for whoever runs the guest while a provider uses the first.
+    #[must_use]
+    pub fn monitor(&self) -> &Path {
+        &self.monitor
     }
 
     /// The directory that the guest sees as `/lab`.

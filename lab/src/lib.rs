@@ -15,6 +15,8 @@ pub mod inside;
 pub mod interrupt;
 pub mod kernel;
 pub mod modules;
+pub mod nbd;
+pub mod outages;
 pub mod peers;
 mod picture;
 pub mod plan;

@@ -2,11 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
 use surgetank_model::Bandwidth;
+use surgetank_provider::Provider;
 use surgetank_provider::qemu::{self, QemuConfig};
 use surgetank_provider::remote::secret::Secret;
 use surgetank_provider::remote::service::Service;
@@ -30,9 +32,14 @@ impl Provisioning {
     /// # Errors
     /// If the provider or the service cannot be started.
     pub fn start(qmp: &Path, volumes: &Path, token: &Path, fast: Bandwidth) -> anyhow::Result<Self> {
-        let mut config = QemuConfig::new(qmp, volumes);
-        config.types.entry("fast".to_owned()).and_modify(|kind| kind.bandwidth = fast);
-        let provider = qemu::open(config).context("cannot open the provider of volumes")?;
+        Self::serve(provider(qmp, volumes, fast)?, token)
+    }
+
+    /// The same with any provider.
+    ///
+    /// # Errors
+    /// If the service cannot be started.
+    pub fn serve(provider: Arc<dyn Provider>, token: &Path) -> anyhow::Result<Self> {
         let secret = Secret::read_or_make(token).map_err(anyhow::Error::msg)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let service = Service::bind(address, provider, secret).context("cannot listen on the loopback")?;
@@ -46,6 +53,16 @@ impl Provisioning {
         });
         Ok(Self { url, stop: Some(stop), thread: Some(thread) })
     }
+}
+
+/// The provider of the volumes that a guest rents: files in a directory, those of the type `fast` with this rate.
+///
+/// # Errors
+/// If the directory cannot be used.
+pub fn provider(qmp: &Path, volumes: &Path, fast: Bandwidth) -> anyhow::Result<Arc<dyn Provider>> {
+    let mut config = QemuConfig::new(qmp, volumes);
+    config.types.entry("fast".to_owned()).and_modify(|kind| kind.bandwidth = fast);
+    qemu::open(config).context("cannot open the provider of volumes")
 }
 
 impl Drop for Provisioning {

@@ -177,6 +177,16 @@ pub enum Effect {
         /// What to persist.
         owner: Owner,
     },
+    /// Say in the owner record, durably, before the answer, that these ranges of `Owner::Lost` of this epoch are not lost
+    /// any more. After a failure any of them may count as lost or not.
+    RecordHealed {
+        /// Its name.
+        id: EffectId,
+        /// The loss that they are of.
+        epoch: Epoch,
+        /// Byte ranges of the device (offset, length). Parts of them may have been lost never, or no longer.
+        ranges: Vec<(u64, u64)>,
+    },
     /// Answer a request; its buffer is the front's again.
     Reply {
         /// Which request.

@@ -9,6 +9,7 @@ pub mod format;
 mod index;
 pub mod planted;
 mod ranges;
+pub mod replay;
 mod space;
 
 pub use effect::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};

@@ -62,8 +62,6 @@ pub enum Bug {
     CleanReadFails,
     /// Lost ranges are read as the backing volume has them.
     LostRangesRead,
-    /// The owner record does not learn that lost ranges were overwritten.
-    HealNotRecorded,
     /// Lost ranges count as overwritten although the write failed.
     FailedWriteHeals,
     /// A write over a part of a lost block heals all of it.
@@ -84,8 +82,6 @@ pub enum Bug {
     CacheFlushFailureIgnored,
     /// What is drained counts as drained although the backing volume failed to write it.
     FailedWritesDrained,
-    /// The owner record says that lost ranges were overwritten before that is durable.
-    HealBeforeFlush,
     /// Once one block cannot be read, everything in the index counts as lost.
     AllLostWithOneBlock,
     /// Flushes that waited while the cache failed succeed, although something is lost.
@@ -100,6 +96,16 @@ pub enum Bug {
     StopNotMarked,
     /// Changes over what is dirty prolong a drain that is to be finished.
     FinishHoldsNothing,
+    /// A write that heals is answered before that is on record.
+    HealingUnrecorded,
+    /// A healing is recorded before its data are durable.
+    HealingUnflushed,
+    /// What a failed flush may have forgotten counts as healed.
+    ForgottenHealingCounts,
+    /// A write that heals takes the note that a flush has failed, so that the application's flush is not told.
+    HealingTakesNote,
+    /// The flush before a stop takes that note.
+    OwnFlushTakesNote,
 }
 
 impl Bug {
@@ -134,7 +140,6 @@ impl Bug {
         Self::FailingReadsFail,
         Self::CleanReadFails,
         Self::LostRangesRead,
-        Self::HealNotRecorded,
         Self::FailedWriteHeals,
         Self::HealRoundsUp,
         Self::StrandedDropped,
@@ -145,7 +150,6 @@ impl Bug {
         Self::DropWithoutFlush,
         Self::CacheFlushFailureIgnored,
         Self::FailedWritesDrained,
-        Self::HealBeforeFlush,
         Self::AllLostWithOneBlock,
         Self::WaitingFlushesSucceed,
         Self::NoRetries,
@@ -153,6 +157,11 @@ impl Bug {
         Self::SecondTableCopyForgotten,
         Self::StopNotMarked,
         Self::FinishHoldsNothing,
+        Self::HealingUnrecorded,
+        Self::HealingUnflushed,
+        Self::ForgottenHealingCounts,
+        Self::HealingTakesNote,
+        Self::OwnFlushTakesNote,
     ];
 }
 

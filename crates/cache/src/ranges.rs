@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 /// A set of disjoint, non-adjacent ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
@@ -24,6 +26,12 @@ impl RangeSet {
         self.total
     }
 
+    /// How many ranges.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Whether any of it lies in `range`.
     #[must_use]
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
@@ -33,8 +41,7 @@ impl RangeSet {
     /// Whether all of `range` is in.
     #[must_use]
     pub fn contains(&self, range: &Range<u64>) -> bool {
-        range.is_empty()
-            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
+        range.is_empty() || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
     }
 
     /// The parts of `range` in order, each with whether it is in.
@@ -89,29 +96,43 @@ impl RangeSet {
         self.ranges.insert(merged.start, merged.end);
     }
 
-    /// Takes a range out; says whether anything of it was in.
-    pub fn remove(&mut self, range: &Range<u64>) -> bool {
-        let mut changed = false;
+    /// Takes a range out; answers what of it was in, in order.
+    pub fn remove(&mut self, range: &Range<u64>) -> SmallVec<[Range<u64>; 1]> {
+        let mut removed = SmallVec::new();
         if range.is_empty() {
-            return false;
+            return removed;
         }
         while let Some((&start, &end)) = self.ranges.range(..range.end).next_back() {
             if end <= range.start {
                 break;
             }
-            changed = true;
             self.ranges.remove(&start);
-            self.total -= end - start;
             if end > range.end {
                 self.ranges.insert(range.end, end);
-                self.total += end - range.end;
             }
             if start < range.start {
                 self.ranges.insert(start, range.start);
-                self.total += range.start - start;
             }
+            let piece = start.max(range.start)..end.min(range.end);
+            self.total -= piece.end - piece.start;
+            removed.push(piece);
         }
-        changed
+        removed.reverse();
+        removed
+    }
+
+    /// The set of these ranges (offset, length), which are mostly sorted and disjoint; built densely.
+    #[must_use]
+    pub fn from_pairs(pairs: &[(u64, u64)]) -> Self {
+        let ranges = pairs.iter().map(|&(offset, length)| offset..offset.saturating_add(length));
+        let apart = |pair: &[(u64, u64)]| pair[0].1 > 0 && pair[0].0.saturating_add(pair[0].1) < pair[1].0;
+        let last_is_empty = pairs.last().is_some_and(|&(_, length)| length == 0);
+        if last_is_empty || !pairs.windows(2).all(apart) {
+            return ranges.collect();
+        }
+        // Nodes of a tree that is made of sorted pairs are full; ones that grow in order are half empty.
+        let total = ranges.clone().map(|range| range.end - range.start).sum();
+        Self { ranges: ranges.map(|range| (range.start, range.end)).collect(), total }
     }
 }
 
@@ -138,18 +159,20 @@ mod tests {
             probe in 0u64..60,
         ) {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
-            for (insert, start, length) in steps {
+            for &(insert, start, length) in &steps {
                 let range = start..start + length;
                 if insert {
                     set.insert(range.clone());
                     model.extend(range);
                 } else {
-                    let changed = range.clone().any(|number| model.remove(&number));
-                    range.clone().for_each(|number| { model.remove(&number); });
-                    prop_assert_eq!(set.remove(&range), changed);
+                    let removed: Vec<u64> = range.clone().filter(|number| model.remove(number)).collect();
+                    prop_assert_eq!(set.remove(&range).into_iter().flatten().collect::<Vec<_>>(), removed);
                 }
                 prop_assert_eq!(set.iter().flatten().collect::<BTreeSet<_>>(), model.clone());
                 prop_assert_eq!(set.total(), model.len() as u64);
+                let pairs: Vec<_> = set.iter().map(|range| (range.start, range.end - range.start)).collect();
+                prop_assert_eq!(set.len(), pairs.len());
+                prop_assert_eq!(&RangeSet::from_pairs(&pairs), &set);
             }
             let probed = probe..probe + 5;
             prop_assert_eq!(set.overlaps(&probed), model.range(probed.clone()).next().is_some());
@@ -160,6 +183,11 @@ mod tests {
             let other: RangeSet = [3..9, 20..31, 40..41].into_iter().collect();
             let both: BTreeSet<u64> = model.iter().copied().filter(|at| other.contains(&(*at..at + 1))).collect();
             prop_assert_eq!(set.intersection(&other).iter().flatten().collect::<BTreeSet<_>>(), both);
+            // Pairs in any order, overlapping, empty: as one by one.
+            let pairs: Vec<_> = steps.iter().map(|&(_, start, length)| (start, length)).collect();
+            let one_by_one: RangeSet = pairs.iter().map(|&(start, length)| start..start + length).collect();
+            prop_assert_eq!(RangeSet::from_pairs(&pairs), one_by_one);
+            prop_assert_eq!(set.overlaps(&(probe..probe + 5)), model.range(probe..probe + 5).next().is_some());
         }
     }
 }

@@ -10,6 +10,7 @@ use surgetank_device::{Buffer, Front, MemoryVolume, Volume};
 use surgetank_model::{Limits, Operation};
 
 use crate::clock::Clock;
+use crate::owner::Entry;
 use crate::shard::{Command, Parts, Shard, ShardHandle};
 
 const MIB: u64 = 1 << 20;
@@ -85,7 +86,11 @@ fn a_volume_that_the_engine_refuses_does_not_replace_the_one_in_use() {
         backing: Box::new(backing),
         clock: Clock::start(),
         events: Box::new(move |event| drop(tell.send(event))),
-        persist: Box::new(move |effect, _| keeper.send(Command::Persisted { effect, durable: true }).unwrap()),
+        record: Box::new(move |entry| {
+            if let Entry::Owner { effect, .. } | Entry::Healed { effect, .. } = entry {
+                keeper.send(Command::Persisted { effect, durable: true }).unwrap();
+            }
+        }),
     };
     let shard = Shard::start(handle.clone(), commands, parts).unwrap();
     assert!(adopt(&handle, 1));

@@ -154,7 +154,7 @@ fn requests_that_pass_through_allocate_nothing() {
         backing: Box::new(backing),
         clock: Clock::start(),
         events: Box::new(|_| {}),
-        persist: Box::new(|_, _| {}),
+        record: Box::new(|_| {}),
     };
     let shard = Shard::start(handle.clone(), commands, parts).unwrap();
     let before = handle.sample(Instant::ZERO, None).unwrap();

@@ -427,6 +427,7 @@ impl Inner {
             cost_agbs: 0.0,
             cost_usd: None,
             lost_ranges: Vec::new(),
+            lost_range_count: 0,
             lost_bytes: 0,
         }
     }

@@ -213,7 +213,14 @@ impl Starting<'_> {
         }
         let size = Bytes::new(backing.size());
         self.begin_journal(&mut journal, store.record(), size)?;
-        let engine = self.engine(&resume, &*backing);
+        let mut engine = self.engine(&resume, &*backing);
+        if store.owes_flush_failure().map_err(io)? {
+            tracing::warn!(
+                device = self.name,
+                "the backing volume did not flush before: the application's next flush fails"
+            );
+            engine.owe_flush_failure();
+        }
         let opened = fronts::open(self.name, self.config, self.place(), backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
@@ -305,7 +312,7 @@ impl Starting<'_> {
                 // The reconciler outlives the shard.
                 let _ = events.send(Message::Event(event));
             }),
-            persist: Box::new(move |effect, owner| keeping.persist(effect, owner)),
+            record: Box::new(move |entry| keeping.persist(entry)),
         }
     }
 

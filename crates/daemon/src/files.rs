@@ -1,7 +1,7 @@
 //! Small state files that survive a crash at any point: written whole, or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, IntoInnerError, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -13,19 +13,57 @@ use rustix::fs::{CWD, RenameFlags};
 /// # Errors
 /// Whatever the file system answers.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, |file| file.write_all(bytes)).map(|_| ())
+}
+
+/// The same with bytes that need not be in memory together. Answers how many there are.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<u64> {
     let directory = path.parent().ok_or_else(|| io::Error::other("a state file lies in a directory"))?;
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(&temporary)?;
-    file.write_all(bytes)?;
+    let mut file = BufWriter::new(file);
+    write(&mut file)?;
+    let file = file.into_inner().map_err(IntoInnerError::into_error)?;
     file.sync_all()?;
+    let length = file.metadata()?.len();
     rustix::fs::renameat_with(CWD, Path::new(&temporary), CWD, path, RenameFlags::empty())?;
+    File::open(directory)?.sync_all()?;
+    Ok(length)
+}
+
+/// Removes a state file, durably. It need not be there.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Ok(()) => sync_directory(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes sure that a state file is on disk as it is read now: whoever wrote it may have died before it synced it.
+///
+/// # Errors
+/// Whatever the file system answers.
+pub fn make_durable(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    sync_directory(path)
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    let directory = path.parent().ok_or_else(|| io::Error::other("a state file lies in a directory"))?;
     File::open(directory)?.sync_all()
 }
 

@@ -19,6 +19,7 @@ mod effects;
 mod files;
 mod fronts;
 mod ground;
+pub mod healed;
 mod identity;
 pub mod journal;
 pub mod link;

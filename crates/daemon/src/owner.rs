@@ -2,8 +2,12 @@
 //!
 //! The order is what makes them safe. Before anything is dirty: tag, then record. Once nothing is: record, then tag.
 //! So a volume without the tag holds nothing, and a record that says `Backing` is always right.
+//!
+//! A record of a loss lists what was lost when it was written; [`crate::healed`] says what was healed since. It may be
+//! long: its ranges are in memory only while it is read or written.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -14,12 +18,17 @@ use surgetank_provider::{Provider, VolumeId, tag};
 
 use crate::crash::crash_point;
 use crate::files;
+use crate::healed::{self, Id, Journal, Pair};
 use crate::patient::Patient;
 use crate::shard::{Command, ShardHandle};
 
 /// The file's name in the device's state directory.
 const FILE: &str = "owner.json";
-const VERSION: u32 = 1;
+/// Version 1 had no journal beside a loss. Other records are as they were, and say so.
+const VERSION: u32 = 2;
+const VERSION_WITHOUT_JOURNAL: u32 = 1;
+/// Says that a flush has failed and that no application has been told so. In the device's state directory.
+const FLUSH_FAILED: &str = "flush-failed.json";
 
 /// An owner record with the volume that it speaks of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,9 +52,34 @@ struct Written {
     epoch: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     volume: Option<VolumeId>,
+    /// The journal of what was healed since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    journal: Option<String>,
     /// Offset and length in bytes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    lost_ranges: Vec<(u64, u64)>,
+    lost_ranges: Vec<Pair>,
+}
+
+/// A loss as it is written, range by range.
+#[derive(Serialize)]
+struct LossWritten<'a, R> {
+    version: u32,
+    owner: Kind,
+    epoch: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    volume: Option<&'a VolumeId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    journal: Option<String>,
+    lost_ranges: R,
+}
+
+/// Ranges that are made while they are written.
+struct Ranges<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item = Pair>> Serialize for Ranges<F> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,12 +94,17 @@ impl OwnerRecord {
     /// The record as its file holds it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let (owner, epoch, lost_ranges) = match &self.owner {
-            Owner::Backing => (Kind::Backing, self.ended.map(|epoch| epoch.to_string()), Vec::new()),
-            Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string()), Vec::new()),
-            Owner::Lost { epoch, ranges } => (Kind::Lost, Some(epoch.to_string()), ranges.clone()),
+        let (owner, epoch) = match &self.owner {
+            Owner::Backing => (Kind::Backing, self.ended.map(|epoch| epoch.to_string())),
+            Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string())),
+            Owner::Lost { epoch, ranges } => {
+                let written = loss(*epoch, self.volume.as_ref(), None, || ranges.iter().copied());
+                return serde_json::to_vec(&written).expect("a record of strings and numbers is always JSON");
+            }
         };
-        let written = Written { version: VERSION, owner, epoch, volume: self.volume.clone(), lost_ranges };
+        let version = VERSION_WITHOUT_JOURNAL;
+        let volume = self.volume.clone();
+        let written = Written { version, owner, epoch, volume, journal: None, lost_ranges: Vec::new() };
         serde_json::to_vec_pretty(&written).expect("a record of strings and numbers is always JSON")
     }
 
@@ -74,8 +113,15 @@ impl OwnerRecord {
     /// # Errors
     /// Why it is no record that can be read, as the end of a sentence.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        Self::decode_with_journal(bytes).map(|(record, _)| record)
+    }
+
+    fn decode_with_journal(bytes: &[u8]) -> Result<(Self, Option<Id>), String> {
         files::version(bytes, VERSION)?;
-        let written: Written = serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?;
+        Self::of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)
+    }
+
+    fn of(written: Written) -> Result<(Self, Option<Id>), String> {
         let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
         let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
         let epoch = epoch.transpose()?;
@@ -86,7 +132,9 @@ impl OwnerRecord {
             (Kind::Lost, Some(epoch)) => Owner::Lost { epoch, ranges: written.lost_ranges },
             (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
         };
-        Ok(Self { owner, volume: written.volume, ended })
+        let not_a_journal = "is damaged: its journal is not 32 hex digits";
+        let journal = written.journal.map(|text| parse_epoch(&text).map(|name| Id(name.0)).ok_or(not_a_journal));
+        Ok((Self { owner, volume: written.volume, ended }, journal.transpose()?))
     }
 
     /// The record after the data of this one was given up, or is on the backing volume.
@@ -103,6 +151,32 @@ impl OwnerRecord {
     #[must_use]
     pub fn has_ended(&self, volume: &VolumeId, epoch: Epoch) -> bool {
         self.owner == Owner::Backing && self.volume.as_ref() == Some(volume) && self.ended == Some(epoch)
+    }
+
+    /// Without the ranges of a loss.
+    fn in_short(&self) -> Self {
+        let owner = match self.owner {
+            Owner::Lost { epoch, .. } => Owner::Lost { epoch, ranges: Vec::new() },
+            ref owner => owner.clone(),
+        };
+        Self { owner, volume: self.volume.clone(), ended: self.ended }
+    }
+}
+
+fn loss<F: Fn() -> I, I: Iterator<Item = Pair>>(
+    epoch: Epoch,
+    volume: Option<&VolumeId>,
+    journal: Option<Id>,
+    ranges: F,
+) -> LossWritten<'_, Ranges<F>> {
+    let journal = journal.map(|Id(name)| Epoch(name).to_string());
+    LossWritten {
+        version: VERSION,
+        owner: Kind::Lost,
+        epoch: epoch.to_string(),
+        volume,
+        journal,
+        lost_ranges: Ranges(ranges),
     }
 }
 
@@ -123,9 +197,12 @@ pub fn parse_epoch(text: &str) -> Option<Epoch> {
 /// The owner record of one device on disk.
 #[derive(Debug)]
 pub struct OwnerStore {
+    directory: PathBuf,
     path: PathBuf,
     record: OwnerRecord,
-    /// A write failed half-way: the file may hold that record instead of ours.
+    /// Of a loss, unless its record has none.
+    journal: Option<Journal>,
+    /// A write failed half-way: the file may hold that record instead of ours, or the journal an entry that it lacks.
     uncertain: bool,
 }
 
@@ -136,19 +213,46 @@ impl OwnerStore {
     /// If the file cannot be read or makes no sense: serving the device would then risk stale data.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE);
-        let record = match files::read(&path)? {
-            None => OwnerRecord::default(),
-            Some(bytes) => OwnerRecord::decode(&bytes).map_err(|why| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("the owner record {} {why}", path.display()))
-            })?,
+        let mut store = Self {
+            directory: directory.to_owned(),
+            path,
+            record: OwnerRecord::default(),
+            journal: None,
+            uncertain: false,
         };
-        Ok(Self { path, record, uncertain: false })
+        let Some(bytes) = files::read(&store.path)? else { return Ok(store) };
+        let length = bytes.len() as u64;
+        let (record, journal) = OwnerRecord::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
+        drop(bytes);
+        files::make_durable(&store.path)?;
+        store.record = record;
+        if let (Owner::Lost { ranges, .. }, Some(id)) = (&mut store.record.owner, journal) {
+            let (journal, healed) = Journal::open(directory, id, length)?;
+            if !healed.is_empty() {
+                *ranges = healed::without(ranges, &healed::joined(healed)).collect();
+            }
+            store.journal = Some(journal);
+        }
+        Ok(store)
     }
 
-    /// The record.
+    fn damaged(&self, why: &str) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, format!("the owner record {} {why}", self.path.display()))
+    }
+
+    /// The record. The ranges of a loss are in it from `open` on until [`OwnerStore::forget_ranges`], or until anything is
+    /// written.
     #[must_use]
     pub fn record(&self) -> &OwnerRecord {
         &self.record
+    }
+
+    /// Who wanted to know what is lost knows it.
+    pub fn forget_ranges(&mut self) {
+        self.record = self.record.in_short();
+        if matches!(self.record.owner, Owner::Lost { .. }) {
+            give_memory_back();
+        }
     }
 
     /// Replaces the record, durably.
@@ -156,9 +260,18 @@ impl OwnerStore {
     /// # Errors
     /// Whatever the file system answers; the record is then as before (see [`OwnerStore::settle`]).
     pub fn persist(&mut self, record: OwnerRecord) -> io::Result<()> {
-        match files::write_atomically(&self.path, &record.encode()) {
+        let written = match &record.owner {
+            Owner::Lost { epoch, ranges } => self
+                .write_loss(*epoch, record.volume.as_ref(), || ranges.iter().copied())
+                .map(|journal| self.journal = Some(journal)),
+            Owner::Backing | Owner::Cache { .. } => files::write_atomically(&self.path, &record.encode()).map(|()| {
+                self.journal = None;
+                Journal::remove(&self.directory);
+            }),
+        };
+        match written {
             Ok(()) => {
-                self.record = record;
+                self.record = record.in_short();
                 self.uncertain = false;
                 Ok(())
             }
@@ -171,21 +284,147 @@ impl OwnerStore {
         }
     }
 
+    /// Writes a loss with a new journal, which it answers.
+    fn write_loss<I: Iterator<Item = Pair>>(
+        &self,
+        epoch: Epoch,
+        volume: Option<&VolumeId>,
+        ranges: impl Fn() -> I,
+    ) -> io::Result<Journal> {
+        let id = Id(rand::random());
+        let written = loss(epoch, volume, Some(id), ranges);
+        let length = files::replace(&self.path, |file| Ok(serde_json::to_writer(file, &written)?))?;
+        Ok(Journal::new(&self.directory, id, length))
+    }
+
+    /// Says of ranges that they are not lost any more, durably.
+    ///
+    /// # Errors
+    /// Whatever the file system answers; any of them may then count as lost or not. Or if the record is of no such loss.
+    pub fn record_healed(&mut self, epoch: Epoch, ranges: &[Pair]) -> io::Result<()> {
+        match self.record.owner {
+            Owner::Lost { epoch: of, .. } if of == epoch => {}
+            // An earlier write that seemed to fail said so.
+            Owner::Backing => return Ok(()),
+            _ => return Err(io::Error::other("the owner record speaks of no such loss")),
+        }
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        if !self.uncertain
+            && let Some(journal) = self.journal.as_mut().filter(|journal| !journal.has_ended())
+        {
+            match journal.append(ranges) {
+                Ok(()) => return Ok(()),
+                Err(error) => tracing::warn!(%error, "the record of what was healed is written anew"),
+            }
+        }
+        self.uncertain = true;
+        self.write_anew(ranges)
+    }
+
+    /// Whether a daemon before this one left it to us to tell an application that a flush has failed.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a newer surgetank wrote it.
+    pub fn owes_flush_failure(&self) -> io::Result<bool> {
+        let path = self.directory.join(FLUSH_FAILED);
+        let Some(bytes) = files::read(&path)? else { return Ok(false) };
+        let refused = |why| io::Error::new(io::ErrorKind::InvalidData, format!("{} {why}", path.display()));
+        files::version(&bytes, 1).map(|_| true).map_err(refused)
+    }
+
+    /// Leaves that to the next one, or not any more.
+    ///
+    /// # Errors
+    /// Whatever the file system answers.
+    pub fn keep_flush_failure(&self, owed: bool) -> io::Result<()> {
+        let path = self.directory.join(FLUSH_FAILED);
+        if owed { files::write_atomically(&path, b"{\"version\": 1}\n") } else { files::remove(&path) }
+    }
+
     /// Makes sure that the file holds the record.
     ///
     /// # Errors
     /// Whatever the file system answers.
     pub fn settle(&mut self) -> io::Result<()> {
-        if self.uncertain {
-            files::write_atomically(&self.path, &self.record.encode())?;
-            self.uncertain = false;
+        if !self.uncertain {
+            return Ok(());
         }
+        if matches!(self.record.owner, Owner::Lost { .. }) {
+            return self.write_anew(&[]);
+        }
+        files::write_atomically(&self.path, &self.record.encode())?;
+        self.uncertain = false;
+        Ok(())
+    }
+
+    /// Writes the record of a loss anew, less what the journal and `healed` say. Where it is in doubt what the file holds,
+    /// either is right: nothing takes the place of a loss but what is left of it, and that nothing is lost any more.
+    fn write_anew(&mut self, healed: &[Pair]) -> io::Result<()> {
+        let written = serde_json::from_reader(BufReader::new(File::open(&self.path)?))?;
+        let (record, id) = OwnerRecord::of(written).map_err(|why| self.damaged(&why))?;
+        let Owner::Lost { epoch, ranges } = &record.owner else {
+            files::write_atomically(&self.path, &record.encode())?;
+            Journal::remove(&self.directory);
+            (self.record, self.journal, self.uncertain) = (record, None, false);
+            return Ok(());
+        };
+        let mut before = match (id, &mut self.journal) {
+            (Some(id), Some(journal)) if journal.is(id) => journal.load()?,
+            (Some(id), _) => Journal::open(&self.directory, id, 0)?.1,
+            (None, _) => Vec::new(),
+        };
+        before.extend(healed);
+        let healed = healed::joined(before);
+        crash_point("healed-anew", "before");
+        self.uncertain = true;
+        let journal = self.write_loss(*epoch, record.volume.as_ref(), || healed::without(ranges, &healed))?;
+        crash_point("healed-anew", "after");
+        (self.record, self.journal, self.uncertain) = (record.in_short(), Some(journal), false);
+        drop((record, healed));
+        give_memory_back();
         Ok(())
     }
 }
 
+/// Reading a long record leaves holes in the heap that are longer than all that stays.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches nothing but what the allocator has free, under its own locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// What a shard has to have on record.
+#[derive(Debug)]
+pub enum Entry {
+    /// Where the newest data is. Answered.
+    Owner {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Who has it.
+        owner: Owner,
+    },
+    /// What was healed of a loss. Answered.
+    Healed {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Which loss.
+        epoch: Epoch,
+        /// What is not lost any more.
+        ranges: Vec<Pair>,
+    },
+    /// Whether an application is still to be told that a flush has failed. Not answered.
+    FlushFailure {
+        /// It is.
+        owed: bool,
+    },
+}
+
 enum Job {
-    Persist { effect: EffectId, owner: Owner },
+    Persist(Entry),
     Volume(Option<VolumeId>),
     Settle { answer: Sender<io::Result<OwnerRecord>> },
     Stop,
@@ -206,17 +445,18 @@ impl Keeper {
     ///
     /// # Errors
     /// If the system has no threads left.
-    pub fn start(name: &str, store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
+    pub fn start(name: &str, mut store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
         let (jobs, received) = unbounded();
+        store.forget_ranges();
         let OwnerRecord { volume, ended: epoch, .. } = store.record().clone().ended();
         let mut keeping = Keeping { device: name.to_owned(), store, provider, volume, epoch };
         let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
             while let Ok(job) = received.recv() {
                 match job {
-                    Job::Persist { effect, owner } => {
-                        let durable = keeping.persist(owner);
-                        if shard.send(Command::Persisted { effect, durable }).is_err() {
-                            return;
+                    Job::Persist(entry) => {
+                        if let Some((effect, durable)) = keeping.keep(entry) {
+                            // A shard that has ended may have left more to be kept.
+                            let _ = shard.send(Command::Persisted { effect, durable });
                         }
                     }
                     Job::Volume(volume) => keeping.volume = volume,
@@ -248,10 +488,10 @@ impl Keeper {
 }
 
 impl KeeperHandle {
-    /// Persists an owner for the engine; the shard is told. A keeper that has ended answers nothing: the shard is
+    /// Persists something for the engine; the shard is told. A keeper that has ended answers nothing: the shard is
     /// ending as well.
-    pub fn persist(&self, effect: EffectId, owner: Owner) {
-        let _ = self.0.send(Job::Persist { effect, owner });
+    pub fn persist(&self, entry: Entry) {
+        let _ = self.0.send(Job::Persist(entry));
     }
 
     /// Which volume the next owner records speak of.
@@ -259,7 +499,7 @@ impl KeeperHandle {
         let _ = self.0.send(Job::Volume(volume));
     }
 
-    /// Makes sure that the file holds the record, and answers the record.
+    /// Makes sure that the file holds the record, and answers the record, without the ranges of a loss.
     ///
     /// # Errors
     /// Whatever the file system answers.
@@ -281,6 +521,28 @@ struct Keeping {
 }
 
 impl Keeping {
+    /// Keeps an entry. Which effect that answers, and whether it is durable.
+    fn keep(&mut self, entry: Entry) -> Option<(EffectId, bool)> {
+        match entry {
+            Entry::Owner { effect, owner } => Some((effect, self.persist(owner))),
+            Entry::Healed { effect, epoch, ranges } => {
+                crash_point("healed", "before");
+                let result = self.store.record_healed(epoch, &ranges);
+                crash_point("healed", "after");
+                if let Err(error) = &result {
+                    tracing::error!(device = self.device, %error, "cannot record what is not lost any more");
+                }
+                Some((effect, result.is_ok()))
+            }
+            Entry::FlushFailure { owed } => {
+                if let Err(error) = self.store.keep_flush_failure(owed) {
+                    tracing::error!(device = self.device, owed, %error, "cannot keep that a flush has failed");
+                }
+                None
+            }
+        }
+    }
+
     fn persist(&mut self, owner: Owner) -> bool {
         if let Owner::Cache { epoch } | Owner::Lost { epoch, .. } = &owner {
             self.epoch = Some(*epoch);
@@ -321,6 +583,8 @@ impl Keeping {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -386,8 +650,213 @@ mod tests {
         assert_eq!(OwnerStore::open(directory.path()).unwrap().record(), &OwnerRecord::default());
         std::fs::write(directory.path().join(FILE), "{").unwrap();
         assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
-        std::fs::write(directory.path().join(FILE), "{\"version\": 2, \"owner\": \"nowhere\"}").unwrap();
+        std::fs::write(directory.path().join(FILE), "{\"version\": 3, \"owner\": \"nowhere\"}").unwrap();
         assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("by a newer surgetank"));
+    }
+
+    #[test]
+    fn a_loss_that_an_older_build_wrote_is_read_and_ours_is_refused_by_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let epoch = Epoch([1; 16]);
+        let old = format!(
+            "{{\"version\": 1, \"owner\": \"lost\", \"epoch\": \"{epoch}\", \"lost_ranges\": [[0, 4096], [8192, 4096]]}}"
+        );
+        std::fs::write(directory.path().join(FILE), old).unwrap();
+        let mut store = OwnerStore::open(directory.path()).unwrap();
+        assert_eq!(lost(&store), [(0, 4096), (8192, 4096)]);
+        store.record_healed(epoch, &[(0, 4096)]).unwrap();
+        assert_eq!(lost(&OwnerStore::open(directory.path()).unwrap()), [(8192, 4096)]);
+        // It would take what was healed for lost.
+        let version = || files::version(&std::fs::read(directory.path().join(FILE)).unwrap(), 1);
+        assert!(version().unwrap_err().contains("by a newer surgetank"));
+        // Other records are as they always were.
+        store.persist(OwnerRecord::default()).unwrap();
+        assert_eq!(version(), Ok(1));
+    }
+
+    /// A healing costs what it says, whatever is lost; and a long journal ends in a new record, as long as that is.
+    #[test]
+    fn a_healing_costs_its_own_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let length = |name: &str| std::fs::metadata(directory.path().join(name)).map_or(0, |file| file.len());
+        let epoch = Epoch([1; 16]);
+        let ranges: Vec<Pair> = (0..20_000).map(|number| (number * 8192, 4096)).collect();
+        let mut store = OwnerStore::open(directory.path()).unwrap();
+        store
+            .persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: ranges.clone() }, volume: None, ended: None })
+            .unwrap();
+        assert_eq!(lost(&store), [], "nobody keeps them in memory");
+        let record = length(FILE);
+        let mut journal = 0;
+        for (number, range) in ranges.iter().enumerate().take(100) {
+            store.record_healed(epoch, &[*range]).unwrap();
+            let now = length("healed.journal");
+            assert_eq!(now - journal, if number == 0 { 64 } else { 32 }, "{number}");
+            journal = now;
+        }
+        assert_eq!(length(FILE), record, "the record itself is not written");
+        // A journal of a mebibyte, at last, costs one record, which is shorter.
+        let many: Vec<Pair> = ranges[100..2000].iter().copied().cycle().take(70_000).collect();
+        store.record_healed(epoch, &many).unwrap();
+        assert_eq!(length(FILE), record);
+        store.record_healed(epoch, &[ranges[2000]]).unwrap();
+        assert!(length(FILE) < record);
+        store.record_healed(epoch, &[ranges[2001]]).unwrap();
+        assert_eq!(length("healed.journal"), 64);
+        assert_eq!(lost(&OwnerStore::open(directory.path()).unwrap()), &ranges[2002..]);
+    }
+
+    #[test]
+    fn a_failed_flush_is_left_to_the_next_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = OwnerStore::open(directory.path()).unwrap();
+        assert!(!store.owes_flush_failure().unwrap());
+        for owed in [true, true, false, false, true] {
+            store.keep_flush_failure(owed).unwrap();
+            assert_eq!(OwnerStore::open(directory.path()).unwrap().owes_flush_failure().unwrap(), owed);
+        }
+        std::fs::write(directory.path().join(FLUSH_FAILED), "{\"version\": 2}").unwrap();
+        assert!(store.owes_flush_failure().unwrap_err().to_string().contains("by a newer surgetank"));
+    }
+
+    /// All files of a directory, by name.
+    type Files = BTreeMap<String, Vec<u8>>;
+
+    fn files_of(directory: &Path) -> Files {
+        let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+        entries.map(|entry| (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())).collect()
+    }
+
+    fn put(directory: &Path, files: &Files) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            std::fs::remove_file(entry.unwrap().path()).unwrap();
+        }
+        files.iter().for_each(|(name, bytes)| std::fs::write(directory.join(name), bytes).unwrap());
+    }
+
+    /// What a crash may leave of a change: a file that grew ends anywhere, with what never arrived as zeroes or cut off;
+    /// one that was replaced is the old or the new one; the record before the journal, and a half-made file beside them.
+    fn crashes(before: &Files, after: &Files, cut: prop::sample::Index) -> Vec<Files> {
+        let mut states = vec![before.clone(), after.clone()];
+        let (record, journal) = (FILE.to_owned(), "healed.journal".to_owned());
+        if let (Some(old), Some(new)) = (before.get(&journal), after.get(&journal))
+            && new.starts_with(old)
+        {
+            let end = old.len() + cut.index(new.len() - old.len() + 1);
+            let torn = new[..end].to_vec();
+            let zeroes = [&torn[..], &vec![0; new.len() - end]].concat();
+            states.extend([torn, zeroes].map(|bytes| {
+                let mut state = before.clone();
+                state.insert(journal.clone(), bytes);
+                state
+            }));
+        }
+        let mut early = before.clone();
+        early.extend(after.get(&record).map(|bytes| (record.clone(), bytes.clone())));
+        states.push(early);
+        for (name, bytes) in after {
+            let mut half = before.clone();
+            half.insert(format!("{name}.new"), bytes[..cut.index(bytes.len() + 1)].to_vec());
+            states.push(half);
+        }
+        states
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Heal(Vec<Pair>),
+        /// The state directory cannot be written meanwhile.
+        Fail(Vec<Pair>),
+        Anew,
+        Reopen,
+        LoseOther(Vec<Pair>),
+    }
+
+    fn any_change() -> impl Strategy<Value = Change> {
+        let ranges = || prop::collection::vec((0..64_u64, 1..8_u64), 1..5);
+        prop_oneof![
+            6 => ranges().prop_map(Change::Heal),
+            1 => ranges().prop_map(Change::Fail),
+            1 => Just(Change::Anew),
+            1 => Just(Change::Reopen),
+            1 => ranges().prop_map(Change::LoseOther),
+        ]
+    }
+
+    fn numbers(ranges: &[Pair]) -> BTreeSet<u64> {
+        ranges.iter().flat_map(|&(offset, length)| offset..offset + length).collect()
+    }
+
+    fn lost(store: &OwnerStore) -> Vec<Pair> {
+        match &store.record().owner {
+            Owner::Lost { ranges, .. } => ranges.clone(),
+            owner => panic!("{owner:?}"),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whenever a crash comes, at any byte of anything written: what was acknowledged as healed is, and nothing is but
+        /// that and what was just being recorded.
+        #[test]
+        fn what_was_healed_stays_healed_over_any_crash(
+            changes in prop::collection::vec((any_change(), any::<prop::sample::Index>()), 1..10),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let scratch = tempfile::tempdir().unwrap();
+            let state = directory.path().join("device");
+            std::fs::create_dir(&state).unwrap();
+            let epoch = Epoch([1; 16]);
+            let all = vec![(0, 70)];
+            let mut store = OwnerStore::open(&state).unwrap();
+            store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges: all.clone() }, volume: None, ended: None }).unwrap();
+            // What must be lost, and what may be on record as healed though nobody was told so.
+            let (mut left, mut perhaps) = (numbers(&all), BTreeSet::new());
+            for (change, cut) in changes {
+                let (before, must) = (files_of(&state), left.clone());
+                match &change {
+                    Change::Heal(ranges) => {
+                        store.record_healed(epoch, ranges).unwrap();
+                        left = &left - &numbers(ranges);
+                    }
+                    Change::Fail(ranges) => {
+                        let aside = directory.path().join("aside");
+                        std::fs::rename(&state, &aside).unwrap();
+                        // An open journal is still written.
+                        match store.record_healed(epoch, ranges) {
+                            Ok(()) => left = &left - &numbers(ranges),
+                            Err(_) => perhaps.extend(numbers(ranges)),
+                        }
+                        std::fs::rename(&aside, &state).unwrap();
+                    }
+                    Change::Anew => {
+                        store.uncertain = true;
+                        store.settle().unwrap();
+                    }
+                    Change::Reopen => store = OwnerStore::open(&state).unwrap(),
+                    Change::LoseOther(ranges) => {
+                        let ranges = healed::joined(ranges.clone());
+                        (left, perhaps) = (numbers(&ranges), BTreeSet::new());
+                        store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges }, volume: None, ended: None }).unwrap();
+                    }
+                }
+                let after = files_of(&state);
+                for crash in crashes(&before, &after, cut) {
+                    put(scratch.path(), &crash);
+                    let found = numbers(&lost(&OwnerStore::open(scratch.path()).unwrap()));
+                    if matches!(change, Change::LoseOther(_)) {
+                        prop_assert!(found == left || found.is_subset(&must), "neither loss: {:?}", found);
+                        continue;
+                    }
+                    let too_few = &(&left - &perhaps) - &found;
+                    prop_assert!(too_few.is_empty(), "healed without a word: {:?} after {:?}", too_few, change);
+                    prop_assert!(found.is_subset(&must), "lost again: {:?} after {:?}", &found - &must, change);
+                }
+                let now = numbers(&lost(&OwnerStore::open(&state).unwrap()));
+                prop_assert!(now.is_subset(&left), "lost again: {:?} after {:?}", &now - &left, change);
+            }
+        }
     }
 
     #[test]

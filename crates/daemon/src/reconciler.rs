@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use surgetank_cache::{Epoch, Event, Owner, Stage as EngineStage};
+use surgetank_cache::{Epoch, Event, Stage as EngineStage};
 use surgetank_model::Instant;
 use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 
@@ -17,7 +17,7 @@ use crate::config::OnStop;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
-use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LostRange, Phase};
+use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange, Phase};
 use crate::steps::{Ended, Lifecycle};
 
 /// How long a failed recovery waits for the next try.
@@ -409,8 +409,8 @@ impl Reconciler {
         let totals = self.parts.accounts.totals(now);
         let engine = self.last.as_ref().map(|sample| &sample.status);
         let lost_bytes = self.lost_bytes();
-        // Overwriting heals a loss bit by bit, so the record is read anew.
-        let lost_ranges = if lost_bytes > 0 { lost_ranges(&self.parts.keeper) } else { Vec::new() };
+        let lost_range_count = engine.map_or(0, |status| status.lost_ranges as u64);
+        let lost_ranges = if lost_bytes > 0 { self.lost_ranges() } else { Vec::new() };
         let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
         let (controller, lifecycle) = match &self.parts.boosting {
             Some((controller, lifecycle)) => (Some(controller.status()), Some(lifecycle)),
@@ -438,8 +438,17 @@ impl Reconciler {
             cost_agbs: totals.agbs,
             cost_usd: totals.usd,
             lost_ranges,
+            lost_range_count,
             lost_bytes,
         }
+    }
+
+    /// The first of the ranges that are lost.
+    fn lost_ranges(&self) -> Vec<LostRange> {
+        let ranges = self.parts.shard.ask(|answer| Command::LostRanges { most: LOST_RANGES_LISTED, answer });
+        // A thread that has ended says so in the reason.
+        let ranges = ranges.unwrap_or_default().into_iter();
+        ranges.map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes }).collect()
     }
 
     fn phase(&self, controller: Option<surgetank_policy::Phase>) -> Phase {
@@ -488,14 +497,4 @@ impl Reconciler {
             now_s: now.as_seconds(),
         }
     }
-}
-
-/// Which ranges are lost, as the owner record says it.
-fn lost_ranges(keeper: &KeeperHandle) -> Vec<LostRange> {
-    let owner = keeper.settle().map(|record| record.owner);
-    let ranges = match owner {
-        Ok(Owner::Lost { ranges, .. }) => ranges,
-        Ok(Owner::Backing | Owner::Cache { .. }) | Err(_) => Vec::new(),
-    };
-    ranges.into_iter().map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes }).collect()
 }

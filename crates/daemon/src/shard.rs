@@ -4,6 +4,7 @@
 //! [`Command`].
 
 mod command;
+mod stopping;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -13,16 +14,16 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use surgetank_cache::{
-    Effect, EffectId, Engine, Event, IoFailure, Outcome, Owner, Rejected, ReplyError, Stage, Status,
-};
+use surgetank_cache::{Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status};
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
-use surgetank_model::{Instant, Observation, Operation, Request};
+use surgetank_model::{Instant, Observation, Request};
 
 use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
+use crate::owner::Entry;
+use stopping::{STOP_PATIENCE, Stopping};
 
 pub use command::Command;
 
@@ -31,8 +32,6 @@ const RECEIVE_BUDGET: usize = 128;
 /// Rounds of effects before the front and the commands are looked at again: a drain between two memory volumes would
 /// otherwise run to its end in one go.
 const ROUNDS_MAX: usize = 32;
-/// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 const KEY_WAKER: u64 = 0;
 const KEY_FRONT: u64 = 1;
@@ -120,8 +119,8 @@ pub struct Parts {
     pub clock: Clock,
     /// Takes the engine's events.
     pub events: Box<dyn Fn(Event) + Send>,
-    /// Takes owner records to persist; each is answered by [`Command::Persisted`].
-    pub persist: Box<dyn Fn(EffectId, Owner) + Send>,
+    /// Takes what must be on record; what is to be answered is by [`Command::Persisted`].
+    pub record: Box<dyn Fn(Entry) + Send>,
 }
 
 /// A running shard.
@@ -172,20 +171,6 @@ impl Shard {
     }
 }
 
-/// How far stopping has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stopping {
-    No,
-    /// Requests in flight are being answered.
-    Answering {
-        give_up: Instant,
-    },
-    /// The last flush is in flight.
-    Flushing {
-        give_up: Instant,
-    },
-}
-
 struct Running {
     name: String,
     engine: Engine,
@@ -194,7 +179,9 @@ struct Running {
     buffers: Buffers,
     clock: Clock,
     events: Box<dyn Fn(Event) + Send>,
-    persist: Box<dyn Fn(EffectId, Owner) + Send>,
+    record: Box<dyn Fn(Entry) + Send>,
+    /// The record says that a flush has failed and that no application has been told so.
+    owes_flush_failure: bool,
     commands: Receiver<Command>,
     waker: Waker,
     /// Counts what may have changed a sample.
@@ -226,13 +213,14 @@ impl Running {
         }
         Ok(Self {
             name: parts.name,
+            owes_flush_failure: parts.engine.owes_flush_failure(),
             engine: parts.engine,
             front: parts.front,
             volumes: Volumes::new(parts.backing),
             buffers: Buffers::default(),
             clock: parts.clock,
             events: parts.events,
-            persist: parts.persist,
+            record: parts.record,
             commands,
             waker: handle.waker,
             changes: handle.changes,
@@ -261,6 +249,7 @@ impl Running {
             }
             let quiet = self.work();
             self.front.flush();
+            self.keep_flush_failure();
             self.tell_events();
             self.close_when_idle();
             self.stop_when_idle();
@@ -322,7 +311,10 @@ impl Running {
                 Some(to) => to.zero(),
                 None => tracing::error!(?to, "the engine zeroed memory that does not exist"),
             },
-            Effect::PersistOwner { id, owner } => (self.persist)(id, owner),
+            Effect::PersistOwner { id, owner } => (self.record)(Entry::Owner { effect: id, owner }),
+            Effect::RecordHealed { id, epoch, ranges } => {
+                (self.record)(Entry::Healed { effect: id, epoch, ranges });
+            }
             transfer => {
                 let left = self.volumes.execute(now, transfer, &self.buffers);
                 debug_assert!(left.is_none(), "every other effect is a transfer");
@@ -345,7 +337,7 @@ impl Running {
 
     fn take_commands(&mut self, now: Instant) {
         while let Ok(command) = self.commands.try_recv() {
-            if !matches!(command, Command::Sample { .. }) {
+            if !matches!(command, Command::Sample { .. } | Command::LostRanges { .. }) {
                 self.changed();
             }
             self.command(now, command);
@@ -383,6 +375,9 @@ impl Running {
             }
             Command::Grow { answer } => {
                 let _ = answer.send(self.grow());
+            }
+            Command::LostRanges { most, answer } => {
+                let _ = answer.send(self.engine.lost_ranges(most));
             }
             Command::Sample { answer } => {
                 let _ = answer.send(self.sample(now));
@@ -491,23 +486,6 @@ impl Running {
         }
     }
 
-    /// Stops in three steps: answer what is in flight, flush once more, end.
-    fn stop_when_idle(&mut self) {
-        let now = self.clock.now();
-        match self.stopping {
-            Stopping::No => {}
-            Stopping::Answering { give_up } => {
-                if self.buffers.requests() == 0 || now >= give_up {
-                    self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
-                    let id = self.buffers.insert(Origin::Shutdown, None);
-                    self.engine.submit(now, Request { id, operation: Operation::Flush, offset: 0, length: 0 });
-                    self.work();
-                }
-            }
-            Stopping::Flushing { give_up } => self.ended |= now >= give_up,
-        }
-    }
-
     fn wait(&mut self, quiet: bool, keys: &mut Vec<u64>) -> io::Result<()> {
         let stopping = match self.stopping {
             Stopping::No => None,
@@ -530,34 +508,6 @@ impl Running {
         let result = self.poller.wait_eagerly(&mut self.spin, timeout, keys, arrived);
         self.waker.awake(keys.contains(&KEY_WAKER));
         result
-    }
-
-    /// Ends: I/O in flight is waited for (it may not be torn off its memory), new effects are not started, and what
-    /// was not answered is answered with `ESHUTDOWN`.
-    fn finish(&mut self) {
-        let give_up = self.clock.now() + STOP_PATIENCE;
-        let mut keys = Vec::new();
-        while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
-            self.outcomes.clear();
-            self.volumes.poll(self.clock.now(), &mut self.outcomes);
-            if self.volumes.in_flight() == 0 {
-                break;
-            }
-            let deadline = [self.volumes.next_deadline(), Some(give_up)].into_iter().flatten().min();
-            if self.poller.wait(self.clock.until(deadline), &mut keys).is_err() {
-                break;
-            }
-        }
-        for request in self.buffers.request_ids() {
-            if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
-                self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);
-            }
-        }
-        self.front.flush();
-        self.detach();
-        for answer in self.closing.drain(..) {
-            let _ = answer.send(());
-        }
     }
 }
 

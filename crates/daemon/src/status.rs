@@ -15,6 +15,9 @@ pub struct StatusReport {
     pub warnings: Vec<String>,
 }
 
+/// Lost ranges that a status lists.
+pub const LOST_RANGES_LISTED: usize = 1000;
+
 /// Where a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -85,10 +88,13 @@ pub struct DeviceStatus {
     pub cost_agbs: f64,
     /// The same in money; null if a price is not known.
     pub cost_usd: Option<f64>,
-    /// Ranges of the device that answer EIO until they are overwritten.
+    /// Ranges of the device that answer EIO until they are overwritten: the first [`LOST_RANGES_LISTED`], in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_ranges: Vec<LostRange>,
-    /// Bytes of them.
+    /// How many there are.
+    #[serde(default)]
+    pub lost_range_count: u64,
+    /// Bytes of all of them.
     pub lost_bytes: u64,
 }
 

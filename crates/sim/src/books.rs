@@ -67,7 +67,6 @@ impl Record {
     }
 }
 
-/// Where the newest version of a block of the device lies.
 #[derive(Clone, Debug)]
 struct Place {
     sequence: u64,
@@ -230,7 +229,7 @@ impl Books {
                 let freed = freed.filter(|_| *target == Target::Cache).map(|record| record.sequence).collect();
                 (*id, Io::Flush(*target, freed))
             }
-            Effect::PersistOwner { id, .. } => (*id, Io::Owner),
+            Effect::PersistOwner { id, .. } | Effect::RecordHealed { id, .. } => (*id, Io::Owner),
             Effect::Release { scratch } => {
                 self.origins.remove(scratch);
                 return;
@@ -521,8 +520,8 @@ impl Books {
         }
         let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
         let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
-        let end = geometry.segment_offset(last.segment + 1);
-        bad(last.end()) || last.end() + 2 * BLOCK64 > end && starts().any(bad)
+        let full = last.end() + 2 * BLOCK64 > geometry.segment_offset(last.segment + 1);
+        bad(last.end()) || full && starts().any(bad)
     }
 
     /// Blocks whose newest version may be in the log alone.

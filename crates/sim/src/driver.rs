@@ -6,7 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 use smallvec::SmallVec;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
-use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
+use surgetank_cache::{
+    BufferId, Effect, EffectId, Epoch, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target,
+};
 use surgetank_model::{Instant, RequestId};
 
 use crate::disk::{Disk, Finished, Io, Ticket};
@@ -31,6 +33,15 @@ pub enum Executed {
         id: EffectId,
         /// What to persist.
         owner: Owner,
+    },
+    /// The same of what was healed.
+    RecordHealed {
+        /// To be answered.
+        id: EffectId,
+        /// The loss.
+        epoch: Epoch,
+        /// What was healed.
+        ranges: Vec<(u64, u64)>,
     },
     /// The request is answered.
     Reply {
@@ -213,6 +224,7 @@ impl Driver {
                 Ok(Executed::Answered(id, Outcome::Parsed(parsed)))
             }
             Effect::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
+            Effect::RecordHealed { id, epoch, ranges } => Ok(Executed::RecordHealed { id, epoch, ranges }),
             Effect::Reply { request, result } => {
                 let buffer = self.remove(BufferId::Request(request))?;
                 Ok(Executed::Reply { request, result, buffer })
@@ -277,6 +289,7 @@ impl Driver {
             | Effect::Zero { .. }
             | Effect::Parse { .. }
             | Effect::PersistOwner { .. }
+            | Effect::RecordHealed { .. }
             | Effect::Reply { .. } => unreachable!("executed at once"),
         };
         for &buffer in &uses {

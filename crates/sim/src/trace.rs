@@ -86,6 +86,10 @@ impl Trace {
                 self.slice(*from);
             }
             Effect::PersistOwner { id, .. } => self.all([16, id.0]),
+            Effect::RecordHealed { id, ranges, .. } => {
+                self.all([18, id.0]);
+                ranges.iter().for_each(|&(offset, length)| self.all([offset, length]));
+            }
             Effect::Reply { request, result } => self.all([17, request.0, u64::from(result.is_ok())]),
         }
     }

@@ -1,37 +1,20 @@
-//! A disk with a write cache that forgets: an NBD server for QEMU, whose disk keeps every write that was not flushed by
-//! chance only when its power is cut.
-//!
-//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>: fixed newstyle, simple replies, flush and FUA.
+//! A disk with a write cache that forgets: it keeps every write that was not flushed by chance only when its power is cut.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::path::Path;
 
 use anyhow::Context;
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
+use crate::nbd::{Medium, Server};
+
 /// What survives a cut whole or not at all.
 const SECTOR: usize = 512;
 /// More than this is not kept unflushed: a disk's cache is finite. The oldest is made durable then.
 const PENDING_MAX: usize = 128 << 20;
-/// The longest request that is taken.
-const REQUEST_MAX: u32 = 32 << 20;
-
-const MAGIC: u64 = 0x4e42_444d_4147_4943;
-const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Flags are there; flush; FUA.
-const FLAGS: u16 = 1 | 1 << 2 | 1 << 3;
-const EINVAL: u32 = 22;
-const EIO: u32 = 5;
 
 /// A write that may be lost.
 struct Pending {
@@ -50,8 +33,12 @@ struct Disk {
     pending_bytes: usize,
 }
 
-impl Disk {
-    fn read(&self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+impl Medium for Disk {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut data = vec![0; length];
         self.now.read_exact_at(&mut data, offset)?;
         Ok(data)
@@ -78,7 +65,9 @@ impl Disk {
         }
         Ok(())
     }
+}
 
+impl Disk {
     /// Of what was not flushed every sector is kept with this probability, each by itself.
     fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
         self.pending_bytes = 0;
@@ -114,10 +103,7 @@ pub struct Lost {
 
 /// A lossy disk, served on a Unix socket as long as it lives.
 pub struct Lossy {
-    disk: Arc<Mutex<Disk>>,
-    socket: PathBuf,
-    ending: Arc<AtomicBool>,
-    listener: Option<JoinHandle<()>>,
+    server: Server<Disk>,
 }
 
 impl Lossy {
@@ -140,28 +126,13 @@ impl Lossy {
             pending: Vec::new(),
             pending_bytes: 0,
         };
-        let disk = Arc::new(Mutex::new(disk));
-        let socket = directory.join(format!("{name}.socket"));
-        let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
-        let shared = Arc::clone(&disk);
-        let ending = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&ending);
-        let listener = std::thread::spawn(move || {
-            while let Ok((stream, _)) = listener.accept() {
-                if ended.load(Ordering::SeqCst) {
-                    return;
-                }
-                // A client that goes away in the middle of something is what this disk is for.
-                let _ = serve(stream, &shared);
-            }
-        });
-        Ok(Self { disk, socket, ending, listener: Some(listener) })
+        Ok(Self { server: Server::start(directory.join(format!("{name}.socket")), disk)? })
     }
 
     /// Where QEMU connects.
     #[must_use]
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.server.socket()
     }
 
     /// The power fails. Call it once whoever wrote is dead.
@@ -169,129 +140,14 @@ impl Lossy {
     /// # Errors
     /// If the disk's files cannot be written.
     pub fn cut(&self, chance: &mut Random, kept: f64) -> anyhow::Result<Lost> {
-        lock(&self.disk).cut(chance, kept).context("cannot cut the power of a disk")
-    }
-}
-
-impl Drop for Lossy {
-    fn drop(&mut self) {
-        self.ending.store(true, Ordering::SeqCst);
-        // Wakes the listener, which looks whether this is the end.
-        let _ = UnixStream::connect(&self.socket);
-        if let Some(listener) = self.listener.take() {
-            let _ = listener.join();
-        }
-    }
-}
-
-fn lock(disk: &Mutex<Disk>) -> MutexGuard<'_, Disk> {
-    disk.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One connection, from greeting to end.
-fn serve(mut stream: UnixStream, disk: &Mutex<Disk>) -> io::Result<()> {
-    let size = lock(disk).size;
-    if !greet(&mut stream, size)? {
-        return Ok(());
-    }
-    loop {
-        let magic = u32::from_be_bytes(take(&mut stream)?);
-        let flags = u16::from_be_bytes(take(&mut stream)?);
-        let command = u16::from_be_bytes(take(&mut stream)?);
-        let handle: [u8; 8] = take(&mut stream)?;
-        let offset = u64::from_be_bytes(take(&mut stream)?);
-        let length = u32::from_be_bytes(take(&mut stream)?);
-        if magic != REQUEST_MAGIC || length > REQUEST_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= size);
-        let mut reply = Vec::new();
-        let done = match command {
-            0 if fits => lock(disk).read(offset, length as usize).map(|data| reply = data),
-            1 => {
-                let mut data = vec![0; length as usize];
-                stream.read_exact(&mut data)?;
-                if fits {
-                    lock(disk).write(offset, data, flags & 1 != 0)
-                } else {
-                    Err(io::ErrorKind::InvalidInput.into())
-                }
-            }
-            2 => return Ok(()),
-            3 => lock(disk).flush(),
-            _ => Err(io::ErrorKind::InvalidInput.into()),
-        };
-        let error = match done {
-            Ok(()) => 0,
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => EINVAL,
-            Err(_) => EIO,
-        };
-        let mut answer = SIMPLE_REPLY_MAGIC.to_be_bytes().to_vec();
-        answer.extend_from_slice(&u32::to_be_bytes(error));
-        answer.extend_from_slice(&handle);
-        if error == 0 {
-            answer.extend_from_slice(&reply);
-        }
-        stream.write_all(&answer)?;
-    }
-}
-
-fn take<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Options, until the client goes on to requests (true) or away.
-fn greet(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
-    let mut hello = MAGIC.to_be_bytes().to_vec();
-    hello.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
-    hello.extend_from_slice(&3u16.to_be_bytes()); // fixed newstyle, no zeroes
-    stream.write_all(&hello)?;
-    let _client_flags: [u8; 4] = take(stream)?;
-    loop {
-        let magic = u64::from_be_bytes(take(stream)?);
-        let option = u32::from_be_bytes(take(stream)?);
-        let length = u32::from_be_bytes(take(stream)?);
-        if magic != OPTION_MAGIC || length > 65_536 {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data)?;
-        let mut reply = |kind: u32, data: &[u8]| {
-            let mut answer = REPLY_MAGIC.to_be_bytes().to_vec();
-            answer.extend_from_slice(&option.to_be_bytes());
-            answer.extend_from_slice(&kind.to_be_bytes());
-            answer.extend_from_slice(&(data.len() as u32).to_be_bytes());
-            answer.extend_from_slice(data);
-            stream.write_all(&answer)
-        };
-        const ACKNOWLEDGED: u32 = 1;
-        const INFORMATION: u32 = 3;
-        const UNSUPPORTED: u32 = (1 << 31) + 1;
-        match option {
-            // Information and its variant that goes on to requests; any name will do.
-            6 | 7 => {
-                let mut export = 0u16.to_be_bytes().to_vec();
-                export.extend_from_slice(&size.to_be_bytes());
-                export.extend_from_slice(&FLAGS.to_be_bytes());
-                reply(INFORMATION, &export)?;
-                reply(ACKNOWLEDGED, &[])?;
-                if option == 7 {
-                    return Ok(true);
-                }
-            }
-            2 => {
-                reply(ACKNOWLEDGED, &[])?;
-                return Ok(false);
-            }
-            _ => reply(UNSUPPORTED, &[])?,
-        }
+        self.server.medium().cut(chance, kept).context("cannot cut the power of a disk")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn disk() -> (tempfile::TempDir, Lossy) {
@@ -305,7 +161,7 @@ mod tests {
         let (_directory, lossy) = disk();
         let mut chance = Random::from_seed(7);
         {
-            let mut disk = lock(&lossy.disk);
+            let mut disk = lossy.server.medium();
             disk.write(0, vec![1; 4096], false).unwrap();
             disk.flush().unwrap();
             disk.write(0, vec![2; 4096], false).unwrap();
@@ -315,16 +171,16 @@ mod tests {
         }
         let lost = lossy.cut(&mut chance, 0.0).unwrap();
         assert_eq!(lost, Lost { pending_bytes: 4608, lost_bytes: 4608 });
-        let disk = lock(&lossy.disk);
+        let mut disk = lossy.server.medium();
         assert_eq!((disk.read(0, 4096).unwrap(), disk.read(8192, 512).unwrap()), (vec![1; 4096], vec![4; 512]));
     }
 
     #[test]
     fn a_cut_tears_at_sectors_only() {
         let (_directory, lossy) = disk();
-        lock(&lossy.disk).write(0, vec![9; 65_536], false).unwrap();
+        lossy.server.medium().write(0, vec![9; 65_536], false).unwrap();
         lossy.cut(&mut Random::from_seed(3), 0.5).unwrap();
-        let found = lock(&lossy.disk).read(0, 65_536).unwrap();
+        let found = lossy.server.medium().read(0, 65_536).unwrap();
         let kept = found.chunks(SECTOR).filter(|sector| sector[0] == 9).count();
         assert!(found.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
         assert!(kept > 30 && kept < 98, "{kept}");
@@ -342,9 +198,9 @@ mod tests {
                 let said = String::from_utf8_lossy(&output.stdout).into_owned();
                 assert!(output.status.success() && !said.contains("failed"), "{said}");
                 // qemu-io flushes when it closes; what is lost is written after that.
-                lock(&lossy.disk).write(1024, vec![0x7a; 512], false).unwrap();
+                lossy.server.medium().write(1024, vec![0x7a; 512], false).unwrap();
                 lossy.cut(&mut Random::from_seed(1), 0.0).unwrap();
-                assert_eq!(lock(&lossy.disk).read(1024, 1).unwrap(), b"y");
+                assert_eq!(lossy.server.medium().read(1024, 1).unwrap(), b"y");
             }
             Err(_) => assert!(UnixStream::connect(lossy.socket()).is_ok()),
         }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::command_line::absolute;
 use crate::daemon::Daemon;
 use crate::host::Lab;
 use crate::interrupt::Interrupt;
@@ -29,7 +30,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 5)]
     bcache: u32,
     /// Where the report goes, and what is left of a failure
-    #[arg(long, default_value = "bench-out/cuts")]
+    #[arg(long, default_value = "bench-out/cuts", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
     daemon: Daemon,

@@ -190,7 +190,7 @@ fn write_and_tell(
 }
 
 /// Tells the host: all of it or nothing.
-fn say(file: &str, text: &str) -> anyhow::Result<()> {
+pub(super) fn say(file: &str, text: &str) -> anyhow::Result<()> {
     let file = Path::new(SHARE).join(file);
     let new = file.with_extension("new");
     fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;

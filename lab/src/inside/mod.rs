@@ -6,6 +6,7 @@ mod load;
 mod machine;
 mod mapper;
 mod measure;
+pub mod outages;
 mod peer;
 mod replay;
 pub mod reproduce;
@@ -21,6 +22,7 @@ pub use load::{Load, Measured, Shape};
 pub use measure::{Found, Order, Sample};
 pub use peer::Kind;
 pub use replay::{Judged, Logged, Replay, replay};
+pub use surgetank::Health;
 
 /// Does what an order says; samples go to a file, one line each, as they are taken.
 ///

@@ -171,7 +171,7 @@ fn make_file_system(node: &Path) -> anyhow::Result<()> {
 }
 
 /// What e2fsck does not like, without changing anything.
-fn complaint(device: &Path) -> anyhow::Result<Option<String>> {
+pub(super) fn complaint(device: &Path) -> anyhow::Result<Option<String>> {
     let output = Command::new("e2fsck").args(["-f", "-n"]).arg(device).output().context("cannot run e2fsck")?;
     if output.status.success() {
         return Ok(None);

@@ -20,22 +20,37 @@ pub fn write(
     stretch: &Stretch,
     from: u64,
     writing: &AtomicBool,
-    mut flushed: impl FnMut(u64) -> anyhow::Result<()>,
+    flushed: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
+    let mut next = from;
+    write_on(device, stretch, &mut next, writing, flushed)?;
+    Ok(next)
+}
+
+/// The same from `next` on, which is the operation that failed if one does.
+///
+/// # Errors
+/// If the device or `flushed` fails.
+pub fn write_on(
+    device: &Path,
+    stretch: &Stretch,
+    next: &mut u64,
+    writing: &AtomicBool,
+    mut flushed: impl FnMut(u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?;
-    let mut number = from;
     while writing.load(Ordering::Relaxed) {
-        let operation = stretch.operation(number);
-        let data = Aligned::of(&stretch.data(number));
+        let operation = stretch.operation(*next);
+        let data = Aligned::of(&stretch.data(*next));
         let offset = (stretch.first + operation.block) * BLOCK as u64;
         file.write_all_at(data.bytes(), offset).context("cannot write to the device")?;
         if operation.flush {
-            file.sync_data()?;
-            flushed(number)?;
+            file.sync_data().context("cannot flush the device")?;
+            flushed(*next)?;
         }
-        number += 1;
+        *next += 1;
     }
-    Ok(number)
+    Ok(())
 }
 
 /// Reads all stretches and judges them.
@@ -89,7 +104,8 @@ impl Aligned {
         &self.memory[self.start..self.start + self.length]
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The same, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + self.length]
     }
 }

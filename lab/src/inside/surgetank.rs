@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::machine::wait_for;
@@ -100,6 +100,21 @@ pub struct Rented {
     pub idle: bool,
 }
 
+/// What it says of its data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// What it does.
+    pub phase: String,
+    /// Why it does not do more.
+    pub reason: Option<String>,
+    /// The provider's name of its caching volume; empty if there is none.
+    pub volume: String,
+    /// What is on that alone.
+    pub dirty_mib: f64,
+    /// What it has given up.
+    pub lost_bytes: u64,
+}
+
 /// Where its files are.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -130,6 +145,8 @@ struct Device {
     address: String,
     export: String,
     phase: String,
+    reason: Option<String>,
+    lost_bytes: u64,
     caching: Option<Caching>,
     boosts: u64,
     next_cache_gib: Option<f64>,
@@ -137,6 +154,7 @@ struct Device {
 
 #[derive(Clone, Debug, Deserialize)]
 struct Caching {
+    volume: String,
     size_gib: f64,
     dirty_gib: f64,
 }
@@ -190,6 +208,24 @@ impl Surgetank {
         })
     }
 
+    /// How its data are.
+    ///
+    /// # Errors
+    /// If the daemon does not answer or has ended.
+    pub fn health(&mut self) -> anyhow::Result<Health> {
+        self.check()?;
+        let device = self.status()?;
+        let (volume, dirty_mib) =
+            device.caching.map_or((String::new(), 0.0), |caching| (caching.volume, caching.dirty_gib * 1024.0));
+        let (phase, reason, lost_bytes) = (device.phase, device.reason, device.lost_bytes);
+        Ok(Health { phase, reason, volume, dirty_mib, lost_bytes })
+    }
+
+    /// Tells it to end its boost, and does not wait for that. One that ends by itself refuses to be told so.
+    pub fn ask_to_drain(&self) {
+        let _ = self.ask(&json!({"command": "drain", "device": DEVICE}));
+    }
+
     /// Where the device is.
     ///
     /// # Errors
@@ -204,8 +240,7 @@ impl Surgetank {
     /// If it does not come to an end.
     pub fn idle(&mut self) -> anyhow::Result<()> {
         if self.status()?.phase != "idle" {
-            // One that ends by itself refuses to be told so.
-            let _ = self.ask(&json!({"command": "drain", "device": DEVICE}));
+            self.ask_to_drain();
         }
         wait_for("an idle device", DRAIN, || {
             self.check()?;

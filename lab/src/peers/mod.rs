@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::within;
+use crate::command_line::{absolute, within};
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
 use crate::inside::{Kind, Load, Order, Sample, Shape};
@@ -40,7 +40,7 @@ pub struct Arguments {
     #[arg(long = "load", value_enum)]
     loads: Vec<Group>,
     /// Where the table, the pictures and the samples go
-    #[arg(long, default_value = "bench-out/peers")]
+    #[arg(long, default_value = "bench-out/peers", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
     daemon: Daemon,

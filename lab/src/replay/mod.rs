@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::command_line::absolute;
 use crate::cuts::planted;
 use crate::daemon::Daemon;
 use crate::host::Lab;
@@ -50,7 +51,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Where the report goes
-    #[arg(long, default_value = "bench-out/replay")]
+    #[arg(long, default_value = "bench-out/replay", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
     daemon: Daemon,

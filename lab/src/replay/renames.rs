@@ -26,21 +26,36 @@ pub fn write(
     directory: &Path,
     stretch: &Stretch,
     writing: &AtomicBool,
-    mut durable: impl FnMut(u64) -> anyhow::Result<()>,
+    durable: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
     fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let mut version = 1;
+    let mut next = 1;
+    write_on(directory, stretch, &mut next, writing, durable)?;
+    Ok(next)
+}
+
+/// The same in a directory that is there, from `next` on, which is the version that failed if one does.
+///
+/// # Errors
+/// If the file system or `durable` fails.
+pub fn write_on(
+    directory: &Path,
+    stretch: &Stretch,
+    next: &mut u64,
+    writing: &AtomicBool,
+    mut durable: impl FnMut(u64) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     while writing.load(Ordering::Relaxed) {
         let new = directory.join("new");
         let mut content = File::create(&new).context("cannot make a file")?;
-        content.write_all(&stretch.data(version)).context("cannot write a file")?;
+        content.write_all(&stretch.data(*next)).context("cannot write a file")?;
         content.sync_all().context("cannot sync a file")?;
-        fs::rename(&new, file(directory, version)).context("cannot rename a file")?;
+        fs::rename(&new, file(directory, *next)).context("cannot rename a file")?;
         File::open(directory)?.sync_all().context("cannot sync a directory")?;
-        durable(version)?;
-        version += 1;
+        durable(*next)?;
+        *next += 1;
     }
-    Ok(version)
+    Ok(())
 }
 
 /// What is wrong with the files, if all versions up to `durable` were durable and those from `ends` on never begun.

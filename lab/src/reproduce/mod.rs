@@ -11,7 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::within;
+use crate::command_line::{absolute, within};
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
 use crate::inside::reproduce::{
@@ -77,7 +77,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
     /// Where the table, the pictures and the samples go
-    #[arg(long, default_value = "reproduce-out/lab")]
+    #[arg(long, default_value = "reproduce-out/lab", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
     daemon: Daemon,

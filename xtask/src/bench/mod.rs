@@ -3,6 +3,7 @@
 mod boost;
 mod exports;
 mod fio;
+mod losses;
 mod mrc;
 mod passthrough;
 mod peers;
@@ -52,6 +53,8 @@ enum Part {
     Mrc,
     /// Events, checkpoints in flows, a large sweep
     Sim,
+    /// Overwriting a device that has lost a million ranges
+    Losses,
 }
 
 /// What every part needs.
@@ -105,6 +108,9 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
     }
     if wanted(Part::Sim) {
         sim::run(&bench, root, &mut report).context("simulator")?;
+    }
+    if wanted(Part::Losses) {
+        losses::run(&bench, root, &mut report).context("losses")?;
     }
     let table = report.markdown();
     fs::write(out.join("bench.md"), &table)?;

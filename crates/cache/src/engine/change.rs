@@ -288,9 +288,8 @@ impl Engine {
                 true => bytes.start / BLOCK64 * BLOCK64..bytes.end.next_multiple_of(BLOCK64),
                 false => bytes.clone(),
             };
-            let ok = result.is_ok() || planted(Bug::FailedWriteHeals);
-            if ok && self.loss.as_mut().is_some_and(|loss| loss.heal(&healed)) {
-                self.mark_healed(id);
+            if result.is_ok() || planted(Bug::FailedWriteHeals) {
+                self.heal(id, &healed);
             }
         }
         if let Some(fill) = fill {

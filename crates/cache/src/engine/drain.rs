@@ -254,7 +254,13 @@ impl Engine {
             let id = self.pending.insert(Pending::DrainWrite { job: slot, transferred: length });
             self.backing.started(self.now, length);
             let from = smallvec::smallvec![from];
-            self.effects.push_back(Effect::Write { id, target: Target::Backing, offset: piece.start, from, fua: false });
+            self.effects.push_back(Effect::Write {
+                id,
+                target: Target::Backing,
+                offset: piece.start,
+                from,
+                fua: false,
+            });
         }
     }
 
@@ -264,7 +270,9 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return Vec::new() };
         let pieces = match &boost.trouble.only {
             None => vec![bytes],
-            Some(only) => only.pieces(&bytes).into_iter().filter_map(|(piece, wanted)| wanted.then_some(piece)).collect(),
+            Some(only) => {
+                only.pieces(&bytes).into_iter().filter_map(|(piece, wanted)| wanted.then_some(piece)).collect()
+            }
         };
         if let Some(job) = boost.drain.jobs[slot as usize].as_mut() {
             job.writes_left = pieces.len() as u32;

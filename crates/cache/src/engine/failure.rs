@@ -43,6 +43,8 @@ pub(super) struct Outage {
     confirmed: bool,
     /// The volume is not there; it is not asked before it has returned.
     gone: bool,
+    /// The probe at the end of patience has begun.
+    last_probe: bool,
     probes_in_flight: u32,
     /// One of the probes in flight could be read.
     answered: bool,
@@ -58,6 +60,7 @@ impl Outage {
             since: now,
             confirmed: false,
             gone: false,
+            last_probe: false,
             probes_in_flight: 0,
             answered: false,
             next_probe: now,
@@ -202,6 +205,7 @@ impl Engine {
             return;
         }
         if !outage.answered {
+            self.stirred = true;
             outage.confirmed = true;
             outage.next_probe = now + outage.pause;
             outage.pause = (outage.pause * 2).min(PROBE_PAUSE.1);
@@ -314,8 +318,8 @@ impl Engine {
         self.backing.ended(self.now, if part.source.is_some() { length } else { 0 });
         self.backing.wrote_for_application(false);
         let bytes = part.block * BLOCK64..part.block * BLOCK64 + length;
-        if result.is_ok() && self.loss.as_mut().is_some_and(|loss| loss.heal(&bytes)) {
-            self.mark_healed(part.request);
+        if result.is_ok() {
+            self.heal(part.request, &bytes);
         }
         self.release_scratch(part.scratch);
         self.finish_part(part.request, result);
@@ -341,10 +345,19 @@ impl Engine {
         self.close_failing_log();
         let Some(boost) = self.boost.as_mut() else { return };
         let dirty = boost.space.dirty > 0;
-        if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty && !boost.trouble.out_of_patience) {
-            if now < outage.since + patience {
-                let due = now >= outage.next_probe && !outage.gone && outage.probes_in_flight == 0;
-                return if due { self.probe() } else { () };
+        if let Some(outage) = boost.trouble.outage.as_mut().filter(|_| dirty && !boost.trouble.out_of_patience) {
+            // It may be back since the last probe: one more at the end.
+            let at_end = now >= outage.since + patience;
+            let last = at_end && !outage.last_probe && !outage.gone;
+            if outage.probes_in_flight > 0 {
+                return;
+            }
+            if last || !at_end && now >= outage.next_probe && !outage.gone {
+                outage.last_probe |= at_end;
+                return self.probe();
+            }
+            if !at_end {
+                return;
             }
             boost.trouble.out_of_patience = true;
             boost.drain.stir();
@@ -366,7 +379,11 @@ impl Engine {
         if boost.space.dirty > boost.space.bad {
             return;
         }
-        if boost.space.bad > 0 && !boost.trouble.out_of_patience && boost.trouble.retries < RETRIES && !planted(Bug::NoRetries) {
+        if boost.space.bad > 0
+            && !boost.trouble.out_of_patience
+            && boost.trouble.retries < RETRIES
+            && !planted(Bug::NoRetries)
+        {
             match boost.trouble.retry_at {
                 None => boost.trouble.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {
@@ -492,7 +509,8 @@ impl Engine {
         if boost.trouble.only.is_some() {
             return;
         }
-        let changes = self.requests.values().map(|active| active.request).filter(|request| is_change(request.operation));
+        let changes =
+            self.requests.values().map(|active| active.request).filter(|request| is_change(request.operation));
         let mut failed = Vec::new();
         for request in changes {
             let bytes = request.offset..request.offset + request.length;

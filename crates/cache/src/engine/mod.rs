@@ -10,9 +10,11 @@ mod loss;
 mod port;
 mod read;
 mod reclaim;
+mod records;
 mod recovery;
 mod requests;
 mod slab;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,17 +24,19 @@ use surgetank_model::{Instant, Limits, Observation, Request, RequestId};
 use self::append::{Batch, Part};
 use self::change::Merge;
 use self::drain::Drain;
+use self::failure::Trouble;
 use self::habit::Habit;
 use self::lifecycle::Step;
-use self::failure::Trouble;
 use self::loss::Loss;
 use self::port::{FlushRequest, Port, Waiter};
 use self::read::Fill;
 use self::reclaim::Reclaim;
+use self::records::{Note, Recorder};
 use self::recovery::{Recovery, Wanted};
 use self::requests::{Active, Counters};
 use self::slab::Slab;
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, ScratchId, Slice, Target};
+pub use self::status::{Event, Status};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Place, Superblock};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
@@ -111,73 +115,6 @@ pub enum Stage {
     /// The caching volume is not in use, but `Status::lost_bytes` of the device have their newest data on it alone: they
     /// answer EIO until they are overwritten or [`Engine::restore`]d (may be 0 while the loss record is being cleared).
     Lost,
-}
-
-/// Something the controller's driver wants to know at once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// `adopt` is done: formatted, owner durable, absorbing.
-    Adopted,
-    /// `adopt` failed; the volume is not in use and the engine passes through.
-    AdoptFailed,
-    /// `recover` is done; everything found counts as dirty.
-    Recovered {
-        /// Dirty bytes found.
-        dirty_bytes: u64,
-    },
-    /// `recover` failed: this volume does not hold the epoch, or cannot be read. Requests still wait.
-    RecoverFailed {
-        /// For people.
-        reason: &'static str,
-    },
-    /// `release` is done: the engine holds nothing on the volume, CLEAN is durable, the owner is `Backing`.
-    Released,
-    /// A release was overtaken by `set_mode(Absorb)`.
-    ReleaseCancelled,
-    /// The caching volume fails; the engine drains what it can. Ends in `Released`-like `CacheDropped` or `CacheLost`.
-    CacheFailing,
-    /// The failed caching volume was let go with nothing lost; the owner is `Backing`.
-    CacheDropped,
-    /// The engine does not use the caching volume any more, but data is on it alone; the owner is `Lost` durably. Keep the
-    /// volume, and try [`Engine::restore`].
-    CacheLost {
-        /// Bytes that answer EIO until overwritten or restored.
-        lost_bytes: u64,
-    },
-    /// `restore` failed: this volume does not hold the epoch, or cannot be read. Nothing has changed.
-    RestoreFailed {
-        /// For people.
-        reason: &'static str,
-    },
-    /// `stop` is done: the log is closed, as far as it could be.
-    Stopped,
-}
-
-/// A snapshot for people and tests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Where the engine is.
-    pub stage: Stage,
-    /// Bytes not yet on the backing volume.
-    pub dirty_bytes: u64,
-    /// Usable bytes of the cache.
-    pub cache_bytes: u64,
-    /// Bytes of the cache in use by segments that cannot be reused yet.
-    pub used_bytes: u64,
-    /// Largest `used_bytes` since adoption.
-    pub high_water_bytes: u64,
-    /// See [`Observation::evicted_bytes`].
-    pub evicted_bytes: u64,
-    /// Bytes drained since adoption (counter).
-    pub drained_bytes: u64,
-    /// Bytes that burst writes sent straight to the backing volume by split since adoption (counter).
-    pub split_bytes: u64,
-    /// Bytes of reads answered by the cache since adoption (counter).
-    pub hit_bytes: u64,
-    /// Bytes that answer EIO.
-    pub lost_bytes: u64,
-    /// Requests in flight or waiting.
-    pub requests_in_flight: usize,
 }
 
 /// Why a call does not fit the engine's stage or the volume. One sentence for people.
@@ -293,15 +230,6 @@ enum Pending {
     Owner(Recorder),
 }
 
-/// Who has the owner record persisted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorder {
-    /// The step of the life cycle with this serial.
-    Step(u64),
-    /// Flushes that cover writes over lost ranges.
-    Loss,
-}
-
 /// The elastic block cache of one device. See the crate and `docs/ARCHITECTURE.md`.
 #[derive(Debug)]
 pub struct Engine {
@@ -324,8 +252,12 @@ pub struct Engine {
     events: VecDeque<Event>,
     backing: Port,
     cache: Port,
-    /// The backing volume failed to flush what an application wrote, and no reply has said so yet.
+    /// The backing volume failed to flush what an application wrote, and no flush of its own has been told so yet.
     unreported_flush_failure: bool,
+    /// Flushes of the application that will be told so.
+    telling_flush_failure: u32,
+    /// A flush that no application asked for.
+    own_flush: Option<RequestId>,
     /// Bytes of changes in flight on the backing volume.
     direct_bytes: u64,
     boost: Option<Boost>,
@@ -338,7 +270,7 @@ pub struct Engine {
     stopping: bool,
     loss: Option<Loss>,
     /// Owner records to persist, one after the other: the last one must be the one that stays.
-    owners: VecDeque<(Recorder, Owner)>,
+    owners: VecDeque<(Recorder, Note)>,
     owner_in_flight: bool,
     counters: Counters,
     habit: Habit,
@@ -369,6 +301,8 @@ impl Engine {
             backing: Port::new(now, config.backing_limits),
             cache: Port::new(now, Limits::NONE),
             unreported_flush_failure: false,
+            telling_flush_failure: 0,
+            own_flush: None,
             direct_bytes: 0,
             boost: None,
             recovery: None,
@@ -389,7 +323,7 @@ impl Engine {
     /// A device whose owner record is `Lost`: the ranges (offset, length in bytes) answer EIO until overwritten.
     #[must_use]
     pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self {
-        let ranges: RangeSet = ranges.iter().map(|&(offset, length)| offset..offset.saturating_add(length)).collect();
+        let ranges = RangeSet::from_pairs(ranges);
         let mut engine = Self::new(config);
         engine.stage = Stage::Lost;
         engine.loss = Some(Loss::new(epoch, ranges));
@@ -476,8 +410,9 @@ impl Engine {
     /// When `tick` must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let others = [self.reclaim_deadline(), self.lifecycle_deadline(), self.recovery_deadline()];
-        others.into_iter().chain([self.drain_deadline()]).flatten().min()
+        let control = [self.reclaim_deadline(), self.lifecycle_deadline(), self.recovery_deadline()];
+        let data = [self.drain_deadline(), self.loss_deadline()];
+        control.into_iter().chain(data).flatten().min()
     }
 
     fn pump(&mut self) {
@@ -487,6 +422,7 @@ impl Engine {
         self.pump_reclaim();
         self.pump_lifecycle();
         self.pump_recovery();
+        self.pump_loss();
     }
 
     /// Names a scratch buffer of `length` bytes and has it allocated.
@@ -499,27 +435,6 @@ impl Engine {
 
     fn release_scratch(&mut self, scratch: Option<ScratchId>) {
         self.effects.extend(scratch.map(|scratch| Effect::Release { scratch }));
-    }
-
-    /// Has the owner record persisted, after those that were asked for before.
-    fn persist_owner(&mut self, recorder: Recorder, owner: Owner) {
-        self.owners.push_back((recorder, owner));
-        self.next_owner();
-    }
-
-    fn next_owner(&mut self) {
-        while !self.owner_in_flight {
-            let Some((recorder, owner)) = self.owners.pop_front() else { return };
-            let given_up = match recorder {
-                Recorder::Step(serial) => serial != self.step_serial,
-                Recorder::Loss => self.loss.is_none(),
-            };
-            if !given_up {
-                self.owner_in_flight = true;
-                let id = self.pending.insert(Pending::Owner(recorder));
-                self.effects.push_back(Effect::PersistOwner { id, owner });
-            }
-        }
     }
 
     fn port(&mut self, target: Target) -> &mut Port {
@@ -561,8 +476,9 @@ impl Engine {
             Target::Backing if result.is_err() => self.backing_flush_failed(),
             Target::Cache | Target::Backing => {}
         }
-        if target == Target::Backing && result.is_err() && !planted(Bug::FlushFailureUnreported) {
-            self.note_forgotten(waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(_))));
+        if target == Target::Backing && result.is_err() {
+            self.healing_forgotten();
+            self.note_forgotten(&waiters);
         }
         for waiter in waiters {
             match waiter {
@@ -590,6 +506,7 @@ impl Engine {
             split_bytes: boost.map_or(0, |boost| boost.split_bytes),
             hit_bytes: boost.map_or(0, |boost| boost.hit_bytes),
             lost_bytes: self.loss.as_ref().map_or(0, Loss::total),
+            lost_ranges: self.loss.as_ref().map_or(0, Loss::count),
             requests_in_flight: self.requests.len() + self.waiting.len(),
         }
     }
@@ -611,12 +528,6 @@ impl Engine {
             cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
             cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
         }
-    }
-
-    /// Lost ranges (offset, length in bytes), in order.
-    #[must_use]
-    pub fn lost_ranges(&self) -> Vec<(u64, u64)> {
-        self.loss.as_ref().map_or_else(Vec::new, Loss::pairs)
     }
 
     /// Bytes of memory that the index and the segment table take.

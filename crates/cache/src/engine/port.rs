@@ -87,6 +87,16 @@ impl Port {
         self.application = self.completed;
     }
 
+    /// Writes completed so far: the number of the last one.
+    pub fn written(&self) -> u64 {
+        self.completed
+    }
+
+    /// The last write that is durable with all before it.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
     /// Whether an application counts on a flush that has not succeeded yet.
     pub fn owes_application(&self) -> bool {
         self.application > self.durable

@@ -155,7 +155,13 @@ impl Engine {
         *sequence += 1;
         let first = match boost.superblock.layout {
             // Each version of the page has one copy, and the copies alternate.
-            Layout::One => if sequence.is_multiple_of(2) { TableCopy::First } else { TableCopy::Second },
+            Layout::One => {
+                if sequence.is_multiple_of(2) {
+                    TableCopy::First
+                } else {
+                    TableCopy::Second
+                }
+            }
             Layout::Two => TableCopy::First,
         };
         self.write_table_copy(first);

@@ -8,7 +8,6 @@ use super::{Engine, FlushRequest, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, ReplyError, Target};
 use crate::format::BLOCK;
 use crate::planted::{Bug, planted};
-use crate::ranges::RangeSet;
 
 /// A request that has been started.
 #[derive(Debug)]
@@ -17,14 +16,16 @@ pub(super) struct Active {
     /// Parts that have not ended, one of them the start itself.
     parts: u32,
     error: Option<ReplyError>,
-    /// It overwrote lost ranges, which must be recorded before the reply.
-    healed: bool,
+    /// It overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
+    pub healed: bool,
     /// A flush of the backing volume failed meanwhile, and may have made it forget a part of this change.
-    forgotten: bool,
-    /// Flush: it tells the application that something was lost.
+    pub forgotten: bool,
+    /// Flush: its reply says that an earlier one failed.
+    tells: bool,
+    /// Flush: its reply says that something was lost.
     tells_loss: bool,
-    /// Flush: which ranges were lost when it came, if that is not recorded yet.
-    pub loss: Option<(u64, RangeSet)>,
+    /// It waits until what was healed up to this write of the backing volume is on record.
+    pub loss: Option<u64>,
 }
 
 /// What the application did so far.
@@ -160,8 +161,9 @@ impl Engine {
     }
 
     pub(super) fn begin(&mut self, request: Request) {
-        self.requests
-            .insert(request.id, Active { request, parts: 1, error: None, healed: false, forgotten: false, tells_loss: false, loss: None });
+        let (healed, forgotten, tells, tells_loss) = (false, false, false, false);
+        let active = Active { request, parts: 1, error: None, healed, forgotten, tells, tells_loss, loss: None };
+        self.requests.insert(request.id, active);
     }
 
     pub(super) fn is_locked(&self, range: &Range<u64>) -> bool {
@@ -198,11 +200,7 @@ impl Engine {
         }
         if active.error.is_none() && std::mem::take(&mut active.healed) {
             active.parts = 1;
-            if planted(Bug::HealBeforeFlush) {
-                active.loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
-            } else {
-                self.start_flush(id);
-            }
+            self.start_flush(id);
             self.finish_part(id, Ok(()));
             return;
         }
@@ -213,17 +211,52 @@ impl Engine {
         self.reply(id);
     }
 
-    /// The backing volume did not flush, and may have forgotten what the application wrote to it. Who waits for the
-    /// flush is told by its reply; else the next flush of the application says so.
-    pub(super) fn note_forgotten(&mut self, reported: bool) {
+    /// The backing volume did not flush, and may have forgotten what the application wrote to it. A flush of the
+    /// application that waits for this one is told by its reply; else the next one is.
+    pub(super) fn note_forgotten(&mut self, waiters: &[Waiter]) {
+        if planted(Bug::FlushFailureUnreported) {
+            return;
+        }
+        let reported =
+            waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(request) if self.is_told(*request)));
         self.unreported_flush_failure |= !reported && self.backing.owes_application();
         for active in self.requests.values_mut() {
             active.forgotten |= is_change(active.request.operation);
         }
     }
 
+    /// Whether the reply to this request tells an application that a flush failed. What a change says concerns itself
+    /// alone.
+    fn is_told(&self, id: RequestId) -> bool {
+        if self.own_flush == Some(id) {
+            return planted(Bug::OwnFlushTakesNote);
+        }
+        let operation = self.requests.get(&id).map(|active| active.request.operation);
+        operation == Some(Operation::Flush) || planted(Bug::HealingTakesNote)
+    }
+
+    /// A flush that no application asked for, as the last one before a stop; answered like others. If it fails, or an
+    /// earlier one did, that is still to be told: see [`Engine::owes_flush_failure`].
+    pub fn flush(&mut self, now: Instant, id: RequestId) {
+        self.own_flush = Some(id);
+        self.submit(now, Request { id, operation: Operation::Flush, offset: 0, length: 0 });
+    }
+
+    /// Whether a flush has failed, and no flush of the application has been told so. Whoever ends the engine in order
+    /// keeps this for the next one.
+    #[must_use]
+    pub fn owes_flush_failure(&self) -> bool {
+        self.unreported_flush_failure || self.telling_flush_failure > 0
+    }
+
+    /// The engine before this one owed it: the application's next flush fails.
+    pub fn owe_flush_failure(&mut self) {
+        self.unreported_flush_failure = true;
+    }
+
     pub(super) fn reply(&mut self, id: RequestId) {
         let Some(active) = self.requests.remove(&id) else { return };
+        self.telling_flush_failure -= u32::from(active.tells);
         let Request { operation, length, .. } = active.request;
         if is_change(operation) {
             self.locks.remove(&covered(&active.request).start);
@@ -233,7 +266,9 @@ impl Engine {
             None => Ok(()),
             Some(error) => Err(error),
         };
-        if active.tells_loss && let Some(loss) = self.loss.as_mut() {
+        if active.tells_loss
+            && let Some(loss) = self.loss.as_mut()
+        {
             loss.untold = false;
         }
         // From its reply on, the application counts on the next flush for it.
@@ -259,26 +294,25 @@ impl Engine {
         }
     }
 
-    /// A change overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
-    pub(super) fn mark_healed(&mut self, id: RequestId) {
-        if let Some(active) = self.requests.get_mut(&id).filter(|_| !planted(Bug::HealNotRecorded)) {
-            active.healed = true;
-        }
-    }
-
     /// Makes everything completed so far durable, as a part of this request.
     fn start_flush(&mut self, id: RequestId) {
-        let loss = self.loss.as_ref().and_then(|loss| loss.unrecorded());
+        let told = self.is_told(id) && std::mem::take(&mut self.unreported_flush_failure);
+        let covered = self.loss.as_ref().map(|_| self.backing.written());
         if let Some(active) = self.requests.get_mut(&id) {
-            active.loss = loss;
+            active.loss = covered;
+            active.tells = told;
         }
-        let is_flush = self.requests.get(&id).is_some_and(|active| active.request.operation == Operation::Flush);
         // Until one has been answered, all are told.
-        let untold = is_flush && self.loss.as_ref().is_some_and(|loss| loss.untold);
+        let untold = self.is_told(id) && self.loss.as_ref().is_some_and(|loss| loss.untold);
         if let Some(active) = self.requests.get_mut(&id) {
             active.tells_loss = untold;
         }
-        if is_flush && std::mem::take(&mut self.unreported_flush_failure) || untold {
+        if untold {
+            self.add_part(id);
+            self.finish_part(id, Err(IoFailure::Io));
+        }
+        if told {
+            self.telling_flush_failure += 1;
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));
         }

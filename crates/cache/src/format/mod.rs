@@ -66,7 +66,9 @@ pub enum Layout {
 }
 
 impl Layout {
-    const fn version(self) -> u32 {
+    /// The number of the version.
+    #[must_use]
+    pub const fn version(self) -> u32 {
         match self {
             Self::One => 1,
             Self::Two => 2,
@@ -284,6 +286,25 @@ impl Superblock {
             Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed, last, void };
         let sound = superblock.geometry().is_sound() && [sequence, durable].iter().all(|n| *n <= SEQUENCE_MAX);
         sound.then_some(superblock)
+    }
+
+    /// What a superblock that cannot be read says at least.
+    #[must_use]
+    pub fn unread(epoch: Epoch, geometry: Geometry, device_size: u64) -> Self {
+        Self {
+            layout: geometry.layout,
+            // Beyond any that may be there: a device writes a few in its life.
+            sequence: 1 << 40,
+            epoch,
+            state: LogState::Active,
+            device_size,
+            segment_size: geometry.segment_size,
+            segments: geometry.segments,
+            durable: 0,
+            closed: false,
+            last: None,
+            void: Vec::new(),
+        }
     }
 
     /// The log's geometry.

@@ -255,10 +255,7 @@ pub fn scan_segment(
         match previous.filter(|previous| is_here(previous)) {
             None if at == 0 => records.previous = *previous,
             Some(previous) if at == 0 || found[at - 1].place.sequence != previous.sequence => {
-                records.gaps.push(Gap {
-                    place: previous,
-                    unreadable: is_unreadable(previous.position),
-                });
+                records.gaps.push(Gap { place: previous, unreadable: is_unreadable(previous.position) });
             }
             _ => {}
         }

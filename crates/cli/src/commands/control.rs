@@ -107,8 +107,8 @@ fn people(report: &StatusReport) -> String {
         }
         if device.lost_bytes > 0 {
             text.push_str(&format!(
-                "\n{}: {} bytes are lost and answer with an error until they are overwritten",
-                device.name, device.lost_bytes
+                "\n{}: {} bytes in {} ranges are lost and answer with an error until they are overwritten",
+                device.name, device.lost_bytes, device.lost_range_count
             ));
         }
     }
@@ -331,6 +331,7 @@ mod tests {
             cost_agbs: 12345.6,
             cost_usd: None,
             lost_ranges: Vec::new(),
+            lost_range_count: 0,
             lost_bytes: 4096,
         }
     }

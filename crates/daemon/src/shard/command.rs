@@ -69,6 +69,13 @@ pub enum Command {
         /// The size now, or why not.
         answer: Sender<Result<u64, String>>,
     },
+    /// The first lost ranges (offset, length in bytes).
+    LostRanges {
+        /// How many at most.
+        most: usize,
+        /// The ranges, in order.
+        answer: Sender<Vec<(u64, u64)>>,
+    },
     /// A snapshot.
     Sample {
         /// The snapshot.

@@ -26,7 +26,7 @@ use crate::{Provider, ProviderError, VolumeId, VolumeState};
 
 pub use config::QemuConfig;
 use guest::{Guest, Image, PlugError};
-use qmp::{Qmp, QmpError};
+pub use qmp::{Qmp, QmpError};
 
 /// A guest that does not let go is asked again after this long, in milliseconds. QEMU refuses a second request for a
 /// while, and a guest takes one within 5 s for a change of mind (PCI Express: a second press of the attention button).

@@ -236,7 +236,7 @@ impl<'a> Block<'a> {
                 }
                 return;
             }
-            Effect::PersistOwner { id, .. } => {
+            Effect::PersistOwner { id, .. } | Effect::RecordHealed { id, .. } => {
                 self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done));
                 return;
             }

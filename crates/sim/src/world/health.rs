@@ -69,7 +69,7 @@ impl World<'_> {
 
     /// A block that is lost and could be read.
     pub(super) fn readable_loss(&self, disk: &Disk) -> Option<u64> {
-        let blocks = self.engine.lost_ranges().into_iter().map(|(offset, _)| offset / u64::from(BLOCK));
+        let blocks = self.engine.lost_ranges(usize::MAX).into_iter().map(|(offset, _)| offset / u64::from(BLOCK));
         blocks.into_iter().find(|&block| self.books.is_readable(block, disk) && !self.books.may_be_unknown(disk))
     }
 }

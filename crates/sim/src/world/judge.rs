@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::{EffectId, Outcome, Owner, Status};
+use surgetank_cache::{Owner, Status};
 use surgetank_model::{Operation, Request};
 
 use crate::books::Touched;
@@ -76,8 +76,8 @@ impl World<'_> {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
         // Then everything may be given up that no record after the unreadable one covers.
-        let cache = self.disks.cache.as_ref();
-        let unknown = cache.is_some_and(|disk| self.books.may_be_unknown(disk)) || self.books.was_unknown(self.now);
+        let cannot_tell = |disk| self.books.may_be_unknown(disk);
+        let unknown = self.books.was_unknown(self.now) || self.disks.cache.as_ref().is_some_and(cannot_tell);
         let mut end_before = 0;
         for &(offset, length) in ranges {
             let sector = SECTOR as u64;
@@ -110,28 +110,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The owner record has been replaced, or not; either may be told as a failure.
-    pub(super) fn owner_persisted(&mut self, id: EffectId, owner: Owner) {
-        let errors = self.scenario.trouble.filter(|_| self.faulty).map_or(0.0, |trouble| trouble.owner_errors);
-        if errors > 0.0 && self.random.chance(errors) {
-            self.report.owner_failures += 1;
-            if self.random.below(2) == 0 {
-                self.owner = owner;
-            }
-            let outcome = Outcome::Failed(surgetank_cache::IoFailure::Io);
-            let touched = self.books.end(self.now, id, &outcome, None, None);
-            self.touch(&touched);
-            self.engine.complete(self.now, id, outcome);
-            return;
-        }
-        self.owner = owner;
-        self.books.end(self.now, id, &Outcome::Done, None, None);
-        self.engine.complete(self.now, id, Outcome::Done);
-    }
-
     /// What the status calls lost is lost.
     pub(super) fn check_lost_bytes(&self, status: &Status) -> Step {
-        let ranges = self.engine.lost_ranges();
+        let ranges = self.engine.lost_ranges(usize::MAX);
         let total: u64 = ranges.iter().map(|(_, length)| length).sum();
         if status.lost_bytes != total {
             return Err(format!("the status says {} bytes are lost, the ranges say {total}", status.lost_bytes));

@@ -8,6 +8,7 @@ mod health;
 mod judge;
 mod lost;
 mod pilot;
+mod record;
 mod report;
 mod restart;
 mod stop;
@@ -33,6 +34,7 @@ use crate::world::faults::Outages;
 use crate::world::finish::Finish;
 use crate::world::health::Health;
 use crate::world::pilot::Pilot;
+use crate::world::record::Entry;
 pub use crate::world::report::Report;
 use crate::world::stop::Stopping;
 
@@ -58,7 +60,7 @@ pub struct Failure {
 enum Happening {
     Effect(Target, IoId),
     Done(Target, IoId),
-    OwnerPersisted,
+    Recorded,
     Submit,
     Control,
     Recover,
@@ -128,7 +130,7 @@ struct World<'a> {
     spare: Option<Disk>,
     epoch: Epoch,
     owner: Owner,
-    persisting: VecDeque<(EffectId, Owner)>,
+    recording: VecDeque<(EffectId, Entry)>,
     oracle: Oracle,
     books: Books,
     outages: Outages,
@@ -246,7 +248,7 @@ impl<'a> World<'a> {
             spare: None,
             epoch: Epoch::default(),
             owner: Owner::Backing,
-            persisting: VecDeque::new(),
+            recording: VecDeque::new(),
             oracle,
             books: Books::default(),
             outages: Outages::new(scenario),
@@ -403,10 +405,7 @@ impl<'a> World<'a> {
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
-            Happening::OwnerPersisted => {
-                let (id, owner) = self.persisting.pop_front().ok_or("an owner was persisted twice")?;
-                self.owner_persisted(id, owner);
-            }
+            Happening::Recorded => self.recorded()?,
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
             Happening::Recover => self.recover()?,
@@ -439,15 +438,9 @@ impl<'a> World<'a> {
                             self.schedule_at(done_at, Happening::Done(target, io));
                         }
                     }
-                    Executed::PersistOwner { id, owner } => {
-                        // They may end in any order, so two that differ would race.
-                        if self.persisting.iter().any(|(_, other)| *other != owner) {
-                            return Err("the engine persists two different owners at once".into());
-                        }
-                        self.judge_owner(&owner)?;
-                        self.persisting.push_back((id, owner));
-                        let after = Duration::from_micros(self.random.below(3_000));
-                        self.schedule(after, Happening::OwnerPersisted);
+                    Executed::PersistOwner { id, owner } => self.record(id, Entry::Owner(owner))?,
+                    Executed::RecordHealed { id, epoch, ranges } => {
+                        self.record(id, Entry::Healed { epoch, ranges })?;
                     }
                     Executed::Reply { request, result, buffer } => self.reply(request, result, buffer)?,
                 }
@@ -464,7 +457,7 @@ impl<'a> World<'a> {
             Trigger::Start => true,
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
-            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. }),
+            Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. } | Effect::RecordHealed { .. }),
             Trigger::Outage | Trigger::Failing | Trigger::Lost => false,
         };
         self.events_to_crash = triggers.then_some(0);

@@ -44,7 +44,7 @@ fn controller(now: Instant, seed: u64, size: u64) -> Controller {
     let name = if seed.is_multiple_of(2) { Name::Adaptive } else { Name::Paper };
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
     // For every fourth: enough for one full cache and some tenths of a second, at 0.125 AGBs a second for each MiB.
-    let budgeted = (seed % 4 == 3).then(|| 0.125 * (0.2 + 0.01 * (seed % 50) as f64));
+    let budgeted = (seed % 4 == 3).then_some(0.125 * (0.2 + 0.01 * (seed % 50) as f64));
     let config = Config {
         budget: Budget { agbs_per_hour: budgeted, ..Budget::default() },
         budget_reserve: Duration::from_millis(100),

@@ -37,6 +37,8 @@ pub struct Report {
     pub latent: u32,
     /// Orderly stops.
     pub stops: u32,
+    /// Ranges that the engine had recorded as healed.
+    pub healings: u64,
     /// Owner records that were not persisted, or seemed not to be.
     pub owner_failures: u32,
     /// Requests answered with an error, under faults.
@@ -97,6 +99,7 @@ impl AddAssign<&Report> for Report {
         self.outages += other.outages;
         self.latent += other.latent;
         self.stops += other.stops;
+        self.healings += other.healings;
         self.owner_failures += other.owner_failures;
         self.errors += other.errors;
         self.drained_bytes += other.drained_bytes;

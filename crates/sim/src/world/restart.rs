@@ -38,12 +38,7 @@ impl World<'_> {
                 self.oracle.daemon_crash();
             }
         }
-        // A record is replaced atomically: the old one or the new one.
-        for (_, owner) in std::mem::take(&mut self.persisting) {
-            if self.random.below(2) == 0 {
-                self.owner = owner;
-            }
-        }
+        self.interrupt_records();
         self.trace.add(u64::from(kind == CrashKind::Daemon));
         self.deceived |= self.disks.cache.as_ref().is_some_and(Disk::has_forgotten);
         if self.disks.backing.has_forgotten() || self.deceived {

@@ -40,7 +40,7 @@ impl World<'_> {
             }
             Stopping::Told(since) => {
                 let idle = self.disks.backing.in_flight() == 0
-                    && self.persisting.is_empty()
+                    && self.recording.is_empty()
                     && self.disks.cache.as_ref().is_none_or(|disk| disk.in_flight() == 0);
                 if idle || self.report.events > since + EVENTS_MAX {
                     self.stopping = Stopping::Done;

@@ -9,24 +9,21 @@
 //! not match its checksum, is dirty and lost. Records of which nothing can be read are told from records that never were
 //! by what the records after them say.
 
+mod replay;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use surgetank_model::Instant;
 
 use super::lifecycle::Step;
-use super::failure::Unknown;
 use super::port::Port;
-use super::{Attach, Boost, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
+use super::{Attach, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{
-    BLOCK, Content, Epoch, Flaw, Gap, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable,
-    Superblock, TableCopy,
+    BLOCK, Content, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable, Superblock,
+    TableCopy,
 };
-use crate::index::{Extent, Kind, State};
-use crate::planted::{Bug, planted};
-use crate::ranges::RangeSet;
-use crate::space::Space;
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -331,7 +328,7 @@ impl Engine {
             Some(superblock) => superblock,
             // A page of the table will have to prove that this is our volume.
             None if unreadable => match Geometry::of_volume(recovery.attach.cache_size) {
-                Some(geometry) => unread_superblock(epoch, geometry, device_size),
+                Some(geometry) => Superblock::unread(epoch, geometry, device_size),
                 None => return self.recovery_fails("the caching volume is too small to be one"),
             },
             None => return self.recovery_fails("the caching volume has no superblock"),
@@ -408,7 +405,9 @@ impl Engine {
             match newest {
                 // Of two copies that alternate, the one that cannot be read may be the newer.
                 Some(page) if superblock.layout == Layout::Two || !unreadable => table.push(page.clone()),
-                _ if unreadable => return self.recovery_fails("the segment table of the caching volume cannot be read"),
+                _ if unreadable => {
+                    return self.recovery_fails("the segment table of the caching volume cannot be read");
+                }
                 _ => return self.recovery_fails("the segment table of the caching volume is damaged"),
             }
         }
@@ -509,7 +508,9 @@ impl Engine {
         let Some(recovery) = self.recovery.as_mut() else { return };
         let mut again = Vec::new();
         for at in 0..recovery.found.len() {
-            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else { continue };
+            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else {
+                continue;
+            };
             if let Some(repeat) = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous) {
                 again.push((previous.segment, Some(repeat)));
             }
@@ -574,220 +575,6 @@ impl Engine {
         }
         for (offset, page) in missing {
             self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
-        }
-    }
-
-    /// Everything is read: the device goes on with what was found. `sound`: the volume can be written, too.
-    pub(super) fn replay(&mut self, sound: bool) {
-        let Some(mut recovery) = self.recovery.take() else { return };
-        let unknown = recovery.unknown();
-        let cut_short = recovery.gaps().next().is_some();
-        let Recovery { attach, restoring, superblock: Some(superblock), table, ref mut found, .. } = recovery else {
-            return;
-        };
-        self.recovery_attempts = 0;
-        self.unrecovered_since = None;
-        let mut found = std::mem::take(found);
-        found.sort_unstable_by_key(Records::order);
-        if planted(Bug::OlderRecordWins) {
-            found.reverse();
-        }
-        let marked = found.iter().map(|records| records.durable).fold(superblock.durable, u64::max);
-        let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
-        let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
-        found.iter().filter(|records| !records.is_empty()).for_each(|records| {
-            space.restore(records.segment, records.order());
-        });
-        let sequences = table.iter().map(|page| page.sequence).collect();
-        let mut boost = Boost::new(self.now, attach, superblock, sequences, space);
-        boost.durable = marked;
-        boost.durable_frozen = cut_short;
-        let last = found.iter().filter_map(|records| {
-            let (sequence, position) = records.last()?;
-            let generation = generations[records.segment as usize];
-            Some(Place { sequence, segment: records.segment, generation, position })
-        });
-        boost.last_record = last.max_by_key(|place| place.sequence);
-        boost.last_appended = boost.last_record;
-        let missing = unknown.map(|(sequence, _)| sequence);
-        let mut newer = RangeSet::default();
-        for records in &found {
-            boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
-            boost.replay(records, restoring, missing, &mut newer);
-        }
-        boost.trouble.unknown = missing.map(|_| Unknown { newer });
-        if !boost.durable_frozen {
-            boost.durable = boost.next_sequence - 1;
-        }
-        if restoring {
-            self.restore_only(&mut boost);
-        }
-        let dirty_bytes = boost.space.dirty * BLOCK64;
-        let whole = boost.space.bad == 0 && boost.trouble.unknown.is_none();
-        self.boost = Some(boost);
-        self.give_up_step();
-        self.retry_waiting = true;
-        self.stirred = true;
-        if restoring {
-            self.stage = Stage::Failing;
-            return;
-        }
-        self.stage = Stage::Drain;
-        self.events.push_back(Event::Recovered { dirty_bytes });
-        if !whole || !sound {
-            self.cache_failing();
-        }
-    }
-
-    /// Of a volume that was lost only the lost ranges are wanted, and of those not what is being overwritten.
-    fn restore_only(&mut self, boost: &mut Boost) {
-        let mut only = self.loss.as_ref().map_or_else(RangeSet::default, |loss| loss.ranges().clone());
-        for (start, end) in &self.locks {
-            only.remove(&(start * BLOCK64..end * BLOCK64));
-        }
-        let unwanted: Vec<Range<u64>> = boost.index.iter().flat_map(|extent| {
-            let mut unwanted: RangeSet = std::iter::once(extent.block..extent.end()).collect();
-            let bytes = extent.block * BLOCK64..extent.end() * BLOCK64;
-            for (piece, wanted) in only.pieces(&bytes) {
-                if wanted {
-                    unwanted.remove(&(piece.start / BLOCK64..piece.end.div_ceil(BLOCK64)));
-                }
-            }
-            unwanted.iter().collect::<Vec<_>>()
-        }).collect();
-        let Boost { index, space, .. } = boost;
-        for blocks in unwanted {
-            index.replace(blocks, None, |old| space.removed(&old, None));
-        }
-        boost.trouble.only = Some(only);
-    }
-}
-
-/// What a superblock that cannot be read says at least.
-fn unread_superblock(epoch: Epoch, geometry: Geometry, device_size: u64) -> Superblock {
-    Superblock {
-        layout: geometry.layout,
-        // Beyond any that may be there: a device writes a few in its life.
-        sequence: 1 << 40,
-        epoch,
-        state: LogState::Active,
-        device_size,
-        segment_size: geometry.segment_size,
-        segments: geometry.segments,
-        durable: 0,
-        closed: false,
-        last: None,
-        void: Vec::new(),
-    }
-}
-
-impl Recovery {
-    /// Records that others name and that are neither here nor freed.
-    fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
-        let missing = |place: Place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) };
-        let last = self.superblock.iter().filter_map(|superblock| superblock.last);
-        let last = last.filter(|place| !self.is_known(place)).map(missing);
-        let void = self.superblock.as_ref().map_or(&[][..], |superblock| &superblock.void);
-        let between = self.found.iter().flat_map(move |records| {
-            let across = records.previous.filter(|place| !self.is_known(place)).map(missing);
-            records.gaps.iter().copied().chain(across)
-        });
-        last.chain(between).filter(|gap| !void.contains(&gap.place.sequence))
-    }
-
-    /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
-    /// whether any is missing because something cannot be read.
-    fn unknown(&self) -> Option<(u64, bool)> {
-        let marked = self.found.iter().map(|records| records.durable);
-        let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
-        let mut missing: Option<(u64, bool)> = None;
-        let mut miss = |sequence: u64, unreadable: bool| {
-            let (highest, any) = missing.unwrap_or((0, false));
-            missing = Some((highest.max(sequence), any || unreadable));
-        };
-        for gap in self.gaps().filter(|gap| gap.unreadable || gap.place.sequence <= marked) {
-            miss(gap.place.sequence, gap.unreadable);
-        }
-        if self.superblock.as_ref().is_some_and(|superblock| superblock.layout == Layout::One) {
-            // Its records do not name the ones before them: whatever cannot be read may have been one.
-            for records in &self.found {
-                let unreadable = self.unreadable.get(&records.segment).into_iter().flatten();
-                if unreadable.filter(|block| **block < records.end).any(|block| !records.covers(*block)) {
-                    miss(records.sequence_max, true);
-                }
-            }
-        }
-        // Where the next record would begin, there may be one that cannot be read.
-        if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
-            return missing;
-        }
-        let with_records = self.found.iter().filter(|records| !records.is_empty());
-        if let Some(last) = with_records.max_by_key(|records| records.order()) {
-            let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
-            let full = last.end + 2 > blocks;
-            let blank = self.found.iter().any(|records| records.is_empty() && records.end_unreadable);
-            if last.end_unreadable || (full && blank) {
-                miss(last.sequence_max + 1, true);
-            }
-        } else if self.found.iter().any(|records| records.end_unreadable) {
-            miss(1, true);
-        }
-        missing
-    }
-}
-
-impl Boost {
-    /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
-    fn replay(&mut self, records: &Records, restoring: bool, missing: Option<u64>, newer: &mut RangeSet) {
-        let segment = records.segment;
-        let marked = self.durable;
-        for record in records.iter() {
-            self.keep_checksums(segment, record.position, record.checksums);
-            let summary = self.space.location(segment, record.position);
-            let mut data = 0;
-            for entry in record.entries() {
-                let (first, blocks) = (data, entry.data_blocks());
-                data += blocks;
-                if missing.is_some_and(|missing| record.sequence > missing) && entry.content != Content::Copied {
-                    newer.insert(entry.block * BLOCK64..(entry.block + u64::from(entry.blocks)) * BLOCK64);
-                }
-                let tombstone = |kind| Extent {
-                    block: entry.block,
-                    blocks: entry.blocks,
-                    location: summary,
-                    kind,
-                    state: State::Dirty,
-                };
-                match entry.content {
-                    Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
-                    Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
-                    Content::Discarded => self.insert(tombstone(Kind::Discarded)),
-                    Content::Copied => {}
-                    Content::Data => {
-                        for (run, flaw) in record.runs(first..first + blocks) {
-                            let state = match flaw {
-                                None => State::Dirty,
-                                Some(Flaw::Unreadable) => State::Bad,
-                                // It was durable: this is damage. What was not may just never have arrived.
-                                Some(Flaw::Mismatch) if record.sequence <= marked || restoring => State::Bad,
-                                Some(Flaw::Mismatch) => {
-                                    self.durable_frozen = true;
-                                    continue;
-                                }
-                            };
-                            let blocks = run.end - run.start;
-                            self.insert(Extent {
-                                block: entry.block + u64::from(run.start - first),
-                                blocks,
-                                location: summary + 1 + run.start,
-                                kind: Kind::Data,
-                                state,
-                            });
-                            self.space.bad += if state == State::Bad { u64::from(blocks) } else { 0 };
-                        }
-                    }
-                }
-            }
         }
     }
 }

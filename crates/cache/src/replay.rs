@@ -1,0 +1,277 @@
+//! What a log says of the device, without an engine: for tools that work offline, and for tests to compare with.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, Layout, Place, Records, Repeat, Superblock};
+use crate::index::{Extent, Index, Kind, State};
+use crate::ranges::RangeSet;
+
+/// What was read of a log: the records of each segment, and what could not be read.
+#[derive(Clone, Debug)]
+pub struct Log {
+    geometry: Geometry,
+    generations: Vec<u32>,
+    durable: u64,
+    closed: bool,
+    /// The last record, if the log is closed.
+    last: Option<Place>,
+    /// Sequences of records that failed: nothing in them was acknowledged.
+    void: Vec<u64>,
+    found: BTreeMap<u32, Records>,
+    /// Blocks that could not be read, in order, by segment.
+    unreadable: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Log {
+    /// A log of which no segment is read yet.
+    #[must_use]
+    pub fn new(superblock: &Superblock, generations: Vec<u32>) -> Self {
+        Self {
+            geometry: superblock.geometry(),
+            generations,
+            durable: superblock.durable,
+            closed: superblock.closed,
+            last: superblock.last,
+            void: superblock.void.clone(),
+            found: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+        }
+    }
+
+    /// The generation of the records of a segment that count.
+    #[must_use]
+    pub fn generation(&self, segment: u32) -> u32 {
+        self.generations.get(segment as usize).copied().unwrap_or(0)
+    }
+
+    /// Adds what a segment holds, in the place of what was known of it.
+    pub fn add(&mut self, records: Records, unreadable: Vec<u32>) {
+        if !unreadable.is_empty() {
+            self.unreadable.insert(records.segment, unreadable);
+        }
+        self.found.insert(records.segment, records);
+    }
+
+    /// Segments to scan again, each with what another segment repeats of a record that is missing there. Until there are
+    /// none, the log is not read yet.
+    pub fn again(&mut self) -> Vec<(u32, Box<Repeat>)> {
+        let mut again = Vec::new();
+        for segment in self.found.keys().copied().collect::<Vec<_>>() {
+            let previous = self.found[&segment].previous.filter(|place| !self.is_known(place));
+            let Some((previous, records)) = previous.zip(self.found.get_mut(&segment)) else { continue };
+            if let Some(repeat) = records.repeat.take().filter(|repeat| repeat.place == previous) {
+                again.push((previous.segment, repeat));
+            }
+        }
+        again
+    }
+
+    /// The records of each segment.
+    pub fn segments(&self) -> impl Iterator<Item = &Records> {
+        self.found.values()
+    }
+
+    /// Records up to this sequence were durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.segments().map(|records| records.durable).fold(self.durable, u64::max)
+    }
+
+    /// Whether a record that another one names is accounted for: it is here, or its segment has been freed since.
+    fn is_known(&self, place: &Place) -> bool {
+        place.generation != self.generation(place.segment)
+            || self.found.get(&place.segment).is_some_and(|records| records.contains(place.sequence))
+    }
+
+    fn is_unreadable(&self, segment: u32, position: u32) -> bool {
+        self.unreadable.get(&segment).is_some_and(|blocks| blocks.binary_search(&position).is_ok())
+    }
+
+    /// Places where a record is or may be of which nothing is known, but for those that a crash merely cut short. The
+    /// sequence of one that no other record names is the highest that it may have.
+    #[must_use]
+    pub fn missing(&self) -> Vec<Gap> {
+        let durable = self.durable();
+        let across = self.segments().filter_map(|records| records.previous).chain(self.last);
+        let across = across.filter(|place| !self.is_known(place));
+        let across = across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
+        let within = self.segments().flat_map(|records| records.gaps.iter().copied());
+        let named = within.chain(across).filter(|gap| !self.void.contains(&gap.place.sequence));
+        let named = named.filter(|gap| gap.unreadable || gap.place.sequence <= durable);
+        let mut missing: Vec<Gap> = named.collect();
+        missing.extend(self.unnamed());
+        missing.sort_unstable_by_key(|gap| (gap.place.sequence, gap.place.segment, gap.place.position));
+        missing.dedup();
+        missing
+    }
+
+    /// Blocks that cannot be read and in which a record may begin that no other one names.
+    fn unnamed(&self) -> Vec<Gap> {
+        let gap = |sequence: u64, segment: u32, position: u32| {
+            let generation = self.generation(segment);
+            Gap { place: Place { sequence, segment, generation, position }, unreadable: true }
+        };
+        let mut unnamed = Vec::new();
+        if self.geometry.layout == Layout::One {
+            // Its records do not name the ones before them.
+            for records in self.segments().filter(|records| !records.is_empty()) {
+                let unreadable = self.unreadable.get(&records.segment).into_iter().flatten().copied();
+                let free = unreadable.filter(|block| *block <= records.end && !records.covers(*block));
+                unnamed.extend(free.map(|block| gap(records.sequence_max, records.segment, block)));
+            }
+        }
+        let highest = self.segments().map(|records| records.sequence_max).max().unwrap_or(0);
+        if self.closed {
+            return unnamed;
+        }
+        // The next record begins behind the last one, or in another segment if that one is full.
+        let last = self.segments().filter(|records| !records.is_empty()).max_by_key(|records| records.order());
+        let next = self.segments().filter(|records| records.end_unreadable).filter(|records| match last {
+            None => true,
+            Some(last) if last.segment == records.segment => true,
+            Some(last) => records.is_empty() && last.end + 2 > self.geometry.segment_blocks(),
+        });
+        unnamed.extend(next.map(|records| gap(highest + 1, records.segment, records.end)));
+        unnamed
+    }
+
+    /// The newest version of every block of a device of so many blocks.
+    #[must_use]
+    pub fn newest(&self, device_blocks: u64) -> Newest {
+        let mut newest = Newest {
+            geometry: self.geometry,
+            device_blocks,
+            index: Index::default(),
+            stale: RangeSet::default(),
+            torn: RangeSet::default(),
+            doubtful: RangeSet::default(),
+            beyond: RangeSet::default(),
+        };
+        let missing = self.missing();
+        let unknown = missing.iter().map(|gap| gap.place.sequence).max();
+        if unknown.is_some() {
+            newest.doubtful.insert(0..device_blocks);
+        }
+        let mut segments: Vec<&Records> = self.segments().collect();
+        segments.sort_by_key(|records| records.order());
+        segments.into_iter().for_each(|records| newest.replay(records, self.durable(), unknown));
+        newest
+    }
+}
+
+/// The newest version of a range of the device, as far as it is sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Data, from this byte of the caching volume on.
+    Data(u64),
+    /// Zeroes.
+    Zeroes,
+    /// Zeroes: it was discarded.
+    Discarded,
+}
+
+/// The newest version of every block of the device that a log holds. Ranges are in blocks of the device.
+#[derive(Clone, Debug)]
+pub struct Newest {
+    geometry: Geometry,
+    device_blocks: u64,
+    index: Index,
+    stale: RangeSet,
+    torn: RangeSet,
+    doubtful: RangeSet,
+    beyond: RangeSet,
+}
+
+impl Newest {
+    /// The newest sound versions, in the order of the device. Ranges of data are not longer than 16 MiB.
+    pub fn sound(&self) -> impl Iterator<Item = (Range<u64>, Version)> + '_ {
+        self.index.iter().map(|extent| {
+            let blocks = self.geometry.segment_blocks();
+            let (segment, position) = (extent.location / blocks, extent.location % blocks);
+            let version = match extent.kind {
+                Kind::Data => {
+                    Version::Data(self.geometry.segment_offset(segment) + u64::from(position) * u64::from(BLOCK))
+                }
+                Kind::Zeroes => Version::Zeroes,
+                Kind::Discarded => Version::Discarded,
+            };
+            (extent.block..extent.end(), version)
+        })
+    }
+
+    /// Ranges whose newest version was durable, as far as is known, and is damaged or cannot be read.
+    pub fn stale(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.stale.iter()
+    }
+
+    /// Ranges whose newest version was not known to be durable and did not arrive whole: what is older counts, as after any
+    /// crash.
+    pub fn torn(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.torn.iter()
+    }
+
+    /// Ranges of which records that are missing may have held a newer version.
+    pub fn doubtful(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.doubtful.iter()
+    }
+
+    /// Ranges beyond the end of the device.
+    pub fn beyond(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.beyond.iter()
+    }
+
+    fn replay(&mut self, records: &Records, durable: u64, unknown: Option<u64>) {
+        for record in records.iter() {
+            let summary = records.segment * self.geometry.segment_blocks() + record.position;
+            let mut data = 0;
+            for entry in record.entries() {
+                let first = data;
+                data += entry.data_blocks();
+                let kind = match entry.content {
+                    Content::Copied => continue,
+                    Content::Data => Kind::Data,
+                    Content::Zeroes => Kind::Zeroes,
+                    Content::Discarded => Kind::Discarded,
+                };
+                let end = entry.block + u64::from(entry.blocks);
+                self.beyond.insert(entry.block.max(self.device_blocks)..end.max(self.device_blocks));
+                if unknown.is_some_and(|unknown| record.sequence > unknown) {
+                    self.doubtful.remove(&(entry.block..end));
+                }
+                if kind != Kind::Data {
+                    self.put(entry.block..end, Extent { kind, location: summary, ..Extent::DIRTY_DATA });
+                    continue;
+                }
+                for (run, flaw) in record.runs(first..first + entry.blocks) {
+                    let start = entry.block + u64::from(run.start - first);
+                    let blocks = start..(start + run.len() as u64).min(self.device_blocks);
+                    match flaw {
+                        None => {
+                            let location = summary + 1 + run.start;
+                            self.put(blocks, Extent { location, ..Extent::DIRTY_DATA });
+                        }
+                        Some(Flaw::Mismatch) if record.sequence > durable => self.torn.insert(blocks),
+                        Some(_) => {
+                            self.torn.remove(&blocks);
+                            self.stale.insert(blocks);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A sound version: `like` says where and what.
+    fn put(&mut self, blocks: Range<u64>, like: Extent) {
+        let blocks = blocks.start..blocks.end.min(self.device_blocks);
+        if blocks.is_empty() {
+            return;
+        }
+        let extent =
+            Extent { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, state: State::Dirty, ..like };
+        self.stale.remove(&blocks);
+        self.torn.remove(&blocks);
+        self.index.replace(blocks, Some(extent), |_| ());
+    }
+}

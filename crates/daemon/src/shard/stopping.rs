@@ -1,0 +1,93 @@
+//! How a shard ends: nothing is torn off, and a flush that failed is left to whoever comes next.
+
+use std::time::Duration;
+
+use surgetank_cache::ReplyError;
+use surgetank_model::Instant;
+
+use super::{Running, errno};
+use crate::buffers::Origin;
+use crate::owner::Entry;
+
+/// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How far stopping has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stopping {
+    No,
+    /// Requests in flight are being answered.
+    Answering {
+        give_up: Instant,
+    },
+    /// The last flush is in flight.
+    Flushing {
+        give_up: Instant,
+    },
+}
+
+impl Running {
+    /// Has it on record whether an application is still to be told that a flush has failed; if it is, the next daemon
+    /// tells it. That it was told is recorded after the reply.
+    pub(super) fn keep_flush_failure(&mut self) {
+        let owed = self.engine.owes_flush_failure();
+        if owed != self.owes_flush_failure {
+            self.owes_flush_failure = owed;
+            if owed {
+                tracing::warn!(
+                    device = self.name,
+                    "the backing volume did not flush: the application's next flush fails"
+                );
+            }
+            (self.record)(Entry::FlushFailure { owed });
+        }
+    }
+
+    /// Stops in three steps: answer what is in flight, flush once more, end.
+    pub(super) fn stop_when_idle(&mut self) {
+        let now = self.clock.now();
+        match self.stopping {
+            Stopping::No => {}
+            Stopping::Answering { give_up } => {
+                if self.buffers.requests() == 0 || now >= give_up {
+                    self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
+                    let id = self.buffers.insert(Origin::Shutdown, None);
+                    self.engine.flush(now, id);
+                    self.work();
+                }
+            }
+            Stopping::Flushing { give_up } => self.ended |= now >= give_up,
+        }
+    }
+
+    /// Ends: I/O in flight is waited for (it may not be torn off its memory), new effects are not started, and what
+    /// was not answered is answered with `ESHUTDOWN`.
+    pub(super) fn finish(&mut self) {
+        let give_up = self.clock.now() + STOP_PATIENCE;
+        let mut keys = Vec::new();
+        while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
+            let now = self.clock.now();
+            self.volumes.poll(now, &mut self.outcomes);
+            // A flush that fails now is still to be told.
+            self.outcomes.drain(..).for_each(|(effect, outcome)| self.engine.complete(now, effect, outcome));
+            if self.volumes.in_flight() == 0 {
+                break;
+            }
+            let deadline = [self.volumes.next_deadline(), Some(give_up)].into_iter().flatten().min();
+            if self.poller.wait(self.clock.until(deadline), &mut keys).is_err() {
+                break;
+            }
+        }
+        self.keep_flush_failure();
+        for request in self.buffers.request_ids() {
+            if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
+                self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);
+            }
+        }
+        self.front.flush();
+        self.detach();
+        for answer in self.closing.drain(..) {
+            let _ = answer.send(());
+        }
+    }
+}

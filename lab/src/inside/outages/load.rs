@@ -1,0 +1,370 @@
+//! Writers and a reader on a file system. What fails is done again from the last thing that is durable on: a request that
+//! failed says nothing of what it and those before it have left.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use surgetank_model::random::Random;
+
+use super::super::machine::run;
+use super::super::stretch::{self, Aligned};
+use crate::cuts::oracle::{BLOCK, Stretch};
+use crate::replay::renames;
+
+/// Where the elastic device's file system is mounted.
+pub const FILES: &str = "/run/lab-files";
+/// Writers that overwrite a file in place, each of so many blocks; as many again replace files.
+const IN_PLACE: usize = 2;
+const WRITERS: usize = 2 * IN_PLACE;
+const STRETCH_BLOCKS: u64 = 8192;
+/// A file that is written at once and then synced.
+const BURST_BYTES: usize = 32 << 20;
+const PIECE: usize = 1 << 20;
+/// So much of it at a time.
+const SYNCED: usize = 4 << 20;
+/// What is read at once while others write.
+const READ: usize = 64 << 10;
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What was written, and must be there.
+pub struct Load {
+    seed: u64,
+    writers: Vec<Writer>,
+    /// The two files of bursts: which one each holds for sure.
+    bursts: [Option<u64>; 2],
+}
+
+struct Writer {
+    stretch: Stretch,
+    /// All operations up to this one are durable.
+    durable: u64,
+    /// None from this one on has begun.
+    ends: u64,
+}
+
+/// The load during one outage.
+pub struct Session {
+    writing: AtomicBool,
+    acknowledged: [AtomicU64; WRITERS],
+    failed: Mutex<(u64, Vec<String>)>,
+    faults: Mutex<Vec<String>>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        let acknowledged = [0; WRITERS].map(AtomicU64::new);
+        let (failed, faults) = (Mutex::default(), Mutex::default());
+        Self { writing: AtomicBool::new(true), acknowledged, failed, faults }
+    }
+}
+
+impl Session {
+    /// What each writer has made durable so far, in syncs.
+    pub fn acknowledged(&self) -> [u64; WRITERS] {
+        [0, 1, 2, 3].map(|index| self.acknowledged[index].load(Ordering::Relaxed))
+    }
+
+    /// How many requests have failed, and what the first ones said.
+    pub fn failures(&self) -> (u64, Vec<String>) {
+        lock(&self.failed).clone()
+    }
+
+    /// What was read and is wrong.
+    pub fn faults(&self) -> Vec<String> {
+        lock(&self.faults).clone()
+    }
+
+    /// Takes what another one has seen.
+    pub fn adopt(&self, other: Self) {
+        let (count, said) = other.failures();
+        let mut failed = lock(&self.failed);
+        failed.0 += count;
+        failed.1.extend(said);
+        lock(&self.faults).extend(other.faults());
+    }
+
+    fn has_failed(&self, who: &str, error: &anyhow::Error) {
+        let mut failed = lock(&self.failed);
+        failed.0 += 1;
+        if failed.1.len() < 4 {
+            failed.1.push(format!("{who}: {error:#}"));
+        }
+        drop(failed);
+        std::thread::sleep(PAUSE);
+    }
+
+    fn goes_on(&self) -> bool {
+        self.writing.load(Ordering::Relaxed)
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Load {
+    /// On a new file system.
+    ///
+    /// # Errors
+    /// If that does not take its files.
+    pub fn new(seed: u64) -> anyhow::Result<Self> {
+        for index in 0..WRITERS {
+            if index < IN_PLACE {
+                File::create(place(index))?.set_len(STRETCH_BLOCKS * BLOCK as u64)?;
+            } else {
+                fs::create_dir(place(index))?;
+            }
+        }
+        run("sync", &[])?;
+        let writer = |index| {
+            let seed = seed.wrapping_mul(WRITERS as u64).wrapping_add(index as u64);
+            Writer { stretch: Stretch::new(seed, 0, STRETCH_BLOCKS), durable: 0, ends: 1 }
+        };
+        Ok(Self { seed, writers: (0..WRITERS).map(writer).collect(), bursts: [None; 2] })
+    }
+
+    /// Writes, syncs and reads until `steer` has come to its end; what it answers. `number` is that of the burst.
+    ///
+    /// # Errors
+    /// Those of `steer`: its own are counted.
+    pub fn run<T>(
+        &mut self,
+        number: u64,
+        session: &Session,
+        steer: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let seed = self.seed;
+        let [even, odd] = &mut self.bursts;
+        let (ours, other) = if number.is_multiple_of(2) { (even, *odd) } else { (odd, *even) };
+        std::thread::scope(|scope| {
+            for (index, writer) in self.writers.iter_mut().enumerate() {
+                scope.spawn(move || writer.write(index, session));
+            }
+            scope.spawn(move || write_burst(seed, number, ours, session));
+            if let Some(other) = other {
+                scope.spawn(move || read_burst(seed, other, session));
+            }
+            let answer = steer();
+            session.writing.store(false, Ordering::Relaxed);
+            answer
+        })
+    }
+
+    /// Reads everything back from the disk; how much it was, in MiB, and what is wrong with it.
+    ///
+    /// # Errors
+    /// If the page cache cannot be told to forget.
+    pub fn judge(&mut self) -> anyhow::Result<(f64, Vec<String>)> {
+        fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches")?;
+        let (mut bytes, mut faults) = (0, Vec::new());
+        for (index, writer) in self.writers.iter_mut().enumerate() {
+            let (read, wrong) = writer.judge(index);
+            bytes += read;
+            faults.extend(wrong.into_iter().map(|fault| format!("writer {index}: {fault}")));
+        }
+        for number in self.bursts.into_iter().flatten() {
+            bytes += BURST_BYTES;
+            faults.extend(judge_burst(self.seed, number).map(|fault| format!("burst {number}: {fault}")));
+        }
+        Ok((bytes as f64 / f64::from(1 << 20), faults))
+    }
+}
+
+fn place(index: usize) -> PathBuf {
+    Path::new(FILES).join(format!("writer-{index}"))
+}
+
+impl Writer {
+    fn write(&mut self, index: usize, session: &Session) {
+        while session.goes_on() {
+            let mut next = self.durable + 1;
+            let result = self.write_on(index, session, &mut next);
+            self.ends = self.ends.max(next + 1);
+            match result {
+                Ok(()) => self.durable = next - 1,
+                Err(error) => session.has_failed(&format!("writer {index}"), &error),
+            }
+        }
+    }
+
+    /// Goes on from `next` until told to stop, and makes the last of it durable.
+    fn write_on(&mut self, index: usize, session: &Session, next: &mut u64) -> anyhow::Result<()> {
+        let (place, stretch) = (place(index), &self.stretch);
+        let durable = &mut self.durable;
+        let synced = |number| {
+            *durable = number;
+            session.acknowledged[index].fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        if index < IN_PLACE {
+            stretch::write_on(&place, stretch, next, &session.writing, synced)?;
+            return File::open(&place)?.sync_all().context("cannot sync a file");
+        }
+        renames::write_on(&place, stretch, next, &session.writing, synced)
+    }
+
+    /// What was read, in bytes, and what is wrong with it.
+    fn judge(&mut self, index: usize) -> (usize, Vec<String>) {
+        let place = place(index);
+        if index >= IN_PLACE {
+            return (0, renames::judge(&place, &self.stretch, self.durable, self.ends));
+        }
+        self.stretch.flushed(self.durable);
+        let bytes = self.stretch.least.iter().filter(|least| **least > 0).count() * BLOCK;
+        let faults = match stretch::judge(&place, 0, std::slice::from_mut(&mut self.stretch), self.ends) {
+            Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
+            Err(error) => vec![format!("{error:#}")],
+        };
+        // What was read is what must be there; it counts from here on.
+        self.durable = self.ends - 1;
+        (bytes, faults)
+    }
+}
+
+fn burst_file(number: u64) -> PathBuf {
+    Path::new(FILES).join(format!("burst-{}", number % 2))
+}
+
+/// A burst's content: every block of 512 bytes says of which burst and place it is. To be cheap in emulation, the rest
+/// of it repeats from piece to piece.
+struct Burst {
+    base: u64,
+    piece: Vec<u8>,
+}
+
+impl Burst {
+    fn new(seed: u64, number: u64) -> Self {
+        let mut chance = Random::from_seed(seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let piece = (0..PIECE / 8).flat_map(|_| chance.next_u64().to_le_bytes()).collect();
+        Self { base: chance.next_u64(), piece }
+    }
+
+    /// The bytes from a multiple of `READ` on, up to the end of their piece.
+    fn at(&mut self, offset: u64) -> &[u8] {
+        let start = offset as usize % PIECE;
+        for (block, bytes) in (offset / BLOCK as u64..).zip(self.piece[start..].chunks_exact_mut(BLOCK)) {
+            bytes[..8].copy_from_slice(&(self.base ^ block).to_le_bytes());
+        }
+        &self.piece[start..]
+    }
+}
+
+/// Writes a burst until it is durable.
+fn write_burst(seed: u64, number: u64, holds: &mut Option<u64>, session: &Session) {
+    if *holds == Some(number) {
+        return;
+    }
+    *holds = None;
+    let write = || -> anyhow::Result<()> {
+        let mut file = File::create(burst_file(number)).context("cannot make a file")?;
+        let mut burst = Burst::new(seed, number);
+        for offset in (0..BURST_BYTES).step_by(PIECE) {
+            file.write_all(burst.at(offset as u64)).context("cannot write a file")?;
+            // The disk is to have its share early.
+            if offset % SYNCED == 0 {
+                file.sync_data().context("cannot sync a file")?;
+            }
+        }
+        file.sync_all().context("cannot sync a file")
+    };
+    while session.goes_on() {
+        match write() {
+            Ok(()) => {
+                *holds = Some(number);
+                return;
+            }
+            Err(error) => session.has_failed("burst", &error),
+        }
+    }
+}
+
+/// Reads pieces of an earlier burst while others write.
+fn read_burst(seed: u64, number: u64, session: &Session) {
+    let mut chance = Random::from_seed(seed ^ number);
+    let mut found = Aligned::zeroed(READ);
+    let mut burst = Burst::new(seed, number);
+    while session.goes_on() {
+        let offset = chance.below((BURST_BYTES / READ) as u64) * READ as u64;
+        match direct(&burst_file(number)).and_then(|file| Ok(file.read_exact_at(found.bytes_mut(), offset)?)) {
+            Err(error) => session.has_failed("reader", &error),
+            Ok(()) if found.bytes() != &burst.at(offset)[..READ] => {
+                lock(&session.faults)
+                    .push(format!("burst {number}, byte {offset}: read while others wrote, and wrong"));
+            }
+            Ok(()) => {}
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+}
+
+/// What is wrong with a burst that was durable.
+fn judge_burst(seed: u64, number: u64) -> Option<String> {
+    let file = match direct(&burst_file(number)) {
+        Ok(file) => file,
+        Err(error) => return Some(format!("{error:#}")),
+    };
+    let (mut found, mut burst) = (Aligned::zeroed(PIECE), Burst::new(seed, number));
+    for offset in (0..BURST_BYTES as u64).step_by(PIECE) {
+        if let Err(error) = file.read_exact_at(found.bytes_mut(), offset) {
+            return Some(format!("byte {offset}: {error}"));
+        }
+        let expected = burst.at(offset);
+        if found.bytes() != expected {
+            let wrong = found.bytes().iter().zip(expected).take_while(|(found, expected)| found == expected).count();
+            return Some(format!("wrong at byte {}", offset + wrong as u64));
+        }
+    }
+    None
+}
+
+/// The page cache does not answer for the disk.
+fn direct(file: &Path) -> anyhow::Result<File> {
+    let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(file);
+    opened.with_context(|| format!("cannot open {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_a_burst_is_of_its_burst_and_place() {
+        let mut blocks = std::collections::BTreeSet::new();
+        for number in 0..3 {
+            let mut burst = Burst::new(7, number);
+            for offset in (0..4 * PIECE as u64).step_by(PIECE) {
+                let piece = burst.at(offset).to_owned();
+                assert_eq!(piece.len(), PIECE);
+                blocks.extend(piece.chunks(BLOCK).map(<[u8]>::to_owned));
+                // A part of it is the same wherever reading begins.
+                assert_eq!(Burst::new(7, number).at(offset + READ as u64), &piece[READ..]);
+            }
+        }
+        assert_eq!(blocks.len(), 3 * 4 * PIECE / BLOCK);
+    }
+
+    #[test]
+    fn a_writer_that_fails_goes_on_from_what_is_durable() {
+        // No file system is mounted there: everything fails until the session ends.
+        let session = Session::default();
+        let mut writer = Writer { stretch: Stretch::new(1, 0, 1024), durable: 4, ends: 9 };
+        std::thread::scope(|scope| {
+            let (session, writer) = (&session, &mut writer);
+            scope.spawn(move || writer.write(3, session));
+            while session.failures().0 < 2 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            session.writing.store(false, Ordering::Relaxed);
+        });
+        let Writer { durable, ends, .. } = writer;
+        assert_eq!((durable, ends, session.acknowledged()), (4, 9, [0; WRITERS]));
+        assert!(session.failures().1[0].starts_with("writer 3: cannot make a file"), "{:?}", session.failures());
+    }
+}

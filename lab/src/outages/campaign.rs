@@ -1,0 +1,299 @@
+//! The campaign: guest after guest, each struck by outages until it has lost something or has had its share.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use surgetank_model::{Bandwidth, Bytes};
+use surgetank_provider::VolumeId;
+
+use super::console::Guarded;
+use super::plan::{Kind, Outage};
+use super::report::{End, Report, Struck, struck};
+use super::strike::{BACKING, Storage};
+use super::switched::Switched;
+use crate::command_line::say;
+use crate::cuts::planted;
+use crate::guest::Guest;
+use crate::host::Lab;
+use crate::inside::Health;
+use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
+use crate::interrupt::Interrupt;
+use crate::plan::{Disk, Media, Plan, quoted};
+use crate::service::{self, Provisioning};
+
+/// The backing volume; its writes are slow enough that something is dirty when an outage strikes.
+const SLOW: Bytes = Bytes::from_mib(192);
+const SLOW_WRITES_PER_S: Bytes = Bytes::from_mib(8);
+const FAST_MIB_S: u64 = 128;
+/// So many outages strike one guest; the next one has another policy.
+const SHARE: usize = 25;
+const POLICIES: [&str; 2] = ["adaptive", "paper"];
+/// Until a guest is ready for an outage: it boots, or drains and attaches.
+const READY_MAX: Duration = Duration::from_secs(400);
+/// Until a guest has judged: recovery, reading, draining, and as much again for a busy machine.
+const JUDGE_MAX: Duration = Duration::from_secs(2 * (RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs()) + 60);
+/// An outage that comes too late is tried again so often.
+const MISSES_MAX: u32 = 20;
+
+/// Runs all outages. What a failure can be looked into with goes to `out`.
+///
+/// # Errors
+/// If a guest fails in another way than under an outage, or on Ctrl-C.
+pub fn run(
+    lab: &Lab,
+    interrupt: &Interrupt,
+    surgetank: &Path,
+    seed: u64,
+    planned: &[Outage],
+    out: &Path,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let mut left: VecDeque<Outage> = planned.iter().copied().collect();
+    for life in 0.. {
+        if left.is_empty() {
+            break;
+        }
+        let site = Site::new(lab, seed + life as u64)?;
+        let lived = live(&site, lab, interrupt, surgetank, life, &mut left, report);
+        let lost = report.outages.iter().filter(|outage| !outage.is_whole()).count();
+        if lived.is_err() {
+            interrupt.check()?;
+        }
+        if lived.is_err() || (lost == 1 && report.outages.last().is_some_and(|outage| !outage.is_whole())) {
+            site.keep(out)?;
+        }
+        lived.with_context(|| format!("guest {life}, seed {seed}"))?;
+    }
+    Ok(())
+}
+
+/// What is on the host for one guest.
+struct Site {
+    seed: u64,
+    /// Dropped before the directory in which its socket is.
+    backing: Switched,
+    directory: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(lab: &Lab, seed: u64) -> anyhow::Result<Self> {
+        let directory = lab.directory()?;
+        let image = directory.path().join("slow.image");
+        fs::File::create(&image)?.set_len(SLOW.get())?;
+        for made in ["share", "volumes"] {
+            fs::create_dir(directory.path().join(made))?;
+        }
+        let backing = Switched::new(&image, directory.path().join("slow.socket"))?;
+        Ok(Self { seed, backing, directory })
+    }
+
+    fn share(&self) -> PathBuf {
+        self.directory.path().join("share")
+    }
+
+    fn volumes(&self) -> PathBuf {
+        self.directory.path().join("volumes")
+    }
+
+    /// Tells the guest: all of it or nothing.
+    fn tell(&self, file: &str, what: &impl Serialize) -> anyhow::Result<()> {
+        let new = self.share().join(format!("{file}.new"));
+        fs::write(&new, serde_json::to_vec(what)?)?;
+        fs::rename(&new, self.share().join(file)).with_context(|| format!("cannot tell the guest its {file}"))
+    }
+
+    /// What the guest says in a file, if it does.
+    fn heard<T: DeserializeOwned>(&self, file: &str) -> Option<T> {
+        serde_json::from_slice(&fs::read(self.share().join(file)).ok()?).ok()
+    }
+
+    /// Waits for a file of the guest's.
+    fn wait<T: DeserializeOwned>(
+        &self,
+        interrupt: &Interrupt,
+        guest: &mut Guest,
+        file: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<T> {
+        interrupt.wait_for(&format!("the guest's {file}"), timeout, || {
+            let ended = guest.has_ended();
+            if let Some(heard) = self.heard(file) {
+                return Ok(Some(heard));
+            }
+            if ended {
+                let said = guest.stderr();
+                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
+                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(interrupt)?.describe());
+            }
+            Ok(None)
+        })
+    }
+
+    /// What the provider has not deleted.
+    fn left(&self) -> Vec<String> {
+        let list = |name: &str| fs::read_dir(self.volumes().join(name)).into_iter().flatten();
+        let entries = list("volumes").chain(list("state")).filter_map(Result::ok);
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    /// Keeps what a failure can be looked into with: logs, orders, and the volumes as they are by now.
+    fn keep(&self, out: &Path) -> anyhow::Result<()> {
+        let kept = out.join("failed");
+        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
+        let directories = [self.share(), self.directory.path().to_owned(), self.volumes().join("volumes")];
+        for entry in directories.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                let copy = kept.join(entry.file_name());
+                fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
+            }
+        }
+        say(&format!("  logs and volumes are kept in {}", kept.display()));
+        Ok(())
+    }
+}
+
+/// One guest, until it has had its share, or has lost something.
+fn live(
+    site: &Site,
+    lab: &Lab,
+    interrupt: &Interrupt,
+    surgetank: &Path,
+    life: usize,
+    left: &mut VecDeque<Outage>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let policy = POLICIES[life % POLICIES.len()];
+    let qmp = site.directory.path().join("qmp.socket");
+    let provider = service::provider(&qmp, &site.volumes(), Bandwidth::from_mib_s(FAST_MIB_S))?;
+    let away = Arc::new(AtomicBool::new(false));
+    let guarded = Arc::new(Guarded::new(Arc::clone(&provider), Arc::clone(&away)));
+    let service = Provisioning::serve(guarded, &site.share().join("token"))?;
+    let (surgetank, policy_name) = (surgetank.to_owned(), policy.to_owned());
+    site.tell("order.json", &Order { surgetank, service: service.url.clone(), seed: site.seed, policy: policy_name })?;
+    let mut guest = boot(site, lab, interrupt, qmp)?;
+    let mut storage = Storage::new(interrupt, guest.monitor(), provider, away, &site.backing, site.directory.path());
+    storage.slow_down(SLOW_WRITES_PER_S.get())?;
+    let mut misses = 0;
+    for number in 0.. {
+        let Some(outage) = left.front().copied().filter(|_| number < SHARE) else {
+            return end(site, interrupt, &mut guest, number, life, report);
+        };
+        let mut record = struck(report.outages.len(), life, policy, &outage);
+        let strike = strike(site, interrupt, &mut guest, &mut storage, number, &outage, &mut record)?;
+        if strike == Strike::Missed {
+            report.missed += 1;
+            misses += 1;
+            // The drain was over before it: sooner, then.
+            if let Some(outage) = left.front_mut() {
+                outage.delay /= 2;
+            }
+            if misses > MISSES_MAX {
+                bail!("outages come too late again and again");
+            }
+            continue;
+        }
+        left.pop_front();
+        say(&record.describe());
+        let is_whole = record.is_whole();
+        report.outages.push(record);
+        if !is_whole {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn boot(site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::Result<Guest> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let words = [program.to_string_lossy().as_ref(), "inside-outages", "/lab/order.json"].map(str::to_owned);
+    let slow = Disk::new(BACKING, SLOW).on(Media::Nbd(site.backing.socket().to_owned()));
+    let plan = Plan {
+        disks: vec![slow],
+        results: Some(site.share()),
+        qmp: Some(qmp),
+        timeout: Duration::from_secs(24 * 3600),
+        ..Plan::new("outages", planted(&quoted(&words)))
+    };
+    plan.boot(lab, interrupt)
+}
+
+/// What became of an outage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strike {
+    /// It was, and was judged.
+    Judged,
+    /// The caching volume had been given back.
+    Missed,
+}
+
+/// One outage: its beginning, its length, its end, the guest's judgement.
+fn strike(
+    site: &Site,
+    interrupt: &Interrupt,
+    guest: &mut Guest,
+    storage: &mut Storage<'_>,
+    number: usize,
+    outage: &Outage,
+    record: &mut Struck,
+) -> anyhow::Result<Strike> {
+    let errors_below = outage.kind == Kind::Errors && outage.target.has_backing();
+    let round = Round { moment: outage.moment, keep: outage.keep, errors_below };
+    site.tell(&format!("task-{number}"), &Task::Stand(round))?;
+    let _: serde_json::Value = site.wait(interrupt, guest, &format!("ready-{number}"), READY_MAX)?;
+    pause(interrupt, outage.delay)?;
+    let now: Health = site.heard("now").context("the guest does not say how it is")?;
+    let volume = VolumeId(now.volume.clone());
+    let struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
+    // Taking a disk out takes a while; what was dirty at its end counts.
+    record.dirty_mib = site.heard("now").map_or(now.dirty_mib, |now: Health| now.dirty_mib);
+    if struck {
+        let began = Instant::now();
+        pause(interrupt, outage.length)?;
+        storage.end(outage, &volume)?;
+        record.lasted_s = began.elapsed().as_secs_f64();
+    }
+    site.tell(&format!("mended-{number}"), &true)?;
+    let judged = site.wait(interrupt, guest, &format!("judged-{number}"), JUDGE_MAX);
+    match judged {
+        Ok(judged) => record.judged = judged,
+        Err(error) => {
+            interrupt.check()?;
+            let fault = format!("{error:#}");
+            record.judged = Judged { faults: vec![fault], fault_count: 1, ..Judged::default() };
+        }
+    }
+    // What was not struck and went wrong all the same is told as an outage.
+    Ok(if struck || !record.is_whole() { Strike::Judged } else { Strike::Missed })
+}
+
+fn pause(interrupt: &Interrupt, length: Duration) -> anyhow::Result<()> {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        interrupt.check()?;
+        std::thread::sleep(crate::interrupt::POLL);
+    }
+    Ok(())
+}
+
+/// The guest takes everything away and reads its backing volume.
+fn end(
+    site: &Site,
+    interrupt: &Interrupt,
+    guest: &mut Guest,
+    number: usize,
+    life: usize,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    site.tell(&format!("task-{number}"), &Task::End)?;
+    let judged: Judged = site.wait(interrupt, guest, "ended", JUDGE_MAX)?;
+    guest.wait(interrupt)?;
+    report.ends.push(End { life, judged, left: site.left() });
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! The provider as the daemon sees it: while a volume is away, nobody gets it back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
+
+/// A provider that attaches nothing during an outage.
+pub struct Guarded {
+    provider: Arc<dyn Provider>,
+    away: Arc<AtomicBool>,
+}
+
+impl Guarded {
+    /// Over this provider, as long as `away` says so.
+    pub fn new(provider: Arc<dyn Provider>, away: Arc<AtomicBool>) -> Self {
+        Self { provider, away }
+    }
+}
+
+impl Provider for Guarded {
+    fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
+        self.provider.create(request)
+    }
+
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(ProviderError::Transient("the storage is away".to_owned()));
+        }
+        self.provider.attach(id)
+    }
+
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.provider.detach(id)
+    }
+
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.provider.delete(id)
+    }
+
+    fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        self.provider.describe(id)
+    }
+
+    fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
+        self.provider.list(key, value)
+    }
+
+    fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
+        self.provider.set_tag(id, key, value)
+    }
+}

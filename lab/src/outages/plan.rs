@@ -1,0 +1,196 @@
+//! Which outages there are: what fails, how, in which phase of a boost, and for how long.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use surgetank_model::random::Random;
+
+/// How a volume fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// QEMU throttles it to nothing: requests wait.
+    Stalled,
+    /// Every request is answered with an I/O error.
+    Errors,
+    /// The disk leaves the guest without the provider's doing, and comes back.
+    Unplugged,
+    /// The provider detaches the volume, and attaches it again.
+    Detached,
+}
+
+impl Kind {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stalled => "stalled",
+            Self::Errors => "errors",
+            Self::Unplugged => "unplugged",
+            Self::Detached => "detached",
+        }
+    }
+}
+
+/// Which volumes fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// The caching volume.
+    Caching,
+    /// The backing volume.
+    Backing,
+    /// Both at once.
+    Both,
+}
+
+impl Target {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Caching => "caching",
+            Self::Backing => "backing",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether the backing volume is one of them.
+    #[must_use]
+    pub fn has_backing(self) -> bool {
+        self != Self::Caching
+    }
+
+    /// Whether the caching volume is one of them.
+    #[must_use]
+    pub fn has_caching(self) -> bool {
+        self != Self::Backing
+    }
+}
+
+/// Where in a boost an outage begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// While writes go to the caching volume.
+    Absorb,
+    /// While they are copied back.
+    Drain,
+}
+
+impl Moment {
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Absorb => "absorb",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// One outage.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outage {
+    /// How.
+    pub kind: Kind,
+    /// What.
+    pub target: Target,
+    /// When.
+    pub moment: Moment,
+    /// From its beginning to its end.
+    pub length: Duration,
+    /// From the moment in the boost to its beginning.
+    pub delay: Duration,
+    /// Whether the boost goes on into the next outage if it can, instead of being drained.
+    pub keep: bool,
+}
+
+/// All kinds and what they hit, in the proportion in which they occur.
+const WAYS: &[(Kind, Target)] = &[
+    (Kind::Stalled, Target::Caching),
+    (Kind::Errors, Target::Caching),
+    (Kind::Unplugged, Target::Caching),
+    (Kind::Detached, Target::Caching),
+    (Kind::Errors, Target::Caching),
+    (Kind::Stalled, Target::Backing),
+    (Kind::Unplugged, Target::Caching),
+    (Kind::Errors, Target::Backing),
+    (Kind::Errors, Target::Caching),
+    (Kind::Stalled, Target::Both),
+    (Kind::Detached, Target::Caching),
+    (Kind::Errors, Target::Both),
+];
+
+/// The outages of a campaign. Of every ten lengths eight are of 1 to 10 s, the others of up to 30 s and of up to 60 s.
+#[must_use]
+pub fn outages(count: u32, seed: u64, kinds: &[Kind]) -> Vec<Outage> {
+    let mut chance = Random::from_seed(seed);
+    let ways: Vec<_> = WAYS.iter().filter(|(kind, _)| kinds.is_empty() || kinds.contains(kind)).collect();
+    // Lengths are dealt out by themselves, so that every kind meets long ones.
+    let mut lengths: Vec<Duration> = (0..count).map(|index| length(index, &mut chance)).collect();
+    shuffle(&mut lengths, &mut chance);
+    let mut outages = Vec::new();
+    for (index, length) in lengths.into_iter().enumerate() {
+        let (kind, target) = *ways[index % ways.len()];
+        let moment = if chance.chance(0.3) { Moment::Drain } else { Moment::Absorb };
+        // A drain does not last.
+        let longest_ms = if moment == Moment::Drain { 700 } else { 2000 };
+        let delay = Duration::from_millis(chance.below(longest_ms));
+        outages.push(Outage { kind, target, moment, length, delay, keep: chance.chance(0.3) });
+    }
+    shuffle(&mut outages, &mut chance);
+    outages
+}
+
+fn length(index: u32, chance: &mut Random) -> Duration {
+    let (least, most) = match index % 20 {
+        19 => (30_000, 60_000),
+        9 | 14 | 4 => (10_000, 30_000),
+        _ => (1000, 10_000),
+    };
+    // The longest there is is among them.
+    Duration::from_millis(if index == 19 { most } else { least + chance.below(most - least) })
+}
+
+fn shuffle<T>(items: &mut [T], chance: &mut Random) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, chance.below(last as u64 + 1) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fifty_have_every_way_and_every_length_and_fit_the_time() {
+        for seed in 0..20 {
+            let all = outages(50, seed, &[]);
+            assert_eq!((all.len(), &all), (50, &outages(50, seed, &[])));
+            for (kind, target) in WAYS {
+                assert!(
+                    all.iter().any(|outage| (outage.kind, outage.target) == (*kind, *target)),
+                    "{kind:?} {target:?}"
+                );
+            }
+            let count = |from: u64, to: u64| {
+                let within = |outage: &&Outage| (from..to).contains(&(outage.length.as_millis() as u64));
+                all.iter().filter(within).count()
+            };
+            assert!(count(0, 1000) == 0 && count(60_001, u64::MAX) == 0);
+            assert!(count(1000, 10_000) >= 38 && count(10_000, 30_000) >= 8 && count(30_000, 60_001) == 2);
+            assert!(all.iter().any(|outage| outage.length == Duration::from_secs(60)));
+            let total: Duration = all.iter().map(|outage| outage.length).sum();
+            assert!(total < Duration::from_secs(13 * 60), "{total:?}");
+            assert!(all.iter().any(|outage| outage.moment == Moment::Drain && outage.keep));
+        }
+    }
+
+    #[test]
+    fn kinds_can_be_chosen() {
+        let all = outages(10, 3, &[Kind::Unplugged]);
+        assert!(all.len() == 10 && all.iter().all(|outage| outage.kind == Kind::Unplugged));
+    }
+}
