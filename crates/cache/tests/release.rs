@@ -60,7 +60,7 @@ fn replayed(release: &Release) -> Vec<u8> {
     let superblock = choose_superblock(&release.cache).expect("a superblock");
     let geometry = superblock.geometry();
     let generations = table(release, &superblock).generations;
-    let mut log = Log::new(geometry, generations, superblock.durable, superblock.closed);
+    let mut log = Log::new(&superblock, generations);
     for segment in 0..geometry.segments {
         let at = geometry.segment_offset(segment) as usize;
         let bytes = &release.cache[at..at + geometry.segment_size as usize];

@@ -166,6 +166,11 @@ pub struct Books {
     unknown_at: Option<Instant>,
 }
 
+fn place(completed: Instant, record: &Record, at: Option<u64>) -> Place {
+    let (sequence, summary) = (record.sequence, record.offset);
+    Place { sequence, summary, at, clean: false, completed, promised: None, torn: Vec::new() }
+}
+
 fn length_of(from: &Slices) -> u64 {
     from.iter().map(|slice| u64::from(slice.length)).sum()
 }
@@ -543,8 +548,12 @@ impl Books {
         self.recovered = true;
         let Some(disk) = cache else { return self.let_go() };
         let mut records: Vec<(Record, Vec<u32>)> = Vec::new();
+        let summaries: Vec<Summary> = self.records.iter().filter_map(|record| self.stored(record, disk)).collect();
         for record in std::mem::take(&mut self.records) {
-            let checksums = self.stored(&record, disk);
+            let own = summaries.iter().find(|summary| summary.place.sequence == record.sequence);
+            let repeats = summaries.iter().filter_map(|summary| summary.repeat.as_ref());
+            let repeated = repeats.into_iter().find(|repeat| repeat.place.sequence == record.sequence);
+            let checksums = own.map(|own| own.checksums.clone()).or(repeated.map(|repeat| repeat.checksums.clone()));
             records.extend(checksums.map(|checksums| (Record { freed: Freed::No, ..record }, checksums)));
         }
         records.sort_unstable_by_key(|(record, _)| record.sequence);
@@ -558,25 +567,13 @@ impl Books {
                 });
                 match (intact, newest.get_mut(&block)) {
                     (true, _) => {
-                        let (sequence, summary) = (record.sequence, record.offset);
-                        let place = Place {
-                            sequence,
-                            summary,
-                            at,
-                            clean: false,
-                            completed: now,
-                            promised: None,
-                            torn: Vec::new(),
-                        };
-                        newest.insert(block, place);
+                        newest.insert(block, place(now, record, at));
                     }
                     (false, Some(older)) => older.torn.extend(at.map(|at| (record.offset, at))),
                     // Nothing older is in the log, but whoever cannot read this cannot know that it is torn.
                     (false, None) => {
-                        let (sequence, summary) = (record.sequence, record.offset);
                         let torn = at.map(|at| (record.offset, at)).into_iter().collect();
-                        let place = Place { sequence, summary, at, clean: false, completed: now, promised: None, torn };
-                        newest.insert(block, place);
+                        newest.insert(block, Place { torn, ..place(now, record, at) });
                     }
                 }
             }
@@ -585,12 +582,12 @@ impl Books {
         self.records = records.into_iter().map(|(record, _)| record).collect();
     }
 
-    /// The checksums of a record whose summary the volume holds.
-    fn stored(&self, record: &Record, disk: &Disk) -> Option<Vec<u32>> {
+    /// A record's summary, if the volume holds it.
+    fn stored(&self, record: &Record, disk: &Disk) -> Option<Summary> {
         let mut bytes = [0; BLOCK as usize];
         disk.peek_sound(record.offset, &mut bytes);
-        let summary = Summary::decode(&bytes)?;
-        (summary.epoch == self.epoch && summary.place.sequence == record.sequence).then_some(summary.checksums)
+        let own = |summary: &Summary| summary.epoch == self.epoch && summary.place.sequence == record.sequence;
+        Summary::decode(&bytes).filter(own)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::{Owner, ReplyError};
+use surgetank_cache::ReplyError;
 use surgetank_model::{Operation, Request, RequestId};
 
 use crate::content::SECTOR;
@@ -115,10 +115,6 @@ impl World<'_> {
             Expect::Flush(moment) => {
                 match result {
                     Ok(()) => {
-                        if self.accepting && self.owner == Owner::Backing {
-                            // The user's word came before the answer.
-                            self.oracle.accept_loss();
-                        }
                         self.oracle.end_flush(moment).map_err(|wrong| wrong.0)?;
                         self.books.promise(at);
                         self.flushed = self.final_flush == Some(id);

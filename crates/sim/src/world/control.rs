@@ -77,6 +77,7 @@ impl World<'_> {
         epoch.0[8..].copy_from_slice(&low.to_le_bytes());
         self.epoch = epoch;
         self.books.adopt(epoch);
+        self.deceived = false;
         let attach = self.attach();
         self.engine.adopt(self.now, attach).map_err(|rejected| format!("adopt was rejected: {rejected}"))
     }

@@ -59,7 +59,8 @@ impl World<'_> {
     }
 
     fn check_nothing_readable_is_lost(&self) -> Step {
-        let Some(disk) = self.kept.as_ref().filter(|disk| !self.accepting && !disk.is_out()) else { return Ok(()) };
+        let disk = self.kept.as_ref().or(self.disks.cache.as_ref());
+        let Some(disk) = disk.filter(|disk| !self.accepting && !self.deceived && !disk.is_out()) else { return Ok(()) };
         match self.readable_loss(disk) {
             Some(block) => Err(format!("block {block} stays lost, though the caching volume can be read")),
             None => Ok(()),

@@ -23,7 +23,7 @@ fn blocks(request: &Request) -> std::ops::Range<u64> {
 impl World<'_> {
     /// A fault excuses the requests that it touches, and no others.
     pub(super) fn touch(&mut self, touched: &Touched) {
-        let lost = self.lost;
+        let lost = self.report.losses > 0;
         for outstanding in &mut self.outstanding {
             let range = blocks(&outstanding.request);
             let is_flush = outstanding.request.operation == Operation::Flush;
@@ -94,12 +94,18 @@ impl World<'_> {
                 if self.lost {
                     return Err(format!("sector {sector} is given up, but was not lost with the cache"));
                 }
-                if !unknown {
+                if !unknown && !self.deceived {
                     self.books.may_be_lost(self.now, block, out_of_patience)?;
                 }
                 self.oracle.condemn(sector, 1);
                 self.loss_untold = Some(self.next_request);
             }
+        }
+        // Their answers may come when the loss is over.
+        let excused = |request: &Request| request.operation == Operation::Flush || self.touches_lost(request);
+        let excused: Vec<bool> = self.outstanding.iter().map(|outstanding| excused(&outstanding.request)).collect();
+        for (outstanding, excused) in self.outstanding.iter_mut().zip(excused) {
+            outstanding.excused |= excused;
         }
         Ok(())
     }

@@ -137,7 +137,7 @@ impl World<'_> {
     /// What the engine says of a caching volume that fails.
     pub(super) fn note_failing(&mut self, event: &Event) -> Step {
         let bad = self.disks.cache.as_ref().is_some_and(|disk| disk.is_bad(0, disk.size()));
-        if self.books.cache_failures == 0 && !bad && !self.rotten {
+        if self.books.cache_failures == 0 && !bad && !self.rotten && !self.deceived {
             return Err(format!("{event:?} without a fault of the caching volume"));
         }
         self.triggers(Trigger::Failing);

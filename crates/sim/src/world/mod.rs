@@ -180,6 +180,8 @@ struct World<'a> {
     healed: bool,
     /// I/Os have been stuck.
     was_stuck: bool,
+    /// A flush of the caching volume failed and forgot, and the process that knew of it crashed.
+    deceived: bool,
     /// A bit of the caching volume has flipped.
     rotten: bool,
     /// Flushes of the application that may report a failed flush of the backing volume that came before: one, and one for
@@ -281,6 +283,7 @@ impl<'a> World<'a> {
             accepting: false,
             healed: false,
             was_stuck: false,
+            deceived: false,
             rotten: false,
             unreported_failures: 0,
             sampled: None,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use surgetank_cache::{Owner, Target};
 
+use crate::disk::Disk;
 use crate::driver::Driver;
 use crate::scenario::CrashKind;
 use crate::world::stop::Stopping;
@@ -39,7 +40,8 @@ impl World<'_> {
         }
         self.interrupt_records();
         self.trace.add(u64::from(kind == CrashKind::Daemon));
-        if self.disks.backing.has_forgotten() {
+        self.deceived |= self.disks.cache.as_ref().is_some_and(Disk::has_forgotten);
+        if self.disks.backing.has_forgotten() || self.deceived {
             // Nobody is left who could tell the application.
             self.oracle.fail_flush();
         }
