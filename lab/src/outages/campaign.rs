@@ -39,6 +39,8 @@ const POLICIES: [&str; 2] = ["adaptive", "paper"];
 const READY_MAX: Duration = Duration::from_secs(400);
 /// Until a guest has judged: recovery, reading, draining, and as much again for a busy machine.
 const JUDGE_MAX: Duration = Duration::from_secs(2 * (RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs()) + 60);
+/// So many guests may die of QEMU's race.
+const EMULATOR_FAILURES_MAX: u32 = 5;
 /// An outage that comes too late is tried again so often.
 const MISSES_MAX: u32 = 20;
 
@@ -63,8 +65,13 @@ pub fn run(
         let site = Site::new(lab, seed + life as u64)?;
         let lived = live(&site, lab, interrupt, surgetank, life, &mut left, report);
         let lost = report.outages.iter().filter(|outage| !outage.is_whole()).count();
-        if lived.is_err() {
+        if let Err(error) = &lived {
             interrupt.check()?;
+            if site.emulator_failed() && report.emulator_failures < EMULATOR_FAILURES_MAX {
+                report.emulator_failures += 1;
+                say(&format!("guest {life} died of its emulator, another one goes on: {error:#}"));
+                continue;
+            }
         }
         if lived.is_err() || (lost == 1 && report.outages.last().is_some_and(|outage| !outage.is_whole())) {
             site.keep(out)?;
@@ -134,6 +141,12 @@ impl Site {
             }
             Ok(None)
         })
+    }
+
+    /// Whether the guest's kernel has met a breakpoint of nobody's: see `KERNEL_ARGUMENTS` in `guest.rs`.
+    fn emulator_failed(&self) -> bool {
+        let console = fs::read(self.share().join("console.log")).unwrap_or_default();
+        String::from_utf8_lossy(&console).contains("Oops: int3")
     }
 
     /// What the provider has not deleted.
@@ -263,6 +276,7 @@ fn strike(
     let judged = site.wait(interrupt, guest, &format!("judged-{number}"), JUDGE_MAX);
     match judged {
         Ok(judged) => record.judged = judged,
+        Err(error) if site.emulator_failed() => return Err(error),
         Err(error) => {
             interrupt.check()?;
             let fault = format!("{error:#}");

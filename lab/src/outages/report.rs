@@ -88,6 +88,8 @@ pub struct Report {
     pub planned: usize,
     /// Those that came too late: what they were of had been given back. They were planned again.
     pub missed: u32,
+    /// Guests that died of their emulator; what they had not been struck by struck others.
+    pub emulator_failures: u32,
     /// Those that were.
     pub outages: Vec<Struck>,
     /// Ends of guests that had lost nothing.
@@ -97,7 +99,7 @@ pub struct Report {
 impl Report {
     /// None yet.
     pub fn new(seed: u64, planned: usize) -> Self {
-        Self { seed, planned, missed: 0, outages: Vec::new(), ends: Vec::new() }
+        Self { seed, planned, missed: 0, emulator_failures: 0, outages: Vec::new(), ends: Vec::new() }
     }
 
     /// Whether all outages were, and nothing was lost, failed without a reason, or was left behind.
@@ -116,13 +118,14 @@ impl Report {
             kinds.entry((outage.target, outage.kind)).or_default().push(outage);
         }
         let mut text = format!(
-            "Seed {}; {} of {} outages, {} more came too late.\n\n\
+            "Seed {}; {} of {} outages, {} more came too late; {} guests died of their emulator.\n\n\
              | volume | failure | outages | in absorb, drain | seconds | dirty when it struck, MiB | recovered in at most | requests failed | remounts | compared | outages with loss |\n\
              |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
             self.seed,
             self.outages.len(),
             self.planned,
-            self.missed
+            self.missed,
+            self.emulator_failures
         );
         for ((target, kind), outages) in &kinds {
             row(&mut text, &format!("{} | {}", target.name(), kind.name()), outages);
