@@ -329,7 +329,7 @@ impl Running {
                 if let Err(error) = result {
                     tracing::warn!(device = self.name, ?error, "the last flush failed");
                 }
-                self.ended = true;
+                self.close_log();
             }
             None => tracing::error!(?request, "the engine answered a request that is not in flight"),
         }
@@ -471,6 +471,7 @@ impl Running {
         while let Some(event) = self.engine.next_event() {
             self.changed();
             tracing::debug!(device = self.name, ?event, "engine");
+            self.ended |= event == Event::Stopped;
             (self.events)(event);
         }
     }
@@ -489,7 +490,9 @@ impl Running {
     fn wait(&mut self, quiet: bool, keys: &mut Vec<u64>) -> io::Result<()> {
         let stopping = match self.stopping {
             Stopping::No => None,
-            Stopping::Answering { give_up } | Stopping::Flushing { give_up } => Some(give_up),
+            Stopping::Answering { give_up } | Stopping::Flushing { give_up } | Stopping::Closing { give_up } => {
+                Some(give_up)
+            }
         };
         keys.clear();
         let deadlines = [self.engine.next_deadline(), self.volumes.next_deadline(), stopping];

@@ -86,6 +86,8 @@ pub(super) struct Trouble {
     /// Times that unreadable extents were tried again.
     pub retries: u32,
     retry_at: Option<Instant>,
+    /// What was bad when the retries began.
+    retried: RangeSet,
     /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
     pub stranded: Vec<Part>,
     /// Changes of parts of blocks whose old content could not be read.
@@ -379,6 +381,13 @@ impl Engine {
         if boost.space.dirty > boost.space.bad {
             return;
         }
+        if boost.space.bad > 0 && boost.trouble.retries == RETRIES {
+            let bad = boost.ranges(|extent| extent.state == State::Bad);
+            if bad.iter().any(|range| !boost.trouble.retried.contains(&range)) {
+                // It failed only during the retries of the rest: it is due as many.
+                boost.trouble.retries = 0;
+            }
+        }
         if boost.space.bad > 0
             && !boost.trouble.out_of_patience
             && boost.trouble.retries < RETRIES
@@ -388,6 +397,10 @@ impl Engine {
                 None => boost.trouble.retry_at = Some(now + RETRY_AFTER),
                 Some(at) if now >= at => {
                     boost.trouble.retry_at = None;
+                    if boost.trouble.retries == 0 {
+                        let bad = boost.ranges(|extent| extent.state == State::Bad);
+                        bad.iter().for_each(|range| boost.trouble.retried.insert(range));
+                    }
                     boost.trouble.retries += 1;
                     boost.retry_bad();
                     self.stirred = true;
@@ -398,6 +411,15 @@ impl Engine {
         }
         self.step = Step::DropFlush;
         self.enter_step();
+    }
+
+    /// What stays lost could not be recorded yet, for the backing volume failed: the caching volume may be back since.
+    pub(super) fn probe_again(&mut self) {
+        let Some(boost) = self.boost.as_mut() else { return };
+        if let Some(outage) = boost.trouble.outage.as_mut() {
+            outage.last_probe = false;
+            boost.trouble.out_of_patience = false;
+        }
     }
 
     /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.

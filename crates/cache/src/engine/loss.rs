@@ -233,6 +233,14 @@ impl Engine {
         }
     }
 
+    /// Everything lost was overwritten while the volume was being read back, which did not end the loss.
+    pub(super) fn end_healed_loss(&mut self) {
+        let now = self.now;
+        if let Some(loss) = self.loss.as_mut().filter(|loss| loss.ranges.is_empty()) {
+            loss.retry_at = Some(now);
+        }
+    }
+
     pub(super) fn loss_deadline(&self) -> Option<Instant> {
         self.loss.as_ref().and_then(|loss| loss.retry_at)
     }

@@ -24,6 +24,10 @@ pub(super) enum Stopping {
     Flushing {
         give_up: Instant,
     },
+    /// The log is being closed.
+    Closing {
+        give_up: Instant,
+    },
 }
 
 impl Running {
@@ -43,7 +47,15 @@ impl Running {
         }
     }
 
-    /// Stops in three steps: answer what is in flight, flush once more, end.
+    /// The last flush was answered: the log is closed, so that the next recovery knows that every record in it was
+    /// whole.
+    pub(super) fn close_log(&mut self) {
+        let now = self.clock.now();
+        self.stopping = Stopping::Closing { give_up: now + STOP_PATIENCE };
+        self.engine.stop(now);
+    }
+
+    /// Stops in four steps: answer what is in flight, flush once more, close the log, end.
     pub(super) fn stop_when_idle(&mut self) {
         let now = self.clock.now();
         match self.stopping {
@@ -56,7 +68,7 @@ impl Running {
                     self.work();
                 }
             }
-            Stopping::Flushing { give_up } => self.ended |= now >= give_up,
+            Stopping::Flushing { give_up } | Stopping::Closing { give_up } => self.ended |= now >= give_up,
         }
     }
 

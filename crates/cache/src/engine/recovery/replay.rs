@@ -50,7 +50,7 @@ impl Engine {
         let mut newer = RangeSet::default();
         for records in &found {
             boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
-            boost.replay(records, missing, &mut newer);
+            boost.replay(records, restoring, missing, &mut newer);
         }
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
         if !boost.durable_frozen {
@@ -135,7 +135,7 @@ impl Recovery {
             // Its records do not name the ones before them: whatever cannot be read may have been one.
             for records in &self.found {
                 let unreadable = self.unreadable.get(&records.segment).into_iter().flatten();
-                if unreadable.filter(|block| **block < records.end).any(|block| !records.covers(*block)) {
+                if unreadable.filter(|block| **block <= records.end).any(|block| !records.covers(*block)) {
                     miss(records.sequence_max, true);
                 }
             }
@@ -161,7 +161,7 @@ impl Recovery {
 
 impl Boost {
     /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
-    fn replay(&mut self, records: &Records, missing: Option<u64>, newer: &mut RangeSet) {
+    fn replay(&mut self, records: &Records, restoring: bool, missing: Option<u64>, newer: &mut RangeSet) {
         let segment = records.segment;
         let marked = self.durable;
         for record in records.iter() {
@@ -191,8 +191,9 @@ impl Boost {
                             let state = match flaw {
                                 None => State::Dirty,
                                 Some(Flaw::Unreadable) => State::Bad,
-                                // It was durable: this is damage. What was not may just never have arrived.
-                                Some(Flaw::Mismatch) if record.sequence <= marked => State::Bad,
+                                // It was durable: this is damage. What was not may just never have arrived; but of what
+                                // was lost once, nothing older may appear.
+                                Some(Flaw::Mismatch) if record.sequence <= marked || restoring => State::Bad,
                                 Some(Flaw::Mismatch) => {
                                     self.durable_frozen = true;
                                     continue;
