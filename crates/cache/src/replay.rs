@@ -121,6 +121,15 @@ impl Log {
                 unnamed.extend(free.map(|block| gap(records.sequence_max, records.segment, block)));
             }
         }
+        // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
+        let is_freed = |place: &Place| place.generation != self.generation(place.segment);
+        let named = || self.segments().filter_map(|records| records.previous);
+        if let Some(freed) = named().chain(self.last).filter(is_freed).map(|place| place.sequence).max() {
+            let followed = |sequence| named().any(|place| place.sequence == sequence);
+            let open = self.segments().filter(|records| records.end_unreadable && records.order() < freed);
+            let open = open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence)));
+            unnamed.extend(open.map(|records| gap(freed, records.segment, records.end)));
+        }
         let highest = self.segments().map(|records| records.sequence_max).max().unwrap_or(0);
         if self.closed {
             return unnamed;

@@ -299,7 +299,7 @@ fn superseding(seed: u64, random: &mut Random) -> Scenario {
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.
-pub const EVENTS: u64 = 224;
+pub const EVENTS: u64 = 240;
 
 fn every_event(seed: u64) -> Scenario {
     let (run, point) = (seed / (2 * EVENTS), seed % (2 * EVENTS));

@@ -180,26 +180,30 @@ impl Engine {
         let wanted = index.find(outage.cursor, dirty).or_else(|| index.find(0, dirty));
         let wanted = wanted.map(|extent| {
             outage.cursor = extent.block + 1;
-            (space.offset(extent.location), space.checksums(extent.location, 1))
+            (space.offset(extent.location), space.checksums(extent.location, 1), true)
         });
-        let superblocks = [0, BLOCK64].map(|offset| (offset, None));
-        let probes: Vec<(u64, Option<Box<[u32]>>)> = superblocks.into_iter().chain(wanted).collect();
+        let superblocks = [0, BLOCK64].map(|offset| (offset, None, false));
+        let probes: Vec<(u64, Option<Box<[u32]>>, bool)> = superblocks.into_iter().chain(wanted).collect();
         outage.probes_in_flight = probes.len() as u32;
         outage.answered = false;
-        for (offset, checksums) in probes {
+        for (offset, checksums, wanted) in probes {
             let scratch = self.allocate(BLOCK);
-            let id = self.pending.insert(Pending::Probe { scratch });
+            let id = self.pending.insert(Pending::Probe { scratch, wanted });
             self.cache.started(self.now, BLOCK64);
             let into = Slice { buffer: BufferId::Scratch(scratch), offset: 0, length: BLOCK };
             self.effects.push_back(Effect::Read { id, target: Target::Cache, offset, into, checksums });
         }
     }
 
-    pub(super) fn probed(&mut self, scratch: ScratchId, result: Result<(), IoFailure>) {
+    pub(super) fn probed(&mut self, scratch: ScratchId, wanted: bool, result: Result<(), IoFailure>) {
         self.cache.ended(self.now, BLOCK64);
         self.release_scratch(Some(scratch));
         let now = self.now;
         let Some(boost) = self.boost.as_mut() else { return };
+        if wanted && result.is_ok() {
+            // What could not be read can: one try more.
+            boost.trouble.retries = boost.trouble.retries.min(RETRIES - 1);
+        }
         let Some(outage) = boost.trouble.outage.as_mut() else { return };
         outage.probes_in_flight -= 1;
         outage.answered |= matches!(result, Ok(()) | Err(IoFailure::Corrupt));

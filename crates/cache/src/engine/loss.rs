@@ -233,12 +233,20 @@ impl Engine {
         }
     }
 
-    /// Everything lost was overwritten while the volume was being read back, which did not end the loss.
-    pub(super) fn end_healed_loss(&mut self) {
-        let now = self.now;
-        if let Some(loss) = self.loss.as_mut().filter(|loss| loss.ranges.is_empty()) {
-            loss.retry_at = Some(now);
+    /// Whether everything lost was overwritten while the volume was being read back, and that is being recorded: the end
+    /// of the loss is the end of the reading, which failed.
+    pub(super) fn ends_healed_loss(&mut self) -> bool {
+        if !self.loss.as_ref().is_some_and(|loss| loss.ranges.is_empty()) {
+            return false;
         }
+        self.record_loss();
+        let now = self.now;
+        let Some(loss) = self.loss.as_mut() else { return false };
+        let ends = loss.recording.as_ref().is_some_and(|recording| recording.all);
+        if !ends {
+            loss.retry_at = Some(now + RETRY);
+        }
+        ends
     }
 
     pub(super) fn loss_deadline(&self) -> Option<Instant> {

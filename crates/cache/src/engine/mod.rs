@@ -224,6 +224,8 @@ enum Pending {
     /// A read that shows whether the caching volume answers.
     Probe {
         scratch: ScratchId,
+        /// Of a block that is dirty.
+        wanted: bool,
     },
     ReclaimTable,
     /// The owner record is being persisted.
@@ -373,7 +375,7 @@ impl Engine {
             }
             Pending::Recovery(wanted) => self.recovery_read(wanted, result),
             Pending::Parse(wanted) => self.recovery_parsed(&wanted, outcome),
-            Pending::Probe { scratch } => self.probed(scratch, result),
+            Pending::Probe { scratch, wanted } => self.probed(scratch, wanted, result),
             Pending::ReclaimTable => self.reclaim_table_written(result),
             Pending::Owner(recorder) => {
                 self.owner_in_flight = false;

@@ -200,8 +200,9 @@ impl Engine {
         self.give_up_step();
         self.stirred = true;
         if restoring {
-            self.end_healed_loss();
-            self.events.push_back(Event::RestoreFailed { reason });
+            if !self.ends_healed_loss() {
+                self.events.push_back(Event::RestoreFailed { reason });
+            }
         } else {
             self.unrecovered_since.get_or_insert(self.now);
             self.events.push_back(Event::RecoverFailed { reason });

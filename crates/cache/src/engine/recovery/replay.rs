@@ -140,6 +140,18 @@ impl Recovery {
                 }
             }
         }
+        // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
+        let is_freed = |place: &Place| place.generation != self.generation(place.segment);
+        let last = self.superblock.iter().filter_map(|superblock| superblock.last);
+        let named = || self.found.iter().filter_map(|records| records.previous);
+        if let Some(freed) = named().chain(last).filter(is_freed).map(|place| place.sequence).max() {
+            let followed = |sequence| named().any(|place| place.sequence == sequence);
+            let open = |records: &&Records| records.end_unreadable && records.order() < freed;
+            let mut open = self.found.iter().filter(open);
+            if open.any(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
+                miss(freed, true);
+            }
+        }
         // Where the next record would begin, there may be one that cannot be read.
         if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
             return missing;
