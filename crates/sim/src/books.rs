@@ -519,6 +519,17 @@ impl Books {
             return true;
         }
         let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
+        // What a freed segment named is named by nothing any more: a record may have been wherever one could begin.
+        let freed = |sequence: u64| self.records.iter().all(|record| record.sequence != sequence);
+        let names_freed = self.records.iter().filter(|record| !bad(record.offset)).any(|record| {
+            let mut bytes = [0; BLOCK as usize];
+            disk.peek_sound(record.offset, &mut bytes);
+            let previous = Summary::decode(&bytes).and_then(|summary| summary.previous);
+            previous.is_some_and(|previous| freed(previous.sequence))
+        });
+        if names_freed && starts().chain(self.records.iter().map(Record::end)).any(bad) {
+            return true;
+        }
         let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
         let full = last.end() + 2 * BLOCK64 > geometry.segment_offset(last.segment + 1);
         bad(last.end()) || full && starts().any(bad)

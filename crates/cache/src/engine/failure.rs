@@ -217,8 +217,9 @@ impl Engine {
             outage.pause = (outage.pause * 2).min(PROBE_PAUSE.1);
             return;
         }
-        let confirmed = outage.confirmed;
+        let confirmed = outage.confirmed || boost.trouble.out_of_patience;
         boost.trouble.outage = None;
+        boost.trouble.out_of_patience = false;
         if confirmed {
             // What failed meanwhile says nothing of the blocks.
             boost.retry_bad();
@@ -413,17 +414,18 @@ impl Engine {
             }
             return;
         }
+        let Some(boost) = self.boost.as_mut() else { return };
+        if let Some(outage) = boost.trouble.outage.as_ref().filter(|_| dirty) {
+            // The backing volume may have failed for long meanwhile: the caching volume may be back.
+            if outage.probes_in_flight > 0 {
+                return;
+            }
+            if !outage.gone && now >= outage.next_probe {
+                return self.probe();
+            }
+        }
         self.step = Step::DropFlush;
         self.enter_step();
-    }
-
-    /// What stays lost could not be recorded yet, for the backing volume failed: the caching volume may be back since.
-    pub(super) fn probe_again(&mut self) {
-        let Some(boost) = self.boost.as_mut() else { return };
-        if let Some(outage) = boost.trouble.outage.as_mut() {
-            outage.last_probe = false;
-            boost.trouble.out_of_patience = false;
-        }
     }
 
     /// Has the superblock say that no record follows those that were written: what cannot be read behind them is none.

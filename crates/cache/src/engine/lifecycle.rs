@@ -397,7 +397,6 @@ impl Engine {
             self.step_serial += 1;
             self.step = Step::Retry { at: self.now + RETRY, step: Box::new(Step::None) };
             self.retry_waiting = true;
-            self.probe_again();
         }
         self.stirred = true;
         if let Some(boost) = self.boost.as_mut().filter(|_| !planted(Bug::FailedFlushForgotten)) {

@@ -71,7 +71,6 @@ impl World<'_> {
             _ => self.touches_lost(&request),
         };
         self.outstanding.push(Outstanding { request, expect, at: self.now, excused });
-        if std::env::var("VERBOSE").is_ok() {}
         self.engine.submit(self.now, request);
     }
 

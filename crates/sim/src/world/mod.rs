@@ -425,7 +425,6 @@ impl<'a> World<'a> {
         loop {
             while let Some(effect) = self.engine.next_effect() {
                 self.trace.effect(&effect);
-                if std::env::var("VERBOSE").is_ok() {}
                 self.watch(&effect);
                 self.books.begin(&effect);
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
@@ -447,7 +446,6 @@ impl<'a> World<'a> {
                 }
             }
             let Some(event) = self.engine.next_event() else { return Ok(()) };
-            if std::env::var("VERBOSE").is_ok() {}
             self.hear(event)?;
         }
     }
