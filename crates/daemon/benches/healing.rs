@@ -59,7 +59,7 @@ impl Device {
                     Effect::Write { id, .. } | Effect::Flush { id, .. } => done.push(id),
                     Effect::PersistOwner { id, owner } => {
                         let begun = Clock::now();
-                        self.store.persist(OwnerRecord { owner, volume: None }).expect("there is room");
+                        self.store.persist(OwnerRecord { owner, volume: None, ended: None }).expect("there is room");
                         recording += begun.elapsed();
                         done.push(id);
                     }
@@ -86,7 +86,9 @@ impl Device {
 fn lose(directory: &Path) {
     let ranges = (0..RANGES).map(|number| (number * DISTANCE, BLOCK)).collect();
     let mut store = OwnerStore::open(directory).expect("a new record");
-    store.persist(OwnerRecord { owner: Owner::Lost { epoch: EPOCH, ranges }, volume: None }).expect("there is room");
+    store
+        .persist(OwnerRecord { owner: Owner::Lost { epoch: EPOCH, ranges }, volume: None, ended: None })
+        .expect("there is room");
 }
 
 fn main() {
@@ -96,7 +98,8 @@ fn main() {
     let before = memory("VmRSS");
     let mut store = OwnerStore::open(scratch.path()).expect("the record");
     let Owner::Lost { epoch, ranges } = store.record().owner.clone() else { panic!("it says lost") };
-    let config = Config { size: RANGES * DISTANCE, logical_block: 512, backing_limits: Limits::NONE };
+    let outage_patience = Duration::from_secs(120);
+    let config = Config { size: RANGES * DISTANCE, logical_block: 512, backing_limits: Limits::NONE, outage_patience };
     let engine = Engine::with_lost(config, epoch, &ranges);
     drop(ranges);
     store.forget_ranges();

@@ -7,10 +7,12 @@
 //! - *unreadable*: its block on the caching volume failed when it was read, again and again ([`TRIES_MIN`]), and did not
 //!   succeed since, or nothing of the volume could be read for as long as the engine must be patient.
 
+mod unknown;
+
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Geometry, Summary, checksum};
+use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, Outcome, ScratchId, Slice, Target};
 use surgetank_model::Instant;
 
@@ -498,41 +500,6 @@ impl Books {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// Whether no engine could tell which blocks lie in the log: a summary cannot be read and no other repeats it, or nobody
-    /// can tell whether there is one where the log ends.
-    #[must_use]
-    pub fn may_be_unknown(&self, disk: &Disk) -> bool {
-        let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64)) || disk.is_bad(at, BLOCK64);
-        let bad = |at: u64| at + BLOCK64 <= disk.size() && failed(at);
-        let Some(geometry) = Geometry::of_volume(disk.size()).filter(|_| self.recovered) else { return false };
-        let repeated = |sequence: u64| {
-            self.records.iter().filter(|other| other.sequence > sequence && !bad(other.offset)).any(|other| {
-                let mut bytes = [0; BLOCK as usize];
-                disk.peek_sound(other.offset, &mut bytes);
-                let repeat = Summary::decode(&bytes).and_then(|summary| summary.repeat);
-                repeat.is_some_and(|repeat| repeat.place.sequence == sequence)
-            })
-        };
-        if self.records.iter().any(|record| bad(record.offset) && !repeated(record.sequence)) {
-            return true;
-        }
-        let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
-        // What a freed segment named is named by nothing any more: a record may have been wherever one could begin.
-        let freed = |sequence: u64| self.records.iter().all(|record| record.sequence != sequence);
-        let names_freed = self.records.iter().filter(|record| !bad(record.offset)).any(|record| {
-            let mut bytes = [0; BLOCK as usize];
-            disk.peek_sound(record.offset, &mut bytes);
-            let previous = Summary::decode(&bytes).and_then(|summary| summary.previous);
-            previous.is_some_and(|previous| freed(previous.sequence))
-        });
-        if names_freed && starts().chain(self.records.iter().map(Record::end)).any(bad) {
-            return true;
-        }
-        let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
-        let full = last.end() + 2 * BLOCK64 > geometry.segment_offset(last.segment + 1);
-        bad(last.end()) || full && starts().any(bad)
     }
 
     /// Blocks whose newest version may be in the log alone.

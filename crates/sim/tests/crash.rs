@@ -123,7 +123,7 @@ fn orderly_stops_and_what_rots_meanwhile() {
 /// Whatever comes back in time is drained, and nothing is given up.
 #[test]
 fn outages_of_either_volume_or_both() {
-    let report = campaign("outages_of_either_volume_or_both", Family::Outages, 6000);
+    let report = campaign("outages_of_either_volume_or_both", Family::Outages, 5000);
     assert_split(&report);
     assert!(report.outages > 4000 && report.losses > 100 && report.restored > 100, "too few outages: {report:?}");
 }

@@ -183,7 +183,7 @@ impl Engine {
             (space.offset(extent.location), space.checksums(extent.location, 1), true)
         });
         let superblocks = [0, BLOCK64].map(|offset| (offset, None, false));
-        let probes: Vec<(u64, Option<Box<[u32]>>, bool)> = superblocks.into_iter().chain(wanted).collect();
+        let probes: Vec<_> = superblocks.into_iter().chain(wanted).collect();
         outage.probes_in_flight = probes.len() as u32;
         outage.answered = false;
         for (offset, checksums, wanted) in probes {

@@ -1,0 +1,42 @@
+//! When nobody can tell what a log holds that cannot be read whole.
+
+use surgetank_cache::format::{BLOCK, Geometry, Summary};
+
+use super::{BLOCK64, Books, Record};
+use crate::disk::Disk;
+
+impl Books {
+    /// Whether no engine could tell which blocks lie in the log: a summary cannot be read and no other repeats it, or nobody
+    /// can tell whether there is one where the log ends.
+    #[must_use]
+    pub fn may_be_unknown(&self, disk: &Disk) -> bool {
+        let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64)) || disk.is_bad(at, BLOCK64);
+        let bad = |at: u64| at + BLOCK64 <= disk.size() && failed(at);
+        let Some(geometry) = Geometry::of_volume(disk.size()).filter(|_| self.recovered) else { return false };
+        let stored = |record: &Record| {
+            let mut bytes = [0; BLOCK as usize];
+            disk.peek_sound(record.offset, &mut bytes);
+            Summary::decode(&bytes)
+        };
+        let sound = || self.records.iter().filter(|record| !bad(record.offset));
+        let repeated = |sequence: u64| {
+            let repeat = |record| stored(record).and_then(|summary| summary.repeat);
+            sound().filter_map(repeat).any(|repeat| repeat.place.sequence == sequence)
+        };
+        if self.records.iter().any(|record| bad(record.offset) && !repeated(record.sequence)) {
+            return true;
+        }
+        let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
+        // What a freed segment named is named by nothing any more: a record may have been wherever one could begin.
+        let freed = |sequence: u64| self.records.iter().all(|record| record.sequence != sequence);
+        let previous = |record| stored(record).and_then(|summary| summary.previous);
+        if sound().filter_map(previous).any(|previous| freed(previous.sequence))
+            && starts().chain(self.records.iter().map(Record::end)).any(bad)
+        {
+            return true;
+        }
+        let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
+        let full = last.end() + 2 * BLOCK64 > geometry.segment_offset(last.segment + 1);
+        bad(last.end()) || full && starts().any(bad)
+    }
+}
