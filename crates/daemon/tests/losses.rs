@@ -34,7 +34,8 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     let faults = Faults::new(1).unwrap();
     let backing = machine.backing("backing", 32 * MIB);
     // So that not everything is drained before the volume vanishes.
-    let slow = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    let mut slow = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
+    slow.caching += "\noutage_patience = \"1 s\"";
     let config = machine.config(&[("data", backing.to_str().unwrap())], &slow);
     let daemon = Daemon::start_with(config.clone(), faults_on(Purpose::Caching, &faults)).unwrap();
     let mut nbd = connect(&machine, "data");
