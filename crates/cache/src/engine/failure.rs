@@ -504,7 +504,7 @@ impl Engine {
         self.end_boost();
         if lost_bytes > 0 {
             self.stage = Stage::Lost;
-            let mut loss = Loss::new(boost.attach.epoch, ranges);
+            let mut loss = Loss::new(boost.attach.epoch, ranges, boost.superblock.void);
             loss.untold = untold;
             self.loss = Some(loss);
             self.events.push_back(Event::CacheLost { lost_bytes });

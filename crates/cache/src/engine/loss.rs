@@ -31,6 +31,8 @@ pub(super) struct Loss {
     ranges: RangeSet,
     /// No flush has told the application since. Those that waited for the cache may not cover all that is lost.
     pub(super) untold: bool,
+    /// Sequences of records on the volume that failed and were never acknowledged, as far as they are known.
+    void: Vec<u64>,
     /// Overwritten and not on record, oldest first.
     healed: VecDeque<Healed>,
     /// Requests that wait until what was healed up to a write of the backing volume is on record.
@@ -66,13 +68,14 @@ struct Recording {
 }
 
 impl Loss {
-    pub(super) fn new(epoch: Epoch, ranges: RangeSet) -> Self {
+    pub(super) fn new(epoch: Epoch, ranges: RangeSet, void: Vec<u64>) -> Self {
         // A crash may have come between the last healing and the end of the loss.
         let retry_at = ranges.is_empty().then_some(Instant::ZERO);
         Self {
             epoch,
             ranges,
             untold: false,
+            void,
             healed: VecDeque::new(),
             waiting: VecDeque::new(),
             recording: None,
@@ -82,6 +85,10 @@ impl Loss {
 
     pub(super) fn ranges(&self) -> &RangeSet {
         &self.ranges
+    }
+
+    pub(super) fn void(&self) -> &[u64] {
+        &self.void
     }
 
     /// Requests that wait until what they healed or cover is on record.

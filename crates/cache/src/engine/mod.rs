@@ -328,7 +328,7 @@ impl Engine {
         let ranges = RangeSet::from_pairs(ranges);
         let mut engine = Self::new(config);
         engine.stage = Stage::Lost;
-        engine.loss = Some(Loss::new(epoch, ranges));
+        engine.loss = Some(Loss::new(epoch, ranges, Vec::new()));
         engine
     }
 

@@ -356,7 +356,15 @@ impl Engine {
             self.enter_step();
             return;
         }
-        recovery.superblock = Some(superblock);
+        let superblock = recovery.superblock.insert(superblock);
+        if let Some(loss) = self.loss.as_ref().filter(|_| recovery.restoring) {
+            // The volume was gone before its superblock could name them.
+            for sequence in loss.void() {
+                if !superblock.void.contains(sequence) {
+                    superblock.void.push(*sequence);
+                }
+            }
+        }
         self.step = Step::RecoverFlush { left: 0, failed: false };
         self.step_serial += 1;
         let mut left = 0;

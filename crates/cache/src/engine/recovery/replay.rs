@@ -204,8 +204,13 @@ impl Boost {
                                 None => State::Dirty,
                                 Some(Flaw::Unreadable) => State::Bad,
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
-                                // was lost once, nothing older may appear.
-                                Some(Flaw::Mismatch) if record.sequence <= marked || restoring => State::Bad,
+                                // was lost once, nothing older may appear unless nobody was promised the newer.
+                                Some(Flaw::Mismatch)
+                                    if record.sequence <= marked
+                                        || restoring && !self.superblock.void.contains(&record.sequence) =>
+                                {
+                                    State::Bad
+                                }
                                 Some(Flaw::Mismatch) => {
                                     self.durable_frozen = true;
                                     continue;
