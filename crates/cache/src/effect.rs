@@ -133,6 +133,15 @@ pub enum Effect {
         /// What to encode.
         page: Box<SegmentTable>,
     },
+    /// Write the index of a segment, in whole blocks, at `offset` of the caching volume.
+    WriteIndex {
+        /// Its name.
+        id: EffectId,
+        /// First byte on the caching volume.
+        offset: u64,
+        /// What to write.
+        bytes: Box<[u8]>,
+    },
     /// Make completed writes durable.
     Flush {
         /// Its name.

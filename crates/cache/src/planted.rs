@@ -12,6 +12,16 @@ pub enum Bug {
     StopAtFirstHole,
     /// Recovery believes a record's summary without checking its data.
     DataChecksumIgnored,
+    /// Records go to segments that no superblock names.
+    UnlistedSegmentUsed,
+    /// A segment is indexed before all of it is durable.
+    IndexBeforeFlush,
+    /// Recovery takes a damaged index for that of an empty segment.
+    DamagedIndexIsEmpty,
+    /// Recovery leaves free segments their generations, though they may hold records that it did not look for.
+    StaleRecordsLeft,
+    /// Recovery believes a list of segments though a newer one may be unreadable.
+    OlderListBelieved,
     /// Segments are reused before the table page with their new generations is durable.
     TableNotFlushed,
     /// A freed segment keeps its generation: old records in it stay valid.
@@ -112,6 +122,11 @@ impl Bug {
     /// All of them.
     pub const ALL: &'static [Self] = &[
         Self::ReclaimWithoutBackingFlush,
+        Self::UnlistedSegmentUsed,
+        Self::IndexBeforeFlush,
+        Self::DamagedIndexIsEmpty,
+        Self::StaleRecordsLeft,
+        Self::OlderListBelieved,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
         Self::DataChecksumIgnored,

@@ -1,6 +1,6 @@
 //! What a log says of the device, without an engine: for tools that work offline, and for tests to compare with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, Layout, Place, Records, Repeat, Superblock};
@@ -21,6 +21,8 @@ pub struct Log {
     found: BTreeMap<u32, Records>,
     /// Blocks that could not be read, in order, by segment.
     unreadable: BTreeMap<u32, Vec<u32>>,
+    /// What is repeated elsewhere of records of a segment.
+    repeats: BTreeMap<u32, Vec<Repeat>>,
 }
 
 impl Log {
@@ -36,6 +38,7 @@ impl Log {
             void: superblock.void.clone(),
             found: BTreeMap::new(),
             unreadable: BTreeMap::new(),
+            repeats: BTreeMap::new(),
         }
     }
 
@@ -53,18 +56,22 @@ impl Log {
         self.found.insert(records.segment, records);
     }
 
-    /// Segments to scan again, each with what another segment repeats of a record that is missing there. Until there are
+    /// Segments to scan again, each with what other segments repeat of records that are missing there. Until there are
     /// none, the log is not read yet.
-    pub fn again(&mut self) -> Vec<(u32, Box<Repeat>)> {
-        let mut again = Vec::new();
+    pub fn again(&mut self) -> Vec<(u32, Vec<Repeat>)> {
+        let mut again = BTreeSet::new();
         for segment in self.found.keys().copied().collect::<Vec<_>>() {
             let previous = self.found[&segment].previous.filter(|place| !self.is_known(place));
             let Some((previous, records)) = previous.zip(self.found.get_mut(&segment)) else { continue };
             if let Some(repeat) = records.repeat.take().filter(|repeat| repeat.place == previous) {
-                again.push((previous.segment, repeat));
+                let known = self.repeats.entry(previous.segment).or_default();
+                if !known.contains(&repeat) {
+                    known.push(*repeat);
+                    again.insert(previous.segment);
+                }
             }
         }
-        again
+        again.into_iter().map(|segment| (segment, self.repeats[&segment].clone())).collect()
     }
 
     /// The records of each segment.

@@ -7,13 +7,16 @@
 //!   back. Each segment remembers the oldest segment it superseded (`oldest_superseded`); everything between must go
 //!   before it, or with it in the same (atomic) page of the table.
 
-use crate::format::{Geometry, SEGMENTS_PER_PAGE};
+use crate::format::{Geometry, Layout, SEGMENTS_PER_PAGE, UNINDEXED_MAX};
 use crate::index::{Extent, Kind};
 use crate::planted::{Bug, planted};
 
 /// Under pressure so much of the log, and no fewer segments, is drained first.
 const PRESSURE_BYTES: usize = 16 << 20;
 const PRESSURE_SEGMENTS_MIN: usize = 4;
+
+/// So much of the log is named ahead as what may hold records without an index: a recovery reads it.
+const AHEAD_BYTES: u32 = 32 << 20;
 
 /// What a segment is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,17 @@ pub enum Use {
     Sealed,
     /// Holds only copies of what the backing volume has; may be reused at once.
     Copies,
+}
+
+/// Whether a segment has an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexed {
+    /// It has none that a recovery would read.
+    No,
+    /// It is written, and the segment table does not say so yet.
+    Written,
+    /// The segment table says so, durably.
+    Marked,
 }
 
 /// One segment.
@@ -45,8 +59,12 @@ pub struct Segment {
     pub held: u32,
     /// Reads of it in flight: it must not be overwritten.
     pub pins: u32,
-    /// Appends to it in flight.
+    /// Appends to it, and writes of its index, in flight.
     pub appends: u32,
+    /// Whether it has an index.
+    pub indexed: Indexed,
+    /// The superblock names it, durably, as one that may hold records without an index.
+    pub listed: bool,
     /// Next block to append at.
     pub position: u32,
     /// When it was last read, for eviction of copies.
@@ -69,6 +87,8 @@ impl Segment {
             held: 0,
             pins: 0,
             appends: 0,
+            indexed: Indexed::No,
+            listed: false,
             position: 0,
             used_at,
             chunks: Vec::new(),
@@ -96,6 +116,8 @@ pub struct Space {
     pub bad: u64,
     /// Largest `used_segments` so far.
     pub high_water: u32,
+    /// The superblock lets any segment hold records without an index.
+    pub any_listed: bool,
     in_use: u32,
     clock: u64,
 }
@@ -115,6 +137,7 @@ impl Space {
             dirty: 0,
             bad: 0,
             high_water: 0,
+            any_listed: true,
             in_use: 0,
             clock: 0,
         }
@@ -262,19 +285,110 @@ impl Space {
         (reusable.saturating_sub(keep) * per_segment + open).saturating_sub(self.reserved)
     }
 
-    /// A segment that can be overwritten: free, else the copies that were read least lately.
+    /// Segments that can be overwritten.
+    fn reusable(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        (0..).zip(&self.segments).filter(|(number, segment)| {
+            let pinned = segment.pins > 0 && !planted(Bug::PinsIgnored);
+            let busy = pinned || segment.appends > 0 || self.open_copies == Some(*number);
+            !busy && matches!(segment.usage, Use::Free | Use::Copies)
+        })
+    }
+
+    fn may_hold_records(&self, segment: &Segment) -> bool {
+        segment.listed || self.any_listed || planted(Bug::UnlistedSegmentUsed)
+    }
+
+    /// A segment that can be overwritten by records: free, else the copies that were read least lately.
     #[must_use]
-    pub fn reusable(&self) -> Option<u32> {
-        self.segments
-            .iter()
-            .enumerate()
-            .filter(|(number, segment)| {
-                let pinned = segment.pins > 0 && !planted(Bug::PinsIgnored);
-                let busy = pinned || segment.appends > 0 || self.open_copies == Some(*number as u32);
-                !busy && matches!(segment.usage, Use::Free | Use::Copies)
-            })
-            .min_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number))
-            .map(|(number, _)| number as u32)
+    pub fn reusable_for_records(&self) -> Option<u32> {
+        let reusable = self.reusable().filter(|(_, segment)| self.may_hold_records(segment));
+        let chosen = reusable.min_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number));
+        chosen.map(|(number, _)| number)
+    }
+
+    /// The same for copies, if possible none that is named for records.
+    #[must_use]
+    pub fn reusable_for_copies(&self) -> Option<u32> {
+        let order = |(number, segment): &(u32, &Segment)| {
+            (segment.usage != Use::Free, segment.listed, segment.used_at, *number)
+        };
+        self.reusable().min_by_key(order).map(|(number, _)| number)
+    }
+
+    /// Segments that the superblock is to name ahead.
+    fn ahead(&self) -> usize {
+        let most = self.geometry.segments / 8;
+        (AHEAD_BYTES / self.geometry.segment_size).min(most).max(2) as usize
+    }
+
+    /// Whether the superblock should name more segments: soon, or at once, records would have to wait for that.
+    #[must_use]
+    pub fn wants_list(&self) -> bool {
+        if self.geometry.layout == Layout::One {
+            return false;
+        }
+        let (mut listed, mut unlisted) = (0, false);
+        for (_, segment) in self.reusable() {
+            listed += usize::from(segment.listed);
+            unlisted |= !segment.listed;
+        }
+        unlisted && listed < self.ahead().div_ceil(2)
+    }
+
+    /// The segments that a superblock is to name as those that may hold records without an index; `None`: any.
+    #[must_use]
+    pub fn list(&mut self) -> Option<Vec<u32>> {
+        if self.geometry.layout == Layout::One {
+            return None;
+        }
+        let in_use = |segment: &Segment| matches!(segment.usage, Use::Open | Use::Sealed);
+        let holds = |segment: &Segment| match segment.indexed {
+            Indexed::Marked => false,
+            Indexed::No | Indexed::Written => segment.listed || in_use(segment),
+        };
+        let named = (0..).zip(&self.segments).filter(|(_, segment)| holds(segment));
+        let mut list: Vec<u32> = named.map(|(number, _)| number).collect();
+        let mut more: Vec<_> = self.reusable().filter(|(_, segment)| !segment.listed).collect();
+        more.sort_unstable_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number));
+        let spare = self.reusable().filter(|(_, segment)| segment.listed).count();
+        list.extend(more.into_iter().take(self.ahead().saturating_sub(spare)).map(|(number, _)| number));
+        list.sort_unstable();
+        (list.len() <= UNINDEXED_MAX).then_some(list)
+    }
+
+    /// A superblock with this list is about to be written: what it does not name may hold no new records.
+    pub fn unlist(&mut self, list: Option<&[u32]>) {
+        let Some(list) = list else { return };
+        self.any_listed = false;
+        for (number, segment) in (0..).zip(&mut self.segments) {
+            segment.listed &= list.binary_search(&number).is_ok();
+        }
+    }
+
+    /// A superblock with this list is durable.
+    pub fn listed(&mut self, list: Option<&[u32]>) {
+        self.any_listed = list.is_none();
+        for &number in list.unwrap_or_default() {
+            self.segments[number as usize].listed = true;
+        }
+    }
+
+    /// Full segments without an index that are worth a flush, and written indexes that are worth a write of the table.
+    #[must_use]
+    pub fn marks_due(&self) -> usize {
+        2 * self.ahead()
+    }
+
+    /// Segments of a page of the table whose indexes are written and that it does not say so of, the page first; of the
+    /// page with the most.
+    #[must_use]
+    pub fn unmarked(&self) -> Option<(u32, usize)> {
+        let mut pages = vec![0; self.geometry.table_pages() as usize];
+        for (number, segment) in self.segments.iter().enumerate() {
+            pages[number / SEGMENTS_PER_PAGE as usize] += usize::from(segment.indexed == Indexed::Written);
+        }
+        let most = (0..).zip(pages).max_by_key(|(_, unmarked)| *unmarked);
+        most.filter(|(_, unmarked)| *unmarked > 0)
     }
 
     /// Starts to fill a reusable segment, whose extents have been taken out of the index.
@@ -283,7 +397,8 @@ impl Space {
         let clock = self.clock;
         let segment = &mut self.segments[number as usize];
         debug_assert!(segment.pins == 0 && segment.dirty == 0 && segment.held == 0);
-        *segment = Segment::empty(usage, segment.generation, order, clock);
+        let listed = segment.listed;
+        *segment = Segment { listed, ..Segment::empty(usage, segment.generation, order, clock) };
         if usage == Use::Open {
             self.in_use += 1;
             self.high_water = self.high_water.max(self.in_use);
@@ -294,11 +409,12 @@ impl Space {
     }
 
     /// Recovery: a segment that holds records.
-    pub fn restore(&mut self, number: u32, order: u64) {
+    pub fn restore(&mut self, number: u32, order: u64, indexed: Indexed) {
         self.start(number, Use::Open, order);
         self.open = None;
         let blocks = self.geometry.segment_blocks();
         let segment = &mut self.segments[number as usize];
+        segment.indexed = indexed;
         segment.usage = Use::Sealed;
         segment.position = blocks;
         segment.checksums = vec![0; blocks as usize];
@@ -357,6 +473,7 @@ impl Space {
     pub fn free(&mut self, number: u32) {
         let segment = &mut self.segments[number as usize];
         segment.generation += 1;
+        segment.indexed = Indexed::No;
         segment.usage = if segment.held > 0 { Use::Copies } else { Use::Free };
         segment.oldest_superseded = u64::MAX;
         if segment.held == 0 {

@@ -269,6 +269,7 @@ impl Volumes {
             }
             Effect::WriteSuperblock { id, offset, superblock } => metadata(id, offset, &superblock.encode()[..]),
             Effect::WriteTable { id, offset, page } => metadata(id, offset, &page.encode()[..]),
+            Effect::WriteIndex { id, offset, bytes } => metadata(id, offset, &bytes),
             Effect::Flush { id, target } => plain(id, target, Operation::Flush, 0, 0),
             Effect::Discard { id, offset, length } => plain(id, Target::Backing, Operation::Discard, offset, length),
             Effect::WriteZeroes { id, offset, length, fua } => {

@@ -276,6 +276,9 @@ impl Driver {
                 let data = page.encode().to_vec();
                 (id, Target::Cache, Io::Write { offset, data, fua: false }, Then::Done)
             }
+            Effect::WriteIndex { id, offset, bytes } => {
+                (id, Target::Cache, Io::Write { offset, data: bytes.into(), fua: false }, Then::Done)
+            }
             Effect::Flush { id, target } => (id, target, Io::Flush, Then::Done),
             Effect::Discard { id, offset, length } => {
                 (id, Target::Backing, Io::Zero { offset, length, fua: false }, Then::Done)

@@ -76,6 +76,7 @@ impl Trace {
             }
             Effect::WriteSuperblock { id, offset, superblock } => self.all([8, id.0, *offset, superblock.sequence]),
             Effect::WriteTable { id, offset, page } => self.all([9, id.0, *offset, page.sequence]),
+            Effect::WriteIndex { id, offset, bytes } => self.all([19, id.0, *offset, bytes.len() as u64]),
             Effect::Flush { id, target } => self.all([10, id.0, code(*target)]),
             Effect::Discard { id, offset, length } => self.all([11, id.0, *offset, *length]),
             Effect::WriteZeroes { id, offset, length, fua } => {

@@ -98,15 +98,16 @@ impl Engine {
             if boost.space.segments[open as usize].position + 2 <= segment_blocks {
                 return true;
             }
-            boost.space.seal();
+            boost.seal();
         }
-        let Some(segment) = boost.space.reusable() else {
-            boost.space_wanted = true;
+        let Some(segment) = boost.space.reusable_for_records() else {
+            boost.space_wanted = !boost.space.wants_list();
             return false;
         };
         boost.purge(segment);
         let sequence = boost.next_sequence;
         boost.space.start(segment, Use::Open, sequence);
+        boost.checkpoint.begin(segment, boost.last_record);
         true
     }
 
@@ -192,7 +193,9 @@ impl Engine {
             boost.last_appended = Some(summary.place);
         }
         if batch.fua && self.cache.is_durable() {
-            boost.now_durable(boost.settled());
+            let settled = boost.settled();
+            boost.now_durable(settled);
+            boost.checkpoint.flushed = settled;
         }
         boost.keep_checksums(batch.segment, summary.place.position, &summary.checksums);
         let summary_location = boost.space.location(batch.segment, summary.place.position);

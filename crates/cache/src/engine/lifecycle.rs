@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use surgetank_model::Instant;
 
+use super::checkpoint::Checkpoint;
 use super::drain::Drain;
 use super::failure::Trouble;
 use super::port::Port;
@@ -44,12 +45,16 @@ pub(super) enum Step {
         left: u8,
         failed: bool,
     },
-    /// Copies of pages of the segment table that were missing are being written; so many have not ended.
+    /// The first or second copies of the pages of the segment table are being written; so many have not ended.
     RecoverRepair {
         left: u32,
         failed: bool,
+        second: bool,
     },
-    RecoverRepairFlush,
+    /// They are made durable.
+    RecoverRepairFlush {
+        second: bool,
+    },
     /// The failed cache is let go: what was rescued is made durable.
     DropFlush,
     DropOwner,
@@ -82,19 +87,9 @@ impl Engine {
         let geometry = Geometry::of_volume(attach.cache_size).ok_or_else(|| {
             Rejected(format!("a caching volume of {} bytes is too small: 1 MiB is the least", attach.cache_size))
         })?;
-        let superblock = Superblock {
-            layout: geometry.layout,
-            sequence: 1,
-            epoch: attach.epoch,
-            state: LogState::Active,
-            device_size: self.config.size,
-            segment_size: geometry.segment_size,
-            segments: geometry.segments,
-            durable: 0,
-            closed: false,
-            last: None,
-            void: Vec::new(),
-        };
+        let (mut space, superblock) = (Space::new(geometry, |_| 1), Superblock::new(attach.epoch, geometry, self.config.size));
+        let superblock = Superblock { unindexed: space.list(), ..superblock };
+        space.listed(superblock.unindexed.as_deref());
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = Stage::Adopting;
         self.stirred = true;
@@ -106,6 +101,7 @@ impl Engine {
             sequence: 1,
             epoch: attach.epoch,
             generations: vec![1; geometry.segments_of_page(page).len()],
+            indexed: vec![false; geometry.segments_of_page(page).len()],
         });
         self.step = Step::AdoptFormat { left: 2 + 2 * geometry.table_pages(), failed: false };
         self.step_serial += 1;
@@ -119,7 +115,7 @@ impl Engine {
             }
         }
         let tables = vec![1; geometry.table_pages() as usize];
-        self.boost = Some(Boost::new(self.now, attach, newer, tables, Space::new(geometry, |_| 1)));
+        self.boost = Some(Boost::new(self.now, attach, newer, tables, space));
         Ok(())
     }
 
@@ -186,6 +182,13 @@ impl Engine {
         }
     }
 
+    /// A superblock that the stop waited for is there.
+    pub(super) fn resume_stop(&mut self) {
+        if self.step == Step::StopMark {
+            self.enter_step();
+        }
+    }
+
     fn stopped(&mut self) {
         self.give_up_step();
         self.events.push_back(Event::Stopped);
@@ -217,7 +220,9 @@ impl Engine {
     }
 
     fn begin_release(&mut self) {
-        let wanted = self.boost.as_ref().is_some_and(|boost| boost.release_wanted && boost.reclaim.is_idle());
+        let wanted = self.boost.as_ref().is_some_and(|boost| {
+            boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing()
+        });
         if wanted && self.is_drained() {
             self.stage = Stage::Releasing;
             self.retry_waiting = true;
@@ -270,7 +275,7 @@ impl Engine {
         self.step_serial += 1;
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
-            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
+            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush { .. } => self.step_flush(Target::Cache),
             Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
@@ -294,6 +299,8 @@ impl Engine {
                     self.write_superblock();
                 }
             }
+            // Of two superblocks that are written at a time, a crash might leave neither.
+            Step::StopMark if self.is_listing() => {}
             Step::StopMark => self.close_log(),
             _ => {}
         }
@@ -329,7 +336,7 @@ impl Engine {
         }
         let success = !matches!(outcome, Outcome::Failed(_));
         match &mut self.step {
-            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed } => {
+            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed, .. } => {
                 *left -= 1;
                 *failed |= !success;
                 if *left == 0 {
@@ -369,8 +376,9 @@ impl Engine {
             (Step::DropFlush, true) => Step::DropOwner,
             (Step::DropOwner, true) => Step::DropReads,
             (Step::DropOwner, false) => retry(Step::DropOwner),
-            (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
-            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
+            (Step::RecoverRepair { second, .. }, true) => Step::RecoverRepairFlush { second: *second },
+            (Step::RecoverRepairFlush { second: false }, true) => return self.write_pages(true),
+            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush { .. }, sound) => return self.replay(sound),
             (Step::StopFlush, true) => Step::StopMark,
             (Step::StopMark, true) => Step::StopMarkFlush,
             (Step::StopFlush | Step::StopMark | Step::StopMarkFlush, _) => return self.stopped(),
@@ -439,6 +447,7 @@ impl Boost {
             missed: Vec::new(),
             drain: Drain::default(),
             reclaim: Reclaim::new(now),
+            checkpoint: Checkpoint::default(),
             space_wanted: false,
             release_wanted: false,
             trouble: Trouble::default(),

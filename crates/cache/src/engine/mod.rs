@@ -2,6 +2,7 @@
 
 mod append;
 mod change;
+mod checkpoint;
 mod drain;
 mod failure;
 mod habit;
@@ -23,6 +24,7 @@ use surgetank_model::{Instant, Limits, Observation, Request, RequestId};
 
 use self::append::{Batch, Part};
 use self::change::Merge;
+use self::checkpoint::Checkpoint;
 use self::drain::Drain;
 use self::failure::Trouble;
 use self::habit::Habit;
@@ -154,6 +156,7 @@ struct Boost {
     missed: Vec<u64>,
     drain: Drain,
     reclaim: Reclaim,
+    checkpoint: Checkpoint,
     /// A write waits until something is reclaimed.
     space_wanted: bool,
     release_wanted: bool,
@@ -228,6 +231,10 @@ enum Pending {
         wanted: bool,
     },
     ReclaimTable,
+    /// The index of this segment.
+    Index(u32),
+    /// The superblock that names segments for records.
+    List,
     /// The owner record is being persisted.
     Owner(Recorder),
 }
@@ -377,6 +384,8 @@ impl Engine {
             Pending::Parse(wanted) => self.recovery_parsed(&wanted, outcome),
             Pending::Probe { scratch, wanted } => self.probed(scratch, wanted, result),
             Pending::ReclaimTable => self.reclaim_table_written(result),
+            Pending::Index(segment) => self.index_written(segment, result),
+            Pending::List => self.list_written(result),
             Pending::Owner(recorder) => {
                 self.owner_in_flight = false;
                 match recorder {
@@ -422,6 +431,7 @@ impl Engine {
         self.pump_append();
         self.pump_drain();
         self.pump_reclaim();
+        self.pump_checkpoint();
         self.pump_lifecycle();
         self.pump_recovery();
         self.pump_loss();
@@ -468,6 +478,7 @@ impl Engine {
         let result = if ignored { Ok(()) } else { result };
         if let Some(boost) = self.boost.as_mut().filter(|_| target == Target::Cache && result.is_ok()) {
             boost.now_durable(boost.flushing);
+            boost.checkpoint.flushed = boost.flushing;
         }
         let (waiters, again) = self.port(target).flushed(result.is_ok());
         if again {
@@ -487,6 +498,8 @@ impl Engine {
                 Waiter::Request(request) if target == Target::Cache => self.cache_flushed_for(request, result),
                 Waiter::Request(request) => self.finish_part(request, result),
                 Waiter::Reclaim => self.reclaim_flushed(target, result),
+                Waiter::Checkpoint => self.stirred = true,
+                Waiter::List => self.list_flushed(result),
                 Waiter::Lifecycle(serial) => self.step_flushed(serial, result),
             }
         }

@@ -14,6 +14,10 @@ pub enum Waiter {
     Request(RequestId),
     /// The reclaim cycle.
     Reclaim,
+    /// Indexes that can be written only of what is durable.
+    Checkpoint,
+    /// The superblock that names segments for records.
+    List,
     /// The step of the life cycle with this serial.
     Lifecycle(u64),
 }
@@ -110,6 +114,11 @@ impl Port {
     /// Whether every completed write is durable.
     pub fn is_durable(&self) -> bool {
         self.durable >= self.completed
+    }
+
+    /// Whether this one waits for a flush.
+    pub fn awaits(&self, waiter: Waiter) -> bool {
+        self.waiters.iter().any(|(_, waiting)| *waiting == waiter)
     }
 
     /// Asks for everything completed so far to become durable. `Ready`: it is. `Issue`: the caller emits a flush.

@@ -342,7 +342,7 @@ impl Engine {
         if !boost.space.has_room(u64::from(segment_blocks), geometry.reserve_segments()) {
             return None;
         }
-        let segment = boost.space.reusable()?;
+        let segment = boost.space.reusable_for_copies()?;
         boost.purge(segment);
         let sequence = boost.next_sequence;
         boost.space.start(segment, Use::Copies, sequence);
@@ -417,6 +417,7 @@ impl super::Boost {
         };
         if !summary.is_copies() {
             summary.previous = self.last_record.replace(place);
+            self.checkpoint.appended(&summary, data_blocks);
         }
         (offset, Box::new(summary))
     }

@@ -11,6 +11,7 @@ use super::{Engine, FlushRequest, Pending, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
 use crate::format::{Layout, SegmentTable, TableCopy};
 use crate::planted::{Bug, planted};
+use crate::space::Indexed;
 
 /// How often segments are reclaimed while nobody waits for room.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub(super) struct Reclaim {
     phase: Phase,
     page: u32,
     segments: Vec<u32>,
+    /// The segments of the page of which the table is to say that they have an index.
+    marked: Vec<u32>,
     last: Instant,
     /// A volume did not flush: not before this is it asked again.
     pause_until: Option<Instant>,
@@ -44,8 +47,8 @@ pub(super) struct Reclaim {
 
 impl Reclaim {
     pub(super) fn new(now: Instant) -> Self {
-        let segments = Vec::new();
-        Self { phase: Phase::Idle, page: 0, segments, last: now, pause_until: None, worth_a_look: false }
+        let (segments, marked) = (Vec::new(), Vec::new());
+        Self { phase: Phase::Idle, page: 0, segments, marked, last: now, pause_until: None, worth_a_look: false }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -77,16 +80,31 @@ impl Engine {
     }
 
     pub(super) fn pump_reclaim(&mut self) {
-        if !matches!(self.stage, Stage::Absorb | Stage::Drain) {
-            return;
+        if matches!(self.stage, Stage::Absorb | Stage::Drain) {
+            self.begin_freeing();
+            self.begin_marking();
         }
+    }
+
+    /// Has the segment table say which segments have an index, if that is worth a write.
+    fn begin_marking(&mut self) {
+        let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.is_idle()) else { return };
+        let due = boost.space.unmarked().filter(|(_, unmarked)| *unmarked >= boost.space.marks_due());
+        if let Some((page, _)) = due.filter(|_| !self.stopping) {
+            boost.reclaim.page = page;
+            boost.reclaim.segments = Vec::new();
+            self.write_table();
+        }
+    }
+
+    fn begin_freeing(&mut self) {
         let now = self.now;
         // In a cache of which all is drained, a change may wait for the very segment that is open.
         let wanted = self.stage == Stage::Drain || self.boost.as_ref().is_some_and(|boost| boost.space_wanted);
         let drained = wanted && self.is_drained();
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.is_idle()) else { return };
         if drained && !boost.space.is_unused() {
-            boost.space.seal();
+            boost.seal();
             boost.reclaim.worth_a_look = true;
         }
         let due = boost.space_wanted || drained || now >= boost.reclaim.last + PERIOD;
@@ -153,6 +171,10 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let sequence = &mut boost.table_sequences[boost.reclaim.page as usize];
         *sequence += 1;
+        let (freed, page) = (&boost.reclaim.segments, boost.reclaim.page);
+        let written = |number: &u32| boost.space.segments[*number as usize].indexed == Indexed::Written;
+        let marked = boost.space.geometry.segments_of_page(page).filter(|number| written(number) && !freed.contains(number));
+        boost.reclaim.marked = marked.collect();
         let first = match boost.superblock.layout {
             // Each version of the page has one copy, and the copies alternate.
             Layout::One => {
@@ -177,12 +199,19 @@ impl Engine {
             boost.space.segments[number as usize].generation
                 + u32::from(freed.contains(&number) && !planted(Bug::GenerationNotRaised))
         };
+        let marked = &boost.reclaim.marked;
+        let indexed = |number: u32| match boost.space.segments[number as usize].indexed {
+            Indexed::Marked => !freed.contains(&number),
+            Indexed::Written => marked.binary_search(&number).is_ok(),
+            Indexed::No => false,
+        };
         let table = SegmentTable {
             layout: geometry.layout,
             page,
             sequence: boost.table_sequences[page as usize],
             epoch: boost.attach.epoch,
             generations: geometry.segments_of_page(page).map(generation).collect(),
+            indexed: geometry.segments_of_page(page).map(indexed).collect(),
         };
         let id = self.pending.insert(Pending::ReclaimTable);
         self.cache.started(self.now, 0);
@@ -220,7 +249,16 @@ impl Engine {
 
     fn free_segments(&mut self) {
         let Some(boost) = self.boost.as_mut() else { return };
-        for number in std::mem::take(&mut boost.reclaim.segments) {
+        for number in std::mem::take(&mut boost.reclaim.marked) {
+            boost.space.segments[number as usize].indexed = Indexed::Marked;
+        }
+        let freed = std::mem::take(&mut boost.reclaim.segments);
+        boost.reclaim.phase = Phase::Idle;
+        self.stirred = true;
+        if freed.is_empty() {
+            return;
+        }
+        for number in freed {
             let first = boost.space.location(number, 0);
             let held = first..first + boost.space.geometry.segment_blocks();
             let mut chunks = std::mem::take(&mut boost.space.segments[number as usize].chunks);
@@ -233,10 +271,8 @@ impl Engine {
             boost.space.segments[number as usize].chunks = chunks;
             boost.space.free(number);
         }
-        boost.reclaim.phase = Phase::Idle;
         boost.reclaim.last = self.now;
         boost.space_wanted = false;
         self.retry_waiting = true;
-        self.stirred = true;
     }
 }

@@ -43,6 +43,8 @@ pub struct Geometry {
 impl Geometry {
     /// Bytes of the smallest and largest segment.
     const SEGMENT_SIZES: (u64, u64) = (64 * KIB, 16 * MIB);
+    /// Bytes of an index for each block of its segment.
+    const INDEX_BYTES: u32 = 16;
     /// A log of fewer segments cannot keep its reserve and still be of use.
     const SEGMENTS_MIN: u64 = 8;
 
@@ -145,14 +147,27 @@ impl Geometry {
         }
     }
 
+    /// Bytes that the index of a segment may take.
+    #[must_use]
+    pub const fn index_length(self) -> u32 {
+        let length = self.segment_blocks() * Self::INDEX_BYTES;
+        if length < BLOCK { BLOCK } else { length }
+    }
+
+    /// First byte of the index of a segment on the volume; there is none in [`Layout::One`].
+    #[must_use]
+    pub const fn index_offset(self, segment: u32) -> u64 {
+        let table = SUPERBLOCKS_LENGTH as u64 + self.table_pages() as u64 * BLOCK as u64;
+        table + segment as u64 * self.index_length() as u64
+    }
+
     /// First byte of a segment on the volume.
     #[must_use]
     pub const fn segment_offset(self, segment: u32) -> u64 {
-        let pages = match self.layout {
-            Layout::One => 2 * self.table_pages() as u64,
-            Layout::Two => self.table_pages() as u64,
+        let header = match self.layout {
+            Layout::One => SUPERBLOCKS_LENGTH as u64 + 2 * self.table_pages() as u64 * BLOCK as u64,
+            Layout::Two => self.index_offset(self.segments),
         };
-        let header = SUPERBLOCKS_LENGTH as u64 + pages * BLOCK as u64;
         header.next_multiple_of(Self::SEGMENT_SIZES.0) + segment as u64 * self.segment_size as u64
     }
 

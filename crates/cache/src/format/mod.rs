@@ -4,6 +4,7 @@
 //! 0          superblock A   4 KiB
 //! 4 KiB      superblock B   4 KiB
 //! 8 KiB      segment table, first copy: a page of 4 KiB for each 1008 segments
+//!            an index for each segment: 16 bytes a block, at least 4 KiB
 //! first_segment (the next multiple of 64 KiB)
 //!            segments: commit records, appended
 //! end        segment table, second copy
@@ -18,6 +19,9 @@
 //! - A summary names the record before it and repeats that record's entries and checksums: one unreadable summary loses
 //!   nothing, and a recovery knows of every record that it does not find. A summary also carries the highest sequence that
 //!   was known to be durable, so damage to a durable record is told from a record that never arrived whole.
+//! - Once all of a full segment is durable, its index is written, then the segment table says so. A superblock names the
+//!   segments in which there may be records without an index, before there are any. So a recovery reads the indexes and a
+//!   few segments; one whose index is damaged is read itself.
 //! - Superblocks are written alternately to two slots; the valid one with the higher sequence counts, so a torn write
 //!   leaves the older one. A page of the segment table is written to one copy, made durable, then to the other: segments
 //!   are reused only when both name the new generations, so either copy alone is enough.
@@ -28,12 +32,14 @@
 
 mod geometry;
 mod records;
+mod segment_index;
 mod summary;
 
 use std::fmt;
 
 pub use self::geometry::{Geometry, TableCopy};
 pub use self::records::{Flaw, Gap, Records, View, scan_segment};
+pub use self::segment_index::{decode_index, encode_index};
 pub use self::summary::{Content, Entry, Place, Repeat, Sealer, Summary};
 
 /// The block size of the log: every record and every data block is a multiple of it, in bytes.
@@ -110,6 +116,8 @@ pub struct Superblock {
     pub last: Option<Place>,
     /// Sequences of records that could not be written, in order: nothing in them was acknowledged.
     pub void: Vec<u64>,
+    /// The segments in which there may be records and that have no index; `None`: any.
+    pub unindexed: Option<Vec<u32>>,
 }
 
 /// One page of the segment table.
@@ -125,6 +133,8 @@ pub struct SegmentTable {
     pub epoch: Epoch,
     /// The generation whose records count, for each segment of this page.
     pub generations: Vec<u32>,
+    /// Whether the segment of that generation has an index.
+    pub indexed: Vec<bool>,
 }
 
 /// A block as it is written.
@@ -155,19 +165,28 @@ pub const SEGMENTS_PER_PAGE: u32 = 1008;
 const SUPERBLOCK_MAGIC: [u8; 8] = *b"SRGTSUPR";
 const TABLE_MAGIC: [u8; 8] = *b"SRGTTABL";
 const SUMMARY_MAGIC: [u8; 8] = *b"SRGTSUMM";
+const INDEX_MAGIC: [u8; 8] = *b"SRGTINDX";
 
 /// Sequences, generations and block numbers beyond these were not written by us: counting on from them would overflow.
 const SEQUENCE_MAX: u64 = 1 << 62;
-const GENERATION_MAX: u32 = 1 << 31;
+const GENERATION_MAX: u32 = INDEXED - 1;
+/// In the segment table: the segment has an index.
+const INDEXED: u32 = 1 << 31;
 const DEVICE_BLOCKS_MAX: u64 = 1 << 50;
 
 /// Records that failed and that a superblock names, at most: more than are ever in flight.
 pub const VOID_MAX: usize = 64;
 
+/// Segments without an index that a superblock names, at most.
+pub const UNINDEXED_MAX: usize = 512;
+/// Instead of their number: any segment.
+const UNINDEXED_ANY: u32 = u32::MAX;
+
 /// All structures begin alike: magic (8), crc32c of the block with this field zero (4), version (4), epoch (16).
 const HEADER: usize = 32;
 const TABLE_HEADER: usize = 48;
 
+const _: () = assert!(HEADER + 72 + 8 * VOID_MAX + 4 * UNINDEXED_MAX <= BLOCK as usize);
 const _: () = assert!(TABLE_HEADER + 4 * SEGMENTS_PER_PAGE as usize <= BLOCK as usize);
 
 /// Writes integers one after the other.
@@ -206,8 +225,12 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A reader after the common header, with layout and epoch, if magic, version and checksum are right.
     fn open(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, Layout, Epoch)> {
-        let block = block.get(..BLOCK as usize)?;
-        if block[..8] != magic {
+        Self::open_long(block.get(..BLOCK as usize)?, magic)
+    }
+
+    /// The same of a structure of another length: all of `block`, at least a header.
+    fn open_long(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, Layout, Epoch)> {
+        if block.len() < HEADER || block[..8] != magic {
             return None;
         }
         let version = u32::from_le_bytes(block[12..16].try_into().ok()?);
@@ -260,6 +283,13 @@ impl Superblock {
         let void = &self.void[..self.void.len().min(VOID_MAX)];
         writer.put(&(void.len() as u32).to_le_bytes());
         void.iter().for_each(|sequence| writer.put(&sequence.to_le_bytes()));
+        match self.unindexed.as_ref().filter(|unindexed| unindexed.len() <= UNINDEXED_MAX) {
+            Some(unindexed) => {
+                writer.put(&(unindexed.len() as u32).to_le_bytes());
+                unindexed.iter().for_each(|segment| writer.put(&segment.to_le_bytes()));
+            }
+            None => writer.put(&UNINDEXED_ANY.to_le_bytes()),
+        }
         writer.seal()
     }
 
@@ -282,19 +312,36 @@ impl Superblock {
             return None;
         }
         let void = (0..count).map(|_| reader.u64()).collect::<Option<_>>()?;
-        let superblock =
-            Self { layout, sequence, epoch, state, device_size, segment_size, segments, durable, closed, last, void };
+        let unindexed = match reader.u32()? {
+            UNINDEXED_ANY => None,
+            count if count as usize > UNINDEXED_MAX => return None,
+            count => Some((0..count).map(|_| reader.u32()).collect::<Option<_>>()?),
+        };
+        let unindexed = unindexed.filter(|_| layout == Layout::Two);
+        let superblock = Self {
+            layout,
+            sequence,
+            epoch,
+            state,
+            device_size,
+            segment_size,
+            segments,
+            durable,
+            closed,
+            last,
+            void,
+            unindexed,
+        };
         let sound = superblock.geometry().is_sound() && [sequence, durable].iter().all(|n| *n <= SEQUENCE_MAX);
         sound.then_some(superblock)
     }
 
-    /// What a superblock that cannot be read says at least.
+    /// The superblock of an attachment that has just begun: its log is empty.
     #[must_use]
-    pub fn unread(epoch: Epoch, geometry: Geometry, device_size: u64) -> Self {
+    pub const fn new(epoch: Epoch, geometry: Geometry, device_size: u64) -> Self {
         Self {
             layout: geometry.layout,
-            // Beyond any that may be there: a device writes a few in its life.
-            sequence: 1 << 40,
+            sequence: 1,
             epoch,
             state: LogState::Active,
             device_size,
@@ -304,7 +351,15 @@ impl Superblock {
             closed: false,
             last: None,
             void: Vec::new(),
+            unindexed: None,
         }
+    }
+
+    /// What a superblock that cannot be read says at least.
+    #[must_use]
+    pub fn unread(epoch: Epoch, geometry: Geometry, device_size: u64) -> Self {
+        // Beyond any that may be there.
+        Self { sequence: 1 << 40, ..Self::new(epoch, geometry, device_size) }
     }
 
     /// The log's geometry.
@@ -334,7 +389,8 @@ impl SegmentTable {
         writer.put(&self.sequence.to_le_bytes());
         writer.put(&self.page.to_le_bytes());
         writer.put(&(self.generations.len() as u32).to_le_bytes());
-        for generation in &self.generations {
+        for (generation, indexed) in self.generations.iter().zip(&self.indexed) {
+            let generation = generation | if *indexed { INDEXED } else { 0 };
             writer.put(&generation.to_le_bytes());
         }
         writer.seal()
@@ -348,10 +404,17 @@ impl SegmentTable {
         if count > SEGMENTS_PER_PAGE || sequence > SEQUENCE_MAX {
             return None;
         }
-        let generations = (0..count)
-            .map(|_| reader.u32().filter(|&generation| generation <= GENERATION_MAX))
-            .collect::<Option<_>>()?;
-        Some(Self { layout, page, sequence, epoch, generations })
+        let states = (0..count).map(|_| reader.u32()).collect::<Option<Vec<_>>>()?;
+        // A generation can be counted on from.
+        let sound = |state: &u32| (state & !INDEXED) < GENERATION_MAX && (layout == Layout::Two || *state < INDEXED);
+        states.iter().all(sound).then(|| Self {
+            layout,
+            page,
+            sequence,
+            epoch,
+            generations: states.iter().map(|state| state & !INDEXED).collect(),
+            indexed: states.iter().map(|state| state & INDEXED != 0).collect(),
+        })
     }
 }
 
@@ -379,8 +442,19 @@ pub enum Parse {
         generation: u32,
         /// Blocks that could not be read, in order.
         unreadable: Vec<u32>,
-        /// What a record in another segment repeats of one in this segment.
-        repeat: Option<Box<Repeat>>,
+        /// What records in other segments repeat of some in this segment.
+        repeats: Vec<Repeat>,
+    },
+    /// The indexes of segments that follow each other.
+    Indexes {
+        /// Which attachment.
+        epoch: Epoch,
+        /// How the volume is divided.
+        geometry: Geometry,
+        /// The first segment.
+        first: u32,
+        /// The generations that the records in each must carry.
+        generations: Vec<u32>,
     },
 }
 
@@ -393,6 +467,8 @@ pub enum Parsed {
     Table(Option<SegmentTable>),
     /// The segment's records.
     Segment(Records),
+    /// What the valid ones of the indexes say, in order.
+    Indexes(Vec<Option<Records>>),
 }
 
 impl Parse {
@@ -408,8 +484,16 @@ impl Parse {
                     && table.layout == geometry.layout
                     && table.generations.len() == expected
             })),
-            Self::Segment { epoch, segment, generation, unreadable, repeat } => {
-                Parsed::Segment(scan_segment(bytes, *epoch, *segment, *generation, unreadable, repeat.as_deref()))
+            Self::Segment { epoch, segment, generation, unreadable, repeats } => {
+                Parsed::Segment(scan_segment(bytes, *epoch, *segment, *generation, unreadable, repeats))
+            }
+            Self::Indexes { epoch, geometry, first, generations } => {
+                let slots = bytes.chunks_exact(geometry.index_length() as usize);
+                let slots = slots.zip(generations).zip(*first..);
+                let blocks = geometry.segment_blocks();
+                Parsed::Indexes(
+                    slots.map(|((slot, &generation), segment)| decode_index(slot, *epoch, segment, generation, blocks)).collect(),
+                )
             }
         }
     }

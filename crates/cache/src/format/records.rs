@@ -62,6 +62,8 @@ pub struct Records {
     pub end: u32,
     /// That block could not be read.
     pub end_unreadable: bool,
+    /// The index says all this: the data blocks were durable, and have not been looked at.
+    pub indexed: bool,
 }
 
 /// What is wrong with a data block.
@@ -117,6 +119,17 @@ impl View<'_> {
 }
 
 impl Records {
+    /// No records of this segment, with room for so many.
+    pub(crate) fn with_capacity(segment: u32, records: usize, entries: usize, blocks: usize) -> Self {
+        Self {
+            segment,
+            heads: Vec::with_capacity(records),
+            entries: Vec::with_capacity(entries),
+            checksums: Vec::with_capacity(blocks),
+            ..Self::default()
+        }
+    }
+
     /// The records, in the order of their positions.
     pub fn iter(&self) -> impl Iterator<Item = View<'_>> {
         let (mut entry, mut block, mut flaw) = (0, 0, 0);
@@ -166,16 +179,29 @@ impl Records {
 
     /// Adds a record behind the others.
     pub(crate) fn push(&mut self, sequence: u64, position: u32, entries: &[Entry], checksums: &[u32]) {
+        self.push_unsealed(sequence, position, entries, checksums.len() as u32);
+        self.checksums.extend_from_slice(checksums);
+    }
+
+    /// Adds a record whose checksums are not known yet behind the others.
+    pub(crate) fn push_unsealed(&mut self, sequence: u64, position: u32, entries: &[Entry], data_blocks: u32) {
         self.heads.push(Head {
             sequence,
             position,
             entries: entries.len() as u16,
-            data_blocks: checksums.len() as u16,
+            data_blocks: data_blocks as u16,
         });
         self.entries.extend(entries.iter().map(Packed::pack));
-        self.checksums.extend_from_slice(checksums);
-        self.end = position + 1 + checksums.len() as u32;
+        self.end = position + 1 + data_blocks;
         self.sequence_max = self.sequence_max.max(sequence);
+    }
+
+    /// Adds the checksums of all records, which are those of the blocks of the segment.
+    pub(crate) fn seal(&mut self, of_blocks: &[u32]) {
+        for head in &self.heads {
+            let first = head.position as usize + 1;
+            self.checksums.extend_from_slice(&of_blocks[first..first + usize::from(head.data_blocks)]);
+        }
     }
 }
 
@@ -195,7 +221,7 @@ impl Found {
 
 /// Finds the records of a segment that a recovery may replay. A hole (a record that never arrived, or only in part, or
 /// cannot be read) does not end the scan: what follows it counts. A summary that is missing is made up for by what the record
-/// after it repeats, or, from another segment, by `repeat`.
+/// after it repeats, or, from other segments, by `repeats`.
 #[must_use]
 pub fn scan_segment(
     bytes: &[u8],
@@ -203,14 +229,14 @@ pub fn scan_segment(
     segment: u32,
     generation: u32,
     unreadable: &[u32],
-    repeat: Option<&Repeat>,
+    repeats: &[Repeat],
 ) -> Records {
     let blocks: Vec<&[u8]> = bytes.chunks_exact(BLOCK as usize).collect();
     let is_unreadable = |position: u32| unreadable.binary_search(&position).is_ok();
     let is_here = |place: &Place| place.segment == segment && place.generation == generation;
     let mut records = Records { segment, ..Records::default() };
     let mut found: Vec<Found> = Vec::new();
-    let mut repeats: Vec<Repeat> = repeat.filter(|repeat| is_here(&repeat.place)).cloned().into_iter().collect();
+    let mut repeats: Vec<Repeat> = repeats.iter().filter(|repeat| is_here(&repeat.place)).cloned().collect();
     let mut position = 0;
     while position < blocks.len() {
         let readable = !is_unreadable(position as u32);

@@ -25,7 +25,7 @@ impl Content {
         }
     }
 
-    const fn code(self) -> u8 {
+    pub(super) const fn code(self) -> u8 {
         match self {
             Self::Data => 1,
             Self::Zeroes => 2,
@@ -34,7 +34,7 @@ impl Content {
         }
     }
 
-    const fn from_code(code: u8) -> Option<Self> {
+    pub(super) const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             1 => Self::Data,
             2 => Self::Zeroes,

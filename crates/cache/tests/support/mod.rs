@@ -18,7 +18,7 @@ enum Action {
     Read { target: Target, offset: u64, into: Slice, checksums: Option<Box<[u32]>> },
     Write { target: Target, offset: u64, from: Slices },
     Append { offset: u64, summary: Box<Summary>, block: format::Block, data: Slices },
-    Store { offset: u64, block: format::Block },
+    Store { offset: u64, bytes: Box<[u8]> },
     Zero { offset: u64, length: u64 },
     Owner(Owner),
     Flush(Target),
@@ -295,12 +295,13 @@ impl Machine {
                 (id, Action::Append { offset, summary, block, data })
             }
             Effect::WriteSuperblock { id, offset, superblock } => {
-                (id, Action::Store { offset, block: superblock.encode() })
+                (id, Action::Store { offset, bytes: superblock.encode() })
             }
             Effect::WriteTable { id, offset, page } => {
                 self.done.push(Done::TableBegun);
-                (id, Action::Store { offset, block: page.encode() })
+                (id, Action::Store { offset, bytes: page.encode() })
             }
+            Effect::WriteIndex { id, offset, bytes } => (id, Action::Store { offset, bytes }),
             Effect::Flush { id, target } => (id, Action::Flush(target)),
             Effect::Discard { id, offset, length } | Effect::WriteZeroes { id, offset, length, .. } => {
                 (id, Action::Zero { offset, length })
@@ -365,8 +366,8 @@ impl Machine {
                 self.done.push(Done::Append);
                 return Outcome::Appended(summary);
             }
-            Action::Store { offset, block } => {
-                self.cache[offset as usize..offset as usize + BLOCK as usize].copy_from_slice(&block[..]);
+            Action::Store { offset, bytes } => {
+                self.cache[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
             }
             Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
             Action::Owner(owner) => self.owner = owner,

@@ -262,6 +262,7 @@ impl<'a> Block<'a> {
             Effect::WriteSuperblock { id, .. } | Effect::WriteTable { id, .. } => {
                 (id, Target::Cache, PAGE, Outcome::Done)
             }
+            Effect::WriteIndex { id, bytes, .. } => (id, Target::Cache, bytes.len() as u64, Outcome::Done),
             Effect::Discard { id, .. } => (id, Target::Backing, 0, Outcome::Done),
             Effect::WriteZeroes { id, length, .. } => (id, Target::Backing, length, Outcome::Done),
             Effect::Parse { id, .. } => (id, Target::Cache, 0, Outcome::Failed(IoFailure::Unsupported)),

@@ -1,7 +1,11 @@
 //! Recovery: what a caching volume holds after a crash, or after it was lost.
 //!
-//! superblocks → flush both volumes (what is read from now on cannot vanish) → segment table → every segment → make both
-//! copies of the segment table equal → replay in the order of the records' sequences.
+//! superblocks → flush both volumes (what is read from now on cannot vanish) → segment table → the index of each segment
+//! that has one, and the segments that the superblock names as those that may hold other records → the segment table and
+//! the superblock, mended → replay in the order of the records' sequences.
+//!
+//! A segment whose index cannot be read is read itself; if a superblock cannot be read, so is every one without an index.
+//! Segments in which no records count begin a new generation: they might hold records that were written and never durable.
 //!
 //! Both superblocks, both copies of each page of the table, and the blocks of a segment that cannot be read as a whole are
 //! read apart. One superblock or none is enough (the geometry follows from the size, and a page of the table of this epoch
@@ -11,7 +15,7 @@
 
 mod replay;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use surgetank_model::Instant;
@@ -22,13 +26,16 @@ use super::{Attach, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waite
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{
     BLOCK, Content, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable, Superblock,
-    TableCopy,
+    TableCopy, UNINDEXED_MAX,
 };
+use crate::planted::{Bug, planted};
 
 const BLOCK64: u64 = BLOCK as u64;
 
-/// Segments read at a time.
+/// Segments, or runs of indexes, read at a time.
 const SCANS: usize = 4;
+/// Bytes of indexes read at once, at most.
+const INDEXES_BYTES: u32 = 1 << 20;
 /// Recoveries that find records missing because a part of the log cannot be read, before that counts.
 const ATTEMPTS: u32 = 3;
 
@@ -39,6 +46,8 @@ pub(super) enum Wanted {
     Superblock { slot: usize, scratch: ScratchId },
     /// A copy of a page of the segment table.
     Table { page: u32, copy: TableCopy, scratch: ScratchId },
+    /// The indexes of these segments.
+    Indexes { segments: Range<u32>, scratch: ScratchId },
     /// These blocks of a segment.
     Segment { segment: u32, blocks: Range<u32> },
     /// Whether the volume answers at all, after a segment could not be read.
@@ -72,7 +81,6 @@ struct Scan {
     /// Reads and the look at what was read that have not ended.
     left: u32,
     unreadable: Vec<u32>,
-    repeat: Option<Box<Repeat>>,
 }
 
 /// What has been found so far.
@@ -86,12 +94,16 @@ pub(super) struct Recovery {
     copies: Vec<[Slot<SegmentTable>; 2]>,
     superblock: Option<Superblock>,
     table: Vec<SegmentTable>,
-    found: Vec<Records>,
-    /// Blocks that could not be read, by segment.
+    found: BTreeMap<u32, Records>,
+    /// Blocks that could not be read, of each segment that was scanned.
     unreadable: BTreeMap<u32, Vec<u32>>,
+    /// Runs of segments whose indexes are to be read.
+    indexes: Vec<Range<u32>>,
+    indexes_in_flight: usize,
     scans: BTreeMap<u32, Scan>,
-    /// Segments to scan, and what is repeated elsewhere of a record in them.
-    to_scan: Vec<(u32, Option<Box<Repeat>>)>,
+    to_scan: BTreeSet<u32>,
+    /// What is repeated elsewhere of records of a segment.
+    repeats: BTreeMap<u32, Vec<Repeat>>,
     /// A place that could be read.
     readable_at: u64,
     in_flight: u32,
@@ -105,8 +117,28 @@ impl Recovery {
         page.and_then(|page| page.generations.get((segment % per_page) as usize)).copied().unwrap_or(0)
     }
 
-    fn records_of(&self, segment: u32) -> Option<&Records> {
-        self.found.iter().find(|records| records.segment == segment)
+    /// Whether the table says that a segment has an index.
+    fn is_indexed(&self, segment: u32) -> bool {
+        let per_page = crate::format::SEGMENTS_PER_PAGE;
+        let page = self.table.get((segment / per_page) as usize);
+        page.and_then(|page| page.indexed.get((segment % per_page) as usize)).copied().unwrap_or(false)
+    }
+
+    /// The segments that may hold records and have no index; `None`: any. A list counts only if no newer one may exist.
+    fn listed(&self) -> Option<&[u32]> {
+        let list = self.superblock.as_ref()?.unindexed.as_deref()?;
+        let [first, second] = [self.superblocks[0].valid()?, self.superblocks[1].valid()?];
+        let newest = first.epoch == second.epoch && first.sequence.abs_diff(second.sequence) == 1;
+        newest.then_some(list)
+    }
+
+    /// Takes what an index says of a segment, if it says anything.
+    fn index_read(&mut self, segment: u32, records: Option<Records>) {
+        match records {
+            Some(records) => _ = self.found.insert(segment, records),
+            None if planted(Bug::DamagedIndexIsEmpty) => {}
+            None => _ = self.to_scan.insert(segment),
+        }
     }
 
     fn is_unreadable(&self, segment: u32, position: u32) -> bool {
@@ -116,7 +148,7 @@ impl Recovery {
     /// Whether a record that another one names is accounted for: it is here, or its segment has been freed since.
     fn is_known(&self, place: &Place) -> bool {
         place.generation != self.generation(place.segment)
-            || self.records_of(place.segment).is_some_and(|records| records.contains(place.sequence))
+            || self.found.get(&place.segment).is_some_and(|records| records.contains(place.sequence))
     }
 }
 
@@ -168,10 +200,13 @@ impl Engine {
             copies: Vec::new(),
             superblock: None,
             table: Vec::new(),
-            found: Vec::new(),
+            found: BTreeMap::new(),
             unreadable: BTreeMap::new(),
+            indexes: Vec::new(),
+            indexes_in_flight: 0,
             scans: BTreeMap::new(),
-            to_scan: Vec::new(),
+            to_scan: BTreeSet::new(),
+            repeats: BTreeMap::new(),
             readable_at: 0,
             in_flight: 0,
             failed: None,
@@ -249,8 +284,10 @@ impl Engine {
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.in_flight -= 1;
         if recovery.failed.is_some() {
-            if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Answer { scratch, .. } =
-                wanted
+            if let Wanted::Superblock { scratch, .. }
+            | Wanted::Table { scratch, .. }
+            | Wanted::Indexes { scratch, .. }
+            | Wanted::Answer { scratch, .. } = wanted
             {
                 self.release_scratch(Some(scratch));
             }
@@ -278,6 +315,24 @@ impl Engine {
                 self.release_scratch(Some(scratch));
                 self.table_read();
             }
+            (Wanted::Indexes { segments, scratch }, Ok(())) => {
+                let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+                let generations = segments.clone().map(|segment| recovery.generation(segment)).collect();
+                let length = segments.len() as u32 * geometry.index_length();
+                let what = Parse::Indexes { epoch, geometry, first: segments.start, generations };
+                self.recovery_parse(Wanted::Indexes { segments, scratch }, scratch, length, what);
+            }
+            (Wanted::Indexes { segments, scratch }, Err(_)) => {
+                recovery.indexes_in_flight -= 1;
+                // One of them at a time, then the segment itself.
+                if segments.len() == 1 {
+                    recovery.index_read(segments.start, None);
+                } else {
+                    recovery.indexes.extend(segments.map(|segment| segment..segment + 1));
+                }
+                self.release_scratch(Some(scratch));
+                self.pump_indexes();
+            }
             (Wanted::Segment { segment, .. }, Ok(())) => self.part_read(segment),
             (Wanted::Segment { segment, blocks }, Err(_)) => self.part_unreadable(segment, blocks),
             (Wanted::Answer { segment, scratch }, answer) => {
@@ -295,7 +350,8 @@ impl Engine {
         self.stirred = true;
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.in_flight -= 1;
-        if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } = wanted {
+        if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Indexes { scratch, .. } = wanted
+        {
             let scratch = *scratch;
             self.release_scratch(Some(scratch));
         }
@@ -311,6 +367,12 @@ impl Engine {
             (Wanted::Table { page, copy, .. }, Outcome::Parsed(Parsed::Table(table))) => {
                 recovery.copies[*page as usize][*copy as usize] = table.map_or(Slot::Invalid, Slot::Valid);
                 self.table_read();
+            }
+            (Wanted::Indexes { segments, .. }, Outcome::Parsed(Parsed::Indexes(found))) => {
+                recovery.indexes_in_flight -= 1;
+                let found = found.into_iter().chain(std::iter::repeat(None));
+                segments.clone().zip(found).for_each(|(segment, records)| recovery.index_read(segment, records));
+                self.pump_indexes();
             }
             (Wanted::Segment { segment, .. }, Outcome::Parsed(Parsed::Segment(records))) => {
                 self.segment_read(*segment, records);
@@ -421,9 +483,33 @@ impl Engine {
                 _ => return self.recovery_fails("the segment table of the caching volume is damaged"),
             }
         }
+        let (segments, geometry) = (superblock.segments, superblock.geometry());
         recovery.table = table;
-        recovery.to_scan = (0..superblock.segments).rev().map(|segment| (segment, None)).collect();
-        self.pump_scan();
+        let (indexed, others): (Vec<u32>, Vec<u32>) = (0..segments).partition(|segment| recovery.is_indexed(*segment));
+        recovery.to_scan = match recovery.listed() {
+            Some(list) => list.iter().copied().filter(|segment| *segment < segments).collect(),
+            None => others.into_iter().collect(),
+        };
+        recovery.to_scan.retain(|segment| indexed.binary_search(segment).is_err());
+        let most = (INDEXES_BYTES / geometry.index_length()) as usize;
+        let runs = indexed.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(most));
+        recovery.indexes = runs.map(|run| run[0]..run[0] + run.len() as u32).rev().collect();
+        self.pump_indexes();
+    }
+
+    fn pump_indexes(&mut self) {
+        while let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.indexes_in_flight < SCANS) {
+            let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+            let Some(segments) = recovery.indexes.pop() else { break };
+            recovery.indexes_in_flight += 1;
+            let length = segments.len() as u32 * geometry.index_length();
+            let offset = geometry.index_offset(segments.start);
+            let scratch = self.allocate(length);
+            self.recovery_fetch(Wanted::Indexes { segments, scratch }, offset, scratch, 0, length);
+        }
+        if self.recovery.as_ref().is_some_and(|recovery| recovery.indexes_in_flight == 0) {
+            self.pump_scan();
+        }
     }
 
     fn pump_scan(&mut self) {
@@ -431,8 +517,8 @@ impl Engine {
             let Some(superblock) = recovery.superblock.as_ref() else { return };
             let (offset, length) = (superblock.geometry().segment_offset(0), superblock.segment_size);
             let blocks = superblock.geometry().segment_blocks();
-            let Some((segment, repeat)) = recovery.to_scan.pop() else { break };
-            recovery.scans.insert(segment, Scan { scratch: ScratchId(0), left: 1, unreadable: Vec::new(), repeat });
+            let Some(segment) = recovery.to_scan.pop_first() else { break };
+            recovery.scans.insert(segment, Scan { scratch: ScratchId(0), left: 1, unreadable: Vec::new() });
             let offset = offset + u64::from(segment) * u64::from(length);
             let scratch = self.allocate(length);
             if let Some(scan) = self.recovery.as_mut().and_then(|recovery| recovery.scans.get_mut(&segment)) {
@@ -493,21 +579,18 @@ impl Engine {
         if scan.left > 0 {
             return;
         }
-        let (epoch, scratch, repeat) = (recovery.attach.epoch, scan.scratch, scan.repeat.take());
-        let unreadable = scan.unreadable.clone();
-        let what = Parse::Segment { epoch, segment, generation, unreadable, repeat };
+        let (epoch, scratch, unreadable) = (recovery.attach.epoch, scan.scratch, scan.unreadable.clone());
+        let repeats = recovery.repeats.get(&segment).cloned().unwrap_or_default();
+        let what = Parse::Segment { epoch, segment, generation, unreadable, repeats };
         self.recovery_parse(Wanted::Segment { segment, blocks: 0..0 }, scratch, length, what);
     }
 
     fn segment_read(&mut self, segment: u32, records: Records) {
         let Some(recovery) = self.recovery.as_mut() else { return };
         let Some(scan) = recovery.scans.remove(&segment) else { return };
-        if !scan.unreadable.is_empty() {
-            recovery.unreadable.insert(segment, scan.unreadable);
-        }
+        recovery.unreadable.insert(segment, scan.unreadable);
         if records.segment == segment {
-            recovery.found.retain(|other| other.segment != segment);
-            recovery.found.push(records);
+            recovery.found.insert(segment, records);
         }
         self.release_scratch(Some(scan.scratch));
         self.pump_scan();
@@ -516,17 +599,28 @@ impl Engine {
     /// All is read. Records that are missing from one segment may be repeated in another: then that one is read again.
     fn resolve(&mut self) {
         let Some(recovery) = self.recovery.as_mut() else { return };
-        let mut again = Vec::new();
-        for at in 0..recovery.found.len() {
-            let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else {
-                continue;
-            };
-            if let Some(repeat) = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous) {
-                again.push((previous.segment, Some(repeat)));
+        let across = recovery.found.values().filter_map(|records| Some((Some(records.segment), records.previous?)));
+        let last = recovery.superblock.iter().filter_map(|superblock| Some((None, superblock.last?)));
+        let unknown: Vec<_> = across.chain(last).filter(|(_, place)| !recovery.is_known(place)).collect();
+        for (by, place) in unknown {
+            let records = by.and_then(|by| recovery.found.get_mut(&by));
+            let indexed = records.as_ref().is_some_and(|records| records.indexed);
+            let repeat = records.and_then(|records| records.repeat.take()).filter(|repeat| repeat.place == place);
+            let known = recovery.repeats.entry(place.segment).or_default();
+            match (repeat, by) {
+                (Some(repeat), _) if !known.contains(&repeat) => {
+                    known.push(*repeat);
+                    recovery.to_scan.insert(place.segment);
+                }
+                _ if !recovery.unreadable.contains_key(&place.segment) => _ = recovery.to_scan.insert(place.segment),
+                // Its first summary repeats that record; its index does not.
+                (_, Some(by)) if indexed => _ = recovery.to_scan.insert(by),
+                _ => {}
             }
         }
-        if !again.is_empty() {
-            recovery.to_scan = again;
+        let segments = recovery.superblock.as_ref().map_or(0, |superblock| superblock.segments);
+        recovery.to_scan.retain(|segment| *segment < segments);
+        if !recovery.to_scan.is_empty() {
             return self.pump_scan();
         }
         let unknown = recovery.unknown();
@@ -542,48 +636,74 @@ impl Engine {
                 })
             })
         };
-        if recovery.found.iter().any(beyond) {
+        if recovery.found.values().any(beyond) {
             return self.recovery_fails("the backing volume is smaller than what the caching volume holds of it");
         }
         self.repair();
     }
 
-    /// Writes copies of pages of the table that are missing (segments must not be used again before both name what is free),
-    /// and a superblock that says that the log goes on.
+    /// Mends the metadata before anything is appended: free segments begin a new generation, both copies of each page of the
+    /// table are there, and the superblock says that the log goes on.
     fn repair(&mut self) {
-        let Some(recovery) = self.recovery.as_ref() else { return };
+        let Some(recovery) = self.recovery.as_mut() else { return };
         let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
-        let mut missing = Vec::new();
-        for (page, copies) in recovery.table.iter().zip(&recovery.copies) {
-            for copy in TableCopy::ALL {
-                if copies[copy as usize].valid().is_none_or(|of_copy| of_copy.sequence != page.sequence) {
-                    missing.push((geometry.table_offset(page.page, copy), page.clone()));
+        // While records are missing, what the superblock says of them, and where they may be, is kept.
+        let whole = recovery.unknown().is_none();
+        if geometry.layout == Layout::One || recovery.restoring || !whole {
+            return self.replay(true);
+        }
+        let mut pages = std::mem::take(&mut recovery.table);
+        for page in &mut pages {
+            page.sequence += 1;
+            for (at, segment) in geometry.segments_of_page(page.page).enumerate() {
+                let read = recovery.unreadable.get(&segment).is_none_or(Vec::is_empty);
+                let free = recovery.found.get(&segment).is_none_or(Records::is_empty);
+                if free && read {
+                    page.generations[at] += u32::from(!planted(Bug::StaleRecordsLeft));
+                    page.indexed[at] = false;
                 }
             }
         }
-        if geometry.layout == Layout::One {
-            missing.clear();
-        }
-        // While records are missing, what the superblock says of them is kept.
-        let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed);
-        let closed = closed && recovery.unknown().is_none();
-        if missing.is_empty() && !closed || recovery.restoring {
-            return self.replay(true);
-        }
-        self.step = Step::RecoverRepair { left: missing.len() as u32 + u32::from(closed), failed: false };
-        self.step_serial += 1;
-        // The log goes on.
-        let open = self.recovery.as_mut().and_then(|recovery| recovery.superblock.as_mut()).filter(|_| closed);
-        let open = open.map(|superblock| {
+        recovery.table = pages;
+        let unindexed = recovery.found.values().filter(|records| !records.is_empty());
+        let unindexed = unindexed.map(|records| records.segment).filter(|segment| !recovery.is_indexed(*segment));
+        let unindexed: Vec<u32> = unindexed.collect();
+        let unindexed = Some(unindexed).filter(|list| list.len() <= UNINDEXED_MAX);
+        let superblock = recovery.superblock.as_mut().map(|superblock| {
             superblock.sequence += 1;
             superblock.closed = false;
             superblock.last = None;
+            superblock.unindexed = unindexed;
             superblock.clone()
         });
-        if let Some(superblock) = open {
+        self.write_pages(false);
+        if let (Some(superblock), Step::RecoverRepair { left, .. }) = (superblock, &mut self.step) {
+            *left += 1;
             self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
         }
-        for (offset, page) in missing {
+    }
+
+    /// Writes one copy of each page of the table: first the one that is not needed should the other be torn meanwhile.
+    pub(super) fn write_pages(&mut self, second: bool) {
+        let Some(recovery) = self.recovery.as_ref() else { return };
+        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
+        let newest = |copies: &[Slot<SegmentTable>; 2], copy: TableCopy| {
+            let [this, other] = [copy, copy.other()].map(|copy| copies[copy as usize].valid().map(|page| page.sequence));
+            this >= other
+        };
+        let writes: Vec<_> = recovery
+            .table
+            .iter()
+            .zip(&recovery.copies)
+            .map(|(page, copies)| {
+                let dispensable = if newest(copies, TableCopy::Second) { TableCopy::First } else { TableCopy::Second };
+                let copy = if second { dispensable.other() } else { dispensable };
+                (geometry.table_offset(page.page, copy), page.clone())
+            })
+            .collect();
+        self.step = Step::RecoverRepair { left: writes.len() as u32, failed: false, second };
+        self.step_serial += 1;
+        for (offset, page) in writes {
             self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
         }
     }

@@ -9,7 +9,7 @@ use crate::format::{BLOCK, Content, Flaw, Gap, Layout, Place, Records};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
-use crate::space::Space;
+use crate::space::{Indexed, Space};
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -24,17 +24,20 @@ impl Engine {
         };
         self.recovery_attempts = 0;
         self.unrecovered_since = None;
-        let mut found = std::mem::take(found);
+        let mut found: Vec<Records> = std::mem::take(found).into_values().collect();
         found.sort_unstable_by_key(Records::order);
         if planted(Bug::OlderRecordWins) {
             found.reverse();
         }
         let marked = found.iter().map(|records| records.durable).fold(superblock.durable, u64::max);
         let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
+        let indexed: Vec<bool> = table.iter().flat_map(|page| page.indexed.iter().copied()).collect();
         let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
         found.iter().filter(|records| !records.is_empty()).for_each(|records| {
-            space.restore(records.segment, records.order());
+            let has_index = indexed[records.segment as usize];
+            space.restore(records.segment, records.order(), if has_index { Indexed::Marked } else { Indexed::No });
         });
+        space.listed(superblock.unindexed.as_deref());
         let sequences = table.iter().map(|page| page.sequence).collect();
         let mut boost = Boost::new(self.now, attach, superblock, sequences, space);
         boost.durable = marked;
@@ -48,9 +51,11 @@ impl Engine {
         boost.last_appended = boost.last_record;
         let missing = unknown.map(|(sequence, _)| sequence);
         let mut newer = RangeSet::default();
-        for records in &found {
+        // Each goes as soon as it is replayed: they take as much memory as the index that comes of them.
+        for records in found {
             boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
-            boost.replay(records, restoring, missing, &mut newer);
+            let all_durable = indexed[records.segment as usize];
+            boost.replay(&records, restoring || all_durable, missing, &mut newer);
         }
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
         if !boost.durable_frozen {
@@ -111,7 +116,7 @@ impl Recovery {
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let last = last.filter(|place| !self.is_known(place)).map(missing);
         let void = self.superblock.as_ref().map_or(&[][..], |superblock| &superblock.void);
-        let between = self.found.iter().flat_map(move |records| {
+        let between = self.found.values().flat_map(move |records| {
             let across = records.previous.filter(|place| !self.is_known(place)).map(missing);
             records.gaps.iter().copied().chain(across)
         });
@@ -121,19 +126,21 @@ impl Recovery {
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
     /// whether any is missing because something cannot be read.
     pub(super) fn unknown(&self) -> Option<(u64, bool)> {
-        let marked = self.found.iter().map(|records| records.durable);
+        let marked = self.found.values().map(|records| records.durable);
         let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
         let mut missing: Option<(u64, bool)> = None;
         let mut miss = |sequence: u64, unreadable: bool| {
             let (highest, any) = missing.unwrap_or((0, false));
             missing = Some((highest.max(sequence), any || unreadable));
         };
-        for gap in self.gaps().filter(|gap| gap.unreadable || gap.place.sequence <= marked) {
+        for gap in self.gaps().filter(|gap| {
+            gap.unreadable || gap.place.sequence <= marked || self.is_indexed(gap.place.segment)
+        }) {
             miss(gap.place.sequence, gap.unreadable);
         }
         if self.superblock.as_ref().is_some_and(|superblock| superblock.layout == Layout::One) {
             // Its records do not name the ones before them: whatever cannot be read may have been one.
-            for records in &self.found {
+            for records in self.found.values() {
                 let unreadable = self.unreadable.get(&records.segment).into_iter().flatten();
                 if unreadable.filter(|block| **block <= records.end).any(|block| !records.covers(*block)) {
                     miss(records.sequence_max, true);
@@ -143,11 +150,11 @@ impl Recovery {
         // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
         let is_freed = |place: &Place| place.generation != self.generation(place.segment);
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
-        let named = || self.found.iter().filter_map(|records| records.previous);
+        let named = || self.found.values().filter_map(|records| records.previous);
         if let Some(freed) = named().chain(last).filter(is_freed).map(|place| place.sequence).max() {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
             let open = |records: &&Records| records.end_unreadable && records.order() < freed;
-            let mut open = self.found.iter().filter(open);
+            let mut open = self.found.values().filter(open);
             if open.any(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
                 miss(freed, true);
             }
@@ -156,15 +163,15 @@ impl Recovery {
         if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
             return missing;
         }
-        let with_records = self.found.iter().filter(|records| !records.is_empty());
+        let with_records = self.found.values().filter(|records| !records.is_empty());
         if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
             let full = last.end + 2 > blocks;
-            let blank = self.found.iter().any(|records| records.is_empty() && records.end_unreadable);
+            let blank = self.found.values().any(|records| records.is_empty() && records.end_unreadable);
             if last.end_unreadable || (full && blank) {
                 miss(last.sequence_max + 1, true);
             }
-        } else if self.found.iter().any(|records| records.end_unreadable) {
+        } else if self.found.values().any(|records| records.end_unreadable) {
             miss(1, true);
         }
         missing
@@ -173,7 +180,8 @@ impl Recovery {
 
 impl Boost {
     /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
-    fn replay(&mut self, records: &Records, restoring: bool, missing: Option<u64>, newer: &mut RangeSet) {
+    /// Of `promised` records nothing may be missing, whatever the durable mark says.
+    fn replay(&mut self, records: &Records, promised: bool, missing: Option<u64>, newer: &mut RangeSet) {
         let segment = records.segment;
         let marked = self.durable;
         for record in records.iter() {
@@ -207,7 +215,7 @@ impl Boost {
                                 // was lost once, nothing older may appear unless nobody was promised the newer.
                                 Some(Flaw::Mismatch)
                                     if record.sequence <= marked
-                                        || restoring && !self.superblock.void.contains(&record.sequence) =>
+                                        || promised && !self.superblock.void.contains(&record.sequence) =>
                                 {
                                     State::Bad
                                 }
