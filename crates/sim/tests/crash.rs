@@ -162,3 +162,23 @@ fn outages_amid_faults_of_the_provider() {
     let report = campaign("outages_amid_faults_of_the_provider", Family::ProviderOutages, 3000);
     assert!(report.outages > 500 && report.rentals > 1000, "the runs do not do enough: {report:?}");
 }
+
+/// Long searches found these; each shows what one mend was for.
+#[test]
+fn runs_that_once_failed() {
+    let runs = [
+        // New records had the sequences of old ones that the superblock called durable.
+        (Family::Stops, 21_196),
+        // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
+        (Family::Losses, 23_867),
+        // A slow flush of the backing volume makes a recovery fail long after the outage that is its cause.
+        (Family::ProviderOutages, 20_237),
+        // What a power cut tore after it was lost never comes back, and the controller holds its volume.
+        (Family::ProviderOutages, 21_196),
+        // A flush failed that the caching volume forgot, and nobody was left who knew.
+        (Family::CacheFlushes, 23_541),
+    ];
+    for (family, seed) in runs {
+        check(&family.scenario(seed), &format!("the campaign of {} with SURGETANK_SEED={seed}", family.name()));
+    }
+}

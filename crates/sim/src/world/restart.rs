@@ -69,6 +69,7 @@ impl World<'_> {
         self.recovering = false;
         self.restoring = false;
         self.recover_failures = 0;
+        self.recover_failed = None;
         if self.stopping != Stopping::Done {
             self.stopping = Stopping::No;
         }

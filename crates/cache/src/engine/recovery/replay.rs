@@ -53,6 +53,9 @@ impl Engine {
             boost.replay(records, restoring, missing, &mut newer);
         }
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
+        // A superblock outlives the records that it speaks of: what it says of them must not be taken for said of new ones.
+        let spoken_of = boost.superblock.void.iter().copied().chain(boost.superblock.last.map(|last| last.sequence));
+        boost.next_sequence = spoken_of.fold(boost.next_sequence.max(marked + 1), |next, sequence| next.max(sequence + 1));
         if !boost.durable_frozen {
             boost.durable = boost.next_sequence - 1;
         }
