@@ -88,6 +88,8 @@ pub(super) struct Trouble {
     retry_at: Option<Instant>,
     /// What was bad when the retries began.
     retried: RangeSet,
+    /// Segments that were being freed when the cache began to fail: what was drained from them is durable.
+    pub freeing: Vec<u32>,
     /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
     pub stranded: Vec<Part>,
     /// Changes of parts of blocks whose old content could not be read.
@@ -149,6 +151,7 @@ impl Engine {
         self.retry_waiting = true;
         self.stirred = true;
         if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.freeing.extend_from_slice(boost.reclaim.freeing());
             boost.reclaim = super::Reclaim::new(self.now);
             boost.drain.stir();
         }

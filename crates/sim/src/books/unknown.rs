@@ -1,6 +1,6 @@
 //! When nobody can tell what a log holds that cannot be read whole.
 
-use surgetank_cache::format::{BLOCK, Geometry, Summary};
+use surgetank_cache::format::{BLOCK, Geometry, IN_FLIGHT_BLOCKS_MAX, Summary};
 
 use super::{BLOCK64, Books, Record};
 use crate::disk::Disk;
@@ -29,14 +29,20 @@ impl Books {
         let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
         // What a freed segment named is named by nothing any more: a record may have been wherever one could begin.
         let freed = |sequence: u64| self.records.iter().all(|record| record.sequence != sequence);
-        let previous = |record| stored(record).and_then(|summary| summary.previous);
-        if sound().filter_map(previous).any(|previous| freed(previous.sequence))
+        let named = |summary: Summary| {
+            let repeated = summary.repeat.and_then(|repeat| repeat.previous);
+            [summary.previous, repeated].into_iter().flatten()
+        };
+        if sound().filter_map(stored).flat_map(named).any(|place| freed(place.sequence))
             && starts().chain(self.records.iter().map(Record::end)).any(bad)
         {
             return true;
         }
         let Some(last) = self.records.iter().max_by_key(|record| record.sequence) else { return starts().any(bad) };
-        let full = last.end() + 2 * BLOCK64 > geometry.segment_offset(last.segment + 1);
-        bad(last.end()) || full && starts().any(bad)
+        // Records in flight may never arrive although one behind them did.
+        let end = geometry.segment_offset(last.segment + 1);
+        let window = last.end() + u64::from(IN_FLIGHT_BLOCKS_MAX) * BLOCK64;
+        let mut behind = (last.end()..end.min(window)).step_by(BLOCK as usize);
+        behind.any(bad) || window + 2 * BLOCK64 > end && starts().any(bad)
     }
 }

@@ -125,6 +125,7 @@ impl World<'_> {
                 self.recovering = false;
                 self.recover_failures = 0;
                 self.recover_failed = None;
+                self.unknown_recoveries = 0;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
                     self.set_mode(Mode::Absorb);

@@ -65,10 +65,14 @@ impl World<'_> {
 
     /// Whether a fault lets a recovery fail that ends now: nothing can be read, the superblocks or the segment table cannot,
     /// something went wrong while it ran, or, a few times, nobody can tell what the log holds.
-    pub(super) fn may_fail_to_recover(&self) -> bool {
+    pub(super) fn may_fail_to_recover(&mut self) -> bool {
         let lasts = self.vanished || self.faulty || self.is_header_unreadable() || self.outages.is_any_passing();
+        if lasts || self.health.disturbed >= self.recover_began {
+            return true;
+        }
+        self.unknown_recoveries += 1;
         let unknown = self.disks.cache.as_ref().is_some_and(|disk| self.books.may_be_unknown(disk));
-        lasts || self.health.disturbed >= self.recover_began || unknown && self.recover_failures < RECOVERIES
+        unknown && self.unknown_recoveries <= RECOVERIES
     }
 
     /// Whether a request asks for something that could not be read from the log.

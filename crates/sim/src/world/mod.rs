@@ -144,6 +144,8 @@ struct World<'a> {
     recover_failures: u32,
     /// When the first of them failed.
     recover_failed: Option<Instant>,
+    /// Those that failed although all that is wrong is that nobody can tell what the log holds.
+    unknown_recoveries: u32,
     /// When the last one began.
     recover_began: Instant,
     workload: Workload,
@@ -260,6 +262,7 @@ impl<'a> World<'a> {
             restoring: false,
             recover_failures: 0,
             recover_failed: None,
+            unknown_recoveries: 0,
             recover_began: Instant::ZERO,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),

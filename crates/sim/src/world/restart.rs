@@ -70,6 +70,7 @@ impl World<'_> {
         self.restoring = false;
         self.recover_failures = 0;
         self.recover_failed = None;
+        self.unknown_recoveries = 0;
         if self.stopping != Stopping::Done {
             self.stopping = Stopping::No;
         }

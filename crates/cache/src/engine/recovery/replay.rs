@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::failure::Unknown;
 use super::super::{Boost, Engine, Event, Stage};
 use super::Recovery;
-use crate::format::{BLOCK, Content, Flaw, Gap, Layout, Place, Records};
+use crate::format::{BLOCK, Content, Flaw, Gap, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
@@ -110,15 +110,24 @@ impl Engine {
 impl Recovery {
     /// Records that others name and that are neither here nor freed.
     fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
+        self.breaks().filter(|gap| !self.is_void(gap))
+    }
+
+    /// Whether nothing in a record was ever acknowledged.
+    fn is_void(&self, gap: &Gap) -> bool {
+        self.superblock.as_ref().is_some_and(|superblock| superblock.void.contains(&gap.place.sequence))
+    }
+
+    /// The same, with those that never were written: all that cannot name the record before them.
+    fn breaks(&self) -> impl Iterator<Item = Gap> + '_ {
         let missing = |place: Place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) };
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let last = last.filter(|place| !self.is_known(place)).map(missing);
-        let void = self.superblock.as_ref().map_or(&[][..], |superblock| &superblock.void);
         let between = self.found.iter().flat_map(move |records| {
             let across = records.previous.filter(|place| !self.is_known(place)).map(missing);
             records.gaps.iter().copied().chain(across)
         });
-        last.chain(between).filter(|gap| !void.contains(&gap.place.sequence))
+        last.chain(between)
     }
 
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
@@ -143,28 +152,43 @@ impl Recovery {
                 }
             }
         }
-        // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
+        // A record that was freed, or that a crash cut short, names nothing any more: what cannot be read may be a record from
+        // before it.
         let is_freed = |place: &Place| place.generation != self.generation(place.segment);
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let named = || self.found.iter().filter_map(|records| records.previous);
-        if let Some(freed) = named().chain(last).filter(is_freed).map(|place| place.sequence).max() {
+        let cut = |gap: &Gap| self.is_void(gap) || !gap.unreadable && gap.place.sequence > marked;
+        let cut = || self.breaks().filter(cut).map(|gap| gap.place);
+        let silent = named().chain(last).filter(is_freed).chain(cut()).map(|place| place.sequence).max();
+        if let Some(silent) = silent {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
-            let open = |records: &&Records| records.end_unreadable && records.order() < freed;
+            let open = |records: &&Records| records.end_unreadable && records.order() < silent;
             let mut open = self.found.iter().filter(open);
             if open.any(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
-                miss(freed, true);
+                miss(silent, true);
             }
         }
-        // Where the next record would begin, there may be one that cannot be read.
+        // In its own segment such a record has others before it.
+        for place in cut() {
+            let records = self.found.iter().filter(|records| records.segment == place.segment);
+            let unreadable = self.unreadable.get(&place.segment).into_iter().flatten();
+            let mut before = unreadable.copied().filter(|block| *block < place.position);
+            if records.into_iter().any(|records| before.any(|block| !records.covers(block))) {
+                miss(place.sequence, true);
+            }
+        }
+        // Where the next record would begin, there may be one that cannot be read; also behind some that never arrived.
         if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
             return missing;
         }
         let with_records = self.found.iter().filter(|records| !records.is_empty());
         if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
-            let full = last.end + 2 > blocks;
+            let unreadable = self.unreadable.get(&last.segment).into_iter().flatten();
+            let window = last.end..last.end + IN_FLIGHT_BLOCKS_MAX;
+            let full = window.end + 2 > blocks;
             let blank = self.found.iter().any(|records| records.is_empty() && records.end_unreadable);
-            if last.end_unreadable || (full && blank) {
+            if unreadable.into_iter().any(|block| window.contains(block)) || (full && blank) {
                 miss(last.sequence_max + 1, true);
             }
         } else if self.found.iter().any(|records| records.end_unreadable) {
