@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records, Repeat, Superblock};
+use crate::format::{
+    BLOCK, Content, Flaw, Gap, Geometry, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records, Repeat, Superblock,
+};
 use crate::index::{Extent, Index, Kind, State};
 use crate::ranges::RangeSet;
 

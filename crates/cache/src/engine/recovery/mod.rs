@@ -24,6 +24,7 @@ use crate::format::{
     BLOCK, Content, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable, Superblock,
     TableCopy,
 };
+use crate::planted::{Bug, planted};
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -326,6 +327,9 @@ impl Engine {
         let newest = valid.max_by_key(|superblock| superblock.sequence).cloned();
         let unreadable = recovery.superblocks.iter().any(|slot| matches!(slot, Slot::Unreadable));
         let epoch = recovery.attach.epoch;
+        if planted(Bug::OneSuperblockSlotFatal) && unreadable {
+            return self.recovery_fails("a superblock of the caching volume cannot be read");
+        }
         let superblock = match newest {
             Some(superblock) => superblock,
             // A page of the table will have to prove that this is our volume.
@@ -359,7 +363,7 @@ impl Engine {
         let superblock = recovery.superblock.insert(superblock);
         if let Some(loss) = self.loss.as_ref().filter(|_| recovery.restoring) {
             // The volume was gone before its superblock could name them.
-            for sequence in loss.void() {
+            for sequence in loss.void().iter().filter(|_| !planted(Bug::VoidForgottenByLoss)) {
                 if !superblock.void.contains(sequence) {
                     superblock.void.push(*sequence);
                 }
@@ -411,7 +415,11 @@ impl Engine {
         let mut table = Vec::with_capacity(recovery.copies.len());
         for copies in &recovery.copies {
             let unreadable = copies.iter().any(|copy| matches!(copy, Slot::Unreadable));
-            let newest = copies.iter().filter_map(Slot::valid).max_by_key(|page| page.sequence);
+            let age = |page: &&SegmentTable| match planted(Bug::StaleTablePage) {
+                true => u64::MAX - page.sequence,
+                false => page.sequence,
+            };
+            let newest = copies.iter().filter_map(Slot::valid).max_by_key(age);
             match newest {
                 // Of two copies that alternate, the one that cannot be read may be the newer.
                 Some(page) if superblock.layout == Layout::Two || !unreadable => table.push(page.clone()),
@@ -521,7 +529,8 @@ impl Engine {
             let Some(previous) = recovery.found[at].previous.filter(|place| !recovery.is_known(place)) else {
                 continue;
             };
-            if let Some(repeat) = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous) {
+            let repeat = recovery.found[at].repeat.take().filter(|repeat| repeat.place == previous);
+            if let Some(repeat) = repeat.filter(|_| !planted(Bug::RepeatIgnored)) {
                 again.push((previous.segment, Some(repeat)));
             }
         }

@@ -29,7 +29,10 @@ impl Engine {
         if planted(Bug::OlderRecordWins) {
             found.reverse();
         }
-        let marked = found.iter().map(|records| records.durable).fold(superblock.durable, u64::max);
+        let marked = match planted(Bug::DurableMarkIgnored) {
+            true => 0,
+            false => found.iter().map(|records| records.durable).fold(superblock.durable, u64::max),
+        };
         let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
         let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
         found.iter().filter(|records| !records.is_empty()).for_each(|records| {
@@ -55,7 +58,10 @@ impl Engine {
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
         // A superblock outlives the records that it speaks of: what it says of them must not be taken for said of new ones.
         let spoken_of = boost.superblock.void.iter().copied().chain(boost.superblock.last.map(|last| last.sequence));
-        boost.next_sequence = spoken_of.fold(boost.next_sequence.max(marked + 1), |next, sequence| next.max(sequence + 1));
+        if !planted(Bug::SequencesReused) {
+            let next = boost.next_sequence.max(marked + 1);
+            boost.next_sequence = spoken_of.fold(next, |next, sequence| next.max(sequence + 1));
+        }
         if !boost.durable_frozen {
             boost.durable = boost.next_sequence - 1;
         }
@@ -82,6 +88,9 @@ impl Engine {
     /// Of a volume that was lost only the lost ranges are wanted, and of those not what is being overwritten.
     fn restore_only(&mut self, boost: &mut Boost) {
         let mut only = self.loss.as_ref().map_or_else(RangeSet::default, |loss| loss.ranges().clone());
+        if planted(Bug::RestoreOverHealed) {
+            only.insert(0..self.config.size);
+        }
         for (start, end) in &self.locks {
             only.remove(&(start * BLOCK64..end * BLOCK64));
         }
@@ -134,6 +143,7 @@ impl Recovery {
     /// whether any is missing because something cannot be read.
     pub(super) fn unknown(&self) -> Option<(u64, bool)> {
         let marked = self.found.iter().map(|records| records.durable);
+        let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
         let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
         let mut missing: Option<(u64, bool)> = None;
         let mut miss = |sequence: u64, unreadable: bool| {
@@ -158,7 +168,7 @@ impl Recovery {
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let named = || self.found.iter().filter_map(|records| records.previous);
         let cut = |gap: &Gap| self.is_void(gap) || !gap.unreadable && gap.place.sequence > marked;
-        let cut = || self.breaks().filter(cut).map(|gap| gap.place);
+        let cut = || self.breaks().filter(cut).filter(|_| !planted(Bug::HoleHidesRecords)).map(|gap| gap.place);
         let silent = named().chain(last).filter(is_freed).chain(cut()).map(|place| place.sequence).max();
         if let Some(silent) = silent {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
@@ -229,6 +239,7 @@ impl Boost {
                         for (run, flaw) in record.runs(first..first + blocks) {
                             let state = match flaw {
                                 None => State::Dirty,
+                                Some(Flaw::Unreadable) if planted(Bug::UnreadableIsTorn) => continue,
                                 Some(Flaw::Unreadable) => State::Bad,
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
                                 // was lost once, nothing older may appear unless nobody was promised the newer.
