@@ -116,6 +116,38 @@ pub enum Bug {
     HealingTakesNote,
     /// The flush before a stop takes that note.
     OwnFlushTakesNote,
+    /// A caching volume of which nothing can be read counts as lost at once.
+    PatienceIgnored,
+    /// It counts as lost at the end of patience without being asked once more.
+    NoLastProbe,
+    /// What a recovery cannot read counts as never having arrived.
+    UnreadableIsTorn,
+    /// So does what is damaged, although it is known to have been durable.
+    DurableMarkIgnored,
+    /// A recovery believes the older one of two copies of a page of the segment table.
+    StaleTablePage,
+    /// A recovery needs both superblocks.
+    OneSuperblockSlotFatal,
+    /// A recovery does not look at what records repeat of the ones before them.
+    RepeatIgnored,
+    /// A recovery takes every record that a crash cut short for the end of what it must look for.
+    HoleHidesRecords,
+    /// After a recovery records have sequences that the superblock speaks of already.
+    SequencesReused,
+    /// What the log holds is read although a record that is missing may hold newer data.
+    OlderThanMissingRead,
+    /// A volume that is read back overwrites what was overwritten since it was lost.
+    RestoreOverHealed,
+    /// What could not be read from a volume that was read back counts as back all the same.
+    RestoreForgetsRanges,
+    /// When a lost volume is read back, nobody knows which records were never acknowledged.
+    VoidForgottenByLoss,
+    /// A loss that the user accepts is not on record.
+    AcceptedReplayed,
+    /// A write that heals takes the note that something was lost, so that no flush tells it.
+    HealConsumesNote,
+    /// Reads that wait for a volume that does not answer fail when it does.
+    ParkedReadsFail,
 }
 
 impl Bug {
@@ -177,6 +209,22 @@ impl Bug {
         Self::ForgottenHealingCounts,
         Self::HealingTakesNote,
         Self::OwnFlushTakesNote,
+        Self::PatienceIgnored,
+        Self::NoLastProbe,
+        Self::UnreadableIsTorn,
+        Self::DurableMarkIgnored,
+        Self::StaleTablePage,
+        Self::OneSuperblockSlotFatal,
+        Self::RepeatIgnored,
+        Self::HoleHidesRecords,
+        Self::SequencesReused,
+        Self::OlderThanMissingRead,
+        Self::RestoreOverHealed,
+        Self::RestoreForgetsRanges,
+        Self::VoidForgottenByLoss,
+        Self::AcceptedReplayed,
+        Self::HealConsumesNote,
+        Self::ParkedReadsFail,
     ];
 }
 
@@ -188,25 +236,4 @@ impl Bug {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
-thread_local! {
-    static AWAKE: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-}
-
-/// Wakes one bug, or none, for the engines of this thread.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<Bug>) {
-    AWAKE.set(bug);
-}
-
-/// Whether a bug is awake.
-#[cfg(feature = "planted-bugs")]
-pub(crate) fn planted(bug: Bug) -> bool {
-    AWAKE.get() == Some(bug)
-}
-
-/// Never: the feature is off.
-#[cfg(not(feature = "planted-bugs"))]
-pub(crate) const fn planted(_: Bug) -> bool {
-    false
-}
+surgetank_model::plant_bugs!(Bug);

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::format::{BLOCK, Content, Flaw, Gap, Geometry, Layout, Place, Records, Repeat, Superblock};
+use crate::format::{
+    BLOCK, Content, Flaw, Gap, Geometry, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records, Repeat, Superblock,
+};
 use crate::index::{Extent, Index, Kind, State};
 use crate::ranges::RangeSet;
 
@@ -99,18 +101,26 @@ impl Log {
     /// sequence of one that no other record names is the highest that it may have.
     #[must_use]
     pub fn missing(&self) -> Vec<Gap> {
-        let durable = self.durable();
-        let across = self.segments().filter_map(|records| records.previous).chain(self.last);
-        let across = across.filter(|place| !self.is_known(place));
-        let across = across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
-        let within = self.segments().flat_map(|records| records.gaps.iter().copied());
-        let named = within.chain(across).filter(|gap| !self.void.contains(&gap.place.sequence));
-        let named = named.filter(|gap| gap.unreadable || gap.place.sequence <= durable);
-        let mut missing: Vec<Gap> = named.collect();
+        let mut missing: Vec<Gap> = self.breaks().filter(|gap| !self.is_cut(gap)).collect();
         missing.extend(self.unnamed());
         missing.sort_unstable_by_key(|gap| (gap.place.sequence, gap.place.segment, gap.place.position));
         missing.dedup();
         missing
+    }
+
+    /// Records that others name and that are neither here nor freed.
+    fn breaks(&self) -> impl Iterator<Item = Gap> + '_ {
+        let across = self.segments().filter_map(|records| records.previous).chain(self.last);
+        let across = across.filter(|place| !self.is_known(place));
+        let across = across.map(|place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) });
+        let within = self.segments().flat_map(|records| records.gaps.iter().copied());
+        within.chain(across)
+    }
+
+    /// Whether nobody misses such a record: a crash cut it short, or it never was written.
+    fn is_cut(&self, gap: &Gap) -> bool {
+        let void = self.void.contains(&gap.place.sequence);
+        void || !gap.unreadable && gap.place.sequence > self.durable()
     }
 
     /// Blocks that cannot be read and in which a record may begin that no other one names.
@@ -128,27 +138,40 @@ impl Log {
                 unnamed.extend(free.map(|block| gap(records.sequence_max, records.segment, block)));
             }
         }
-        // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
+        // A record that was freed, or that a crash cut short, names nothing any more: what cannot be read may be a record from
+        // before it.
         let is_freed = |place: &Place| place.generation != self.generation(place.segment);
         let named = || self.segments().filter_map(|records| records.previous);
-        if let Some(freed) = named().chain(self.last).filter(is_freed).map(|place| place.sequence).max() {
+        let cut: Vec<Place> = self.breaks().filter(|gap| self.is_cut(gap)).map(|gap| gap.place).collect();
+        let silent = named().chain(self.last).filter(is_freed).chain(cut.iter().copied());
+        if let Some(silent) = silent.map(|place| place.sequence).max() {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
-            let open = self.segments().filter(|records| records.end_unreadable && records.order() < freed);
+            let open = self.segments().filter(|records| records.end_unreadable && records.order() < silent);
             let open = open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence)));
-            unnamed.extend(open.map(|records| gap(freed, records.segment, records.end)));
+            unnamed.extend(open.map(|records| gap(silent, records.segment, records.end)));
+        }
+        // In its own segment such a record has others before it.
+        for place in cut {
+            let Some(records) = self.found.get(&place.segment) else { continue };
+            let unreadable = self.unreadable.get(&place.segment).into_iter().flatten().copied();
+            let before = unreadable.filter(|block| *block < place.position && !records.covers(*block));
+            unnamed.extend(before.map(|block| gap(place.sequence, place.segment, block)));
         }
         let highest = self.segments().map(|records| records.sequence_max).max().unwrap_or(0);
         if self.closed {
             return unnamed;
         }
-        // The next record begins behind the last one, or in another segment if that one is full.
+        // The next record begins behind the last one and those that never arrived, or in another segment if there is no room.
         let last = self.segments().filter(|records| !records.is_empty()).max_by_key(|records| records.order());
-        let next = self.segments().filter(|records| records.end_unreadable).filter(|records| match last {
-            None => true,
-            Some(last) if last.segment == records.segment => true,
-            Some(last) => records.is_empty() && last.end + 2 > self.geometry.segment_blocks(),
-        });
-        unnamed.extend(next.map(|records| gap(highest + 1, records.segment, records.end)));
+        let window = last.map_or(0..0, |last| last.end..last.end + IN_FLIGHT_BLOCKS_MAX);
+        if let Some(last) = last {
+            let unreadable = self.unreadable.get(&last.segment).into_iter().flatten().copied();
+            let next = unreadable.filter(|block| window.contains(block));
+            unnamed.extend(next.map(|block| gap(highest + 1, last.segment, block)));
+        }
+        let full = last.is_none() || window.end + 2 > self.geometry.segment_blocks();
+        let blank = self.segments().filter(|records| full && records.is_empty() && records.end_unreadable);
+        unnamed.extend(blank.map(|records| gap(highest + 1, records.segment, records.end)));
         unnamed
     }
 

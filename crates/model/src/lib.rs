@@ -6,6 +6,7 @@ pub mod bucket;
 pub mod catalog;
 pub mod cost;
 pub mod observation;
+mod planted;
 pub mod random;
 pub mod request;
 pub mod time;

@@ -30,25 +30,4 @@ impl Bug {
     ];
 }
 
-#[cfg(feature = "planted-bugs")]
-thread_local! {
-    static AWAKE: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-}
-
-/// Wakes one bug, or none, for the controllers of this thread.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<Bug>) {
-    AWAKE.set(bug);
-}
-
-/// Whether a bug is awake.
-#[cfg(feature = "planted-bugs")]
-pub(crate) fn planted(bug: Bug) -> bool {
-    AWAKE.get() == Some(bug)
-}
-
-/// Never: the feature is off.
-#[cfg(not(feature = "planted-bugs"))]
-pub(crate) const fn planted(_: Bug) -> bool {
-    false
-}
+surgetank_model::plant_bugs!(Bug);

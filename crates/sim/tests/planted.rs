@@ -12,7 +12,7 @@ use surgetank_cache::planted::{Bug, plant};
 use surgetank_sim::{Family, run};
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEARCH: [(Family, u64); 17] = [
+const SEARCH: [(Family, u64); 18] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
@@ -30,6 +30,7 @@ const SEARCH: [(Family, u64); 17] = [
     (Family::Stops, 3000),
     (Family::Owners, 3000),
     (Family::Stuck, 2500),
+    (Family::ProviderOutages, 3000),
 ];
 
 /// Seeds tried of each family before the next one has its turn; doubles every round.

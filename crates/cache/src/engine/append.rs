@@ -5,13 +5,13 @@ use surgetank_model::RequestId;
 
 use super::{Engine, Pending, Stage};
 use crate::effect::{Effect, Outcome, ScratchId, Slice};
-use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, Summary};
+use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
 
 /// Records in flight. Full ones keep the volume busy whatever its latency.
-const RECORDS_MAX: u32 = 8;
+const RECORDS_MAX: u32 = RECORDS_IN_FLIGHT_MAX;
 /// Records in flight that are not full: a new one waits for the rest of its company until one of these has ended. Two
 /// keep the volume busy; more would make small records of what one could carry, and pay for each in IOPS.
 const SMALL_RECORDS_MAX: u32 = 2;

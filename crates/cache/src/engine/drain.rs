@@ -388,11 +388,13 @@ impl Boost {
     /// The backing volume failed to flush and may have forgotten what was drained to it: as far as the log still has it,
     /// it is dirty again, and what is being drained now stays dirty.
     pub(super) fn mark_drained_dirty(&mut self) {
-        self.drain.jobs.iter_mut().flatten().for_each(|job| job.forgotten = true);
+        // What is only being read has not been written yet.
+        self.drain.jobs.iter_mut().flatten().for_each(|job| job.forgotten |= job.writes_left > 0);
         self.reclaim.abandon();
-        let Self { index, space, reclaim, .. } = self;
+        let Self { index, space, reclaim, trouble, .. } = self;
         let forgotten = |extent: &Extent| {
-            extent.state == State::Clean && !reclaim.freeing().contains(&space.segment_of(extent.location))
+            let segment = space.segment_of(extent.location);
+            extent.state == State::Clean && !reclaim.freeing().contains(&segment) && !trouble.freeing.contains(&segment)
         };
         let clean: Vec<Extent> = index.iter().filter(forgotten).collect();
         for extent in clean {

@@ -88,6 +88,8 @@ pub(super) struct Trouble {
     retry_at: Option<Instant>,
     /// What was bad when the retries began.
     retried: RangeSet,
+    /// Segments that were being freed when the cache began to fail: what was drained from them is durable.
+    pub freeing: Vec<u32>,
     /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
     pub stranded: Vec<Part>,
     /// Changes of parts of blocks whose old content could not be read.
@@ -149,6 +151,7 @@ impl Engine {
         self.retry_waiting = true;
         self.stirred = true;
         if let Some(boost) = self.boost.as_mut() {
+            boost.trouble.freeing.extend_from_slice(boost.reclaim.freeing());
             boost.reclaim = super::Reclaim::new(self.now);
             boost.drain.stir();
         }
@@ -250,6 +253,11 @@ impl Engine {
     fn unpark(&mut self) {
         let parked = self.boost.as_mut().map(|boost| std::mem::take(&mut boost.trouble.parked));
         for (id, bytes) in parked.into_iter().flatten() {
+            if planted(Bug::ParkedReadsFail) {
+                self.fail_request(id, ReplyError::Io);
+                self.finish_part(id, Ok(()));
+                continue;
+            }
             self.read_again(id, bytes);
         }
     }
@@ -338,24 +346,29 @@ impl Engine {
             None => boost.trouble.retry_at,
             Some(outage) => {
                 let probe = Some(outage.next_probe).filter(|_| !outage.gone && outage.probes_in_flight == 0);
-                let patience = outage.since + self.config.outage_patience;
+                let patience = outage.since + self.patience();
                 Some(probe.map_or(patience, |probe| probe.min(patience))).filter(|_| !boost.trouble.out_of_patience)
             }
         };
         next.filter(|at| *at > self.now)
     }
 
+    /// How long an outage is waited for.
+    fn patience(&self) -> Duration {
+        if planted(Bug::PatienceIgnored) { Duration::ZERO } else { self.config.outage_patience }
+    }
+
     /// When everything that can be read is drained: try the rest again, or let the cache go.
     pub(super) fn pump_failing(&mut self) {
         let now = self.now;
-        let patience = self.config.outage_patience;
+        let patience = self.patience();
         self.close_failing_log();
         let Some(boost) = self.boost.as_mut() else { return };
         let dirty = boost.space.dirty > 0;
         if let Some(outage) = boost.trouble.outage.as_mut().filter(|_| dirty && !boost.trouble.out_of_patience) {
             // It may be back since the last probe: one more at the end.
             let at_end = now >= outage.since + patience;
-            let last = at_end && !outage.last_probe && !outage.gone;
+            let last = at_end && !outage.last_probe && !outage.gone && !planted(Bug::NoLastProbe);
             if outage.probes_in_flight > 0 {
                 return;
             }
@@ -420,7 +433,7 @@ impl Engine {
             if outage.probes_in_flight > 0 {
                 return;
             }
-            if !outage.gone && now >= outage.next_probe {
+            if !outage.gone && now >= outage.next_probe && !planted(Bug::NoLastProbe) {
                 return self.probe();
             }
         }
@@ -469,7 +482,7 @@ impl Engine {
         // Of what was wanted all is back but what could not be read. While records may be missing that holds only for what
         // is newer than they are.
         let mut back = only.clone();
-        bad.iter().for_each(|range| _ = back.remove(&range));
+        bad.iter().filter(|_| !planted(Bug::RestoreForgetsRanges)).for_each(|range| _ = back.remove(&range));
         if let Some(unknown) = unknown {
             back = back.intersection(&unknown.newer);
         }

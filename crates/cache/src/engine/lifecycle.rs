@@ -285,6 +285,7 @@ impl Engine {
                 let epoch = self.boost.as_ref().map_or_else(Default::default, |boost| boost.attach.epoch);
                 self.persist_owner(Recorder::Step(self.step_serial), Owner::Cache { epoch });
             }
+            Step::AcceptLoss if planted(Bug::AcceptedReplayed) => self.step_ended(true),
             Step::AdoptUndo | Step::ReleaseOwner | Step::AcceptLoss => {
                 self.persist_owner(Recorder::Step(self.step_serial), Owner::Backing);
             }

@@ -50,11 +50,11 @@ impl Engine {
             // Of a volume that is read back only some bytes are wanted; the others have been overwritten since.
             let only = self.boost.as_ref().and_then(|boost| boost.trouble.only.as_ref());
             match only.map(|only| only.pieces(&(start..end))) {
-                None => self.read_extent(request, &extent, start..end),
+                None => self.read_newest(request, &extent, start..end),
                 Some(pieces) => {
                     for (piece, wanted) in pieces {
                         if wanted {
-                            self.read_extent(request, &extent, piece);
+                            self.read_newest(request, &extent, piece);
                         } else {
                             self.read_missing(request, piece);
                         }
@@ -66,13 +66,27 @@ impl Engine {
         self.read_missing(request, at..bytes.end);
     }
 
+    /// Reads bytes of an extent, unless a record that is missing may hold newer ones.
+    fn read_newest(&mut self, request: &Request, extent: &Extent, bytes: Range<u64>) {
+        if self.may_be_missing(&bytes) && !planted(Bug::OlderThanMissingRead) {
+            self.park(request.id, bytes);
+        } else {
+            self.read_extent(request, extent, bytes);
+        }
+    }
+
+    /// Whether a record of these bytes may be missing from the log.
+    fn may_be_missing(&self, bytes: &Range<u64>) -> bool {
+        let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
+        self.stage == Stage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(bytes))
+    }
+
     /// Reads bytes that the log does not hold.
     fn read_missing(&mut self, request: &Request, bytes: Range<u64>) {
-        let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
         if bytes.is_empty() {
         } else if self.loss.as_ref().is_some_and(|loss| loss.overlaps(&bytes)) && !planted(Bug::LostRangesRead) {
             self.fail_request(request.id, ReplyError::Io);
-        } else if self.stage == Stage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(&bytes)) {
+        } else if self.may_be_missing(&bytes) {
             self.park(request.id, bytes);
         } else {
             self.read_miss(request, bytes);

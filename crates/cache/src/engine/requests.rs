@@ -307,6 +307,10 @@ impl Engine {
         if let Some(active) = self.requests.get_mut(&id) {
             active.tells_loss = untold;
         }
+        if let Some(loss) = self.loss.as_mut().filter(|_| planted(Bug::HealConsumesNote)) {
+            let heals = self.requests.get(&id).is_some_and(|active| is_change(active.request.operation));
+            loss.untold &= !heals;
+        }
         if untold {
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));

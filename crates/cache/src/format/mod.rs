@@ -159,6 +159,11 @@ pub const SUPERBLOCKS_LENGTH: u32 = 2 * BLOCK;
 /// Data blocks of one record, at most: 1 MiB.
 pub const RECORD_BLOCKS: u32 = 256;
 
+/// Records in flight, at most: so many may never arrive before one that did.
+pub const RECORDS_IN_FLIGHT_MAX: u32 = 8;
+/// The blocks that they take.
+pub const IN_FLIGHT_BLOCKS_MAX: u32 = RECORDS_IN_FLIGHT_MAX * (1 + RECORD_BLOCKS);
+
 /// Segments whose generations one page of the segment table holds.
 pub const SEGMENTS_PER_PAGE: u32 = 1008;
 

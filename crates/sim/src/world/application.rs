@@ -98,6 +98,9 @@ impl World<'_> {
             }
             if is_flush && self.loss_untold.is_some_and(|since| id.0 >= since) {
                 self.loss_untold = None;
+                // The application had asked for these before it was told.
+                let flushes = self.outstanding.iter_mut().filter(|other| other.request.operation == Operation::Flush);
+                flushes.for_each(|flush| flush.excused = true);
             }
         }
         let checked = match expect {

@@ -96,6 +96,7 @@ impl World<'_> {
 
     pub(super) fn recover(&mut self) -> Step {
         self.books.all_failures = 0;
+        self.recover_began = self.now;
         let attach = self.attach();
         self.engine.recover(self.now, attach).map_err(|rejected| format!("recover was rejected: {rejected}"))
     }
@@ -123,6 +124,8 @@ impl World<'_> {
             Event::Recovered { dirty_bytes: _ } => {
                 self.recovering = false;
                 self.recover_failures = 0;
+                self.recover_failed = None;
+                self.unknown_recoveries = 0;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
                     self.set_mode(Mode::Absorb);
@@ -162,7 +165,11 @@ impl World<'_> {
         if self.books.all_failures == 0 && !self.disks.cache.as_ref().is_some_and(|disk| disk.is_bad(0, disk.size())) {
             return Err(format!("recover failed without a fault: {reason}"));
         }
+        if !self.may_fail_to_recover() {
+            return Err(format!("recover fails again and again, without a reason that lasts: {reason}"));
+        }
         self.recover_failures += 1;
+        self.recover_failed.get_or_insert(self.now);
         if self.recover_failures >= 3 && (self.vanished || self.is_header_unreadable()) {
             // Nobody can say what was on it: the user gives all of it up.
             self.report.losses += 1;
@@ -227,9 +234,6 @@ impl World<'_> {
             return self.pump().map(|()| true);
         }
         match self.engine.status().stage {
-            // The controller ends the boost, and gives everything back, because the application is quiet.
-            _ if self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) => return Ok(false),
-            Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
             Stage::Lost if self.accepting || self.restoring || self.may_come_back() => return Ok(false),
             Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
             Stage::Lost if self.healed && !self.faulty => {
@@ -240,6 +244,9 @@ impl World<'_> {
                 self.flushed = false;
                 self.submit_all(Operation::Write { fua: false });
             }
+            // The controller ends the boost, and gives everything back, because the application is quiet.
+            _ if self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) => return Ok(false),
+            Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
             Stage::PassThrough if !self.swept => {
                 self.swept = true;
                 self.submit_all(Operation::Read);
@@ -294,7 +301,6 @@ impl World<'_> {
                     return Err("the owner record names a cache that was let go".into());
                 }
                 self.recovering = true;
-                self.recovering_since = self.now;
                 self.books.restart(self.now, self.disks.cache.as_ref());
                 self.accepting = false;
                 let after = Duration::from_micros(self.random.below(2_000));

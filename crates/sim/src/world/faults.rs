@@ -250,7 +250,8 @@ impl World<'_> {
     /// Whether a lost caching volume may still come back by itself.
     pub(super) fn may_come_back(&self) -> bool {
         let Some(kept) = self.kept.as_ref().filter(|_| !self.vanished) else { return false };
-        self.faulty || self.outages.is_any_passing() || self.readable_loss(kept).is_some()
+        let readable = !self.deceived && self.readable_loss(kept).is_some();
+        self.faulty || self.outages.is_any_passing() || readable
     }
 
     /// What has rotted and was not read before a crash cannot always be told from what never arrived.

@@ -11,6 +11,8 @@ use crate::world::{Expect, Step, World};
 
 /// Longest pause before recovery is tried again.
 pub(super) const RECOVERY_PAUSE: Duration = Duration::from_secs(5);
+/// Recoveries that may fail because a part of the log cannot be read: then it counts as lost.
+const RECOVERIES: u32 = 3;
 
 /// Sectors of a block.
 pub(super) const BLOCK_SECTORS: u32 = 8;
@@ -55,15 +57,22 @@ impl World<'_> {
         self.oracle.is_lost(first, end - first)
     }
 
-    /// Whether the engine has tried to read the caching volume back for as long as it must be patient.
+    /// Whether the caching volume could not be read back for as long as the engine must be patient.
     pub(super) fn has_waited_for_recovery(&self) -> bool {
         let patience = self.scenario.patience;
-        let faulty = self.vanished
-            || self.faulty
-            || self.is_header_unreadable()
-            || self.outages.is_any_passing()
-            || self.now.since(self.health.disturbed) <= patience + RECOVERY_PAUSE;
-        self.recovering && faulty && self.now.since(self.recovering_since) >= patience
+        self.recovering && self.recover_failed.is_some_and(|first| self.now.since(first) >= patience)
+    }
+
+    /// Whether a fault lets a recovery fail that ends now: nothing can be read, the superblocks or the segment table cannot,
+    /// something went wrong while it ran, or, a few times, nobody can tell what the log holds.
+    pub(super) fn may_fail_to_recover(&mut self) -> bool {
+        let lasts = self.vanished || self.faulty || self.is_header_unreadable() || self.outages.is_any_passing();
+        if lasts || self.health.disturbed >= self.recover_began {
+            return true;
+        }
+        self.unknown_recoveries += 1;
+        let unknown = self.disks.cache.as_ref().is_some_and(|disk| self.books.may_be_unknown(disk));
+        unknown && self.unknown_recoveries <= RECOVERIES
     }
 
     /// Whether a request asks for something that could not be read from the log.

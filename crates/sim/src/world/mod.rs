@@ -143,6 +143,11 @@ struct World<'a> {
     /// Attempts to recover that failed since the start.
     recover_failures: u32,
     /// When the first of them failed.
+    recover_failed: Option<Instant>,
+    /// Those that failed although all that is wrong is that nobody can tell what the log holds.
+    unknown_recoveries: u32,
+    /// When the last one began.
+    recover_began: Instant,
     workload: Workload,
     outstanding: Vec<Outstanding>,
     next_request: u64,
@@ -153,7 +158,6 @@ struct World<'a> {
     release_wanted: bool,
     finish: Option<Finish>,
     recovering: bool,
-    recovering_since: Instant,
     /// The flush after the last write, and whether it succeeded.
     final_flush: Option<RequestId>,
     flushed: bool,
@@ -257,6 +261,9 @@ impl<'a> World<'a> {
             kept: None,
             restoring: false,
             recover_failures: 0,
+            recover_failed: None,
+            unknown_recoveries: 0,
+            recover_began: Instant::ZERO,
             workload: Workload::new(scenario),
             outstanding: Vec::new(),
             next_request: 1,
@@ -266,7 +273,6 @@ impl<'a> World<'a> {
             release_wanted: false,
             finish: None,
             recovering: false,
-            recovering_since: Instant::ZERO,
             final_flush: None,
             flushed: false,
             settle_at: Instant::ZERO,

@@ -69,6 +69,8 @@ impl World<'_> {
         self.recovering = false;
         self.restoring = false;
         self.recover_failures = 0;
+        self.recover_failed = None;
+        self.unknown_recoveries = 0;
         if self.stopping != Stopping::Done {
             self.stopping = Stopping::No;
         }

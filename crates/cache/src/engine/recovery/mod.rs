@@ -388,6 +388,9 @@ impl Engine {
         let newest = valid.max_by_key(|superblock| superblock.sequence).cloned();
         let unreadable = recovery.superblocks.iter().any(|slot| matches!(slot, Slot::Unreadable));
         let epoch = recovery.attach.epoch;
+        if planted(Bug::OneSuperblockSlotFatal) && unreadable {
+            return self.recovery_fails("a superblock of the caching volume cannot be read");
+        }
         let superblock = match newest {
             Some(superblock) => superblock,
             // A page of the table will have to prove that this is our volume.
@@ -421,7 +424,7 @@ impl Engine {
         let superblock = recovery.superblock.insert(superblock);
         if let Some(loss) = self.loss.as_ref().filter(|_| recovery.restoring) {
             // The volume was gone before its superblock could name them.
-            for sequence in loss.void() {
+            for sequence in loss.void().iter().filter(|_| !planted(Bug::VoidForgottenByLoss)) {
                 if !superblock.void.contains(sequence) {
                     superblock.void.push(*sequence);
                 }
@@ -473,7 +476,11 @@ impl Engine {
         let mut table = Vec::with_capacity(recovery.copies.len());
         for copies in &recovery.copies {
             let unreadable = copies.iter().any(|copy| matches!(copy, Slot::Unreadable));
-            let newest = copies.iter().filter_map(Slot::valid).max_by_key(|page| page.sequence);
+            let age = |page: &&SegmentTable| match planted(Bug::StaleTablePage) {
+                true => u64::MAX - page.sequence,
+                false => page.sequence,
+            };
+            let newest = copies.iter().filter_map(Slot::valid).max_by_key(age);
             match newest {
                 // Of two copies that alternate, the one that cannot be read may be the newer.
                 Some(page) if superblock.layout == Layout::Two || !unreadable => table.push(page.clone()),
@@ -606,6 +613,7 @@ impl Engine {
             let records = by.and_then(|by| recovery.found.get_mut(&by));
             let indexed = records.as_ref().is_some_and(|records| records.indexed);
             let repeat = records.and_then(|records| records.repeat.take()).filter(|repeat| repeat.place == place);
+            let repeat = repeat.filter(|_| !planted(Bug::RepeatIgnored));
             let known = recovery.repeats.entry(place.segment).or_default();
             match (repeat, by) {
                 (Some(repeat), _) if !known.contains(&repeat) => {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::failure::Unknown;
 use super::super::{Boost, Engine, Event, Stage};
 use super::Recovery;
-use crate::format::{BLOCK, Content, Flaw, Gap, Layout, Place, Records};
+use crate::format::{BLOCK, Content, Flaw, Gap, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
@@ -29,7 +29,10 @@ impl Engine {
         if planted(Bug::OlderRecordWins) {
             found.reverse();
         }
-        let marked = found.iter().map(|records| records.durable).fold(superblock.durable, u64::max);
+        let marked = match planted(Bug::DurableMarkIgnored) {
+            true => 0,
+            false => found.iter().map(|records| records.durable).fold(superblock.durable, u64::max),
+        };
         let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
         let indexed: Vec<bool> = table.iter().flat_map(|page| page.indexed.iter().copied()).collect();
         let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
@@ -58,6 +61,12 @@ impl Engine {
             boost.replay(&records, restoring || all_durable, missing, &mut newer);
         }
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
+        // A superblock outlives the records that it speaks of: what it says of them must not be taken for said of new ones.
+        let spoken_of = boost.superblock.void.iter().copied().chain(boost.superblock.last.map(|last| last.sequence));
+        if !planted(Bug::SequencesReused) {
+            let next = boost.next_sequence.max(marked + 1);
+            boost.next_sequence = spoken_of.fold(next, |next, sequence| next.max(sequence + 1));
+        }
         if !boost.durable_frozen {
             boost.durable = boost.next_sequence - 1;
         }
@@ -84,6 +93,9 @@ impl Engine {
     /// Of a volume that was lost only the lost ranges are wanted, and of those not what is being overwritten.
     fn restore_only(&mut self, boost: &mut Boost) {
         let mut only = self.loss.as_ref().map_or_else(RangeSet::default, |loss| loss.ranges().clone());
+        if planted(Bug::RestoreOverHealed) {
+            only.insert(0..self.config.size);
+        }
         for (start, end) in &self.locks {
             only.remove(&(start * BLOCK64..end * BLOCK64));
         }
@@ -112,21 +124,31 @@ impl Engine {
 impl Recovery {
     /// Records that others name and that are neither here nor freed.
     fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
+        self.breaks().filter(|gap| !self.is_void(gap))
+    }
+
+    /// Whether nothing in a record was ever acknowledged.
+    fn is_void(&self, gap: &Gap) -> bool {
+        self.superblock.as_ref().is_some_and(|superblock| superblock.void.contains(&gap.place.sequence))
+    }
+
+    /// The same, with those that never were written: all that cannot name the record before them.
+    fn breaks(&self) -> impl Iterator<Item = Gap> + '_ {
         let missing = |place: Place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) };
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let last = last.filter(|place| !self.is_known(place)).map(missing);
-        let void = self.superblock.as_ref().map_or(&[][..], |superblock| &superblock.void);
         let between = self.found.values().flat_map(move |records| {
             let across = records.previous.filter(|place| !self.is_known(place)).map(missing);
             records.gaps.iter().copied().chain(across)
         });
-        last.chain(between).filter(|gap| !void.contains(&gap.place.sequence))
+        last.chain(between)
     }
 
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
     /// whether any is missing because something cannot be read.
     pub(super) fn unknown(&self) -> Option<(u64, bool)> {
         let marked = self.found.values().map(|records| records.durable);
+        let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
         let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
         let mut missing: Option<(u64, bool)> = None;
         let mut miss = |sequence: u64, unreadable: bool| {
@@ -147,28 +169,43 @@ impl Recovery {
                 }
             }
         }
-        // A segment that was freed names nothing any more: what cannot be read may be a record from before it.
+        // A record that was freed, or that a crash cut short, names nothing any more: what cannot be read may be a record from
+        // before it.
         let is_freed = |place: &Place| place.generation != self.generation(place.segment);
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let named = || self.found.values().filter_map(|records| records.previous);
-        if let Some(freed) = named().chain(last).filter(is_freed).map(|place| place.sequence).max() {
+        let cut = |gap: &Gap| self.is_void(gap) || !gap.unreadable && gap.place.sequence > marked;
+        let cut = || self.breaks().filter(cut).filter(|_| !planted(Bug::HoleHidesRecords)).map(|gap| gap.place);
+        let silent = named().chain(last).filter(is_freed).chain(cut()).map(|place| place.sequence).max();
+        if let Some(silent) = silent {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
-            let open = |records: &&Records| records.end_unreadable && records.order() < freed;
+            let open = |records: &&Records| records.end_unreadable && records.order() < silent;
             let mut open = self.found.values().filter(open);
             if open.any(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
-                miss(freed, true);
+                miss(silent, true);
             }
         }
-        // Where the next record would begin, there may be one that cannot be read.
+        // In its own segment such a record has others before it.
+        for place in cut() {
+            let records = self.found.values().filter(|records| records.segment == place.segment);
+            let unreadable = self.unreadable.get(&place.segment).into_iter().flatten();
+            let mut before = unreadable.copied().filter(|block| *block < place.position);
+            if records.into_iter().any(|records| before.any(|block| !records.covers(block))) {
+                miss(place.sequence, true);
+            }
+        }
+        // Where the next record would begin, there may be one that cannot be read; also behind some that never arrived.
         if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
             return missing;
         }
         let with_records = self.found.values().filter(|records| !records.is_empty());
         if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
-            let full = last.end + 2 > blocks;
+            let unreadable = self.unreadable.get(&last.segment).into_iter().flatten();
+            let window = last.end..last.end + IN_FLIGHT_BLOCKS_MAX;
+            let full = window.end + 2 > blocks;
             let blank = self.found.values().any(|records| records.is_empty() && records.end_unreadable);
-            if last.end_unreadable || (full && blank) {
+            if unreadable.into_iter().any(|block| window.contains(block)) || (full && blank) {
                 miss(last.sequence_max + 1, true);
             }
         } else if self.found.values().any(|records| records.end_unreadable) {
@@ -210,6 +247,7 @@ impl Boost {
                         for (run, flaw) in record.runs(first..first + blocks) {
                             let state = match flaw {
                                 None => State::Dirty,
+                                Some(Flaw::Unreadable) if planted(Bug::UnreadableIsTorn) => continue,
                                 Some(Flaw::Unreadable) => State::Bad,
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
                                 // was lost once, nothing older may appear unless nobody was promised the newer.

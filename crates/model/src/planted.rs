@@ -1,0 +1,31 @@
+//! How crates plant bugs on purpose, to see that their tests find them.
+
+/// Gives a crate that has a feature `planted-bugs` the functions `plant`, which wakes one bug of a type, or none, for this
+/// thread, and `planted`, which says whether a bug is awake. Without the feature there is no `plant`, and none is.
+#[macro_export]
+macro_rules! plant_bugs {
+    ($bug:ty) => {
+        #[cfg(feature = "planted-bugs")]
+        thread_local! {
+            static AWAKE: std::cell::Cell<Option<$bug>> = const { std::cell::Cell::new(None) };
+        }
+
+        /// Wakes one bug, or none, for all that runs in this thread.
+        #[cfg(feature = "planted-bugs")]
+        pub fn plant(bug: Option<$bug>) {
+            AWAKE.set(bug);
+        }
+
+        /// Whether a bug is awake.
+        #[cfg(feature = "planted-bugs")]
+        pub(crate) fn planted(bug: $bug) -> bool {
+            AWAKE.get() == Some(bug)
+        }
+
+        /// Never: the feature is off.
+        #[cfg(not(feature = "planted-bugs"))]
+        pub(crate) const fn planted(_: $bug) -> bool {
+            false
+        }
+    };
+}
