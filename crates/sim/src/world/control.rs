@@ -155,7 +155,7 @@ impl World<'_> {
                 }
             }
             Event::RestoreFailed { reason } => self.restore_failed(reason)?,
-            Event::Stopped => {}
+            Event::Stopped => self.engine_stopped(),
             Event::CacheLost { lost_bytes } => self.cache_lost(lost_bytes)?,
         }
         Ok(())

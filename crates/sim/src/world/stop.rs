@@ -20,6 +20,8 @@ pub(super) enum Stopping {
     Flushing(RequestId),
     /// The engine was told; since this event.
     Told(u64),
+    /// It has closed what it had; since this event.
+    Stopped(u64),
     Done,
 }
 
@@ -38,11 +40,12 @@ impl World<'_> {
                 self.stopping = Stopping::Flushing(RequestId(self.next_request));
                 self.submit(Wish { operation: Operation::Flush, offset: 0, length: 0 });
             }
-            Stopping::Told(since) => {
+            Stopping::Told(since) | Stopping::Stopped(since) => {
+                let stopped = matches!(self.stopping, Stopping::Stopped(_));
                 let idle = self.disks.backing.in_flight() == 0
                     && self.recording.is_empty()
                     && self.disks.cache.as_ref().is_none_or(|disk| disk.in_flight() == 0);
-                if idle || self.report.events > since + EVENTS_MAX {
+                if idle && stopped || self.report.events > since + EVENTS_MAX {
                     self.stopping = Stopping::Done;
                     self.report.stops += 1;
                     if stop.rots {
@@ -60,10 +63,21 @@ impl World<'_> {
     pub(super) fn stop_flushed(&mut self, id: RequestId, result: Result<(), ReplyError>) {
         if self.stopping == Stopping::Flushing(id) {
             // A daemon that cannot flush stops all the same.
+            let since = self.report.events;
+            self.stopping = match result {
+                Ok(()) => Stopping::Told(since),
+                Err(_) => Stopping::Stopped(since),
+            };
             if result.is_ok() {
                 self.engine.stop(self.now);
             }
-            self.stopping = Stopping::Told(self.report.events);
+        }
+    }
+
+    /// The engine has stopped.
+    pub(super) fn engine_stopped(&mut self) {
+        if let Stopping::Told(since) = self.stopping {
+            self.stopping = Stopping::Stopped(since);
         }
     }
 }
