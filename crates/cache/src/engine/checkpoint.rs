@@ -141,6 +141,7 @@ impl Engine {
         let segment = &mut boost.space.segments[number as usize];
         segment.appends -= 1;
         boost.checkpoint.indexes_in_flight -= 1;
+        boost.reclaim.worth_a_look = true;
         match result {
             Ok(()) => segment.indexed = Indexed::Written,
             Err(_) => self.cache_failing(),
