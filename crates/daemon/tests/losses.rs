@@ -3,7 +3,7 @@
 mod common;
 
 use common::failing::{faults_on, on_caches, slow_and_waits, vanished};
-use common::{MIB, Machine, Shape, boost, connect, eventually, fill, pattern, status};
+use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, pattern, status};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::{Daemon, Phase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
@@ -29,7 +29,8 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     daemon.stop();
     let journal = machine.path("state/data/healed.journal");
     assert!(journal.exists());
-    let daemon = Daemon::start(config).unwrap();
+    // Still without the volume: it is not read back.
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     assert_eq!(status(&daemon, "data").lost_ranges, healed.lost_ranges);
     assert_eq!(nbd.read(at, length as usize).unwrap(), pattern(99, 1, length as usize));
@@ -40,6 +41,9 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
             nbd.write(offset, &pattern(offset, 2, length as usize)).unwrap();
         }
     }
+    faults.restore();
+    // All those writes are a burst, which would last.
+    drain(&daemon, "data");
     eventually("the volume is given back", || machine.rented() == 0);
     eventually("the device is healthy", || {
         let status = status(&daemon, "data");
