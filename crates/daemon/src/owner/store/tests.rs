@@ -1,3 +1,5 @@
+//! What is on record stays there as it was written, also over crashes and failed writes.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
