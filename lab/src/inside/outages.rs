@@ -89,6 +89,16 @@ impl Judged {
             }
         }
     }
+
+    fn add_session(&mut self, session: &Session, out: &Out) {
+        (self.failed_requests, self.failures) = session.failures();
+        self.add(session.faults());
+        match out {
+            Out::Well => {}
+            Out::ReadOnly => self.add(["the file system takes no more writes".to_owned()]),
+            Out::Badly(fault) => self.add([fault.clone()]),
+        }
+    }
 }
 
 /// The directory that is shared with the host.
@@ -125,7 +135,7 @@ pub fn serve(order: &Path) -> anyhow::Result<()> {
                 say(&format!("judged-{number}"), &serde_json::to_string(&judged)?)?;
             }
             Task::End => {
-                let judged = stand.end()?;
+                let judged = stand.end(number)?;
                 return say("ended", &serde_json::to_string(&judged)?);
             }
         }
@@ -189,13 +199,7 @@ impl Stand {
             out = self.remounted(number, &session)?;
         }
         judged.recovered_s = mended.map_or(0.0, |at: Instant| at.elapsed().as_secs_f64());
-        (judged.failed_requests, judged.failures) = session.failures();
-        judged.add(session.faults());
-        match out {
-            Out::Well => {}
-            Out::ReadOnly => judged.add(["the file system takes no more writes".to_owned()]),
-            Out::Badly(fault) => judged.add([fault]),
-        }
+        judged.add_session(&session, &out);
         let (verified_mib, faults) = self.load.judge()?;
         judged.verified_mib = verified_mib;
         judged.add(faults);
@@ -229,10 +233,7 @@ impl Stand {
             return Ok(Out::Badly(format!("the file system cannot be mounted again: {error:#}")));
         }
         let (surgetank, again) = (&mut self.surgetank, Session::default());
-        let out = self.load.run(number, &again, || {
-            let out = recover(surgetank, &again, false)?;
-            tell_if_stuck(number, &out).map(|()| out)
-        })?;
+        let out = self.load.run(number, &again, || recover_or_tell(surgetank, &again, number))?;
         session.adopt(again);
         Ok(out)
     }
@@ -258,16 +259,20 @@ impl Stand {
     }
 
     /// Takes everything away, and looks at what a user finds on the backing volume.
-    fn end(mut self) -> anyhow::Result<Judged> {
+    fn end(mut self, number: u64) -> anyhow::Result<Judged> {
         let mut judged = Judged::default();
-        self.files = None;
         judged.add(self.idle()?);
+        // Without a boost, so that nothing but the load's own flushes makes it durable.
+        let (surgetank, session) = (&mut self.surgetank, Session::default());
+        let out = self.load.run(number, &session, || recover_or_tell(surgetank, &session, number))?;
+        judged.add_session(&session, &out);
         judged.lost_bytes = self.surgetank.health()?.lost_bytes;
+        self.files = None;
+        // Everything is flushed, and no flush follows: now the backing volume loses its power.
+        say("settled", "{}")?;
+        let _: bool = told("cut", IDLE_MAX)?;
         let Self { surgetank, mut load, .. } = self;
         judged.add(surgetank.stop().err().map(|error| format!("{error:#}")));
-        // Nobody is left who could flush: now the backing volume loses its power.
-        say("stopped", "{}")?;
-        let _: bool = told("cut", IDLE_MAX)?;
         fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches")?;
         let slow = disk("slow")?;
         judged.add(complaint(&slow)?.map(|complaint| format!("e2fsck: {complaint}")));
@@ -295,6 +300,12 @@ fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session
     let at = Instant::now();
     let out = recover(surgetank, session, round.errors_below)?;
     tell_if_stuck(number, &out).map(|()| (out, at))
+}
+
+/// The same where the file system takes writes.
+fn recover_or_tell(surgetank: &mut Surgetank, session: &Session, number: u64) -> anyhow::Result<Out> {
+    let out = recover(surgetank, session, false)?;
+    tell_if_stuck(number, &out).map(|()| out)
 }
 
 /// Tells the host at once what went badly: a request that never returns would keep the judgement from being told.

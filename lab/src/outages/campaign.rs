@@ -40,8 +40,9 @@ const POLICIES: [&str; 2] = ["adaptive", "paper"];
 const READY_MAX: Duration = Duration::from_secs(400);
 /// Until a guest has judged: recovery, reading, draining, and as much again for a busy machine.
 const JUDGE_MAX: Duration = Duration::from_secs(2 * (RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs()) + 60);
-/// Until a guest has drained and stopped its daemon, which may take long to say that it does not end.
-const END_MAX: Duration = Duration::from_secs(2 * DRAIN_MAX.as_secs() + 900);
+/// Until a guest has drained and written once more, and until it has stopped its daemon, which may take long to say that
+/// it does not end.
+const END_MAX: Duration = Duration::from_secs(RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs() + 900);
 /// So many guests may die of QEMU's race.
 const EMULATOR_FAILURES_MAX: u32 = 5;
 /// So many outages of one guest may strike nothing.
@@ -303,7 +304,7 @@ fn strike(
         record.lasted_s = began.elapsed().as_secs_f64();
     }
     site.tell(&format!("mended-{number}"), &true)?;
-    match judgement(site, interrupt, guest, number) {
+    match hear(site, interrupt, guest, number, (&format!("judged-{number}"), JUDGE_MAX)) {
         Ok(judged) => record.judged = judged,
         Err(error) if site.emulator_failed() => return Err(error),
         Err(error) => {
@@ -316,10 +317,16 @@ fn strike(
     Ok(if struck || !record.is_whole() { Strike::Judged } else { Strike::Missed })
 }
 
-/// What the guest judges. One that says that a request never returns may not come to it.
-fn judgement(site: &Site, interrupt: &Interrupt, guest: &mut Guest, number: usize) -> anyhow::Result<Judged> {
+/// Waits for what the guest says of a task. One whose requests never return says so, and may not come to it.
+fn hear<T: DeserializeOwned>(
+    site: &Site,
+    interrupt: &Interrupt,
+    guest: &mut Guest,
+    number: usize,
+    (file, timeout): (&str, Duration),
+) -> anyhow::Result<T> {
     let mut since = None;
-    site.wait_unless(interrupt, guest, &format!("judged-{number}"), JUDGE_MAX, || {
+    site.wait_unless(interrupt, guest, file, timeout, || {
         let Some(fault) = site.heard::<String>(&format!("stuck-{number}")) else { return Ok(()) };
         if since.get_or_insert_with(Instant::now).elapsed() > STUCK_MAX {
             bail!("{fault}; and nothing could be judged");
@@ -337,7 +344,7 @@ fn pause(interrupt: &Interrupt, length: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The guest takes everything away and stops its daemon; what was not flushed is forgotten; it reads its backing volume.
+/// The guest takes everything away; what was not flushed is forgotten; it stops its daemon and reads its backing volume.
 fn end(
     site: &Site,
     interrupt: &Interrupt,
@@ -347,11 +354,11 @@ fn end(
     life: usize,
 ) -> anyhow::Result<End> {
     site.tell(&format!("task-{number}"), &Task::End)?;
-    let _: serde_json::Value = site.wait(interrupt, guest, "stopped", END_MAX)?;
+    let _: serde_json::Value = hear(site, interrupt, guest, number, ("settled", END_MAX))?;
     let mut left = storage.left()?;
     let forgotten_bytes = site.backing.forget()?.lost_bytes;
     site.tell("cut", &true)?;
-    let judged: Judged = site.wait(interrupt, guest, "ended", JUDGE_MAX)?;
+    let judged: Judged = site.wait(interrupt, guest, "ended", END_MAX)?;
     let outcome = guest.wait(interrupt)?;
     if !outcome.passed() {
         bail!("the guest did not end in order: {}", outcome.describe());

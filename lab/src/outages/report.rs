@@ -76,7 +76,7 @@ pub struct End {
     /// What it found on the backing volume alone.
     #[serde(flatten)]
     pub judged: Judged,
-    /// What the backing volume had been written and not flushed when nobody was left to flush it.
+    /// What the backing volume had been written and nobody had flushed.
     pub forgotten_bytes: u64,
     /// What the provider still had.
     pub left: Vec<String>,
@@ -108,8 +108,8 @@ impl Report {
     /// Whether all outages were, and nothing was lost, failed without a reason, or was left behind.
     pub fn is_good(&self) -> bool {
         let end_is_good = |end: &End| {
-            let Judged { fault_count, lost_bytes, verified_mib, .. } = end.judged;
-            fault_count == 0 && lost_bytes == 0 && verified_mib > 0.0 && end.left.is_empty()
+            let Judged { fault_count, lost_bytes, verified_mib, failed_requests, .. } = end.judged;
+            fault_count == 0 && lost_bytes == 0 && failed_requests == 0 && verified_mib > 0.0 && end.left.is_empty()
         };
         self.outages.len() == self.planned
             && self.outages.iter().all(|outage| outage.is_whole() && outage.wrongly_failed() == 0)
@@ -147,7 +147,7 @@ impl Report {
                 end.judged.fault_count,
                 end.left.len()
             );
-            for line in end.judged.faults.iter().chain(&end.left) {
+            for line in end.judged.faults.iter().chain(&end.judged.failures).chain(&end.left) {
                 let _ = write!(text, "\n  {line}");
             }
         }
@@ -231,6 +231,7 @@ mod tests {
             |report| report.outages[0].judged.verified_mib = 0.0,
             |report| report.ends[0].judged.verified_mib = 0.0,
             |report| report.ends[0].judged.lost_bytes = 1,
+            |report| report.ends[0].judged.failed_requests = 1,
             |report| report.ends.clear(),
             |report| report.ends[0].judged.fault_count = 1,
             |report| report.ends[0].left.push("vol-1".to_owned()),
