@@ -8,17 +8,15 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use common::child::Running;
-use common::{Machine, Nbd, Shape, eventually, pattern};
-use surgetank_daemon::opening::{Decorator, Purpose};
-use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
+use common::failing::{on_caches, slow_and_waits};
+use common::{MIB, Machine, Nbd, eventually, fill, pattern};
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults};
+use surgetank_device::{Failure, Faults};
 
-const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 8;
 /// For the child: the directory of its machine.
 const MACHINE: &str = "SURGETANK_TEST_MACHINE";
@@ -79,13 +77,8 @@ fn daemon_in_a_child() {
             std::thread::sleep(Duration::from_millis(2));
         }
     });
-    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
-        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
-        Purpose::Backing => volume,
-    });
     let config = Config::load(&root.join("config.toml")).unwrap();
-    let overrides = Overrides { decorator: Some(decorator), ..Overrides::default() };
-    let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap_or_else(|error| panic!("{error}"));
     while !daemon.wait_stop(Duration::from_secs(600)) {}
     daemon.stop();
 }
@@ -99,9 +92,7 @@ impl Trial {
     fn new(context: &str) -> Self {
         let machine = Machine::new();
         let backing = machine.backing("backing", 32 << 20);
-        let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
-        shape.caching += "\noutage_patience = \"1 s\"";
-        let text = machine.config_text(&[("data", backing.to_str().unwrap())], &shape);
+        let text = machine.config_text(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
         std::fs::write(machine.path("config.toml"), text).unwrap();
         let trial = Self { machine, context: context.to_owned() };
         std::fs::write(trial.machine.path("suffers"), format!("{:?}", Suffers::Nothing)).unwrap();
@@ -135,9 +126,7 @@ impl Trial {
         let mut nbd = running.nbd().unwrap();
         running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
         eventually("boost", || running.phase() == Some(Phase::Boost));
-        for block in 0..BLOCKS {
-            nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
-        }
+        fill(&mut nbd, BLOCKS, 3);
         nbd.flush().unwrap();
     }
 
@@ -195,27 +184,31 @@ fn detach_with_loss(running: &Running) {
     let _ = running.client.ask(&Request::Detach { device: "data".into(), accept_loss: true });
 }
 
-/// What a volume passes that fails while everything on it can be drained. From the record on nothing on it is needed.
-const DROPPED: &[(&str, bool)] = &[
-    ("owner:before:2", false),
-    ("owner-untag:before", true),
-    ("owner:after:2", true),
-    ("dropped:before", true),
-    ("release:after", true),
-    ("clean:before", true),
-    ("clean:after", true),
-    ("detach:before", true),
-    ("detach:after", true),
-    ("delete:before", true),
-    ("delete:after", true),
-    ("forget:before", true),
-];
+/// What a volume passes that holds nothing any more, from the owner record on that says so (which of them that is), and
+/// whether this is on record by then: nothing on the volume is needed any more.
+fn given_back(record: u32) -> impl Iterator<Item = (String, bool)> {
+    let recorded = [
+        "dropped:before",
+        "release:after",
+        "clean:before",
+        "clean:after",
+        "detach:before",
+        "detach:after",
+        "delete:before",
+        "delete:after",
+    ];
+    let owner = [("owner:before", false), ("owner:after", true)];
+    let owner = owner.map(|(point, recorded)| (format!("{point}:{record}"), recorded));
+    let recorded = ["owner-untag:before"].into_iter().chain(recorded).map(|point| (point.to_owned(), true));
+    owner.into_iter().chain(recorded)
+}
 
+/// One that fails while everything on it can be drained.
 #[test]
 fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
-    for (point, recorded) in DROPPED {
+    for (point, recorded) in given_back(2).chain([("forget:before".to_owned(), true)]) {
         let trial = Trial::new(&format!("dropped, {point}"));
-        let mut running = trial.start(Some(point));
+        let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);
         trial.suffer(Suffers::Writes, true);
         let nbd = std::cell::RefCell::new(running.nbd());
@@ -225,7 +218,7 @@ fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
             }
         });
         // What has not been recorded is read back once more: then it must be readable.
-        trial.suffer(if *recorded { Suffers::Reads } else { Suffers::Nothing }, false);
+        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, false);
         trial.goes_on(true, |running, _| drop(running.client.ask(&Request::Drain { device: "data".into() })));
     }
 }
@@ -288,29 +281,13 @@ fn a_kill_while_a_volume_is_put_back_loses_nothing_and_leaves_nothing() {
     }
 }
 
-/// What a volume passes whose loss is accepted. From the record on it is not asked again.
-const ACCEPTED: &[(&str, bool)] = &[
-    ("accept-loss:before", false),
-    ("accept-loss:after", false),
-    ("owner:before:3", false),
-    ("owner-untag:before", true),
-    ("owner:after:3", true),
-    ("dropped:before", true),
-    ("release:after", true),
-    ("clean:before", true),
-    ("clean:after", true),
-    ("detach:before", true),
-    ("detach:after", true),
-    ("delete:before", true),
-    ("delete:after", true),
-    ("forget:after", true),
-];
-
+/// One whose loss is accepted; from the record on it is not asked again.
 #[test]
 fn a_kill_while_a_loss_is_accepted_leaves_nothing() {
-    for (point, recorded) in ACCEPTED {
+    let begins = ["accept-loss:before", "accept-loss:after"].map(|point| (point.to_owned(), false));
+    for (point, recorded) in begins.into_iter().chain(given_back(3)).chain([("forget:after".to_owned(), true)]) {
         let trial = Trial::new(&format!("accepted, {point}"));
-        let mut running = trial.start(Some(point));
+        let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);
         trial.suffer(Suffers::Pulled, true);
         trial.killed(&mut running, |running| {

@@ -55,7 +55,7 @@ impl Rented {
             let (mut sum, mut last) = (0.0, Instant::now());
             while !over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
-                let volumes = common::images(&directory);
+                let volumes = common::images(&directory).len();
                 sum += volumes as f64 * last.elapsed().as_secs_f64();
                 last = Instant::now();
             }

@@ -2,54 +2,24 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
-use surgetank_daemon::opening::{Decorator, Purpose};
-use surgetank_daemon::{Daemon, Overrides, Phase, Request};
+use common::failing::{faults_on, on_caches, slow_and_waits, vanished};
+use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, pattern, status};
+use surgetank_daemon::opening::Purpose;
+use surgetank_daemon::{Daemon, Phase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults};
-
-const MIB: u64 = 1 << 20;
-
-fn connect(machine: &Machine, name: &str) -> Nbd {
-    Nbd::connect(&machine.path(&format!("run/{name}.sock"))).unwrap()
-}
-
-/// Faults of one kind of volumes.
-fn faults_on(victim: Purpose, faults: &Faults) -> Overrides {
-    let faults = faults.clone();
-    let decorator: Decorator =
-        Arc::new(
-            move |purpose, volume| {
-                if purpose == victim { Box::new(Fault::new(volume, faults.clone()).unwrap()) } else { volume }
-            },
-        );
-    Overrides { decorator: Some(decorator), ..Overrides::default() }
-}
+use surgetank_device::{Failure, Faults};
 
 #[test]
 fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     let machine = Machine::new();
     let faults = Faults::new(1).unwrap();
     let backing = machine.backing("backing", 32 * MIB);
-    // So that not everything is drained before the volume vanishes.
-    let mut slow = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
-    slow.caching += "\noutage_patience = \"1 s\"";
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow);
-    let daemon = Daemon::start_with(config.clone(), faults_on(Purpose::Caching, &faults)).unwrap();
+    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
+    let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
-    for block in 0..8 {
-        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
-    }
-    faults.vanish();
-    eventually("the loss is known", || {
-        let _ = nbd.read(7 * MIB, 4096);
-        status(&daemon, "data").lost_bytes > 0
-    });
-    let told = status(&daemon, "data");
+    boost(&daemon, "data");
+    fill(&mut nbd, 8, 3);
+    let told = vanished(&daemon, &mut nbd, &faults);
     assert_eq!(told.lost_range_count, told.lost_ranges.len() as u64);
     let last = *told.lost_ranges.last().unwrap();
     let (at, length) = (last.offset_bytes, last.length_bytes.min(64 << 10));
@@ -59,7 +29,8 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     daemon.stop();
     let journal = machine.path("state/data/healed.journal");
     assert!(journal.exists());
-    let daemon = Daemon::start(config).unwrap();
+    // Still without the volume: it is not read back.
+    let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     assert_eq!(status(&daemon, "data").lost_ranges, healed.lost_ranges);
     assert_eq!(nbd.read(at, length as usize).unwrap(), pattern(99, 1, length as usize));
@@ -70,6 +41,9 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
             nbd.write(offset, &pattern(offset, 2, length as usize)).unwrap();
         }
     }
+    faults.restore();
+    // All those writes are a burst, which would last.
+    drain(&daemon, "data");
     eventually("the volume is given back", || machine.rented() == 0);
     eventually("the device is healthy", || {
         let status = status(&daemon, "data");

@@ -5,26 +5,15 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
-use surgetank_daemon::opening::{Decorator, Purpose};
-use surgetank_daemon::{Config, Daemon, Overrides, Phase, Request};
+use common::failing::{on_caches, slow_and_waits};
+use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, pattern, status};
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults};
+use surgetank_device::{Failure, Faults};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{Provider, SystemClock, VolumeState, tag};
 
-const MIB: u64 = 1 << 20;
 const BLOCKS: u64 = 8;
-
-/// Faults of the caching volumes.
-fn on_caches(faults: &Faults) -> Overrides {
-    let faults = faults.clone();
-    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
-        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
-        Purpose::Backing => volume,
-    });
-    Overrides { decorator: Some(decorator), ..Overrides::default() }
-}
 
 /// A slow device, so that not everything is drained before the volume fails, that waits so long for its volume.
 fn config(machine: &Machine, patience: &str) -> Config {
@@ -32,26 +21,13 @@ fn config(machine: &Machine, patience: &str) -> Config {
     if !backing.exists() {
         machine.backing("backing", 32 * MIB);
     }
-    let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
-    shape.caching += &format!("\noutage_patience = \"{patience}\"");
-    machine.config(&[("data", backing.to_str().unwrap())], &shape)
-}
-
-fn connect(machine: &Machine) -> Nbd {
-    Nbd::connect(&machine.path("run/data.sock")).unwrap()
-}
-
-fn boost(daemon: &Daemon) {
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || status(daemon, "data").phase == Phase::Boost);
+    machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits(patience))
 }
 
 /// A boost with data on the caching volume.
 fn dirty(daemon: &Daemon, nbd: &mut Nbd) {
-    boost(daemon);
-    for block in 0..BLOCKS {
-        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
-    }
+    boost(daemon, "data");
+    fill(nbd, BLOCKS, 3);
     nbd.flush().unwrap();
 }
 
@@ -66,10 +42,7 @@ fn ask(daemon: &Daemon, accept_loss: bool) -> Result<serde_json::Value, String> 
 /// The volume is given back, everything is there, and the device boosts again.
 fn goes_on(machine: &Machine, daemon: &Daemon) {
     eventually("the volume is given back", || machine.rented() == 0 && status(daemon, "data").phase == Phase::Idle);
-    let mut nbd = connect(machine);
-    for block in 0..BLOCKS {
-        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
-    }
+    find(&mut connect(machine, "data"), BLOCKS, 3);
     assert_eq!(status(daemon, "data").lost_bytes, 0);
     eventually("it boosts again", || {
         let _ = daemon.handle(Request::Boost { device: "data".into() });
@@ -83,11 +56,22 @@ fn until_lost(daemon: &Daemon) {
     eventually("the reason is told", || reason(daemon).contains("tried again"));
 }
 
+/// A device that was stopped with data on a volume that has vanished, and what was told of the loss.
+fn stopped_lost(machine: &Machine, faults: &Faults) -> DeviceStatus {
+    let daemon = Daemon::start_with(config(machine, "1 s"), on_caches(faults)).unwrap();
+    dirty(&daemon, &mut connect(machine, "data"));
+    faults.vanish();
+    until_lost(&daemon);
+    let told = status(&daemon, "data");
+    daemon.stop();
+    told
+}
+
 #[test]
 fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    let mut nbd = connect(&machine);
+    let mut nbd = connect(&machine, "data");
     dirty(&daemon, &mut nbd);
     faults.vanish();
     eventually("it is said", || reason(&daemon).contains("has been gone for"));
@@ -109,7 +93,7 @@ fn a_volume_that_others_detach_is_attached_again() {
     let config = config(&machine, "1 min");
     let provider = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
     let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
-    let mut nbd = connect(&machine);
+    let mut nbd = connect(&machine, "data");
     dirty(&daemon, &mut nbd);
     let id = provider.list(tag::DEVICE, "data").unwrap()[0].id.clone();
     let attached = || provider.describe(&id).is_ok_and(|volume| volume.state == VolumeState::Attached);
@@ -125,7 +109,7 @@ fn a_volume_that_others_detach_is_attached_again() {
 fn a_lost_volume_that_can_be_read_again_is_read_back() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
-    let mut nbd = connect(&machine);
+    let mut nbd = connect(&machine, "data");
     dirty(&daemon, &mut nbd);
     faults.vanish();
     until_lost(&daemon);
@@ -145,12 +129,7 @@ fn a_lost_volume_that_can_be_read_again_is_read_back() {
 #[test]
 fn a_lost_volume_is_read_back_after_a_restart() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine));
-    faults.vanish();
-    until_lost(&daemon);
-    let told = status(&daemon, "data");
-    daemon.stop();
+    let told = stopped_lost(&machine, &faults);
     let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
     until_lost(&daemon);
     assert_eq!(status(&daemon, "data").lost_ranges, told.lost_ranges);
@@ -163,11 +142,7 @@ fn a_lost_volume_is_read_back_after_a_restart() {
 #[test]
 fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_given_back() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine));
-    faults.vanish();
-    until_lost(&daemon);
-    daemon.stop();
+    stopped_lost(&machine, &faults);
     std::fs::remove_file(machine.path("state/data/journal.json")).unwrap();
     faults.restore();
     let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
@@ -177,7 +152,7 @@ fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_given_back() {
 /// A volume of a build whose owner record does not name the attachment that has ended.
 fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
     let daemon = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap();
-    dirty(&daemon, &mut connect(machine));
+    dirty(&daemon, &mut connect(machine, "data"));
     daemon.stop();
     assert_eq!(machine.rented(), 1);
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
@@ -204,7 +179,7 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request(
         ask(&daemon, true).unwrap();
         eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
         faults.clear();
-        boost(&daemon);
+        boost(&daemon, "data");
     }
 }
 
@@ -212,7 +187,7 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request(
 fn a_volume_that_cannot_be_read_after_its_release_is_given_back() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine));
+    dirty(&daemon, &mut connect(&machine, "data"));
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     eventually("everything is drained", || {
         status(&daemon, "data").caching.is_none_or(|caching| caching.dirty_gib == 0.0)

@@ -5,47 +5,22 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
-use surgetank_daemon::opening::{Decorator, Purpose};
+use common::failing::{on_caches, slow, slow_and_waits, vanished};
+use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
+use surgetank_daemon::opening::Decorator;
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Daemon, Overrides, Phase, Request, accept_loss_offline};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults, Volume, VolumeIo};
+use surgetank_device::{Failure, Faults, Volume, VolumeIo};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
     CreateVolume, Fault as ProviderFault, FaultRates, Faulty, LocalConfig, Provider, ProviderError, SystemClock, Tags,
     Verb, tag,
 };
 
-const MIB: u64 = 1 << 20;
-
-fn boost(daemon: &Daemon, name: &str) {
-    daemon.handle(Request::Boost { device: name.into() }).unwrap();
-    eventually("boost", || status(daemon, name).phase == Phase::Boost);
-}
-
-fn drain(daemon: &Daemon, name: &str) {
-    daemon.handle(Request::Drain { device: name.into() }).unwrap();
-    eventually("idle", || status(daemon, name).phase == Phase::Idle);
-}
-
-fn connect(machine: &Machine, name: &str) -> Nbd {
-    Nbd::connect(&machine.path(&format!("run/{name}.sock"))).unwrap()
-}
-
 fn faulty(config: &LocalConfig) -> Arc<Faulty<LocalProvider>> {
     let clock = Arc::new(SystemClock);
     Arc::new(Faulty::new(LocalProvider::open(config.clone(), clock.clone()).unwrap(), clock))
-}
-
-/// Faults of the caching volumes.
-fn on_caches(faults: &Faults) -> Overrides {
-    let faults = faults.clone();
-    let decorator: Decorator = Arc::new(move |purpose, volume| match purpose {
-        Purpose::Caching => Box::new(Fault::new(volume, faults.clone()).unwrap()),
-        Purpose::Backing => volume,
-    });
-    Overrides { decorator: Some(decorator), ..Overrides::default() }
 }
 
 #[test]
@@ -171,16 +146,9 @@ fn stopped_dirty(machine: &Machine, shape: &Shape) -> surgetank_daemon::Config {
     let daemon = Daemon::start(config.clone()).unwrap();
     boost(&daemon, "data");
     let mut nbd = connect(machine, "data");
-    for block in 0..8 {
-        nbd.write(block * MIB, &pattern(block, 1, MIB as usize)).unwrap();
-    }
+    fill(&mut nbd, 8, 1);
     daemon.stop();
     config
-}
-
-/// The device throttled, so that not everything is drained before it stops.
-fn slow() -> Shape {
-    Shape { device: "throttle = true".to_owned(), ..Shape::default() }
 }
 
 #[test]
@@ -190,9 +158,7 @@ fn dirty_data_survives_a_stop_on_its_caching_volume() {
     assert_eq!(machine.rented(), 1);
     let daemon = Daemon::start(config).unwrap();
     let mut nbd = connect(&machine, "data");
-    for block in 0..8 {
-        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 1, MIB as usize), "{block}");
-    }
+    find(&mut nbd, 8, 1);
     drain(&daemon, "data");
     assert_eq!(machine.rented(), 0);
     daemon.stop();
@@ -249,14 +215,10 @@ fn a_caching_volume_that_fails_while_clean_is_dropped_invisibly() {
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
     faults.vanish();
-    for block in 0..8 {
-        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
-    }
+    fill(&mut nbd, 8, 3);
     nbd.flush().unwrap();
     eventually("the volume is given back", || machine.rented() == 0);
-    for block in 0..8 {
-        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
-    }
+    find(&mut nbd, 8, 3);
     let status = status(&daemon, "data");
     assert_eq!(status.lost_bytes, 0);
 }
@@ -266,22 +228,12 @@ fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
     let machine = Machine::new();
     let faults = Faults::new(1).unwrap();
     let backing = machine.backing("backing", 32 * MIB);
-    let mut shape = slow();
-    shape.caching += "\noutage_patience = \"1 s\"";
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &shape);
+    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
     let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
-    for block in 0..8 {
-        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
-    }
-    faults.vanish();
-    eventually("the loss is known", || {
-        // Only I/O notices.
-        let _ = nbd.read(7 * MIB, 4096);
-        status(&daemon, "data").lost_bytes > 0
-    });
-    let told = status(&daemon, "data");
+    fill(&mut nbd, 8, 3);
+    let told = vanished(&daemon, &mut nbd, &faults);
     assert_eq!(told.phase, Phase::Degraded);
     assert_eq!(told.lost_ranges.iter().map(|range| range.length_bytes).sum::<u64>(), told.lost_bytes);
     assert!(told.reason.unwrap().contains("--accept-loss"));
@@ -312,14 +264,10 @@ fn caches_that_fail_some_writes_lose_nothing_that_was_acknowledged() {
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
     faults.add(Rule { after: 6, ..Rule::always(Kinds::Writes, Effect::Fail(Failure::Io)) });
-    for block in 0..24 {
-        nbd.write(block * MIB, &pattern(block, 4, MIB as usize)).unwrap();
-    }
+    fill(&mut nbd, 24, 4);
     nbd.flush().unwrap();
     eventually("the volume is given back", || machine.rented() == 0);
-    for block in 0..24 {
-        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 4, MIB as usize), "{block}");
-    }
+    find(&mut nbd, 24, 4);
 }
 
 #[test]
@@ -360,9 +308,7 @@ fn refusal(config: &surgetank_daemon::Config) -> String {
 fn nothing_is_lost(machine: &Machine, config: &surgetank_daemon::Config) {
     let daemon = Daemon::start(config.clone()).unwrap();
     let mut nbd = connect(machine, "data");
-    for block in 0..8 {
-        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 1, MIB as usize), "{block}");
-    }
+    find(&mut nbd, 8, 1);
     drain(&daemon, "data");
 }
 

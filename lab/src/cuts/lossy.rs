@@ -25,7 +25,7 @@ struct Pending {
 }
 
 /// The disk: what reads see, and what a cut would leave at least.
-struct Disk {
+pub struct Disk {
     size: u64,
     now: File,
     durable: File,
@@ -68,8 +68,27 @@ impl Medium for Disk {
 }
 
 impl Disk {
+    /// Of zeroes, with its files in a directory.
+    ///
+    /// # Errors
+    /// If they cannot be made.
+    pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
+        let file = |suffix: &str| -> anyhow::Result<File> {
+            let path = directory.join(format!("{name}.{suffix}"));
+            let file = File::options().read(true).write(true).create_new(true).open(&path);
+            let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+            file.set_len(size.get())?;
+            Ok(file)
+        };
+        let (now, durable) = (file("now")?, file("durable")?);
+        Ok(Self { size: size.get(), now, durable, pending: Vec::new(), pending_bytes: 0 })
+    }
+
     /// Of what was not flushed every sector is kept with this probability, each by itself.
-    fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
+    ///
+    /// # Errors
+    /// If its files cannot be written.
+    pub fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
         self.pending_bytes = 0;
         let pending = std::mem::take(&mut self.pending);
         let unflushed = pending.iter().filter(|write| !write.forced).map(|write| write.data.len() as u64);
@@ -112,20 +131,7 @@ impl Lossy {
     /// # Errors
     /// If they cannot be made.
     pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
-        let file = |suffix: &str| -> anyhow::Result<File> {
-            let path = directory.join(format!("{name}.{suffix}"));
-            let file = File::options().read(true).write(true).create_new(true).open(&path);
-            let file = file.with_context(|| format!("cannot make {}", path.display()))?;
-            file.set_len(size.get())?;
-            Ok(file)
-        };
-        let disk = Disk {
-            size: size.get(),
-            now: file("now")?,
-            durable: file("durable")?,
-            pending: Vec::new(),
-            pending_bytes: 0,
-        };
+        let disk = Disk::new(directory, name, size)?;
         Ok(Self { server: Server::start(directory.join(format!("{name}.socket")), disk)? })
     }
 

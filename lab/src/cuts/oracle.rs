@@ -3,6 +3,8 @@
 //! Several writers each own a stretch of the device. A writer's operations follow from its seed, so a block that is found
 //! says which operation wrote it, and whether that operation touched this block at all can be told again.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
@@ -86,13 +88,18 @@ impl Stretch {
 
     /// Operations up to this one were flushed: they must be found, or what followed them.
     pub fn flushed(&mut self, up_to: u64) {
-        for number in self.begins..=up_to {
+        self.flushed_among(self.begins..=up_to);
+        self.begins = self.begins.max(up_to + 1);
+    }
+
+    /// The same of some operations, given in order: of those between them nobody knows what became.
+    pub fn flushed_among(&mut self, numbers: RangeInclusive<u64>) {
+        for number in numbers {
             let Operation { block, blocks, .. } = self.operation(number);
             for block in block..block + blocks {
                 self.least[block as usize] = number;
             }
         }
-        self.begins = self.begins.max(up_to + 1);
     }
 
     /// Judges the whole stretch as it was read. What was found is what must be found from now on, wrong as it may be: it
@@ -188,5 +195,28 @@ mod tests {
         let mut moved = disk.clone();
         moved.copy_within(at..at + BLOCK, 2047 * BLOCK);
         assert!(stretch.judge(&moved, 51).iter().any(|fault| fault.block == 2847));
+    }
+    #[test]
+    fn operations_that_failed_may_be_there_until_one_that_was_flushed_follows() {
+        let fresh = Stretch::new(5, 0, 2048);
+        let write = |disk: &mut [u8], number| {
+            let at = fresh.operation(number).block as usize * BLOCK;
+            let data = fresh.data(number);
+            disk[at..at + data.len()].copy_from_slice(&data);
+        };
+        // 1 to 10 were flushed, 11 to 20 failed, 21 to 30 were flushed.
+        let judged = |written: &[RangeInclusive<u64>]| {
+            let (mut stretch, mut disk) = (fresh.clone(), vec![0; fresh.least.len() * BLOCK]);
+            written.iter().cloned().flatten().for_each(|number| write(&mut disk, number));
+            stretch.flushed_among(1..=10);
+            stretch.flushed_among(21..=30);
+            stretch.judge(&disk, 31)
+        };
+        assert_eq!(judged(&[1..=10, 21..=30]), []);
+        assert_eq!(judged(&[1..=30]), []);
+        assert_eq!(judged(&[1..=14, 21..=30]), []);
+        // What failed is no excuse for what was flushed after it.
+        assert!(judged(&[1..=20]).iter().any(|fault| fault.what.contains("older than what was flushed")));
+        assert!(!judged(&[11..=30]).is_empty());
     }
 }

@@ -89,6 +89,16 @@ impl Judged {
             }
         }
     }
+
+    fn add_session(&mut self, session: &Session, out: &Out) {
+        (self.failed_requests, self.failures) = session.failures();
+        self.add(session.faults());
+        match out {
+            Out::Well => {}
+            Out::ReadOnly => self.add(["the file system takes no more writes".to_owned()]),
+            Out::Badly(fault) => self.add([fault.clone()]),
+        }
+    }
 }
 
 /// The directory that is shared with the host.
@@ -125,7 +135,7 @@ pub fn serve(order: &Path) -> anyhow::Result<()> {
                 say(&format!("judged-{number}"), &serde_json::to_string(&judged)?)?;
             }
             Task::End => {
-                let judged = stand.end()?;
+                let judged = stand.end(number)?;
                 return say("ended", &serde_json::to_string(&judged)?);
             }
         }
@@ -173,48 +183,23 @@ impl Stand {
 
     fn round(&mut self, number: u64, round: Round) -> anyhow::Result<Judged> {
         let mut judged = Judged::default();
-        let health = self.surgetank.health()?;
-        if health.phase != "boost" {
-            // What the outage before has left ends by itself.
-            let fault = match self.idle()? {
-                None => {
-                    self.surgetank.attach().err().map(|error| format!("no boost after the outage before: {error:#}"))
-                }
-                fault => fault,
-            };
-            if let Some(fault) = fault {
-                judged.add([fault]);
-                say(&format!("ready-{number}"), "{}")?;
-                return Ok(judged);
-            }
+        if let Some(fault) = self.boosted()? {
+            judged.add([fault]);
+            say(&format!("ready-{number}"), "{}")?;
+            return Ok(judged);
         }
         let session = Session::default();
-        let surgetank = &mut self.surgetank;
         let mut mended = None;
+        let surgetank = &mut self.surgetank;
         let mut out = self.load.run(number, &session, || {
             stand(surgetank, number, round, &session).inspect(|(_, at)| mended = Some(*at)).map(|(out, _)| out)
         })?;
         if let (Out::ReadOnly, true) = (&out, round.errors_below) {
             judged.remounts += 1;
-            out = match self.mount_again() {
-                Ok(()) => {
-                    let surgetank = &mut self.surgetank;
-                    let again = Session::default();
-                    let out = self.load.run(number, &again, || recover(surgetank, &again, false))?;
-                    session.adopt(again);
-                    out
-                }
-                Err(error) => Out::Badly(format!("the file system cannot be mounted again: {error:#}")),
-            };
+            out = self.remounted(number, &session)?;
         }
         judged.recovered_s = mended.map_or(0.0, |at: Instant| at.elapsed().as_secs_f64());
-        (judged.failed_requests, judged.failures) = session.failures();
-        judged.add(session.faults());
-        match out {
-            Out::Well => {}
-            Out::ReadOnly => judged.add(["the file system takes no more writes".to_owned()]),
-            Out::Badly(fault) => judged.add([fault]),
-        }
+        judged.add_session(&session, &out);
         let (verified_mib, faults) = self.load.judge()?;
         judged.verified_mib = verified_mib;
         judged.add(faults);
@@ -223,11 +208,34 @@ impl Stand {
             judged.add(self.idle()?);
             judged.drained_s = before.elapsed().as_secs_f64();
         }
-        judged.lost_bytes = self.surgetank.health().map_or(0, |health| health.lost_bytes);
+        judged.lost_bytes = self.surgetank.health()?.lost_bytes;
         if judged.lost_bytes > 0 {
             judged.add([format!("the daemon has lost {} bytes", judged.lost_bytes)]);
         }
         Ok(judged)
+    }
+
+    /// Sees to it that there is a boost; what keeps one from its beginning.
+    fn boosted(&mut self) -> anyhow::Result<Option<String>> {
+        if self.surgetank.health()?.phase == "boost" {
+            return Ok(None);
+        }
+        // What the outage before has left ends by itself.
+        if let Some(fault) = self.idle()? {
+            return Ok(Some(fault));
+        }
+        Ok(self.surgetank.attach().err().map(|error| format!("no boost after the outage before: {error:#}")))
+    }
+
+    /// How the load comes out of it when an administrator mounts the file system again.
+    fn remounted(&mut self, number: u64, session: &Session) -> anyhow::Result<Out> {
+        if let Err(error) = self.mount_again() {
+            return Ok(Out::Badly(format!("the file system cannot be mounted again: {error:#}")));
+        }
+        let (surgetank, again) = (&mut self.surgetank, Session::default());
+        let out = self.load.run(number, &again, || recover_or_tell(surgetank, &again, number))?;
+        session.adopt(again);
+        Ok(out)
     }
 
     /// Ends the boost, if there is one; what keeps it from its end.
@@ -251,13 +259,21 @@ impl Stand {
     }
 
     /// Takes everything away, and looks at what a user finds on the backing volume.
-    fn end(mut self) -> anyhow::Result<Judged> {
+    fn end(mut self, number: u64) -> anyhow::Result<Judged> {
         let mut judged = Judged::default();
-        self.files = None;
         judged.add(self.idle()?);
+        // Without a boost, so that nothing but the load's own flushes makes it durable.
+        let (surgetank, session) = (&mut self.surgetank, Session::default());
+        let out = self.load.run(number, &session, || recover_or_tell(surgetank, &session, number))?;
+        judged.add_session(&session, &out);
         judged.lost_bytes = self.surgetank.health()?.lost_bytes;
+        self.files = None;
+        // Everything is flushed, and no flush follows: now the backing volume loses its power.
+        say("settled", "{}")?;
+        let _: bool = told("cut", IDLE_MAX)?;
         let Self { surgetank, mut load, .. } = self;
-        drop(surgetank);
+        judged.add(surgetank.stop().err().map(|error| format!("{error:#}")));
+        fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches")?;
         let slow = disk("slow")?;
         judged.add(complaint(&slow)?.map(|complaint| format!("e2fsck: {complaint}")));
         let _files = Mounted::at(&slow, FILES, &["-o", "ro"])?;
@@ -282,10 +298,25 @@ fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session
         bail!("the host did not end the outage");
     }
     let at = Instant::now();
-    recover(surgetank, session, round.errors_below).map(|out| (out, at))
+    let out = recover(surgetank, session, round.errors_below)?;
+    tell_if_stuck(number, &out).map(|()| (out, at))
 }
 
-/// After an outage: waits until every writer has something durable.
+/// The same where the file system takes writes.
+fn recover_or_tell(surgetank: &mut Surgetank, session: &Session, number: u64) -> anyhow::Result<Out> {
+    let out = recover(surgetank, session, false)?;
+    tell_if_stuck(number, &out).map(|()| out)
+}
+
+/// Tells the host at once what went badly: a request that never returns would keep the judgement from being told.
+fn tell_if_stuck(number: u64, out: &Out) -> anyhow::Result<()> {
+    match out {
+        Out::Badly(fault) => say(&format!("stuck-{number}"), &serde_json::to_string(fault)?),
+        Out::Well | Out::ReadOnly => Ok(()),
+    }
+}
+
+/// After an outage: waits until every writer has something durable that was not before, and the burst is.
 fn recover(surgetank: &mut Surgetank, session: &Session, probes: bool) -> anyhow::Result<Out> {
     let before = session.acknowledged();
     if probes && probe().is_err() {
@@ -296,7 +327,7 @@ fn recover(surgetank: &mut Surgetank, session: &Session, probes: bool) -> anyhow
             return Some(Out::Badly(format!("the daemon has lost {} bytes", health.lost_bytes)));
         }
         let all = session.acknowledged().iter().zip(&before).all(|(now, before)| now > before);
-        all.then_some(Out::Well)
+        (all && session.burst_is_durable()).then_some(Out::Well)
     })?;
     Ok(recovered
         .unwrap_or_else(|last| Out::Badly(format!("writers have nothing durable after {RECOVERY_MAX:?}: {last}"))))

@@ -248,6 +248,26 @@ impl Surgetank {
         })
     }
 
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// If it had to be killed, or complains.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.check()?;
+        let patience = self.patience();
+        self.daemon.ask_to_end(patience);
+        match self.daemon.ended() {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => anyhow::bail!("the daemon did not end in order within {} s: {status}", patience.as_secs()),
+            None => anyhow::bail!("the daemon cannot be ended"),
+        }
+    }
+
+    /// How long it may take to end.
+    fn patience(&self) -> Duration {
+        if matches!(self.places.rent, Rent::Plugged(_)) { DRAIN } else { PATIENCE }
+    }
+
     fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.daemon.ended() {
             let said = fs::read_to_string(&self.places.log).unwrap_or_default();
@@ -281,8 +301,7 @@ impl Surgetank {
 impl Drop for Surgetank {
     fn drop(&mut self) {
         // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
-        let patience = if matches!(self.places.rent, Rent::Plugged(_)) { DRAIN } else { PATIENCE };
-        self.daemon.ask_to_end(patience);
+        self.daemon.ask_to_end(self.patience());
     }
 }
 

@@ -19,6 +19,7 @@ use super::report::{End, Report, Struck, struck};
 use super::strike::{BACKING, Storage};
 use super::switched::Switched;
 use crate::command_line::say;
+use crate::cuts::lossy;
 use crate::cuts::planted;
 use crate::guest::Guest;
 use crate::host::Lab;
@@ -39,10 +40,17 @@ const POLICIES: [&str; 2] = ["adaptive", "paper"];
 const READY_MAX: Duration = Duration::from_secs(400);
 /// Until a guest has judged: recovery, reading, draining, and as much again for a busy machine.
 const JUDGE_MAX: Duration = Duration::from_secs(2 * (RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs()) + 60);
+/// Until a guest has drained and written once more, and until it has stopped its daemon, which may take long to say that
+/// it does not end.
+const END_MAX: Duration = Duration::from_secs(RECOVERY_MAX.as_secs() + DRAIN_MAX.as_secs() + 900);
 /// So many guests may die of QEMU's race.
 const EMULATOR_FAILURES_MAX: u32 = 5;
-/// An outage that comes too late is tried again so often.
+/// So many outages of one guest may strike nothing.
 const MISSES_MAX: u32 = 20;
+/// Errors that nobody has met last so much longer, until somebody has.
+const UNNOTICED_MAX: Duration = Duration::from_secs(20);
+/// A guest that has given up may take so long to judge what there is.
+const STUCK_MAX: Duration = Duration::from_secs(60);
 
 /// Runs all outages. What a failure can be looked into with goes to `out`.
 ///
@@ -85,19 +93,17 @@ pub fn run(
 struct Site {
     seed: u64,
     /// Dropped before the directory in which its socket is.
-    backing: Switched,
+    backing: Switched<lossy::Disk>,
     directory: tempfile::TempDir,
 }
 
 impl Site {
     fn new(lab: &Lab, seed: u64) -> anyhow::Result<Self> {
         let directory = lab.directory()?;
-        let image = directory.path().join("slow.image");
-        fs::File::create(&image)?.set_len(SLOW.get())?;
         for made in ["share", "volumes"] {
             fs::create_dir(directory.path().join(made))?;
         }
-        let backing = Switched::new(&image, directory.path().join("slow.socket"))?;
+        let backing = Switched::forgetful(directory.path(), BACKING, SLOW)?;
         Ok(Self { seed, backing, directory })
     }
 
@@ -129,6 +135,18 @@ impl Site {
         file: &str,
         timeout: Duration,
     ) -> anyhow::Result<T> {
+        self.wait_unless(interrupt, guest, file, timeout, || Ok(()))
+    }
+
+    /// The same as long as `hope` has no error.
+    fn wait_unless<T: DeserializeOwned>(
+        &self,
+        interrupt: &Interrupt,
+        guest: &mut Guest,
+        file: &str,
+        timeout: Duration,
+        mut hope: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<T> {
         interrupt.wait_for(&format!("the guest's {file}"), timeout, || {
             let ended = guest.has_ended();
             if let Some(heard) = self.heard(file) {
@@ -139,7 +157,7 @@ impl Site {
                 let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
                 bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(interrupt)?.describe());
             }
-            Ok(None)
+            hope().map(|()| None)
         })
     }
 
@@ -150,10 +168,16 @@ impl Site {
     }
 
     /// What the provider has not deleted.
-    fn left(&self) -> Vec<String> {
-        let list = |name: &str| fs::read_dir(self.volumes().join(name)).into_iter().flatten();
-        let entries = list("volumes").chain(list("state")).filter_map(Result::ok);
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    fn left(&self) -> anyhow::Result<Vec<String>> {
+        let mut left = Vec::new();
+        for name in ["volumes", "state"] {
+            let place = self.volumes().join(name);
+            let entries = fs::read_dir(&place).with_context(|| format!("cannot read {}", place.display()))?;
+            for entry in entries {
+                left.push(entry?.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(left)
     }
 
     /// Keeps what a failure can be looked into with: logs, orders, and the volumes as they are by now.
@@ -196,19 +220,21 @@ fn live(
     let mut misses = 0;
     for number in 0.. {
         let Some(outage) = left.front().copied().filter(|_| number < SHARE) else {
-            return end(site, interrupt, &mut guest, number, life, report);
+            let end = end(site, interrupt, &mut guest, &storage, number, life)?;
+            report.ends.push(end);
+            return Ok(());
         };
         let mut record = struck(report.outages.len(), life, policy, &outage);
         let strike = strike(site, interrupt, &mut guest, &mut storage, number, &outage, &mut record)?;
         if strike == Strike::Missed {
             report.missed += 1;
             misses += 1;
-            // The drain was over before it: sooner, then.
+            // The drain was over before it, or nobody noticed it: sooner, then.
             if let Some(outage) = left.front_mut() {
                 outage.delay /= 2;
             }
             if misses > MISSES_MAX {
-                bail!("outages come too late again and again");
+                bail!("outages strike nothing again and again");
             }
             continue;
         }
@@ -242,7 +268,7 @@ fn boot(site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::
 enum Strike {
     /// It was, and was judged.
     Judged,
-    /// The caching volume had been given back.
+    /// The caching volume had been given back, or nobody met the errors.
     Missed,
 }
 
@@ -263,18 +289,22 @@ fn strike(
     pause(interrupt, outage.delay)?;
     let now: Health = site.heard("now").context("the guest does not say how it is")?;
     let volume = VolumeId(now.volume.clone());
-    let struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
+    let mut struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
     // Taking a disk out takes a while; what was dirty at its end counts.
     record.dirty_mib = site.heard("now").map_or(now.dirty_mib, |now: Health| now.dirty_mib);
     if struck {
         let began = Instant::now();
         pause(interrupt, outage.length)?;
+        let patience = Instant::now() + UNNOTICED_MAX;
+        while !storage.is_noticed(outage) && Instant::now() < patience {
+            pause(interrupt, crate::interrupt::POLL)?;
+        }
+        struck = storage.is_noticed(outage);
         storage.end(outage, &volume)?;
         record.lasted_s = began.elapsed().as_secs_f64();
     }
     site.tell(&format!("mended-{number}"), &true)?;
-    let judged = site.wait(interrupt, guest, &format!("judged-{number}"), JUDGE_MAX);
-    match judged {
+    match hear(site, interrupt, guest, number, (&format!("judged-{number}"), JUDGE_MAX)) {
         Ok(judged) => record.judged = judged,
         Err(error) if site.emulator_failed() => return Err(error),
         Err(error) => {
@@ -287,6 +317,24 @@ fn strike(
     Ok(if struck || !record.is_whole() { Strike::Judged } else { Strike::Missed })
 }
 
+/// Waits for what the guest says of a task. One whose requests never return says so, and may not come to it.
+fn hear<T: DeserializeOwned>(
+    site: &Site,
+    interrupt: &Interrupt,
+    guest: &mut Guest,
+    number: usize,
+    (file, timeout): (&str, Duration),
+) -> anyhow::Result<T> {
+    let mut since = None;
+    site.wait_unless(interrupt, guest, file, timeout, || {
+        let Some(fault) = site.heard::<String>(&format!("stuck-{number}")) else { return Ok(()) };
+        if since.get_or_insert_with(Instant::now).elapsed() > STUCK_MAX {
+            bail!("{fault}; and nothing could be judged");
+        }
+        Ok(())
+    })
+}
+
 fn pause(interrupt: &Interrupt, length: Duration) -> anyhow::Result<()> {
     let until = Instant::now() + length;
     while Instant::now() < until {
@@ -296,18 +344,25 @@ fn pause(interrupt: &Interrupt, length: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The guest takes everything away and reads its backing volume.
+/// The guest takes everything away; what was not flushed is forgotten; it stops its daemon and reads its backing volume.
 fn end(
     site: &Site,
     interrupt: &Interrupt,
     guest: &mut Guest,
+    storage: &Storage<'_>,
     number: usize,
     life: usize,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<End> {
     site.tell(&format!("task-{number}"), &Task::End)?;
-    let judged: Judged = site.wait(interrupt, guest, "ended", JUDGE_MAX)?;
-    guest.wait(interrupt)?;
-    report.ends.push(End { life, judged, left: site.left() });
-    Ok(())
+    let _: serde_json::Value = hear(site, interrupt, guest, number, ("settled", END_MAX))?;
+    let mut left = storage.left()?;
+    let forgotten_bytes = site.backing.forget()?.lost_bytes;
+    site.tell("cut", &true)?;
+    let judged: Judged = site.wait(interrupt, guest, "ended", END_MAX)?;
+    let outcome = guest.wait(interrupt)?;
+    if !outcome.passed() {
+        bail!("the guest did not end in order: {}", outcome.describe());
+    }
+    left.extend(site.left()?);
+    Ok(End { life, judged, forgotten_bytes, left })
 }

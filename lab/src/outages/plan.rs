@@ -107,33 +107,39 @@ pub struct Outage {
     pub keep: bool,
 }
 
-/// All kinds and what they hit, in the proportion in which they occur.
-const WAYS: &[(Kind, Target)] = &[
-    (Kind::Stalled, Target::Caching),
-    (Kind::Errors, Target::Caching),
-    (Kind::Unplugged, Target::Caching),
-    (Kind::Detached, Target::Caching),
-    (Kind::Errors, Target::Caching),
-    (Kind::Stalled, Target::Backing),
-    (Kind::Unplugged, Target::Caching),
-    (Kind::Errors, Target::Backing),
-    (Kind::Errors, Target::Caching),
-    (Kind::Stalled, Target::Both),
-    (Kind::Detached, Target::Caching),
-    (Kind::Errors, Target::Both),
+/// All kinds, what they hit, and how often in the proportion in which they occur.
+const WAYS: &[(Kind, Target, usize)] = &[
+    (Kind::Stalled, Target::Caching, 1),
+    (Kind::Errors, Target::Caching, 3),
+    (Kind::Unplugged, Target::Caching, 2),
+    (Kind::Detached, Target::Caching, 2),
+    (Kind::Stalled, Target::Backing, 1),
+    (Kind::Errors, Target::Backing, 1),
+    (Kind::Stalled, Target::Both, 1),
+    (Kind::Errors, Target::Both, 1),
 ];
+
+/// Those of the kinds that are wanted (all, if none is named), each as often as it occurs. Every way comes once before
+/// one comes again, so that a few outages are of many ways.
+fn ways(kinds: &[Kind]) -> Vec<(Kind, Target)> {
+    let wanted: Vec<_> = WAYS.iter().filter(|(kind, ..)| kinds.is_empty() || kinds.contains(kind)).collect();
+    let rounds = wanted.iter().map(|(.., count)| *count).max().unwrap_or(0);
+    let of_round =
+        |round| wanted.iter().filter(move |(.., count)| *count > round).map(|(kind, target, _)| (*kind, *target));
+    (0..rounds).flat_map(of_round).collect()
+}
 
 /// The outages of a campaign. Of every ten lengths eight are of 1 to 10 s, the others of up to 30 s and of up to 60 s.
 #[must_use]
 pub fn outages(count: u32, seed: u64, kinds: &[Kind]) -> Vec<Outage> {
     let mut chance = Random::from_seed(seed);
-    let ways: Vec<_> = WAYS.iter().filter(|(kind, _)| kinds.is_empty() || kinds.contains(kind)).collect();
+    let ways = ways(kinds);
     // Lengths are dealt out by themselves, so that every kind meets long ones.
     let mut lengths: Vec<Duration> = (0..count).map(|index| length(index, &mut chance)).collect();
     shuffle(&mut lengths, &mut chance);
     let mut outages = Vec::new();
     for (index, length) in lengths.into_iter().enumerate() {
-        let (kind, target) = *ways[index % ways.len()];
+        let (kind, target) = ways[index % ways.len()];
         let moment = if chance.chance(0.3) { Moment::Drain } else { Moment::Absorb };
         // A drain does not last.
         let longest_ms = if moment == Moment::Drain { 700 } else { 2000 };
@@ -169,7 +175,7 @@ mod tests {
         for seed in 0..20 {
             let all = outages(50, seed, &[]);
             assert_eq!((all.len(), &all), (50, &outages(50, seed, &[])));
-            for (kind, target) in WAYS {
+            for (kind, target, _) in WAYS {
                 assert!(
                     all.iter().any(|outage| (outage.kind, outage.target) == (*kind, *target)),
                     "{kind:?} {target:?}"
@@ -185,6 +191,16 @@ mod tests {
             let total: Duration = all.iter().map(|outage| outage.length).sum();
             assert!(total < Duration::from_secs(13 * 60), "{total:?}");
             assert!(all.iter().any(|outage| outage.moment == Moment::Drain && outage.keep));
+        }
+    }
+
+    #[test]
+    fn ways_come_in_proportion_and_each_before_one_comes_again() {
+        let all = ways(&[]);
+        let first: std::collections::BTreeSet<_> = all.iter().take(WAYS.len()).collect();
+        assert_eq!((all.len(), first.len()), (12, WAYS.len()));
+        for (kind, target, count) in WAYS {
+            assert_eq!(all.iter().filter(|way| **way == (*kind, *target)).count(), *count);
         }
     }
 

@@ -40,9 +40,10 @@ impl Struck {
         self.kind == Kind::Errors && self.target.has_backing()
     }
 
-    /// Whether everything that was synced was there, in time.
+    /// Whether everything that was synced was there, in time, and something was.
     pub fn is_whole(&self) -> bool {
-        self.judged.fault_count == 0 && self.judged.lost_bytes == 0
+        let Judged { fault_count, lost_bytes, verified_mib, .. } = self.judged;
+        fault_count == 0 && lost_bytes == 0 && verified_mib > 0.0
     }
 
     /// Requests that failed and had no reason to.
@@ -75,6 +76,8 @@ pub struct End {
     /// What it found on the backing volume alone.
     #[serde(flatten)]
     pub judged: Judged,
+    /// What the backing volume had been written and nobody had flushed.
+    pub forgotten_bytes: u64,
     /// What the provider still had.
     pub left: Vec<String>,
 }
@@ -86,7 +89,7 @@ pub struct Report {
     pub seed: u64,
     /// How many outages there were to be.
     pub planned: usize,
-    /// Those that came too late: what they were of had been given back. They were planned again.
+    /// Those that struck nothing: what they were of had been given back, or nobody met the errors. They were planned again.
     pub missed: u32,
     /// Guests that died of their emulator; what they had not been struck by struck others.
     pub emulator_failures: u32,
@@ -104,7 +107,10 @@ impl Report {
 
     /// Whether all outages were, and nothing was lost, failed without a reason, or was left behind.
     pub fn is_good(&self) -> bool {
-        let end_is_good = |end: &End| end.judged.fault_count == 0 && end.judged.lost_bytes == 0 && end.left.is_empty();
+        let end_is_good = |end: &End| {
+            let Judged { fault_count, lost_bytes, verified_mib, failed_requests, .. } = end.judged;
+            fault_count == 0 && lost_bytes == 0 && failed_requests == 0 && verified_mib > 0.0 && end.left.is_empty()
+        };
         self.outages.len() == self.planned
             && self.outages.iter().all(|outage| outage.is_whole() && outage.wrongly_failed() == 0)
             && !self.ends.is_empty()
@@ -118,7 +124,7 @@ impl Report {
             kinds.entry((outage.target, outage.kind)).or_default().push(outage);
         }
         let mut text = format!(
-            "Seed {}; {} of {} outages, {} more came too late; {} guests died of their emulator.\n\n\
+            "Seed {}; {} of {} outages, {} more struck nothing; {} guests died of their emulator.\n\n\
              | volume | failure | outages | in absorb, drain | seconds | dirty when it struck, MiB | recovered in at most | requests failed | remounts | compared | outages with loss |\n\
              |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
             self.seed,
@@ -134,13 +140,14 @@ impl Report {
         for end in &self.ends {
             let _ = write!(
                 text,
-                "\nGuest {}: backing volume alone, {:.0} MiB compared, {} faults; {} volumes left at the provider.",
+                "\nGuest {}: backing volume alone, without {} bytes that were not flushed, {:.0} MiB compared, {} faults; {} volumes left at the provider.",
                 end.life,
+                end.forgotten_bytes,
                 end.judged.verified_mib,
                 end.judged.fault_count,
                 end.left.len()
             );
-            for line in end.judged.faults.iter().chain(&end.left) {
+            for line in end.judged.faults.iter().chain(&end.judged.failures).chain(&end.left) {
                 let _ = write!(text, "\n  {line}");
             }
         }
@@ -196,16 +203,20 @@ mod tests {
 
     use super::*;
 
+    fn compared() -> Judged {
+        Judged { verified_mib: 30.0, ..Judged::default() }
+    }
+
     fn one(kind: Kind, target: Target) -> Struck {
         let (length, delay) = (Duration::from_secs(3), Duration::ZERO);
         let outage = Outage { kind, target, moment: Moment::Absorb, length, delay, keep: false };
-        Struck { lasted_s: 3.0, dirty_mib: 20.0, ..struck(0, 0, "paper", &outage) }
+        Struck { lasted_s: 3.0, dirty_mib: 20.0, judged: compared(), ..struck(0, 0, "paper", &outage) }
     }
 
     fn good() -> Report {
         let mut report = Report::new(1, 2);
         report.outages = vec![one(Kind::Errors, Target::Caching), one(Kind::Errors, Target::Both)];
-        report.ends = vec![End { life: 0, judged: Judged::default(), left: Vec::new() }];
+        report.ends = vec![End { life: 0, judged: compared(), forgotten_bytes: 0, left: Vec::new() }];
         report
     }
 
@@ -217,6 +228,10 @@ mod tests {
             |report| report.outages[0].judged.fault_count = 1,
             |report| report.outages[1].judged.lost_bytes = 1,
             |report| report.outages[0].judged.failed_requests = 1,
+            |report| report.outages[0].judged.verified_mib = 0.0,
+            |report| report.ends[0].judged.verified_mib = 0.0,
+            |report| report.ends[0].judged.lost_bytes = 1,
+            |report| report.ends[0].judged.failed_requests = 1,
             |report| report.ends.clear(),
             |report| report.ends[0].judged.fault_count = 1,
             |report| report.ends[0].left.push("vol-1".to_owned()),

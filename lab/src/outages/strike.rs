@@ -11,7 +11,8 @@ use surgetank_provider::qemu::{Qmp, QmpError};
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState};
 
 use super::plan::{Kind, Outage};
-use super::switched::Switched;
+use super::switched::{Image, Switched};
+use crate::cuts::lossy;
 use crate::interrupt::Interrupt;
 
 /// The name of the backing volume's disk.
@@ -29,7 +30,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(7);
 struct Swapped {
     volume: VolumeId,
     node: String,
-    server: Switched,
+    server: Switched<Image>,
 }
 
 /// The volumes of a guest.
@@ -39,11 +40,13 @@ pub struct Storage<'a> {
     provider: Arc<dyn Provider>,
     /// Whether the provider attaches nothing.
     away: Arc<AtomicBool>,
-    backing: &'a Switched,
+    backing: &'a Switched<lossy::Disk>,
     /// Where sockets are.
     directory: PathBuf,
     swapped: Option<Swapped>,
     swaps: u32,
+    /// What had failed when the outage began.
+    failed_before: Vec<u64>,
 }
 
 impl<'a> Storage<'a> {
@@ -53,11 +56,21 @@ impl<'a> Storage<'a> {
         monitor: &Path,
         provider: Arc<dyn Provider>,
         away: Arc<AtomicBool>,
-        backing: &'a Switched,
+        backing: &'a Switched<lossy::Disk>,
         directory: &Path,
     ) -> Self {
         let (monitor, directory) = (monitor.to_owned(), directory.to_owned());
-        Self { interrupt, monitor, provider, away, backing, directory, swapped: None, swaps: 0 }
+        Self {
+            interrupt,
+            monitor,
+            provider,
+            away,
+            backing,
+            directory,
+            swapped: None,
+            swaps: 0,
+            failed_before: Vec::new(),
+        }
     }
 
     /// Holds the backing volume's writes to a rate, and leaves its reads alone: a drain takes its time, and reading
@@ -87,6 +100,7 @@ impl<'a> Storage<'a> {
                 if outage.target.has_caching() {
                     self.swap(&mut qmp, volume)?;
                 }
+                self.failed_before = self.failed(outage);
                 self.fail(outage, true);
             }
             Kind::Unplugged => {
@@ -148,6 +162,31 @@ impl<'a> Storage<'a> {
         Ok(())
     }
 
+    /// Whether every volume that answers errors has done so since the outage began: before, nobody has noticed it. Of
+    /// the other kinds it is true.
+    pub fn is_noticed(&self, outage: &Outage) -> bool {
+        outage.kind != Kind::Errors
+            || self.failed(outage).iter().zip(&self.failed_before).all(|(now, before)| now > before)
+    }
+
+    /// Requests that each volume of the outage has answered with an error so far.
+    fn failed(&self, outage: &Outage) -> Vec<u64> {
+        let backing = outage.target.has_backing().then(|| self.backing.failed());
+        let caching =
+            self.swapped.as_ref().filter(|_| outage.target.has_caching()).map(|swapped| swapped.server.failed());
+        backing.into_iter().chain(caching).collect()
+    }
+
+    /// Disks of the provider's that are still in the guest.
+    ///
+    /// # Errors
+    /// If QEMU does not say.
+    pub fn left(&self) -> anyhow::Result<Vec<String>> {
+        let mut names = children(&mut self.qmp()?, "/machine/peripheral")?;
+        names.retain(|name| name.starts_with("vol-"));
+        Ok(names)
+    }
+
     fn fail(&self, outage: &Outage, fails: bool) {
         if outage.target.has_backing() {
             self.backing.fails(fails);
@@ -170,7 +209,7 @@ impl<'a> Storage<'a> {
         let image = image_of(qmp, volume)?;
         self.swaps += 1;
         let node = format!("outage-{}", self.swaps);
-        let server = Switched::new(&image, self.directory.join(format!("{node}.socket")))?;
+        let server = Switched::over(&image, self.directory.join(format!("{node}.socket")))?;
         let address = json!({"type": "unix", "path": server.socket()});
         qmp.execute("blockdev-add", json!({"driver": "nbd", "node-name": node, "server": address}))?;
         reopen(qmp, &volume.0, &limits_of(volume), &node)?;

@@ -14,9 +14,8 @@ use anyhow::{Context, bail};
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::absolute;
+use crate::campaign::{Campaign, Ready};
 use crate::cuts::planted;
-use crate::daemon::Daemon;
 use crate::host::Lab;
 use crate::inside::Replay;
 use crate::interrupt::Interrupt;
@@ -47,14 +46,8 @@ pub struct Arguments {
     /// The controller: paper writes everything of a burst to the caching volume, adaptive to both volumes
     #[arg(long, default_value = "adaptive", value_parser = ["adaptive", "paper"])]
     policy: String,
-    /// What chance follows from
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Where the report goes
-    #[arg(long, default_value = "bench-out/replay", value_parser = absolute)]
-    out: PathBuf,
     #[command(flatten)]
-    daemon: Daemon,
+    campaign: Campaign,
 }
 
 impl Arguments {
@@ -63,15 +56,13 @@ impl Arguments {
     /// # Errors
     /// If no guest can be booted, or it fails in another way than by losing data.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let interrupt = Interrupt::install()?;
-        let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
-        let surgetank = self.daemon.binary()?;
+        let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("replay")?;
         let results = lab.directory()?;
         let guest = self.guest(&lab, &interrupt, surgetank, results.path());
         // What was found before a failure or Ctrl-C stands in the report all the same.
-        let report = Report::read(self.seed, results.path())?;
+        let report = Report::read(self.campaign.seed, results.path())?;
         if report.logged.is_some() {
-            report.write(&self.out)?;
+            report.write(&out)?;
         }
         guest?;
         Ok(report.is_whole())
@@ -80,7 +71,7 @@ impl Arguments {
     fn guest(&self, lab: &Lab, interrupt: &Interrupt, surgetank: PathBuf, results: &Path) -> anyhow::Result<()> {
         let order = Replay {
             surgetank,
-            seed: self.seed,
+            seed: self.campaign.seed,
             policy: self.policy.clone(),
             boosts: self.boosts,
             points: self.points as usize,

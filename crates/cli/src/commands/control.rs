@@ -106,9 +106,15 @@ fn people(report: &StatusReport) -> String {
             text.push_str(&format!("\n{}: {reason}{retry}", device.name));
         }
         if device.lost_bytes > 0 {
+            let ranges = match device.lost_range_count {
+                // While they are being read back.
+                0 => String::new(),
+                1 => " in 1 range".to_owned(),
+                count => format!(" in {count} ranges"),
+            };
             text.push_str(&format!(
-                "\n{}: {} bytes in {} ranges are lost and answer with an error until they are overwritten",
-                device.name, device.lost_bytes, device.lost_range_count
+                "\n{}: {} bytes are lost{ranges} and answer with an error until they are overwritten",
+                device.name, device.lost_bytes
             ));
         }
     }
@@ -305,7 +311,7 @@ impl Gc {
 
 #[cfg(test)]
 mod tests {
-    use surgetank_daemon::status::CachingStatus;
+    use surgetank_daemon::status::{CachingStatus, LostRange};
 
     use super::*;
 
@@ -330,8 +336,8 @@ mod tests {
             next_cache_gib: Some(4.0),
             cost_agbs: 12345.6,
             cost_usd: None,
-            lost_ranges: Vec::new(),
-            lost_range_count: 0,
+            lost_ranges: vec![LostRange { offset_bytes: 0, length_bytes: 4096 }],
+            lost_range_count: 1,
             lost_bytes: 4096,
         }
     }
@@ -344,5 +350,17 @@ mod tests {
         }
         assert!(text.contains("data: the quota is used up (tries again in 8 s)"), "{text}");
         assert!(text.contains("4096 bytes are lost") && text.contains("warning: look"));
+        assert!(text.contains("data: 4096 bytes are lost in 1 range and answer with an error"), "{text}");
+    }
+
+    #[test]
+    fn people_see_how_many_ranges_are_lost_once_that_is_known() {
+        for (count, told) in
+            [(0, "lost and answer"), (1, "lost in 1 range and answer"), (2, "lost in 2 ranges and answer")]
+        {
+            let device = DeviceStatus { lost_range_count: count, ..device() };
+            let text = people(&StatusReport { devices: vec![device], warnings: Vec::new() });
+            assert!(text.contains(told), "{told} in {text}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::ReplyError;
+use surgetank_cache::{ReplyError, Stage};
 use surgetank_model::Instant;
 
 use super::{Running, errno};
@@ -68,7 +68,22 @@ impl Running {
                     self.work();
                 }
             }
-            Stopping::Flushing { give_up } | Stopping::Closing { give_up } => self.ended |= now >= give_up,
+            Stopping::Flushing { give_up } => self.ended |= now >= give_up || self.flush_waits_for_volume(),
+            Stopping::Closing { give_up } => self.ended |= now >= give_up,
+        }
+    }
+
+    /// Whether the last flush is answered only when the caching volume is back. Nobody waits for that: what is on the
+    /// volume stays there under its owner record, and the next daemon goes on with it.
+    fn flush_waits_for_volume(&self) -> bool {
+        match self.engine.status().stage {
+            // Nothing was changed since this daemon began.
+            Stage::Recovering => true,
+            // The backing volume has flushed, and nothing is being drained.
+            Stage::Failing => self.volumes.in_flight() == 0,
+            Stage::PassThrough | Stage::Adopting | Stage::Absorb | Stage::Drain | Stage::Releasing | Stage::Lost => {
+                false
+            }
         }
     }
 

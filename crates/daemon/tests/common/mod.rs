@@ -4,6 +4,7 @@
 
 pub mod block;
 pub mod child;
+pub mod failing;
 pub mod mounted;
 pub mod rounds;
 pub mod writers;
@@ -13,8 +14,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use surgetank_daemon::{Config, Daemon, DeviceStatus};
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
 use tempfile::TempDir;
+
+pub const MIB: u64 = 1 << 20;
 
 /// How long anything may take before a test fails: far more than it ever does.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,7 +86,7 @@ impl Machine {
 
     /// How many volumes are rented.
     pub fn rented(&self) -> usize {
-        images(&self.path("volumes"))
+        images(&self.path("volumes")).len()
     }
 }
 
@@ -101,14 +104,14 @@ impl Machine {
 }
 
 /// Files of at least a MiB below a directory: the images of volumes.
-pub fn images(directory: &Path) -> usize {
-    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
-    let count = |entry: std::fs::DirEntry| match entry.metadata() {
+pub fn images(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let found = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(metadata) if metadata.is_dir() => images(&entry.path()),
-        Ok(metadata) => usize::from(metadata.len() >= 1 << 20),
-        Err(_) => 0,
+        Ok(metadata) if metadata.len() >= MIB => vec![entry.path()],
+        Ok(_) | Err(_) => Vec::new(),
     };
-    entries.filter_map(Result::ok).map(count).sum()
+    entries.filter_map(Result::ok).flat_map(found).collect()
 }
 
 /// Waits until something holds.
@@ -117,6 +120,35 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < until, "it never came to this: {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn boost(daemon: &Daemon, name: &str) {
+    daemon.handle(Request::Boost { device: name.into() }).unwrap();
+    eventually("boost", || status(daemon, name).phase == Phase::Boost);
+}
+
+pub fn drain(daemon: &Daemon, name: &str) {
+    daemon.handle(Request::Drain { device: name.into() }).unwrap();
+    eventually("idle", || status(daemon, name).phase == Phase::Idle);
+}
+
+/// To a device that is exported over NBD.
+pub fn connect(machine: &Machine, name: &str) -> Nbd {
+    Nbd::connect(&machine.path(&format!("run/{name}.sock"))).unwrap()
+}
+
+/// Writes the first mebibytes of a device, in one version.
+pub fn fill(nbd: &mut Nbd, blocks: u64, version: u64) {
+    for block in 0..blocks {
+        nbd.write(block * MIB, &pattern(block, version, MIB as usize)).unwrap();
+    }
+}
+
+/// Finds what [`fill`] wrote.
+pub fn find(nbd: &mut Nbd, blocks: u64, version: u64) {
+    for block in 0..blocks {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, version, MIB as usize), "{block}");
     }
 }
 

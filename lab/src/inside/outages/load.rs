@@ -1,8 +1,10 @@
-//! Writers and a reader on a file system. What fails is done again from the last thing that is durable on: a request that
-//! failed says nothing of what it and those before it have left.
+//! Writers and a reader on a file system. After a request that failed a file is written anew, and a writer that overwrites
+//! goes on with operations that have not been: those that failed may have left anything, and would otherwise not be told
+//! from their repetition.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,8 +45,10 @@ pub struct Load {
 
 struct Writer {
     stretch: Stretch,
-    /// All operations up to this one are durable.
+    /// Of one that replaces files: all versions up to this one are durable.
     durable: u64,
+    /// Of one that overwrites: what each attempt since the last judgement has made durable, in order.
+    synced: Vec<RangeInclusive<u64>>,
     /// None from this one on has begun.
     ends: u64,
 }
@@ -53,6 +57,8 @@ struct Writer {
 pub struct Session {
     writing: AtomicBool,
     acknowledged: [AtomicU64; WRITERS],
+    /// Whether the burst is durable.
+    burst: AtomicBool,
     failed: Mutex<(u64, Vec<String>)>,
     faults: Mutex<Vec<String>>,
 }
@@ -61,7 +67,8 @@ impl Default for Session {
     fn default() -> Self {
         let acknowledged = [0; WRITERS].map(AtomicU64::new);
         let (failed, faults) = (Mutex::default(), Mutex::default());
-        Self { writing: AtomicBool::new(true), acknowledged, failed, faults }
+        let (writing, burst) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { writing, acknowledged, burst, failed, faults }
     }
 }
 
@@ -69,6 +76,11 @@ impl Session {
     /// What each writer has made durable so far, in syncs.
     pub fn acknowledged(&self) -> [u64; WRITERS] {
         [0, 1, 2, 3].map(|index| self.acknowledged[index].load(Ordering::Relaxed))
+    }
+
+    /// Whether the burst is durable.
+    pub fn burst_is_durable(&self) -> bool {
+        self.burst.load(Ordering::Relaxed)
     }
 
     /// How many requests have failed, and what the first ones said.
@@ -125,7 +137,7 @@ impl Load {
         run("sync", &[])?;
         let writer = |index| {
             let seed = seed.wrapping_mul(WRITERS as u64).wrapping_add(index as u64);
-            Writer { stretch: Stretch::new(seed, 0, STRETCH_BLOCKS), durable: 0, ends: 1 }
+            Writer { stretch: Stretch::new(seed, 0, STRETCH_BLOCKS), durable: 0, synced: Vec::new(), ends: 1 }
         };
         Ok(Self { seed, writers: (0..WRITERS).map(writer).collect(), bursts: [None; 2] })
     }
@@ -184,30 +196,42 @@ fn place(index: usize) -> PathBuf {
 impl Writer {
     fn write(&mut self, index: usize, session: &Session) {
         while session.goes_on() {
-            let mut next = self.durable + 1;
-            let result = self.write_on(index, session, &mut next);
-            self.ends = self.ends.max(next + 1);
-            match result {
-                Ok(()) => self.durable = next - 1,
-                Err(error) => session.has_failed(&format!("writer {index}"), &error),
+            if let Err(error) = self.attempt(index, session) {
+                session.has_failed(&format!("writer {index}"), &error);
             }
         }
     }
 
-    /// Goes on from `next` until told to stop, and makes the last of it durable.
-    fn write_on(&mut self, index: usize, session: &Session, next: &mut u64) -> anyhow::Result<()> {
+    /// Goes on until told to stop, and makes the last of it durable.
+    fn attempt(&mut self, index: usize, session: &Session) -> anyhow::Result<()> {
         let (place, stretch) = (place(index), &self.stretch);
-        let durable = &mut self.durable;
+        let acknowledge = || session.acknowledged[index].fetch_add(1, Ordering::Relaxed);
+        if index >= IN_PLACE {
+            let mut next = self.durable + 1;
+            let synced = |version| {
+                self.durable = version;
+                acknowledge();
+                Ok(())
+            };
+            let result = renames::write_on(&place, stretch, &mut next, &session.writing, synced);
+            self.ends = self.ends.max(next + 1);
+            return result;
+        }
+        let first = self.ends;
+        let (mut next, mut durable) = (first, None);
         let synced = |number| {
-            *durable = number;
-            session.acknowledged[index].fetch_add(1, Ordering::Relaxed);
+            durable = Some(number);
+            acknowledge();
             Ok(())
         };
-        if index < IN_PLACE {
-            stretch::write_on(&place, stretch, next, &session.writing, synced)?;
-            return File::open(&place)?.sync_all().context("cannot sync a file");
+        let mut result = stretch::write_on(&place, stretch, &mut next, &session.writing, synced);
+        if result.is_ok() {
+            result = File::open(&place).and_then(|file| file.sync_all()).context("cannot sync a file");
+            durable = if result.is_ok() { Some(next - 1) } else { durable };
         }
-        renames::write_on(&place, stretch, next, &session.writing, synced)
+        self.synced.extend(durable.map(|last| first..=last));
+        self.ends = next + 1;
+        result
     }
 
     /// What was read, in bytes, and what is wrong with it.
@@ -216,14 +240,15 @@ impl Writer {
         if index >= IN_PLACE {
             return (0, renames::judge(&place, &self.stretch, self.durable, self.ends));
         }
-        self.stretch.flushed(self.durable);
+        // What is read is what must be there, and counts from here on.
+        for numbers in std::mem::take(&mut self.synced) {
+            self.stretch.flushed_among(numbers);
+        }
         let bytes = self.stretch.least.iter().filter(|least| **least > 0).count() * BLOCK;
         let faults = match stretch::judge(&place, 0, std::slice::from_mut(&mut self.stretch), self.ends) {
             Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
             Err(error) => vec![format!("{error:#}")],
         };
-        // What was read is what must be there; it counts from here on.
-        self.durable = self.ends - 1;
         (bytes, faults)
     }
 }
@@ -259,6 +284,7 @@ impl Burst {
 /// Writes a burst until it is durable.
 fn write_burst(seed: u64, number: u64, holds: &mut Option<u64>, session: &Session) {
     if *holds == Some(number) {
+        session.burst.store(true, Ordering::Relaxed);
         return;
     }
     *holds = None;
@@ -278,6 +304,7 @@ fn write_burst(seed: u64, number: u64, holds: &mut Option<u64>, session: &Sessio
         match write() {
             Ok(()) => {
                 *holds = Some(number);
+                session.burst.store(true, Ordering::Relaxed);
                 return;
             }
             Err(error) => session.has_failed("burst", &error),
@@ -351,20 +378,26 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_fails_goes_on_from_what_is_durable() {
+    fn a_writer_that_fails_does_no_operation_twice_and_no_version_never() {
         // No file system is mounted there: everything fails until the session ends.
-        let session = Session::default();
-        let mut writer = Writer { stretch: Stretch::new(1, 0, 1024), durable: 4, ends: 9 };
-        std::thread::scope(|scope| {
-            let (session, writer) = (&session, &mut writer);
-            scope.spawn(move || writer.write(3, session));
-            while session.failures().0 < 2 {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            session.writing.store(false, Ordering::Relaxed);
-        });
-        let Writer { durable, ends, .. } = writer;
-        assert_eq!((durable, ends, session.acknowledged()), (4, 9, [0; WRITERS]));
-        assert!(session.failures().1[0].starts_with("writer 3: cannot make a file"), "{:?}", session.failures());
+        let fails_twice = |index| {
+            let session = Session::default();
+            let mut writer = Writer { stretch: Stretch::new(1, 0, 1024), durable: 4, synced: Vec::new(), ends: 9 };
+            std::thread::scope(|scope| {
+                let (session, writer) = (&session, &mut writer);
+                scope.spawn(move || writer.write(index, session));
+                while session.failures().0 < 2 {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                session.writing.store(false, Ordering::Relaxed);
+            });
+            assert_eq!((writer.durable, writer.synced.len(), session.acknowledged()), (4, 0, [0; WRITERS]));
+            (writer.ends, session.failures())
+        };
+        let (ends, (_, said)) = fails_twice(3);
+        assert_eq!(ends, 9);
+        assert!(said[0].starts_with("writer 3: cannot make a file"), "{said:?}");
+        let (ends, (count, _)) = fails_twice(0);
+        assert_eq!(ends, 9 + count);
     }
 }

@@ -1,0 +1,198 @@
+//! The thread that keeps on record what a shard has to have there.
+
+use std::io;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, unbounded};
+use surgetank_cache::{EffectId, Epoch, Owner};
+use surgetank_provider::{Provider, VolumeId, tag};
+
+use super::{OwnerRecord, OwnerStore};
+use crate::crash::crash_point;
+use crate::healed::Pair;
+use crate::patient::Patient;
+use crate::shard::{Command, ShardHandle};
+
+/// What a shard has to have on record.
+#[derive(Debug)]
+pub enum Entry {
+    /// Where the newest data is. Answered.
+    Owner {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Who has it.
+        owner: Owner,
+    },
+    /// What was healed of a loss. Answered.
+    Healed {
+        /// The engine's effect.
+        effect: EffectId,
+        /// Which loss.
+        epoch: Epoch,
+        /// What is not lost any more.
+        ranges: Vec<Pair>,
+    },
+    /// Whether an application is still to be told that a flush has failed. Not answered.
+    FlushFailure {
+        /// It is.
+        owed: bool,
+    },
+}
+
+enum Job {
+    Persist(Entry),
+    Volume(Option<VolumeId>),
+    Settle { answer: Sender<io::Result<OwnerRecord>> },
+    Stop,
+}
+
+/// The thread that persists a device's owner for its shard.
+pub struct Keeper {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+/// Talks to a [`Keeper`]. Clones talk to the same one.
+#[derive(Clone)]
+pub struct KeeperHandle(Sender<Job>);
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub fn start(name: &str, mut store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
+        let (jobs, received) = unbounded();
+        store.forget_ranges();
+        let OwnerRecord { volume, ended: epoch, .. } = store.record().clone().ended();
+        let mut keeping = Keeping { device: name.to_owned(), store, provider, volume, epoch };
+        let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
+            while let Ok(job) = received.recv() {
+                match job {
+                    Job::Persist(entry) => {
+                        if let Some((effect, durable)) = keeping.keep(entry) {
+                            // A shard that has ended may have left more to be kept.
+                            let _ = shard.send(Command::Persisted { effect, durable });
+                        }
+                    }
+                    Job::Volume(volume) => keeping.volume = volume,
+                    Job::Settle { answer } => {
+                        let settled = keeping.store.settle().map(|()| keeping.store.record().clone());
+                        // Nobody waits any more when the device stops.
+                        let _ = answer.send(settled);
+                    }
+                    Job::Stop => return,
+                }
+            }
+        })?;
+        Ok(Self { jobs, thread })
+    }
+
+    /// Talks to it.
+    #[must_use]
+    pub fn handle(&self) -> KeeperHandle {
+        KeeperHandle(self.jobs.clone())
+    }
+
+    /// Ends the thread after what it was asked before.
+    pub fn stop(self) {
+        let _ = self.jobs.send(Job::Stop);
+        if self.thread.join().is_err() {
+            tracing::error!("a device's owner thread panicked");
+        }
+    }
+}
+
+impl KeeperHandle {
+    /// Persists something for the engine; the shard is told. A keeper that has ended answers nothing: the shard is
+    /// ending as well.
+    pub fn persist(&self, entry: Entry) {
+        let _ = self.0.send(Job::Persist(entry));
+    }
+
+    /// Which volume the next owner records speak of.
+    pub fn set_volume(&self, volume: Option<VolumeId>) {
+        let _ = self.0.send(Job::Volume(volume));
+    }
+
+    /// Makes sure that the file holds the record, and answers the record, without the ranges of a loss.
+    ///
+    /// # Errors
+    /// Whatever the file system answers.
+    pub fn settle(&self) -> io::Result<OwnerRecord> {
+        let (answer, answered) = crossbeam_channel::bounded(1);
+        let ended = |_| io::Error::other("the owner thread has ended");
+        self.0.send(Job::Settle { answer }).map_err(|_| ended(()))?;
+        answered.recv().map_err(|_| ended(()))?
+    }
+}
+
+struct Keeping {
+    device: String,
+    store: OwnerStore,
+    provider: Option<Patient>,
+    volume: Option<VolumeId>,
+    /// The attachment that the engine spoke of last.
+    epoch: Option<Epoch>,
+}
+
+impl Keeping {
+    /// Keeps an entry. Which effect that answers, and whether it is durable.
+    fn keep(&mut self, entry: Entry) -> Option<(EffectId, bool)> {
+        match entry {
+            Entry::Owner { effect, owner } => Some((effect, self.persist(owner))),
+            Entry::Healed { effect, epoch, ranges } => {
+                crash_point("healed", "before");
+                let result = self.store.record_healed(epoch, &ranges);
+                crash_point("healed", "after");
+                if let Err(error) = &result {
+                    tracing::error!(device = self.device, %error, "cannot record what is not lost any more");
+                }
+                Some((effect, result.is_ok()))
+            }
+            Entry::FlushFailure { owed } => {
+                if let Err(error) = self.store.keep_flush_failure(owed) {
+                    tracing::error!(device = self.device, owed, %error, "cannot keep that a flush has failed");
+                }
+                None
+            }
+        }
+    }
+
+    fn persist(&mut self, owner: Owner) -> bool {
+        if let Owner::Cache { epoch } | Owner::Lost { epoch, .. } = &owner {
+            self.epoch = Some(*epoch);
+        }
+        crash_point("owner", "before");
+        let result = match &owner {
+            Owner::Cache { epoch } => self.tag(Some(*epoch)).and_then(|()| self.write(owner)),
+            Owner::Lost { .. } => self.write(owner),
+            Owner::Backing => self.write(owner).inspect(|()| {
+                crash_point("owner-untag", "before");
+                // A tag that stays does no harm: the record says that this attachment has ended.
+                if let Err(error) = self.tag(None) {
+                    tracing::warn!(device = self.device, error, "cannot remove the dirty tag from the caching volume");
+                }
+            }),
+        };
+        crash_point("owner", "after");
+        if let Err(error) = &result {
+            tracing::error!(device = self.device, error, "cannot persist where the newest data is");
+        }
+        result.is_ok()
+    }
+
+    fn write(&mut self, owner: Owner) -> Result<(), String> {
+        let ended = self.epoch.filter(|_| owner == Owner::Backing);
+        let record = OwnerRecord { owner, volume: self.volume.clone(), ended };
+        self.store.persist(record).map_err(|error| error.to_string())
+    }
+
+    fn tag(&self, epoch: Option<Epoch>) -> Result<(), String> {
+        let (Some(provider), Some(volume)) = (&self.provider, &self.volume) else {
+            return Err("the caching volume has no name to tag".to_owned());
+        };
+        let value = epoch.map(|epoch| epoch.to_string());
+        provider.set_tag(volume, tag::DIRTY_EPOCH, value.as_deref()).map(|_| ()).map_err(|error| error.to_string())
+    }
+}
