@@ -39,19 +39,8 @@ pub fn any_layout(input: &mut Input<'_>) -> Layout {
 
 /// A superblock with any fields, or any payload, or any bytes.
 pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
-    let plain = Superblock {
-        layout: Layout::Two,
-        sequence: 1,
-        epoch: Epoch::default(),
-        state: LogState::Active,
-        device_size: 1 << 20,
-        segment_size: 1 << 16,
-        segments: 8,
-        durable: 0,
-        closed: false,
-        last: None,
-        void: Vec::new(),
-    };
+    let geometry = Geometry { layout: Layout::Two, segment_size: 1 << 16, segments: 8, indexed: false };
+    let plain = Superblock::new(Epoch::default(), geometry, 1 << 20);
     match input.byte() % 8 {
         0 => {
             let mut block = input.bytes(BLOCK_BYTES).to_vec();
@@ -76,6 +65,8 @@ pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
                 position: input.u32(),
             }),
             void: (0..input.below(4)).map(|_| input.number()).collect(),
+            indexed: input.once_in(4),
+            unindexed: input.once_in(4).then(|| (0..input.below(4)).map(|_| input.u32()).collect()),
         }
         .encode()
         .to_vec(),
@@ -123,12 +114,16 @@ pub fn any_page(input: &mut Input<'_>, layout: Layout, page: u32, count: u32) ->
         sequence: input.number(),
         epoch: Epoch::default(),
         generations: (0..count.min(SEGMENTS_PER_PAGE)).map(|at| first.wrapping_add(at.wrapping_mul(step))).collect(),
+        indexed: vec![false; count.min(SEGMENTS_PER_PAGE) as usize],
     };
     match wild % 16 {
         0 => return sealed(&table.encode()[..], input.bytes(200)),
         1 => table.page = input.number() as u32,
         2 => table.epoch = Epoch(input.array()),
-        3 => table.generations.truncate(input.below(SEGMENTS_PER_PAGE as usize)),
+        3 => {
+            table.generations.truncate(input.below(SEGMENTS_PER_PAGE as usize));
+            table.indexed.truncate(table.generations.len());
+        }
         4 => {
             let mut block = table.encode().to_vec();
             block[input.below(BLOCK_BYTES)] ^= input.byte();
@@ -145,7 +140,7 @@ pub fn table(data: &[u8]) {
     let mut input = Input(data);
     let segments = if input.once_in(4) { input.number() as u32 } else { input.below(3000) as u32 };
     let layout = any_layout(&mut input);
-    let geometry = Geometry { layout, segment_size: 1 << 16, segments };
+    let geometry = Geometry { layout, segment_size: 1 << 16, segments, indexed: false };
     let mut page = 0;
     while page < 8 && !input.is_empty() {
         let of_page = geometry.segments_of_page(page);
@@ -388,12 +383,12 @@ pub fn segment(data: &[u8]) {
     if input.0.len() % 7 == 3 {
         bytes.truncate(bytes.len() - 100);
     }
-    check_records(&scan(&bytes, &[], place.last.as_ref()), &bytes, &[]);
-    check_records(&scan(&bytes, &unreadable, place.last.as_ref()), &bytes, &unreadable);
+    check_records(&scan(&bytes, &[], place.last.as_slice()), &bytes, &[]);
+    check_records(&scan(&bytes, &unreadable, place.last.as_slice()), &bytes, &unreadable);
 }
 
-fn scan(bytes: &[u8], unreadable: &[u32], repeat: Option<&Repeat>) -> Records {
-    scan_segment(bytes, Epoch::default(), 3, 5, unreadable, repeat)
+fn scan(bytes: &[u8], unreadable: &[u32], repeats: &[Repeat]) -> Records {
+    scan_segment(bytes, Epoch::default(), 3, 5, unreadable, repeats)
 }
 
 /// A segment as an engine writes it, perhaps damaged, of which some blocks cannot be read: nothing is reported that the
@@ -424,7 +419,7 @@ pub fn unreadable(data: &[u8]) {
     let damaged = damage.chunks_exact(3).any(|damage| damage[2] != 0);
     let unreadable: Vec<u32> = (0..blocks as u32).filter(|block| pattern & 1 << block != 0).collect();
     // The first record of another segment repeats the last one here.
-    let repeat = place.last.as_ref().filter(|_| elsewhere);
+    let repeat = if elsewhere { place.last.as_slice() } else { &[] };
     let whole = scan(&bytes, &[], repeat);
     // What cannot be read holds anything.
     let mut holes = bytes.clone();

@@ -28,22 +28,20 @@ fn image(input: &mut Input<'_>, device_bytes: usize) -> Image {
     let geometry = Geometry::with_layout(size as u64, any_layout(input)).expect("it is large enough");
     let mut bytes = vec![0xee; size];
     let good = Superblock {
-        layout: geometry.layout,
         sequence: 2,
-        epoch: Epoch::default(),
-        state: LogState::Active,
-        device_size: device_bytes as u64,
-        segment_size: geometry.segment_size,
-        segments: geometry.segments,
         durable: if input.once_in(4) { u64::from(input.u16()) } else { 0 },
         closed: input.once_in(8),
-        last: None,
         void: if input.once_in(8) { vec![u64::from(input.u16())] } else { Vec::new() },
+        ..Superblock::new(Epoch::default(), geometry, device_bytes as u64)
     };
     bytes[..BLOCK_BYTES].copy_from_slice(&good.encode()[..]);
     let wild = input.byte();
     if wild % 8 == 1 {
-        bytes[BLOCK_BYTES..2 * BLOCK_BYTES].copy_from_slice(&any_superblock(input));
+        let other = any_superblock(input);
+        // Every segment counts here: what only the superblock keeps out, the replay without an engine would find.
+        let other = Superblock::decode(&other)
+            .map_or(other, |superblock| Superblock { unindexed: None, ..superblock }.encode().to_vec());
+        bytes[BLOCK_BYTES..2 * BLOCK_BYTES].copy_from_slice(&other);
     }
     for copy in TableCopy::ALL {
         let page = any_page(input, geometry.layout, 0, geometry.segments);
@@ -83,21 +81,20 @@ fn log(image: &[u8], superblock: &Superblock, unreadable: &[u64]) -> Option<Log>
     let geometry = superblock.geometry();
     let table = page(image, geometry, superblock.epoch)?;
     let mut log = Log::new(superblock, table.generations);
-    let mut to_scan: Vec<_> = (0..geometry.segments).map(|segment| (segment, None)).collect();
+    let mut to_scan: Vec<_> = (0..geometry.segments).map(|segment| (segment, Vec::new())).collect();
     // As often as an engine does it: a record that is repeated may be preceded by another one that is missing.
     while !to_scan.is_empty() {
-        for (segment, repeat) in std::mem::take(&mut to_scan) {
+        for (segment, repeats) in std::mem::take(&mut to_scan) {
             let start = geometry.segment_offset(segment);
             let end = start + u64::from(geometry.segment_size);
             let within = |block: &&u64| (start..end).contains(&(**block * BLOCK_BYTES as u64));
             let position = |block: &u64| ((block * BLOCK_BYTES as u64 - start) / BLOCK_BYTES as u64) as u32;
             let bad: Vec<u32> = unreadable.iter().filter(within).map(position).collect();
             let bytes = &image[start as usize..end as usize];
-            let repeat: Option<Box<_>> = repeat;
             let generation = log.generation(segment);
-            log.add(scan_segment(bytes, superblock.epoch, segment, generation, &bad, repeat.as_deref()), bad);
+            log.add(scan_segment(bytes, superblock.epoch, segment, generation, &bad, &repeats), bad);
         }
-        to_scan = log.again().into_iter().map(|(segment, repeat)| (segment, Some(repeat))).collect();
+        to_scan = log.again();
     }
     Some(log)
 }

@@ -7,7 +7,7 @@
 //!   back. Each segment remembers the oldest segment it superseded (`oldest_superseded`); everything between must go
 //!   before it, or with it in the same (atomic) page of the table.
 
-use crate::format::{Geometry, Layout, SEGMENTS_PER_PAGE, UNINDEXED_MAX};
+use crate::format::{Geometry, SEGMENTS_PER_PAGE, UNINDEXED_MAX};
 use crate::index::{Extent, Kind};
 use crate::planted::{Bug, planted};
 
@@ -324,7 +324,7 @@ impl Space {
     /// Whether the superblock should name more segments: soon, or at once, records would have to wait for that.
     #[must_use]
     pub fn wants_list(&self) -> bool {
-        if self.geometry.layout == Layout::One {
+        if !self.geometry.indexed {
             return false;
         }
         let (mut listed, mut unlisted) = (0, false);
@@ -338,7 +338,7 @@ impl Space {
     /// The segments that a superblock is to name as those that may hold records without an index; `None`: any.
     #[must_use]
     pub fn list(&mut self) -> Option<Vec<u32>> {
-        if self.geometry.layout == Layout::One {
+        if !self.geometry.indexed {
             return None;
         }
         let in_use = |segment: &Segment| matches!(segment.usage, Use::Open | Use::Sealed);

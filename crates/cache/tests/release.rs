@@ -64,7 +64,7 @@ fn replayed(release: &Release) -> Vec<u8> {
     for segment in 0..geometry.segments {
         let at = geometry.segment_offset(segment) as usize;
         let bytes = &release.cache[at..at + geometry.segment_size as usize];
-        log.add(scan_segment(bytes, superblock.epoch, segment, log.generation(segment), &[], None), Vec::new());
+        log.add(scan_segment(bytes, superblock.epoch, segment, log.generation(segment), &[], &[]), Vec::new());
     }
     let mut device = release.backing.clone();
     for (blocks, version) in log.newest((device.len() / BLOCK) as u64).sound() {

@@ -63,6 +63,7 @@ fn adopt(shard: &ShardHandle, epoch: u8) -> bool {
         cache_limits: Limits::NONE,
         split: false,
         read_fill: ReadFill::Never,
+        indexes: false,
     };
     shard.ask(|answer| Command::Adopt { volume, attach, answer }).unwrap().is_ok()
 }

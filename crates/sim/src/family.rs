@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use surgetank_cache::format::Geometry;
 use surgetank_model::random::Random;
 
-use crate::scenario::{BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Trigger, Trouble, Victim};
+use crate::scenario::{
+    BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Trigger, Trouble, Victim, division,
+};
 
 /// What the runs of a campaign have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +264,7 @@ fn stops(base: Scenario, random: &mut Random) -> Scenario {
 
 fn losses(base: Scenario, random: &mut Random) -> Scenario {
     let at_event = 20 + random.below(300) as u32;
-    let log = Geometry::of_volume(base.cache_size).map_or(0, |geometry| geometry.segment_offset(0));
+    let log = division(base.cache_size).map_or(0, |geometry| geometry.segment_offset(0));
     let bad = Latent { victim: Victim::Cache, offset: log, length: base.cache_size - log, at_event, lasts: None };
     let trouble = match random.below(3) {
         // The volume, or all of its log, is gone for good; else a part of the log.

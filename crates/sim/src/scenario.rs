@@ -3,7 +3,14 @@
 use std::time::Duration;
 
 use surgetank_cache::ReadFill;
+use surgetank_cache::format::{BLOCK, Geometry, Layout};
 use surgetank_model::random::Random;
+
+/// How a caching volume of this size is divided: half of them have indexes, which only larger ones would need.
+#[must_use]
+pub fn division(size: u64) -> Option<Geometry> {
+    Geometry::divide(size, Layout::default(), (size / u64::from(BLOCK)).is_multiple_of(2))
+}
 
 /// How a run is interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::{Boost, Engine, FlushRequest, Pending, Stage, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
-use crate::format::{Layout, Place, Records, Summary, encode_index};
+use crate::format::{Place, Records, Summary, encode_index};
 use crate::planted::{Bug, planted};
 use crate::space::{Indexed, Use};
 
@@ -69,7 +69,7 @@ impl Boost {
         let was_open = self.space.open.is_some();
         self.space.seal();
         let unindexed = std::mem::take(&mut self.checkpoint.open);
-        if was_open && self.superblock.layout == Layout::Two {
+        if was_open && self.superblock.indexed {
             self.checkpoint.sealed.push_back(unindexed);
         }
     }

@@ -11,7 +11,7 @@ use super::port::Port;
 use super::reclaim::Reclaim;
 use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Recorder, Rejected, Stage, Waiter};
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
-use crate::format::{Geometry, LogState, SegmentTable, Superblock, TableCopy};
+use crate::format::{Geometry, Layout, LogState, SegmentTable, Superblock, TableCopy};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
 use crate::space::Space;
@@ -84,10 +84,11 @@ impl Engine {
                 self.stage
             )));
         }
-        let geometry = Geometry::of_volume(attach.cache_size).ok_or_else(|| {
+        let geometry = Geometry::divide(attach.cache_size, Layout::default(), attach.indexes).ok_or_else(|| {
             Rejected(format!("a caching volume of {} bytes is too small: 1 MiB is the least", attach.cache_size))
         })?;
-        let (mut space, superblock) = (Space::new(geometry, |_| 1), Superblock::new(attach.epoch, geometry, self.config.size));
+        let (mut space, superblock) =
+            (Space::new(geometry, |_| 1), Superblock::new(attach.epoch, geometry, self.config.size));
         let superblock = Superblock { unindexed: space.list(), ..superblock };
         space.listed(superblock.unindexed.as_deref());
         self.cache = Port::new(self.now, attach.cache_limits);
@@ -220,9 +221,10 @@ impl Engine {
     }
 
     fn begin_release(&mut self) {
-        let wanted = self.boost.as_ref().is_some_and(|boost| {
-            boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing()
-        });
+        let wanted = self
+            .boost
+            .as_ref()
+            .is_some_and(|boost| boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing());
         if wanted && self.is_drained() {
             self.stage = Stage::Releasing;
             self.retry_waiting = true;
@@ -275,7 +277,9 @@ impl Engine {
         self.step_serial += 1;
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
-            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush { .. } => self.step_flush(Target::Cache),
+            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush { .. } => {
+                self.step_flush(Target::Cache)
+            }
             Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),

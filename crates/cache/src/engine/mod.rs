@@ -72,6 +72,8 @@ pub struct Attach {
     pub split: bool,
     /// Whether reads install data in the cache.
     pub read_fill: ReadFill,
+    /// Whether the log has room for indexes, as [`Geometry::wants_indexes`](crate::format::Geometry::wants_indexes) says.
+    pub indexes: bool,
 }
 
 /// When a read miss installs its data in the cache.

@@ -173,7 +173,8 @@ impl Engine {
         *sequence += 1;
         let (freed, page) = (&boost.reclaim.segments, boost.reclaim.page);
         let written = |number: &u32| boost.space.segments[*number as usize].indexed == Indexed::Written;
-        let marked = boost.space.geometry.segments_of_page(page).filter(|number| written(number) && !freed.contains(number));
+        let marked =
+            boost.space.geometry.segments_of_page(page).filter(|number| written(number) && !freed.contains(number));
         boost.reclaim.marked = marked.collect();
         let first = match boost.superblock.layout {
             // Each version of the page has one copy, and the copies alternate.

@@ -38,6 +38,8 @@ pub struct Geometry {
     pub segment_size: u32,
     /// Segments in the log.
     pub segments: u32,
+    /// Whether there is a place for the index of each segment; never in [`Layout::One`].
+    pub indexed: bool,
 }
 
 impl Geometry {
@@ -48,11 +50,15 @@ impl Geometry {
     /// A log of fewer segments cannot keep its reserve and still be of use.
     const SEGMENTS_MIN: u64 = 8;
 
+    /// Bytes of the smallest segment for whose like an index is worth its place on volumes that people rent.
+    const INDEXED_SIZE: u64 = MIB;
+
     /// The division of a volume of `size` bytes; `None` if it is too small.
     ///
     /// Of `n` blocks in segments of `s`, summaries take `n ÷ s` (as long as a segment is no longer than a record), and
     /// three segments are lost: the reserve, and the one that the header displaces. The least of both together is at
-    /// `s = √(n ÷ 3)`, here with half a power of two for rounding: 1 % of 512 MiB.
+    /// `s = √(n ÷ 3)`, here with half a power of two for rounding: 1 % of 512 MiB. Large volumes have room for indexes;
+    /// small ones are read in a moment.
     #[must_use]
     pub fn of_volume(size: u64) -> Option<Self> {
         Self::with_layout(size, Layout::default())
@@ -61,14 +67,31 @@ impl Geometry {
     /// The same in an older layout.
     #[must_use]
     pub fn with_layout(size: u64, layout: Layout) -> Option<Self> {
+        Self::divide(size, layout, layout != Layout::One && Self::wants_indexes(size))
+    }
+
+    /// Whether a volume of `size` bytes should have room for indexes.
+    #[must_use]
+    pub fn wants_indexes(size: u64) -> bool {
+        Self::segment_size_of(size) >= Self::INDEXED_SIZE
+    }
+
+    fn segment_size_of(size: u64) -> u64 {
         let (smallest, largest) = Self::SEGMENT_SIZES;
         let blocks = (size / u64::from(BLOCK) * 2 / 3).isqrt();
-        let segment_size = 1 << (blocks * u64::from(BLOCK)).clamp(smallest, largest).ilog2();
+        1 << (blocks * u64::from(BLOCK)).clamp(smallest, largest).ilog2()
+    }
+
+    /// The division of a volume with or without room for indexes.
+    #[must_use]
+    pub fn divide(size: u64, layout: Layout, indexed: bool) -> Option<Self> {
+        let segment_size = Self::segment_size_of(size);
         // Of a volume of more than 16 TiB the rest is not used.
         let segments_max = u64::from(u32::MAX - 1) * u64::from(BLOCK) / segment_size;
         let mut segments = (size / segment_size).min(segments_max);
         while segments >= Self::SEGMENTS_MIN {
-            let geometry = Self { layout, segment_size: segment_size as u32, segments: u32::try_from(segments).ok()? };
+            let segments_u32 = u32::try_from(segments).ok()?;
+            let geometry = Self { layout, segment_size: segment_size as u32, segments: segments_u32, indexed };
             if geometry.end() <= size {
                 return geometry.is_sound().then_some(geometry);
             }
@@ -84,6 +107,7 @@ impl Geometry {
             && (smallest..=largest).contains(&u64::from(self.segment_size))
             && u64::from(self.segments) >= Self::SEGMENTS_MIN
             && u64::from(self.segments) * u64::from(self.segment_blocks()) < u64::from(u32::MAX)
+            && !(self.indexed && self.layout == Layout::One)
     }
 
     /// Data blocks of one record, at most.
@@ -154,20 +178,25 @@ impl Geometry {
         if length < BLOCK { BLOCK } else { length }
     }
 
-    /// First byte of the index of a segment on the volume; there is none in [`Layout::One`].
+    /// First byte of the index of a segment on the volume, if there is one.
     #[must_use]
     pub const fn index_offset(self, segment: u32) -> u64 {
-        let table = SUPERBLOCKS_LENGTH as u64 + self.table_pages() as u64 * BLOCK as u64;
-        table + segment as u64 * self.index_length() as u64
+        self.table_end() + segment as u64 * self.index_length() as u64
+    }
+
+    /// The byte after the first copy of the table, or after both if they are interleaved.
+    const fn table_end(self) -> u64 {
+        let pages = match self.layout {
+            Layout::One => 2 * self.table_pages() as u64,
+            Layout::Two => self.table_pages() as u64,
+        };
+        SUPERBLOCKS_LENGTH as u64 + pages * BLOCK as u64
     }
 
     /// First byte of a segment on the volume.
     #[must_use]
     pub const fn segment_offset(self, segment: u32) -> u64 {
-        let header = match self.layout {
-            Layout::One => SUPERBLOCKS_LENGTH as u64 + 2 * self.table_pages() as u64 * BLOCK as u64,
-            Layout::Two => self.index_offset(self.segments),
-        };
+        let header = if self.indexed { self.index_offset(self.segments) } else { self.table_end() };
         header.next_multiple_of(Self::SEGMENT_SIZES.0) + segment as u64 * self.segment_size as u64
     }
 

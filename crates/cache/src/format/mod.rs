@@ -4,7 +4,7 @@
 //! 0          superblock A   4 KiB
 //! 4 KiB      superblock B   4 KiB
 //! 8 KiB      segment table, first copy: a page of 4 KiB for each 1008 segments
-//!            an index for each segment: 16 bytes a block, at least 4 KiB
+//!            an index for each segment (on volumes with segments of 1 MiB or more): 16 bytes a block
 //! first_segment (the next multiple of 64 KiB)
 //!            segments: commit records, appended
 //! end        segment table, second copy
@@ -108,6 +108,8 @@ pub struct Superblock {
     pub segment_size: u32,
     /// Segments in the log.
     pub segments: u32,
+    /// Whether there is a place for the index of each segment.
+    pub indexed: bool,
     /// Records up to this sequence were durable when the superblock was written; 0: nothing is known.
     pub durable: u64,
     /// No record follows `last`. Else the log goes on.
@@ -283,7 +285,8 @@ impl Superblock {
         writer.put(&self.segments.to_le_bytes());
         writer.put(&self.device_size.to_le_bytes());
         writer.put(&self.durable.to_le_bytes());
-        writer.put(&u32::from(self.closed).to_le_bytes());
+        writer.put(&u16::from(self.closed).to_le_bytes());
+        writer.put(&u16::from(self.indexed).to_le_bytes());
         summary::put_place(&mut writer, self.last);
         let void = &self.void[..self.void.len().min(VOID_MAX)];
         writer.put(&(void.len() as u32).to_le_bytes());
@@ -310,7 +313,7 @@ impl Superblock {
         };
         let (segment_size, segments, device_size) = (reader.u32()?, reader.u32()?, reader.u64()?);
         // Volumes of the first release have zeroes here.
-        let (durable, closed) = (reader.u64()?, reader.u32()? == 1);
+        let (durable, closed, indexed) = (reader.u64()?, reader.u16()? == 1, reader.u16()? == 1);
         let last = summary::take_place(&mut reader)?;
         let count = reader.u32()? as usize;
         if count > VOID_MAX {
@@ -322,7 +325,7 @@ impl Superblock {
             count if count as usize > UNINDEXED_MAX => return None,
             count => Some((0..count).map(|_| reader.u32()).collect::<Option<_>>()?),
         };
-        let unindexed = unindexed.filter(|_| layout == Layout::Two);
+        let unindexed = unindexed.filter(|_| indexed);
         let superblock = Self {
             layout,
             sequence,
@@ -331,6 +334,7 @@ impl Superblock {
             device_size,
             segment_size,
             segments,
+            indexed,
             durable,
             closed,
             last,
@@ -352,6 +356,7 @@ impl Superblock {
             device_size,
             segment_size: geometry.segment_size,
             segments: geometry.segments,
+            indexed: geometry.indexed,
             durable: 0,
             closed: false,
             last: None,
@@ -370,7 +375,8 @@ impl Superblock {
     /// The log's geometry.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
-        Geometry { layout: self.layout, segment_size: self.segment_size, segments: self.segments }
+        let Self { layout, segment_size, segments, indexed, .. } = *self;
+        Geometry { layout, segment_size, segments, indexed }
     }
 
     /// Where the superblock of this sequence is written: the slots alternate.
@@ -497,7 +503,9 @@ impl Parse {
                 let slots = slots.zip(generations).zip(*first..);
                 let blocks = geometry.segment_blocks();
                 Parsed::Indexes(
-                    slots.map(|((slot, &generation), segment)| decode_index(slot, *epoch, segment, generation, blocks)).collect(),
+                    slots
+                        .map(|((slot, &generation), segment)| decode_index(slot, *epoch, segment, generation, blocks))
+                        .collect(),
                 )
             }
         }

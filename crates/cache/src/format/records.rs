@@ -185,12 +185,7 @@ impl Records {
 
     /// Adds a record whose checksums are not known yet behind the others.
     pub(crate) fn push_unsealed(&mut self, sequence: u64, position: u32, entries: &[Entry], data_blocks: u32) {
-        self.heads.push(Head {
-            sequence,
-            position,
-            entries: entries.len() as u16,
-            data_blocks: data_blocks as u16,
-        });
+        self.heads.push(Head { sequence, position, entries: entries.len() as u16, data_blocks: data_blocks as u16 });
         self.entries.extend(entries.iter().map(Packed::pack));
         self.end = position + 1 + data_blocks;
         self.sequence_max = self.sequence_max.max(sequence);

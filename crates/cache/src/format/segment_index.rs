@@ -11,7 +11,8 @@
 
 use super::summary::{put_place, take_place};
 use super::{
-    BLOCK, DEVICE_BLOCKS_MAX, Entry, Epoch, HEADER, INDEX_MAGIC, Layout, Reader, Records, SEQUENCE_MAX, Writer, checksum,
+    BLOCK, DEVICE_BLOCKS_MAX, Entry, Epoch, HEADER, INDEX_MAGIC, Layout, Reader, Records, SEQUENCE_MAX, Writer,
+    checksum,
 };
 use crate::format::Content;
 
@@ -94,13 +95,7 @@ pub fn encode_index(epoch: Epoch, generation: u32, records: &Records, room: usiz
 
 /// What a valid index of this segment and generation says of its records.
 #[must_use]
-pub fn decode_index(
-    bytes: &[u8],
-    epoch: Epoch,
-    segment: u32,
-    generation: u32,
-    segment_blocks: u32,
-) -> Option<Records> {
+pub fn decode_index(bytes: &[u8], epoch: Epoch, segment: u32, generation: u32, segment_blocks: u32) -> Option<Records> {
     let head = bytes.get(..INDEX_HEADER)?;
     let length = u32::from_le_bytes(head[INDEX_HEADER - 4..].try_into().ok()?) as usize;
     let bytes = bytes.get(..length).filter(|_| length >= INDEX_HEADER)?;

@@ -32,15 +32,17 @@ fn superblock(sequence: u64, state: LogState) -> Superblock {
         device_size: 1 << 30,
         segment_size: 1 << 20,
         segments: 100,
+        indexed: true,
         durable: 12,
         closed: true,
         last: Some(place(4, 14)),
         void: vec![13],
+        unindexed: Some(vec![7, 9]),
     }
 }
 
 fn scan(bytes: &[u8], unreadable: &[u32]) -> Records {
-    scan_segment(bytes, EPOCH, 3, 5, unreadable, None)
+    scan_segment(bytes, EPOCH, 3, 5, unreadable, &[])
 }
 
 /// Sequence and position of each record, and which of its data blocks are sound.
@@ -84,8 +86,15 @@ proptest! {
     fn any_flipped_bit_is_noticed(byte in 0usize..4096, bit in 0u8..8) {
         let summary = plain(Layout::Two, place(0, 1), vec![Entry { block: 9, blocks: 2, content: Content::Zeroes }]);
         let superblock = superblock(4, LogState::Active);
-        let table =
-            SegmentTable { layout: Layout::Two, page: 0, sequence: 3, epoch: EPOCH, generations: vec![1, 2, 3] };
+        let table = SegmentTable {
+            layout: Layout::Two,
+            page: 0,
+            sequence: 3,
+            epoch: EPOCH,
+            generations: vec![1, 2, 3],
+            indexed: vec![false, true, false],
+        };
+        prop_assert_eq!(SegmentTable::decode(&table.encode()[..]), Some(table.clone()));
         for mut block in [summary.encode(), superblock.encode(), table.encode()] {
             block[byte] ^= 1 << bit;
             prop_assert_eq!(Summary::decode(&block[..]), None);
@@ -95,10 +104,71 @@ proptest! {
     }
 
     #[test]
+    fn an_index_says_what_the_records_say(
+        parts in prop::collection::vec((1u64..40, 0u32..3, prop::collection::vec((0u64..1 << 50, 1u32..9, 0usize..3), 1..5)), 1..40),
+        (durable, follows) in (0u64..1 << 62, any::<bool>()),
+        (byte, bit) in (0usize..4096, 0u8..8),
+    ) {
+        let blocks = 256;
+        let mut records = Records::with_capacity(3, 0, 0, 0);
+        let mut sequence = 0;
+        for (step, hole, ranges) in parts {
+            sequence += step;
+            let contents = [Content::Data, Content::Zeroes, Content::Discarded];
+            let entries = ranges.iter().map(|&(block, blocks, content)| Entry { block, blocks, content: contents[content] });
+            let entries: Vec<Entry> = entries.collect();
+            let data: u32 = entries.iter().map(Entry::data_blocks).sum();
+            if records.end + hole + 1 + data > blocks {
+                break;
+            }
+            let checksums: Vec<u32> = (0..data).map(|block| block ^ sequence as u32).collect();
+            records.push(sequence, records.end + hole, &entries, &checksums);
+        }
+        records.durable = durable;
+        records.previous = follows.then(|| place(3, 8));
+        records.indexed = true;
+        let bytes = encode_index(EPOCH, 5, &records, 1 << 16).unwrap();
+        prop_assert!(bytes.len().is_multiple_of(BLOCK as usize));
+        let decode = |bytes: &[u8], epoch, segment, generation| decode_index(bytes, epoch, segment, generation, blocks);
+        prop_assert_eq!(decode(&bytes, EPOCH, 3, 5), Some(records.clone()));
+        prop_assert_eq!(decode(&bytes, EPOCH, 3, 6), None);
+        prop_assert_eq!(decode(&bytes, EPOCH, 2, 5), None);
+        prop_assert_eq!(decode(&bytes, Epoch([8; 16]), 3, 5), None);
+        prop_assert_eq!(decode_index(&bytes, EPOCH, 3, 5, records.end - 1), None);
+        let length = u32::from_le_bytes(bytes[80..84].try_into().unwrap()) as usize;
+        prop_assert_eq!(encode_index(EPOCH, 5, &records, length - 1), None);
+        let mut damaged = bytes.clone();
+        damaged[byte % length] ^= 1 << bit;
+        prop_assert_eq!(decode(&damaged, EPOCH, 3, 5), None);
+    }
+
+    #[test]
+    fn an_index_of_any_bytes_is_none_or_sound(body in prop::collection::vec(any::<u8>(), 0..400), counts in any::<[u8; 3]>()) {
+        let empty = Records::with_capacity(3, 0, 0, 0);
+        let mut bytes = encode_index(EPOCH, 5, &empty, 4096).unwrap();
+        bytes.truncate(84);
+        bytes.extend_from_slice(&body);
+        for (at, count) in (0..).zip(counts) {
+            bytes[68 + 4 * at] = count % 16;
+        }
+        let length = bytes.len() as u32;
+        bytes[80..84].copy_from_slice(&length.to_le_bytes());
+        bytes[8..12].fill(0);
+        let crc = checksum(&bytes);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        if let Some(records) = decode_index(&bytes, EPOCH, 3, 5, 64) {
+            prop_assert!(records.end <= 64);
+            let data = records.iter().map(|record| record.checksums.len()).sum::<usize>();
+            prop_assert!(data <= 64);
+        }
+    }
+
+    #[test]
     fn decoders_take_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
         prop_assert_eq!(Summary::decode(&bytes), None);
         prop_assert_eq!(choose_superblock(&bytes), None);
         prop_assert_eq!(SegmentTable::decode(&bytes), None);
+        prop_assert_eq!(decode_index(&bytes, EPOCH, 3, 5, 256), None);
         prop_assert!(scan(&bytes, &[]).is_empty());
     }
 
@@ -158,7 +228,7 @@ fn a_scan_goes_on_after_holes_and_tells_torn_blocks() {
     let records = scan(&bytes, &[]);
     assert_eq!(told(&records), [(1, 0, vec![true, true]), (2, 3, vec![false]), (3, 5, vec![false, true])]);
     assert!(records.gaps.is_empty() && records.durable == 7 && !records.end_unreadable);
-    let of = |segment, generation, epoch| scan_segment(&bytes, epoch, segment, generation, &[], None);
+    let of = |segment, generation, epoch| scan_segment(&bytes, epoch, segment, generation, &[], &[]);
     for (segment, generation) in [(2, 5), (3, 4), (3, 6)] {
         assert!(of(segment, generation, EPOCH).is_empty(), "a stale or foreign record");
     }
@@ -182,7 +252,7 @@ fn one_unreadable_summary_loses_nothing_and_more_are_told() {
     let entries = vec![Entry { block: 99, blocks: 2, content: Content::Data }];
     let checksums = [[4; 4096], [5; 4096]].iter().map(|block| checksum(block)).collect();
     let repeat = Repeat { place: place(5, 3), previous: Some(place(3, 2)), entries, checksums };
-    assert_eq!(told(&scan_segment(&bytes, EPOCH, 3, 5, &[5], Some(&repeat))), whole);
+    assert_eq!(told(&scan_segment(&bytes, EPOCH, 3, 5, &[5], &[repeat])), whole);
     // A data block that cannot be read is one of its record's.
     let data = scan(&bytes, &[2]);
     assert_eq!(told(&data)[0], (1, 0, vec![true, false]));

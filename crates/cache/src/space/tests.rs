@@ -8,7 +8,12 @@ use crate::index::State;
 const PAGES: u32 = 3;
 
 fn geometry() -> Geometry {
-    Geometry { layout: crate::format::Layout::Two, segment_size: 64 << 10, segments: PAGES * SEGMENTS_PER_PAGE }
+    Geometry {
+        layout: crate::format::Layout::Two,
+        segment_size: 64 << 10,
+        segments: PAGES * SEGMENTS_PER_PAGE,
+        indexed: false,
+    }
 }
 
 /// A block of data in a segment.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
+use surgetank_cache::format::{self, BLOCK, Geometry, Sealer, Summary};
 use surgetank_cache::{
     Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReadFill, ReplyError,
     ScratchId, Slice, Stage, Target,
@@ -118,7 +118,14 @@ impl Machine {
 
     fn attach(&self, split: bool, read_fill: ReadFill) -> Attach {
         let (epoch, cache_size) = (Epoch([self.epochs; 16]), self.cache.len() as u64);
-        Attach { epoch, cache_size, cache_limits: LIMITS, split, read_fill }
+        Attach {
+            epoch,
+            cache_size,
+            cache_limits: LIMITS,
+            split,
+            read_fill,
+            indexes: Geometry::wants_indexes(cache_size),
+        }
     }
 
     /// Kills the engine once every request is answered, and starts another where the owner record says. Effects in

@@ -260,23 +260,12 @@ mod tests {
         let mut put = |offset: u64, block: &[u8]| {
             bytes[offset as usize..offset as usize + block.len()].copy_from_slice(block);
         };
-        let superblock = Superblock {
-            layout: Layout::Two,
-            sequence: 3,
-            epoch: EPOCH,
-            state,
-            device_size: 1 << 30,
-            segment_size: geometry.segment_size,
-            segments: geometry.segments,
-            durable: 0,
-            closed: false,
-            last: None,
-            void: Vec::new(),
-        };
+        let superblock = Superblock { sequence: 3, state, ..Superblock::new(EPOCH, geometry, 1 << 30) };
         put(superblock.offset(), &superblock.encode()[..]);
         for page in 0..geometry.table_pages() {
-            let generations = vec![1; geometry.segments_of_page(page).len()];
-            let table = SegmentTable { layout: Layout::Two, page, sequence: 1, epoch: EPOCH, generations };
+            let segments = geometry.segments_of_page(page).len();
+            let (generations, indexed) = (vec![1; segments], vec![false; segments]);
+            let table = SegmentTable { layout: Layout::Two, page, sequence: 1, epoch: EPOCH, generations, indexed };
             TableCopy::ALL.iter().for_each(|copy| put(geometry.table_offset(page, *copy), &table.encode()[..]));
         }
         let data = vec![0x5a; 2 * format::BLOCK as usize];

@@ -1,5 +1,6 @@
 //! From the creation of a caching volume to its adoption, and its recovery after a crash.
 
+use surgetank_cache::format::Geometry;
 use surgetank_cache::{Attach, Epoch};
 use surgetank_device::Volume;
 use surgetank_model::Bytes;
@@ -152,6 +153,7 @@ impl Lifecycle {
             cache_limits: self.tools.caching.limits,
             split: self.tools.split,
             read_fill: self.tools.read_fill,
+            indexes: Geometry::wants_indexes(volume.size()),
         }
     }
 

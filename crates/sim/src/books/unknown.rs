@@ -1,9 +1,10 @@
 //! When nobody can tell what a log holds that cannot be read whole.
 
-use surgetank_cache::format::{BLOCK, Geometry, IN_FLIGHT_BLOCKS_MAX, Place, Summary};
+use surgetank_cache::format::{BLOCK, IN_FLIGHT_BLOCKS_MAX, Place, Summary};
 
 use super::{BLOCK64, Books, Record};
 use crate::disk::Disk;
+use crate::scenario::division;
 
 impl Books {
     /// Whether no engine could tell which blocks lie in the log: a summary cannot be read and no other repeats it, or nobody
@@ -12,7 +13,7 @@ impl Books {
     pub fn may_be_unknown(&self, disk: &Disk) -> bool {
         let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64)) || disk.is_bad(at, BLOCK64);
         let bad = |at: u64| at + BLOCK64 <= disk.size() && failed(at);
-        let Some(geometry) = Geometry::of_volume(disk.size()).filter(|_| self.recovered) else { return false };
+        let Some(geometry) = division(disk.size()).filter(|_| self.recovered) else { return false };
         let stored = |record: &Record| {
             let mut bytes = [0; BLOCK as usize];
             disk.peek_sound(record.offset, &mut bytes);

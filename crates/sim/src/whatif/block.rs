@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use surgetank_cache::format::Geometry;
 use surgetank_cache::{
     Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Mode as CacheMode, Outcome, Slice,
     Target,
@@ -159,6 +160,7 @@ impl<'a> Block<'a> {
                     cache_limits: self.setup.caching.limits,
                     split: self.split,
                     read_fill: self.setup.caching.read_fill,
+                    indexes: Geometry::wants_indexes(size.get()),
                 };
                 self.cache = Some(Server::new(now, self.setup.caching.limits, None));
                 if self.engine.adopt(now, attach).is_err() {

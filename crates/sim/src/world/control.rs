@@ -9,6 +9,7 @@ use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 use crate::content::SECTOR;
 use crate::disk::{Disk, Latency};
 use crate::oracle::Moment;
+use crate::scenario::division;
 use crate::workload::Wish;
 use crate::world::judge::{BLOCK_SECTORS, RECOVERY_PAUSE};
 use crate::world::{Happening, Phase, SWEEP, Step, World, config};
@@ -57,6 +58,7 @@ impl World<'_> {
             },
             split: self.scenario.split,
             read_fill: self.scenario.read_fill,
+            indexes: division(self.cache_size).is_some_and(|geometry| geometry.indexed),
         }
     }
 
@@ -190,9 +192,12 @@ impl World<'_> {
     /// Whether both copies of the superblock or of a page of the segment table cannot be read.
     pub(super) fn is_header_unreadable(&self) -> bool {
         let Some(disk) = &self.disks.cache else { return false };
-        let Some(geometry) = format::Geometry::of_volume(disk.size()) else { return false };
-        let pages = 1 + u64::from(geometry.table_pages());
-        (0..pages).any(|page| (0..2).all(|copy| disk.is_bad((page * 2 + copy) * 4096, 4096)))
+        let Some(geometry) = division(disk.size()) else { return false };
+        let is_bad = |offset: u64| disk.is_bad(offset, u64::from(format::BLOCK));
+        let pages = (0..geometry.table_pages())
+            .map(|page| format::TableCopy::ALL.map(|copy| geometry.table_offset(page, copy)));
+        let both = std::iter::once([0, u64::from(format::BLOCK)]).chain(pages);
+        both.into_iter().any(|copies| copies.into_iter().all(is_bad))
     }
 
     /// A caching volume may be deleted only when it says CLEAN, durably.

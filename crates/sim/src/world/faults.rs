@@ -1,11 +1,12 @@
 //! Faults strike, and the device grows, when the scenario says so.
 
-use surgetank_cache::format::{BLOCK, Geometry};
+use surgetank_cache::format::BLOCK;
 use surgetank_cache::{IoFailure, Stage, Target};
 use surgetank_model::Instant;
 
 use crate::content::SECTOR;
 use crate::disk::{Faults, Ticket};
+use crate::scenario::division;
 use crate::scenario::{BadRange, Latent, Outage, Scenario, Trigger, Victim};
 use crate::world::{Happening, Step, World};
 
@@ -317,7 +318,7 @@ impl World<'_> {
     /// One bit of something stored in the log flips now.
     pub(super) fn rot_stored(&mut self) {
         let Some(disk) = self.disks.cache.as_mut() else { return };
-        let Some(geometry) = Geometry::of_volume(disk.size()) else { return };
+        let Some(geometry) = division(disk.size()) else { return };
         let log = geometry.segment_offset(0);
         let blocks = (geometry.end() - log) / u64::from(BLOCK);
         let mut block = [0; BLOCK as usize];

@@ -350,7 +350,8 @@ impl Engine {
         self.stirred = true;
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.in_flight -= 1;
-        if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Indexes { scratch, .. } = wanted
+        if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Indexes { scratch, .. } =
+            wanted
         {
             let scratch = *scratch;
             self.release_scratch(Some(scratch));
@@ -394,10 +395,12 @@ impl Engine {
         let superblock = match newest {
             Some(superblock) => superblock,
             // A page of the table will have to prove that this is our volume.
-            None if unreadable => match Geometry::of_volume(recovery.attach.cache_size) {
-                Some(geometry) => Superblock::unread(epoch, geometry, device_size),
-                None => return self.recovery_fails("the caching volume is too small to be one"),
-            },
+            None if unreadable => {
+                match Geometry::divide(recovery.attach.cache_size, Layout::default(), recovery.attach.indexes) {
+                    Some(geometry) => Superblock::unread(epoch, geometry, device_size),
+                    None => return self.recovery_fails("the caching volume is too small to be one"),
+                }
+            }
             None => return self.recovery_fails("the caching volume has no superblock"),
         };
         if superblock.epoch != epoch {
@@ -696,7 +699,8 @@ impl Engine {
         let Some(recovery) = self.recovery.as_ref() else { return };
         let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
         let newest = |copies: &[Slot<SegmentTable>; 2], copy: TableCopy| {
-            let [this, other] = [copy, copy.other()].map(|copy| copies[copy as usize].valid().map(|page| page.sequence));
+            let [this, other] =
+                [copy, copy.other()].map(|copy| copies[copy as usize].valid().map(|page| page.sequence));
             this >= other
         };
         let writes: Vec<_> = recovery

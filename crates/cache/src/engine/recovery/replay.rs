@@ -155,9 +155,10 @@ impl Recovery {
             let (highest, any) = missing.unwrap_or((0, false));
             missing = Some((highest.max(sequence), any || unreadable));
         };
-        for gap in self.gaps().filter(|gap| {
-            gap.unreadable || gap.place.sequence <= marked || self.is_indexed(gap.place.segment)
-        }) {
+        for gap in self
+            .gaps()
+            .filter(|gap| gap.unreadable || gap.place.sequence <= marked || self.is_indexed(gap.place.segment))
+        {
             miss(gap.place.sequence, gap.unreadable);
         }
         if self.superblock.as_ref().is_some_and(|superblock| superblock.layout == Layout::One) {

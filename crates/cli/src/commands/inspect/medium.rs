@@ -176,21 +176,21 @@ impl Medium {
             }
         }
         let mut log = Log::new(superblock, generations);
-        let mut to_scan: Vec<(u32, Option<Box<Repeat>>)> =
-            (0..geometry.segments).map(|segment| (segment, None)).collect();
+        let mut to_scan: Vec<(u32, Vec<Repeat>)> =
+            (0..geometry.segments).map(|segment| (segment, Vec::new())).collect();
         while !to_scan.is_empty() {
-            for (segment, repeat) in std::mem::take(&mut to_scan) {
+            for (segment, repeats) in std::mem::take(&mut to_scan) {
                 let before = self.unreadable;
                 let (bytes, unreadable) = self.segment(geometry, segment);
-                if repeat.is_some() {
-                    self.unreadable = before;
-                } else {
+                if repeats.is_empty() {
                     done(bytes.len() as u64);
+                } else {
+                    self.unreadable = before;
                 }
                 let generation = log.generation(segment);
-                log.add(scan_segment(&bytes, epoch, segment, generation, &unreadable, repeat.as_deref()), unreadable);
+                log.add(scan_segment(&bytes, epoch, segment, generation, &unreadable, &repeats), unreadable);
             }
-            to_scan = log.again().into_iter().map(|(segment, repeat)| (segment, Some(repeat))).collect();
+            to_scan = log.again();
         }
         log
     }
