@@ -679,7 +679,7 @@ impl Engine {
         let unindexed = recovery.found.values().filter(|records| !records.is_empty());
         let unindexed = unindexed.map(|records| records.segment).filter(|segment| !recovery.is_indexed(*segment));
         let unindexed: Vec<u32> = unindexed.collect();
-        let unindexed = Some(unindexed).filter(|list| list.len() <= UNINDEXED_MAX);
+        let unindexed = Some(unindexed).filter(|list| geometry.indexed && list.len() <= UNINDEXED_MAX);
         let superblock = recovery.superblock.as_mut().map(|superblock| {
             superblock.sequence += 1;
             superblock.closed = false;
