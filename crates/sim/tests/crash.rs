@@ -163,6 +163,18 @@ fn outages_amid_faults_of_the_provider() {
     assert!(report.outages > 500 && report.rentals > 1000, "the runs do not do enough: {report:?}");
 }
 
+#[test]
+fn writes_of_the_cache_that_fail_amid_overwrites() {
+    let report = campaign("writes_of_the_cache_that_fail_amid_overwrites", Family::FailedAppends, 3000);
+    assert!(report.failures > 1000 && report.recoveries > 500, "the runs do not do enough: {report:?}");
+}
+
+#[test]
+fn either_copy_of_the_segment_table_is_enough() {
+    let report = campaign("either_copy_of_the_segment_table_is_enough", Family::TableCopies, 3000);
+    assert!(report.latent > 1000 && report.recoveries > 500, "the runs do not do enough: {report:?}");
+}
+
 /// Long searches found these; each shows what one mend was for.
 #[test]
 fn runs_that_once_failed() {

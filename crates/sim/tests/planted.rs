@@ -12,7 +12,7 @@ use surgetank_cache::planted::{Bug, plant};
 use surgetank_sim::{Family, run};
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEARCH: [(Family, u64); 18] = [
+const SEARCH: [(Family, u64); 20] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
@@ -31,6 +31,8 @@ const SEARCH: [(Family, u64); 18] = [
     (Family::Owners, 3000),
     (Family::Stuck, 2500),
     (Family::ProviderOutages, 3000),
+    (Family::FailedAppends, 3000),
+    (Family::TableCopies, 3000),
 ];
 
 /// Seeds tried of each family before the next one has its turn; doubles every round.

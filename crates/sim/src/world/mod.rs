@@ -404,6 +404,9 @@ impl<'a> World<'a> {
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
                 let touched = self.books.end(self.now, effect, &outcome, Some(target), self.disks.cache.as_ref());
                 self.touch(&touched);
+                if let Some(request) = self.books.read_in_vain() {
+                    return Err(format!("{request:?} has the caching volume read over and over, and it fails"));
+                }
                 self.report.forgotten += u32::from(any_flush_failed && self.forgets(target));
                 if flush_failed {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
