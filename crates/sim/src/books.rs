@@ -21,7 +21,7 @@ use crate::disk::Disk;
 const BLOCK64: u64 = BLOCK as u64;
 
 /// Failed reads for one request: each of its blocks a few times, and whenever the volume seems to be back.
-const FAILED_READS_MAX: u32 = 1000;
+const FAILED_READS_MAX: u32 = 200;
 
 /// Failed reads of a block, without a success since, before it may be given up.
 pub const TRIES_MIN: u32 = 3;

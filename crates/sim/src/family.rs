@@ -311,8 +311,14 @@ fn superseding(seed: u64, random: &mut Random) -> Scenario {
 fn failed_appends(seed: u64, random: &mut Random) -> Scenario {
     let (cache_errors, no_space) = [(0.02, 0.0), (0.0, 0.02), (0.0, 0.1)][random.below(3) as usize];
     let trouble = Trouble { cache_errors, no_space, until_event: 300 + random.below(700) as u32, ..Trouble::NONE };
-    let crashes = crashes(random, &[Trigger::Failing]);
-    Scenario { crashes, trouble: Some(trouble), think_max: Duration::from_millis(20), ..superseding(seed, random) }
+    let crash = |_| {
+        let kind = if random.below(4) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        Crash { trigger: Trigger::Failing, after_events: 10 + random.below(120) as u32, kind }
+    };
+    let crashes = (0..2).map(crash).collect();
+    let base = if random.below(3) == 0 { superseding(seed, random) } else { Scenario::overwriting(seed) };
+    let (think_max, backing_latency_max) = (Duration::from_millis(20), Duration::from_millis(300));
+    Scenario { crashes, trouble: Some(trouble), think_max, backing_latency_max, ..base }
 }
 
 fn table_copies(seed: u64, random: &mut Random) -> Scenario {
