@@ -14,11 +14,14 @@ use std::collections::BTreeMap;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, Outcome, ScratchId, Slice, Target};
-use surgetank_model::Instant;
+use surgetank_model::{Instant, RequestId};
 
 use crate::disk::Disk;
 
 const BLOCK64: u64 = BLOCK as u64;
+
+/// Failed reads for one request: each of its blocks a few times, and whenever the volume seems to be back.
+const FAILED_READS_MAX: u32 = 200;
 
 /// Failed reads of a block, without a success since, before it may be given up.
 pub const TRIES_MIN: u32 = 3;
@@ -156,6 +159,8 @@ pub struct Books {
     /// Flushes of the backing volume that failed.
     failures: u64,
     tries: BTreeMap<u64, Tries>,
+    /// Reads of the caching volume for a request that failed.
+    failed_reads: BTreeMap<RequestId, u32>,
     /// I/Os on the caching volume that failed since it was attached or the process started.
     pub cache_failures: u64,
     /// The same of any volume and of the owner record.
@@ -164,8 +169,8 @@ pub struct Books {
     outages: u64,
     /// The present engine has read the log back.
     recovered: bool,
-    /// When a read failed last while nobody could tell what lies in the log.
-    unknown_at: Option<Instant>,
+    /// When a read failed last while nobody could tell what lies in the log, and up to which record.
+    unknown_at: Option<(Instant, u64)>,
 }
 
 fn place(completed: Instant, record: &Record, at: Option<u64>) -> Place {
@@ -308,6 +313,9 @@ impl Books {
             Io::Read { target: Target::Cache, offset, into, outages, out } => {
                 let length = u64::from(into.length);
                 if failed {
+                    if let BufferId::Request(request) = into.buffer {
+                        *self.failed_reads.entry(request).or_default() += 1;
+                    }
                     let blames_nothing = out || outages != self.outages;
                     let blocks = if blames_nothing { Vec::new() } else { self.read_failed(now, offset, length, cache) };
                     return Touched::Log(blocks);
@@ -358,6 +366,17 @@ impl Books {
         }
     }
 
+    /// A request has been answered.
+    pub fn answered(&mut self, request: RequestId) {
+        self.failed_reads.remove(&request);
+    }
+
+    /// A request for which the caching volume is read over and over although that fails.
+    #[must_use]
+    pub fn read_in_vain(&self) -> Option<RequestId> {
+        self.failed_reads.iter().find(|(_, count)| **count > FAILED_READS_MAX).map(|(&request, _)| request)
+    }
+
     /// These records are void for good.
     fn free(&mut self, sequences: &[u64]) {
         if !sequences.is_empty() {
@@ -392,16 +411,17 @@ impl Books {
         }
         let place = |place: &Place| !place.clean && place.at.is_some_and(|at| failed.contains(&(at / BLOCK64)));
         let blocks = self.newest.iter().filter(|(_, newest)| place(newest)).map(|(&block, _)| block).collect();
-        if cache.is_some_and(|disk| self.may_be_unknown(disk)) {
-            self.unknown_at = Some(now);
+        if let Some(unknown) = cache.and_then(|disk| self.unknown(disk)) {
+            let before = self.was_unknown(now).unwrap_or(0);
+            self.unknown_at = Some((now, unknown.max(before)));
         }
         blocks
     }
 
-    /// Whether nobody could tell what lies in the log when it was read lately.
+    /// Up to which record nobody could tell what lies in the log when it was read lately.
     #[must_use]
-    pub fn was_unknown(&self, now: Instant) -> bool {
-        self.unknown_at.is_some_and(|at| now.since(at) <= LATE)
+    pub fn was_unknown(&self, now: Instant) -> Option<u64> {
+        self.unknown_at.filter(|(at, _)| now.since(*at) <= LATE).map(|(_, unknown)| unknown)
     }
 
     /// An application's flush that was submitted at this time has succeeded.
@@ -521,6 +541,7 @@ impl Books {
     pub fn restart(&mut self, now: Instant, cache: Option<&Disk>) {
         self.effects.clear();
         self.origins.clear();
+        self.failed_reads.clear();
         self.cache_failures = 0;
         self.all_failures = 0;
         self.recovered = true;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use surgetank_cache::format::TableCopy;
 use surgetank_model::random::Random;
 
 use crate::scenario::{
@@ -51,11 +52,15 @@ pub enum Family {
     Owners,
     /// The production controller steers, its provider is faulty, and the caching volume fails for a while.
     ProviderOutages,
+    /// Writes of the caching volume fail while few blocks are overwritten and the drain takes long, with crashes then.
+    FailedAppends,
+    /// Segments are used again and again, then one copy of the segment table cannot be read, with crashes.
+    TableCopies,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -75,6 +80,8 @@ impl Family {
         Self::Losses,
         Self::Owners,
         Self::ProviderOutages,
+        Self::FailedAppends,
+        Self::TableCopies,
     ];
 
     /// Its name in tables and commands.
@@ -100,6 +107,8 @@ impl Family {
             Self::Losses => "losses",
             Self::Owners => "owners",
             Self::ProviderOutages => "provider-outages",
+            Self::FailedAppends => "failed-appends",
+            Self::TableCopies => "table-copies",
         }
     }
 
@@ -179,6 +188,8 @@ impl Family {
                 let scenario = outages(base, &mut random);
                 Scenario { boosts: None, provider_faults: Some(faults), ..scenario }
             }
+            Self::FailedAppends => failed_appends(seed, &mut random),
+            Self::TableCopies => table_copies(seed, &mut random),
         }
     }
 }
@@ -297,6 +308,34 @@ fn superseding(seed: u64, random: &mut Random) -> Scenario {
         boosts: Some(Duration::from_secs(10)),
         ..Scenario::overwriting(seed)
     }
+}
+
+fn failed_appends(seed: u64, random: &mut Random) -> Scenario {
+    let (cache_errors, no_space) = [(0.02, 0.0), (0.0, 0.02), (0.0, 0.1)][random.below(3) as usize];
+    let trouble = Trouble { cache_errors, no_space, until_event: 300 + random.below(700) as u32, ..Trouble::NONE };
+    let crash = |_| {
+        let kind = if random.below(4) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        Crash { trigger: Trigger::Failing, after_events: 10 + random.below(120) as u32, kind }
+    };
+    let crashes = (0..2).map(crash).collect();
+    let base = if random.below(3) == 0 { superseding(seed, random) } else { Scenario::overwriting(seed) };
+    let (think_max, backing_latency_max) = (Duration::from_millis(20), Duration::from_millis(300));
+    Scenario { crashes, trouble: Some(trouble), think_max, backing_latency_max, ..base }
+}
+
+fn table_copies(seed: u64, random: &mut Random) -> Scenario {
+    let base = Scenario::overwriting(seed);
+    let copies = division(base.cache_size).map(|geometry| TableCopy::ALL.map(|copy| geometry.table_offset(0, copy)));
+    let [first, second] = copies.unwrap_or_default();
+    let offset = if random.below(4) == 0 { second } else { first };
+    let at_event = 100 + random.below(400) as u32;
+    let bad = Latent { victim: Victim::Cache, offset, length: 512, at_event, lasts: None };
+    let trouble = Trouble { latent: [Some(bad), None, None], until_event: 1000, ..Trouble::NONE };
+    // What is lost of the table is written anew when segments are freed the next time.
+    let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+    let after_events = at_event + random.below(60) as u32;
+    let crashes = vec![Crash { trigger: Trigger::Start, after_events, kind }];
+    Scenario { trouble: Some(trouble), crashes, ..base }
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.

@@ -3,12 +3,15 @@
 
 #[path = "support/campaign.rs"]
 mod campaign;
+#[path = "support/once_failed.rs"]
+mod once_failed;
 mod support;
 
 use surgetank_sim::family::EVENTS;
 use surgetank_sim::{Family, Report, Scenario};
 
 use campaign::campaign;
+use once_failed::RUNS;
 use support::check;
 
 fn crashes(report: &Report) -> u32 {
@@ -38,6 +41,7 @@ fn random_crashes_of_long_runs() {
 fn random_crashes_amid_overwrites() {
     let report = campaign("random_crashes_amid_overwrites", Family::Overwrites, 4000);
     assert_split(&report);
+    assert!(report.indexes_read > 500, "recoveries hardly ever read an index: {report:?}");
     let enough = report.drained_bytes > 0 && report.cancels > 0 && report.finishes > 0;
     assert!(enough, "the runs do not do enough: {report:?}");
 }
@@ -163,37 +167,21 @@ fn outages_amid_faults_of_the_provider() {
     assert!(report.outages > 500 && report.rentals > 1000, "the runs do not do enough: {report:?}");
 }
 
-/// Long searches found these; each shows what one mend was for.
+#[test]
+fn writes_of_the_cache_that_fail_amid_overwrites() {
+    let report = campaign("writes_of_the_cache_that_fail_amid_overwrites", Family::FailedAppends, 3000);
+    assert!(report.failures > 500 && report.recoveries > 500, "the runs do not do enough: {report:?}");
+}
+
+#[test]
+fn either_copy_of_the_segment_table_is_enough() {
+    let report = campaign("either_copy_of_the_segment_table_is_enough", Family::TableCopies, 3000);
+    assert!(report.latent > 1000 && report.recoveries > 500, "the runs do not do enough: {report:?}");
+}
+
 #[test]
 fn runs_that_once_failed() {
-    let runs = [
-        // New records had the sequences of old ones that the superblock called durable.
-        (Family::Stops, 21_196),
-        // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
-        (Family::Losses, 23_867),
-        // A slow flush of the backing volume makes a recovery fail long after the outage that is its cause.
-        (Family::ProviderOutages, 20_237),
-        // What a power cut tore after it was lost never comes back, and the controller holds its volume.
-        (Family::ProviderOutages, 21_196),
-        // A flush failed that the caching volume forgot, and nobody was left who knew.
-        (Family::CacheFlushes, 23_541),
-        // A record that a crash cut short hid those before it that could not be read.
-        (Family::Losses, 32_554),
-        // A flush failed while the log was being read for the drain, and that counted as forgotten.
-        (Family::Losses, 38_939),
-        // A flush failed after the cache, and what was durable in segments that were being freed counted as lost.
-        (Family::Losses, 31_009),
-        // What the log holds was read although a record that is missing held newer data.
-        (Family::Losses, 41_615),
-        // A record in flight never arrived, and the one behind it, which was acknowledged, cannot be read.
-        (Family::Owners, 33_167),
-        // The record before the one that another repeats cannot be read.
-        (Family::Owners, 31_460),
-        (Family::Owners, 32_520),
-        // Flushes were asked for before the first one was answered that told of a loss.
-        (Family::Stops, 35_825),
-    ];
-    for (family, seed) in runs {
+    for (family, seed) in RUNS {
         check(&family.scenario(seed), &format!("the campaign of {} with SURGETANK_SEED={seed}", family.name()));
     }
 }

@@ -253,12 +253,10 @@ impl Engine {
     fn unpark(&mut self) {
         let parked = self.boost.as_mut().map(|boost| std::mem::take(&mut boost.trouble.parked));
         for (id, bytes) in parked.into_iter().flatten() {
-            if planted(Bug::ParkedReadsFail) {
-                self.fail_request(id, ReplyError::Io);
-                self.finish_part(id, Ok(()));
-                continue;
+            match planted(Bug::ParkedReadsFail) {
+                true => self.finish_part(id, Err(IoFailure::Io)),
+                false => self.read_again(id, bytes),
             }
-            self.read_again(id, bytes);
         }
     }
 

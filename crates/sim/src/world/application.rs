@@ -79,6 +79,7 @@ impl World<'_> {
         let index = index.ok_or_else(|| format!("{id:?} is answered but not outstanding"))?;
         let Outstanding { request, expect, at, excused } = self.outstanding.swap_remove(index);
         self.report.requests += 1;
+        self.books.answered(id);
         let first = (request.offset / SECTOR as u64) as u32;
         if let Err(error) = result {
             self.report.errors += 1;

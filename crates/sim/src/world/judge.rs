@@ -84,9 +84,9 @@ impl World<'_> {
     pub(super) fn judge_owner(&mut self, owner: &Owner) -> Step {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
-        // Then everything may be given up that no record after the unreadable one covers.
-        let cannot_tell = |disk| self.books.may_be_unknown(disk);
-        let unknown = self.books.was_unknown(self.now) || self.disks.cache.as_ref().is_some_and(cannot_tell);
+        // Then everything may be given up that no sound record after the unreadable one covers.
+        let cannot_tell = |disk| self.books.unknown(disk);
+        let unknown = self.disks.cache.as_ref().and_then(cannot_tell).max(self.books.was_unknown(self.now));
         let mut end_before = 0;
         for &(offset, length) in ranges {
             let sector = SECTOR as u64;
@@ -103,7 +103,9 @@ impl World<'_> {
                 if self.lost {
                     return Err(format!("sector {sector} is given up, but was not lost with the cache"));
                 }
-                if !unknown && !self.deceived {
+                let may_be_in_it =
+                    |unknown| self.disks.cache.as_ref().is_none_or(|disk| !self.books.is_known(block, unknown, disk));
+                if !unknown.is_some_and(may_be_in_it) && !self.deceived {
                     self.books.may_be_lost(self.now, block, out_of_patience)?;
                 }
                 self.oracle.condemn(sector, 1);

@@ -16,6 +16,7 @@ mod stop;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use surgetank_cache::format::Parse;
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Request, RequestId};
@@ -404,6 +405,9 @@ impl<'a> World<'a> {
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
                 let touched = self.books.end(self.now, effect, &outcome, Some(target), self.disks.cache.as_ref());
                 self.touch(&touched);
+                if let Some(request) = self.books.read_in_vain() {
+                    return Err(format!("{request:?} has the caching volume read over and over, and it fails"));
+                }
                 self.report.forgotten += u32::from(any_flush_failed && self.forgets(target));
                 if flush_failed {
                     let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
@@ -458,6 +462,8 @@ impl<'a> World<'a> {
 
     /// Whether this effect starts the count to the next crash.
     fn watch(&mut self, effect: &Effect) {
+        let reads_indexes = matches!(effect, Effect::Parse { what, .. } if matches!(**what, Parse::Indexes { .. }));
+        self.report.indexes_read += u32::from(reads_indexes);
         let Some(crash) = self.crashes.front().filter(|_| self.events_to_crash.is_none()) else { return };
         let triggers = match crash.trigger {
             Trigger::Start => true,

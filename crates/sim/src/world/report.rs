@@ -15,6 +15,8 @@ pub struct Report {
     pub daemon_crashes: u32,
     /// Restarts that had to recover a caching volume and did.
     pub recoveries: u32,
+    /// Times that a recovery read indexes in the place of segments.
+    pub indexes_read: u32,
     /// Crashes while a recovery was going on.
     pub crashes_in_recovery: u32,
     /// Caching volumes adopted.
@@ -88,6 +90,7 @@ impl AddAssign<&Report> for Report {
         self.power_cuts += other.power_cuts;
         self.daemon_crashes += other.daemon_crashes;
         self.recoveries += other.recoveries;
+        self.indexes_read += other.indexes_read;
         self.crashes_in_recovery += other.crashes_in_recovery;
         self.adoptions += other.adoptions;
         self.releases += other.releases;

@@ -1,0 +1,34 @@
+//! Runs that long searches found; each shows what one mend was for.
+
+use surgetank_sim::Family;
+
+/// Family and seed.
+pub const RUNS: [(Family, u64); 14] = [
+    // New records had the sequences of old ones that the superblock called durable.
+    (Family::Stops, 21_196),
+    // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
+    (Family::Losses, 23_867),
+    // A slow flush of the backing volume makes a recovery fail long after the outage that is its cause.
+    (Family::ProviderOutages, 20_237),
+    // What a power cut tore after it was lost never comes back, and the controller holds its volume.
+    (Family::ProviderOutages, 21_196),
+    // A flush failed that the caching volume forgot, and nobody was left who knew.
+    (Family::CacheFlushes, 23_541),
+    // A record that a crash cut short hid those before it that could not be read.
+    (Family::Losses, 32_554),
+    // A flush failed while the log was being read for the drain, and that counted as forgotten.
+    (Family::Losses, 38_939),
+    // A flush failed after the cache, and what was durable in segments that were being freed counted as lost.
+    (Family::Losses, 31_009),
+    // What the log holds was read although a record that is missing held newer data.
+    (Family::Losses, 41_615),
+    // A record in flight never arrived, and the one behind it, which was acknowledged, cannot be read.
+    (Family::Owners, 33_167),
+    // The record before the one that another repeats cannot be read.
+    (Family::Owners, 31_460),
+    (Family::Owners, 32_520),
+    // Flushes were asked for before the first one was answered that told of a loss.
+    (Family::Stops, 35_825),
+    // What was torn above the durable mark, and never was acknowledged, stayed lost after the volume was back.
+    (Family::Outages, 5918),
+];
