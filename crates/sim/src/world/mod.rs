@@ -385,6 +385,7 @@ impl<'a> World<'a> {
         {
             self.faulty = false;
             self.apply_trouble();
+            self.disturb();
         }
         self.strike()?;
         self.stop()?;

@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 14] = [
+pub const RUNS: [(Family, u64); 15] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -29,6 +29,8 @@ pub const RUNS: [(Family, u64); 14] = [
     (Family::Owners, 32_520),
     // Flushes were asked for before the first one was answered that told of a loss.
     (Family::Stops, 35_825),
+    // Faults ended while a flush was failing for which a recovery waited.
+    (Family::CacheFlushes, 60_993),
     // What was torn above the durable mark, and never was acknowledged, stayed lost after the volume was back.
     (Family::Outages, 5918),
 ];
