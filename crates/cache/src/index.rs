@@ -161,6 +161,67 @@ pub struct Index {
     chunks: BTreeMap<u64, Vec<Packed>>,
 }
 
+/// Extents that go into an empty index together, in their order: sorted into chunks first, each of which then stays in the
+/// processor's cache.
+#[derive(Debug, Default)]
+pub struct Bulk {
+    chunks: BTreeMap<u64, Vec<Packed>>,
+}
+
+impl Bulk {
+    /// Adds an extent, over those that were added before.
+    pub fn push(&mut self, extent: &Extent) {
+        for (chunk, part) in by_chunk(extent.block..extent.end()) {
+            self.chunks.entry(chunk).or_default().push(Packed::pack(&extent.clip(&part)));
+        }
+    }
+
+    /// Fills an empty index, and tells what changes, in order.
+    pub fn fill(self, index: &mut Index, mut change: impl FnMut(Change)) {
+        for (chunk, mut entries) in self.chunks {
+            let in_order = entries.clone();
+            entries.sort_unstable_by_key(|entry| entry.head & 0xfff);
+            if entries.windows(2).all(|pair| pair[0].end() <= pair[1].start()) {
+                in_order.iter().for_each(|entry| change(Change::Added(entry.unpack(chunk))));
+                let mut merged: Vec<Packed> = Vec::with_capacity(entries.len());
+                for entry in entries {
+                    let next = entry.unpack(chunk);
+                    let before = merged.last().map(|last| last.unpack(chunk)).filter(|last| last.continues_in(&next));
+                    match (before, merged.last_mut()) {
+                        (Some(before), Some(last)) => {
+                            *last = Packed::pack(&Extent { blocks: before.blocks + next.blocks, ..before });
+                        }
+                        _ => merged.push(entry),
+                    }
+                }
+                merged.shrink_to_fit();
+                index.chunks.insert(chunk, merged);
+                continue;
+            }
+            for entry in in_order {
+                let extent = entry.unpack(chunk);
+                let range = extent.block..extent.end();
+                index.replace(range, Some(extent), |old| change(Change::Covered { old, by: extent }));
+                change(Change::Added(extent));
+            }
+        }
+    }
+}
+
+/// What becomes of an extent of a [`Bulk`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is in the index now.
+    Added(Extent),
+    /// An extent, or a part of one, is covered by another.
+    Covered {
+        /// The covered part.
+        old: Extent,
+        /// What covers it.
+        by: Extent,
+    },
+}
+
 /// The parts of a range of blocks chunk by chunk.
 fn by_chunk(range: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
     let chunks = if range.is_empty() { 0..0 } else { range.start / CHUNK_BLOCKS..(range.end - 1) / CHUNK_BLOCKS + 1 };
@@ -407,6 +468,40 @@ mod tests {
             let found = index.find(from, |extent| extent.state == State::Dirty).map(|extent| extent.block);
             let first = model.range(from..).find(|(_, (_, _, state))| *state == State::Dirty).map(|(block, _)| *block);
             prop_assert_eq!(found, first);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn in_bulk_it_is_the_same(steps in prop::collection::vec(step(), 1..60)) {
+            let (mut one_by_one, mut bulk, mut added) = (Index::default(), Bulk::default(), Vec::new());
+            for step in steps {
+                let Step::Put { block, blocks, location, kind, state } = step else { continue };
+                let extent = Extent { block, blocks, location, kind, state };
+                one_by_one.replace(block..extent.end(), Some(extent), |_| ());
+                bulk.push(&extent);
+                added.extend(expanded(&extent));
+            }
+            let (mut filled, mut left) = (Index::default(), Model::new());
+            let mut count = 0;
+            bulk.fill(&mut filled, |change| match change {
+                Change::Added(extent) => {
+                    for (block, value) in expanded(&extent) {
+                        assert_eq!(left.insert(block, value), None, "what it covers is told first");
+                        count += 1;
+                    }
+                }
+                Change::Covered { old, by } => {
+                    assert!(by.block <= old.block && old.end() <= by.end());
+                    for (block, value) in expanded(&old) {
+                        assert_eq!(left.remove(&block), Some(value));
+                    }
+                }
+            });
+            prop_assert_eq!(count, added.len());
+            let flat = |index: &Index| index.iter().flat_map(|extent| expanded(&extent)).collect::<Model>();
+            prop_assert_eq!(flat(&filled), flat(&one_by_one));
+            prop_assert_eq!(flat(&filled), left);
         }
     }
 

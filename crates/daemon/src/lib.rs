@@ -9,7 +9,7 @@ mod adoption;
 #[cfg(test)]
 mod allocations;
 mod buffers;
-mod clock;
+pub mod clock;
 pub mod config;
 pub mod control;
 mod crash;
@@ -31,7 +31,7 @@ mod planted;
 pub mod provisioning;
 mod reconciler;
 pub mod resume;
-mod shard;
+pub mod shard;
 mod shared;
 pub mod status;
 mod steps;

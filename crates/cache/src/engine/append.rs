@@ -101,7 +101,8 @@ impl Engine {
             boost.seal();
         }
         let Some(segment) = boost.space.reusable_for_records() else {
-            boost.space_wanted = !boost.space.wants_list();
+            boost.checkpoint.list_worth_a_look = boost.space.wants_list();
+            boost.space_wanted = !boost.checkpoint.list_worth_a_look;
             return false;
         };
         boost.purge(segment);

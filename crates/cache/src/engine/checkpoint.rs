@@ -41,6 +41,10 @@ pub(super) struct Checkpoint {
     sealed: VecDeque<Unindexed>,
     indexes_in_flight: u32,
     listing: Listing,
+    /// Something has changed since the list was found long enough.
+    pub list_worth_a_look: bool,
+    /// An index was written since the last look at those that the table does not speak of.
+    pub marks_worth_a_look: bool,
 }
 
 impl Checkpoint {
@@ -48,6 +52,7 @@ impl Checkpoint {
     pub(super) fn begin(&mut self, segment: u32, previous: Option<Place>) {
         self.open.records = Records::with_capacity(segment, 0, 0, 0);
         self.open.records.previous = previous;
+        self.list_worth_a_look = true;
     }
 
     /// A record goes to the open segment.
@@ -143,7 +148,10 @@ impl Engine {
         boost.checkpoint.indexes_in_flight -= 1;
         boost.reclaim.worth_a_look = true;
         match result {
-            Ok(()) => segment.indexed = Indexed::Written,
+            Ok(()) => {
+                segment.indexed = Indexed::Written;
+                boost.checkpoint.marks_worth_a_look = true;
+            }
             Err(_) => self.cache_failing(),
         }
     }
@@ -151,7 +159,7 @@ impl Engine {
     /// Has a superblock name more segments for records, before those that it names are used up.
     fn write_list(&mut self) {
         let Some(boost) = self.boost.as_mut().filter(|boost| !boost.checkpoint.is_listing()) else { return };
-        if !boost.space.wants_list() {
+        if !std::mem::take(&mut boost.checkpoint.list_worth_a_look) || !boost.space.wants_list() {
             return;
         }
         let list = boost.space.list();
@@ -183,6 +191,7 @@ impl Engine {
     pub(super) fn list_flushed(&mut self, result: Result<(), IoFailure>) {
         let Some(boost) = self.boost.as_mut() else { return };
         let Listing::Settling(list) = std::mem::take(&mut boost.checkpoint.listing) else { return };
+        boost.checkpoint.list_worth_a_look = true;
         self.stirred = true;
         if result.is_ok() {
             boost.space.listed(list.as_deref());

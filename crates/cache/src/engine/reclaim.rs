@@ -89,6 +89,9 @@ impl Engine {
     /// Has the segment table say which segments have an index, if that is worth a write.
     fn begin_marking(&mut self) {
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.is_idle()) else { return };
+        if !std::mem::take(&mut boost.checkpoint.marks_worth_a_look) {
+            return;
+        }
         let due = boost.space.unmarked().filter(|(_, unmarked)| *unmarked >= boost.space.marks_due());
         if let Some((page, _)) = due.filter(|_| !self.stopping) {
             boost.reclaim.page = page;
@@ -250,6 +253,7 @@ impl Engine {
 
     fn free_segments(&mut self) {
         let Some(boost) = self.boost.as_mut() else { return };
+        boost.checkpoint.marks_worth_a_look = true;
         for number in std::mem::take(&mut boost.reclaim.marked) {
             boost.space.segments[number as usize].indexed = Indexed::Marked;
         }

@@ -6,7 +6,7 @@ use super::super::failure::Unknown;
 use super::super::{Boost, Engine, Event, Stage};
 use super::Recovery;
 use crate::format::{BLOCK, Content, Flaw, Gap, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records};
-use crate::index::{Extent, Kind, State};
+use crate::index::{Bulk, Change, Extent, Kind, State};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 use crate::space::{Indexed, Space};
@@ -54,12 +54,22 @@ impl Engine {
         boost.last_appended = boost.last_record;
         let missing = unknown.map(|(sequence, _)| sequence);
         let mut newer = RangeSet::default();
+        let mut bulk = Bulk::default();
         // Each goes as soon as it is replayed: they take as much memory as the index that comes of them.
         for records in found {
             boost.next_sequence = boost.next_sequence.max(records.sequence_max + 1);
             let all_durable = indexed[records.segment as usize];
-            boost.replay(&records, restoring || all_durable, missing, &mut newer);
+            boost.replay(&records, restoring || all_durable, missing, &mut newer, &mut bulk);
         }
+        let Boost { index, space, .. } = &mut boost;
+        bulk.fill(index, |change| match change {
+            Change::Added(extent) => {
+                space.added(&extent);
+                space.bad += if extent.state == State::Bad { u64::from(extent.blocks) } else { 0 };
+            }
+            Change::Covered { old, by } => space.removed(&old, Some(space.segment_of(by.location))),
+        });
+        space.segments.iter_mut().for_each(|segment| segment.chunks.shrink_to_fit());
         boost.trouble.unknown = missing.map(|_| Unknown { newer });
         // A superblock outlives the records that it speaks of: what it says of them must not be taken for said of new ones.
         let spoken_of = boost.superblock.void.iter().copied().chain(boost.superblock.last.map(|last| last.sequence));
@@ -219,7 +229,14 @@ impl Recovery {
 impl Boost {
     /// Puts what the records of a segment hold, as far as it is sound, over what older records left.
     /// Of `promised` records nothing may be missing, whatever the durable mark says.
-    fn replay(&mut self, records: &Records, promised: bool, missing: Option<u64>, newer: &mut RangeSet) {
+    fn replay(
+        &mut self,
+        records: &Records,
+        promised: bool,
+        missing: Option<u64>,
+        newer: &mut RangeSet,
+        bulk: &mut Bulk,
+    ) {
         let segment = records.segment;
         let marked = self.durable;
         for record in records.iter() {
@@ -240,9 +257,9 @@ impl Boost {
                     state: State::Dirty,
                 };
                 match entry.content {
-                    Content::Zeroes => self.insert(tombstone(Kind::Zeroes)),
+                    Content::Zeroes => bulk.push(&tombstone(Kind::Zeroes)),
                     Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
-                    Content::Discarded => self.insert(tombstone(Kind::Discarded)),
+                    Content::Discarded => bulk.push(&tombstone(Kind::Discarded)),
                     Content::Copied => {}
                     Content::Data => {
                         for (run, flaw) in record.runs(first..first + blocks) {
@@ -264,14 +281,13 @@ impl Boost {
                                 }
                             };
                             let blocks = run.end - run.start;
-                            self.insert(Extent {
+                            bulk.push(&Extent {
                                 block: entry.block + u64::from(run.start - first),
                                 blocks,
                                 location: summary + 1 + run.start,
                                 kind: Kind::Data,
                                 state,
                             });
-                            self.space.bad += if state == State::Bad { u64::from(blocks) } else { 0 };
                         }
                     }
                 }
