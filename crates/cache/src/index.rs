@@ -165,20 +165,31 @@ pub struct Index {
 /// processor's cache.
 #[derive(Debug, Default)]
 pub struct Bulk {
-    chunks: BTreeMap<u64, Vec<Packed>>,
+    /// Where the list of each chunk is: one more than its place in `lists`, or 0. Every extent looks here, so it is a table and
+    /// no map: 4 bytes for each 16 MiB of the device.
+    places: Vec<u32>,
+    lists: Vec<(u64, Vec<Packed>)>,
 }
 
 impl Bulk {
     /// Adds an extent, over those that were added before.
     pub fn push(&mut self, extent: &Extent) {
         for (chunk, part) in by_chunk(extent.block..extent.end()) {
-            self.chunks.entry(chunk).or_default().push(Packed::pack(&extent.clip(&part)));
+            let at = chunk as usize;
+            if at >= self.places.len() {
+                self.places.resize(at + 1, 0);
+            }
+            if self.places[at] == 0 {
+                self.lists.push((chunk, Vec::new()));
+                self.places[at] = self.lists.len() as u32;
+            }
+            self.lists[self.places[at] as usize - 1].1.push(Packed::pack(&extent.clip(&part)));
         }
     }
 
     /// Fills an empty index, and tells what changes, in order.
     pub fn fill(self, index: &mut Index, mut change: impl FnMut(Change)) {
-        for (chunk, mut entries) in self.chunks {
+        for (chunk, mut entries) in self.lists {
             let in_order = entries.clone();
             entries.sort_unstable_by_key(|entry| entry.head & 0xfff);
             if entries.windows(2).all(|pair| pair[0].end() <= pair[1].start()) {
