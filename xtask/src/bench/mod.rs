@@ -7,6 +7,7 @@ mod losses;
 mod mrc;
 mod passthrough;
 mod peers;
+mod recovery;
 mod report;
 mod rig;
 mod sim;
@@ -55,6 +56,8 @@ enum Part {
     Sim,
     /// Overwriting a device that has lost a million ranges
     Losses,
+    /// How long a device is away after its daemon was killed in a boost
+    Recovery,
 }
 
 /// What every part needs.
@@ -111,6 +114,9 @@ pub fn run(root: &Path, arguments: &Arguments) -> anyhow::Result<bool> {
     }
     if wanted(Part::Losses) {
         losses::run(&bench, root, &mut report).context("losses")?;
+    }
+    if wanted(Part::Recovery) {
+        recovery::run(&bench, root, &mut report).context("recovery")?;
     }
     let table = report.markdown();
     fs::write(out.join("bench.md"), &table)?;

@@ -144,7 +144,7 @@ impl Engine {
             return;
         }
         self.stage = Stage::Failing;
-        if matches!(self.step, Step::StopFlush | Step::StopMark | Step::StopMarkFlush) {
+        if matches!(self.step, Step::StopSettle | Step::StopFlush | Step::StopMark | Step::StopMarkFlush) {
             self.events.push_back(Event::Stopped);
         }
         self.give_up_step();

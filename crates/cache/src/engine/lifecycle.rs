@@ -60,7 +60,9 @@ pub(super) enum Step {
     DropOwner,
     DropReads,
     AcceptLoss,
-    /// The engine stops: everything in the log is made durable, then the superblock says so.
+    /// The engine stops, when no record is in flight any more: everything in the log is made durable, then the superblock
+    /// says so.
+    StopSettle,
     StopFlush,
     StopMark,
     StopMarkFlush,
@@ -174,12 +176,19 @@ impl Engine {
         self.now = self.now.max(now);
         self.stopping = true;
         let closes = self.step == Step::None && matches!(self.stage, Stage::Absorb | Stage::Drain);
-        let quiet = self.boost.as_ref().is_some_and(|boost| boost.batches_in_flight == 0 && boost.queue.is_empty());
-        if closes && quiet && !planted(Bug::StopNotMarked) {
+        if !closes || planted(Bug::StopNotMarked) {
+            self.events.push_back(Event::Stopped);
+        } else {
+            self.step = Step::StopSettle;
+            self.stirred = true;
+        }
+    }
+
+    /// Records in flight are what the log ends with.
+    fn settle_for_stop(&mut self) {
+        if self.boost.as_ref().is_some_and(|boost| boost.batches_in_flight == 0) {
             self.step = Step::StopFlush;
             self.enter_step();
-        } else {
-            self.events.push_back(Event::Stopped);
         }
     }
 
@@ -211,6 +220,7 @@ impl Engine {
                 self.events.push_back(Event::Released);
             }
             Step::DropReads if self.cache_is_quiet() => self.drop_cache(),
+            Step::StopSettle => self.settle_for_stop(),
             Step::Retry { at, step } if self.now >= *at => {
                 self.step = (**step).clone();
                 self.stirred = true;
