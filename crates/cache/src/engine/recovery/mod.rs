@@ -13,7 +13,9 @@
 //! not match its checksum, is dirty and lost. Records of which nothing can be read are told from records that never were
 //! by what the records after them say.
 
+mod repair;
 mod replay;
+mod scan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -26,14 +28,12 @@ use super::{Attach, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waite
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{
     BLOCK, Content, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable, Superblock,
-    TableCopy, UNINDEXED_MAX,
+    TableCopy,
 };
 use crate::planted::{Bug, planted};
 
 const BLOCK64: u64 = BLOCK as u64;
 
-/// Segments, or runs of indexes, read at a time.
-const SCANS: usize = 4;
 /// Bytes of indexes read at once, at most.
 const INDEXES_BYTES: u32 = 1 << 20;
 /// Recoveries that find records missing because a part of the log cannot be read, before that counts.
@@ -510,105 +510,6 @@ impl Engine {
         self.pump_indexes();
     }
 
-    fn pump_indexes(&mut self) {
-        while let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.indexes_in_flight < SCANS) {
-            let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
-            let Some(segments) = recovery.indexes.pop() else { break };
-            recovery.indexes_in_flight += 1;
-            let length = segments.len() as u32 * geometry.index_length();
-            let offset = geometry.index_offset(segments.start);
-            let scratch = self.allocate(length);
-            self.recovery_fetch(Wanted::Indexes { segments, scratch }, offset, scratch, 0, length);
-        }
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.indexes_in_flight == 0) {
-            self.pump_scan();
-        }
-    }
-
-    fn pump_scan(&mut self) {
-        while let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.scans.len() < SCANS) {
-            let Some(superblock) = recovery.superblock.as_ref() else { return };
-            let (offset, length) = (superblock.geometry().segment_offset(0), superblock.segment_size);
-            let blocks = superblock.geometry().segment_blocks();
-            let Some(segment) = recovery.to_scan.pop_first() else { break };
-            recovery.scans.insert(segment, Scan { scratch: ScratchId(0), left: 1, unreadable: Vec::new() });
-            let offset = offset + u64::from(segment) * u64::from(length);
-            let scratch = self.allocate(length);
-            if let Some(scan) = self.recovery.as_mut().and_then(|recovery| recovery.scans.get_mut(&segment)) {
-                scan.scratch = scratch;
-            }
-            self.recovery_fetch(Wanted::Segment { segment, blocks: 0..blocks }, offset, scratch, 0, length);
-        }
-        if self.recovery.as_ref().is_some_and(|recovery| recovery.scans.is_empty()) {
-            self.resolve();
-        }
-    }
-
-    /// A part of a segment cannot be read. Is it the part, or the volume?
-    fn part_unreadable(&mut self, segment: u32, blocks: Range<u32>) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
-        let whole = recovery.superblock.as_ref().map(|superblock| 0..superblock.geometry().segment_blocks());
-        if Some(&blocks) == whole.as_ref() {
-            let offset = recovery.readable_at;
-            let scratch = self.allocate(BLOCK);
-            return self.recovery_fetch(Wanted::Answer { segment, scratch }, offset, scratch, 0, BLOCK);
-        }
-        if blocks.len() > 1 {
-            let middle = blocks.start + blocks.len() as u32 / 2;
-            return self.read_parts(segment, [blocks.start..middle, middle..blocks.end]);
-        }
-        let at = scan.unreadable.partition_point(|block| *block < blocks.start);
-        scan.unreadable.insert(at, blocks.start);
-        self.part_read(segment);
-    }
-
-    fn read_apart(&mut self, segment: u32) {
-        let superblock = self.recovery.as_ref().and_then(|recovery| recovery.superblock.as_ref());
-        let Some(blocks) = superblock.map(|superblock| superblock.geometry().segment_blocks()) else { return };
-        self.read_parts(segment, [0..blocks / 2, blocks / 2..blocks]);
-    }
-
-    fn read_parts(&mut self, segment: u32, parts: [Range<u32>; 2]) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
-        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
-        scan.left += 1;
-        let scratch = scan.scratch;
-        for blocks in parts {
-            let (at, length) = (blocks.start * BLOCK, blocks.len() as u32 * BLOCK);
-            let offset = geometry.segment_offset(segment) + u64::from(at);
-            self.recovery_fetch(Wanted::Segment { segment, blocks }, offset, scratch, at, length);
-        }
-    }
-
-    /// A part of a segment is as far read as it can be.
-    fn part_read(&mut self, segment: u32) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let generation = recovery.generation(segment);
-        let Some(length) = recovery.superblock.as_ref().map(|superblock| superblock.segment_size) else { return };
-        let Some(scan) = recovery.scans.get_mut(&segment) else { return };
-        scan.left -= 1;
-        if scan.left > 0 {
-            return;
-        }
-        let (epoch, scratch, unreadable) = (recovery.attach.epoch, scan.scratch, scan.unreadable.clone());
-        let repeats = recovery.repeats.get(&segment).cloned().unwrap_or_default();
-        let what = Parse::Segment { epoch, segment, generation, unreadable, repeats };
-        self.recovery_parse(Wanted::Segment { segment, blocks: 0..0 }, scratch, length, what);
-    }
-
-    fn segment_read(&mut self, segment: u32, records: Records) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(scan) = recovery.scans.remove(&segment) else { return };
-        recovery.unreadable.insert(segment, scan.unreadable);
-        if records.segment == segment {
-            recovery.found.insert(segment, records);
-        }
-        self.release_scratch(Some(scan.scratch));
-        self.pump_scan();
-    }
-
     /// All is read. Records that are missing from one segment may be repeated in another: then that one is read again.
     fn resolve(&mut self) {
         let Some(recovery) = self.recovery.as_mut() else { return };
@@ -654,72 +555,5 @@ impl Engine {
             return self.recovery_fails("the backing volume is smaller than what the caching volume holds of it");
         }
         self.repair();
-    }
-
-    /// Mends the metadata before anything is appended: free segments begin a new generation, both copies of each page of the
-    /// table are there, and the superblock says that the log goes on.
-    fn repair(&mut self) {
-        let Some(recovery) = self.recovery.as_mut() else { return };
-        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
-        // While records are missing, what the superblock says of them, and where they may be, is kept.
-        let whole = recovery.unknown().is_none();
-        if geometry.layout == Layout::One || recovery.restoring || !whole {
-            return self.replay(true);
-        }
-        let mut pages = std::mem::take(&mut recovery.table);
-        for page in &mut pages {
-            page.sequence += 1;
-            for (at, segment) in geometry.segments_of_page(page.page).enumerate() {
-                let read = recovery.unreadable.get(&segment).is_none_or(Vec::is_empty);
-                let free = recovery.found.get(&segment).is_none_or(Records::is_empty);
-                if free && read {
-                    page.generations[at] += u32::from(!planted(Bug::StaleRecordsLeft));
-                    page.indexed[at] = false;
-                }
-            }
-        }
-        recovery.table = pages;
-        let unindexed = recovery.found.values().filter(|records| !records.is_empty());
-        let unindexed = unindexed.map(|records| records.segment).filter(|segment| !recovery.is_indexed(*segment));
-        let unindexed: Vec<u32> = unindexed.collect();
-        let unindexed = Some(unindexed).filter(|list| geometry.indexed && list.len() <= UNINDEXED_MAX);
-        let superblock = recovery.superblock.as_mut().map(|superblock| {
-            superblock.sequence += 1;
-            superblock.closed = false;
-            superblock.last = None;
-            superblock.unindexed = unindexed;
-            superblock.clone()
-        });
-        self.write_pages(false);
-        if let (Some(superblock), Step::RecoverRepair { left, .. }) = (superblock, &mut self.step) {
-            *left += 1;
-            self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
-        }
-    }
-
-    /// Writes one copy of each page of the table: first the one that is not needed should the other be torn meanwhile.
-    pub(super) fn write_pages(&mut self, second: bool) {
-        let Some(recovery) = self.recovery.as_ref() else { return };
-        let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
-        let newest = |copies: &[Slot<SegmentTable>; 2], copy: TableCopy| {
-            let [this, other] =
-                [copy, copy.other()].map(|copy| copies[copy as usize].valid().map(|page| page.sequence));
-            this >= other
-        };
-        let writes: Vec<_> = recovery
-            .table
-            .iter()
-            .zip(&recovery.copies)
-            .map(|(page, copies)| {
-                let dispensable = if newest(copies, TableCopy::Second) { TableCopy::First } else { TableCopy::Second };
-                let copy = if second { dispensable.other() } else { dispensable };
-                (geometry.table_offset(page.page, copy), page.clone())
-            })
-            .collect();
-        self.step = Step::RecoverRepair { left: writes.len() as u32, failed: false, second };
-        self.step_serial += 1;
-        for (offset, page) in writes {
-            self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
-        }
     }
 }
