@@ -18,8 +18,6 @@ pub enum Bug {
     IndexBeforeFlush,
     /// Recovery takes a damaged index for that of an empty segment.
     DamagedIndexIsEmpty,
-    /// Recovery leaves free segments their generations, though they may hold records that it did not look for.
-    StaleRecordsLeft,
     /// Recovery believes a list of segments though a newer one may be unreadable.
     OlderListBelieved,
     /// Segments are reused before the table page with their new generations is durable.
@@ -157,7 +155,6 @@ impl Bug {
         Self::UnlistedSegmentUsed,
         Self::IndexBeforeFlush,
         Self::DamagedIndexIsEmpty,
-        Self::StaleRecordsLeft,
         Self::OlderListBelieved,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,

@@ -164,14 +164,15 @@ impl Log {
         // The next record begins behind the last one and those that never arrived, or in another segment if there is no room.
         let last = self.segments().filter(|records| !records.is_empty()).max_by_key(|records| records.order());
         let window = last.map_or(0..0, |last| last.end..last.end + IN_FLIGHT_BLOCKS_MAX);
-        if let Some(last) = last {
-            let unreadable = self.unreadable.get(&last.segment).into_iter().flatten().copied();
-            let next = unreadable.filter(|block| window.contains(block));
-            unnamed.extend(next.map(|block| gap(highest + 1, last.segment, block)));
-        }
+        let behind = last.and_then(|last| {
+            let mut unreadable = self.unreadable.get(&last.segment).into_iter().flatten().copied();
+            Some(gap(highest + 1, last.segment, unreadable.find(|block| window.contains(block))?))
+        });
         let full = last.is_none() || window.end + 2 > self.geometry.segment_blocks();
-        let blank = self.segments().filter(|records| full && records.is_empty() && records.end_unreadable);
-        unnamed.extend(blank.map(|records| gap(highest + 1, records.segment, records.end)));
+        let blank = self.segments().find(|records| full && records.is_empty() && records.end_unreadable);
+        let blank = blank.map(|records| gap(highest + 1, records.segment, records.end));
+        // All that may be there are told as one.
+        unnamed.extend(behind.or(blank));
         unnamed
     }
 

@@ -54,7 +54,7 @@ pub enum Family {
     ProviderOutages,
     /// Writes of the caching volume fail while few blocks are overwritten and the drain takes long, with crashes then.
     FailedAppends,
-    /// Segments are used again and again, then one copy of the segment table cannot be read, with crashes.
+    /// Segments are used again and again, then one copy of the segment table, or an index, cannot be read, with crashes.
     TableCopies,
 }
 
@@ -325,9 +325,15 @@ fn failed_appends(seed: u64, random: &mut Random) -> Scenario {
 
 fn table_copies(seed: u64, random: &mut Random) -> Scenario {
     let base = Scenario::overwriting(seed);
-    let copies = division(base.cache_size).map(|geometry| TableCopy::ALL.map(|copy| geometry.table_offset(0, copy)));
-    let [first, second] = copies.unwrap_or_default();
-    let offset = if random.below(4) == 0 { second } else { first };
+    let geometry = division(base.cache_size);
+    let [first, second] =
+        geometry.map(|geometry| TableCopy::ALL.map(|copy| geometry.table_offset(0, copy))).unwrap_or_default();
+    let (kind, segment) = (random.below(4), random.below(4) as u32);
+    let offset = match (kind, geometry.filter(|geometry| geometry.indexed)) {
+        (0, _) => second,
+        (1, Some(geometry)) => geometry.index_offset(segment),
+        _ => first,
+    };
     let at_event = 100 + random.below(400) as u32;
     let bad = Latent { victim: Victim::Cache, offset, length: 512, at_event, lasts: None };
     let trouble = Trouble { latent: [Some(bad), None, None], until_event: 1000, ..Trouble::NONE };

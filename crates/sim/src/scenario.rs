@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 /// How a caching volume of this size is divided: half of them have indexes, which only larger ones would need.
 #[must_use]
 pub fn division(size: u64) -> Option<Geometry> {
-    Geometry::divide(size, Layout::default(), (size / u64::from(BLOCK)).is_multiple_of(2))
+    Geometry::divide(size, Layout::default(), matches!(size / u64::from(BLOCK) % 4, 1 | 2))
 }
 
 /// How a run is interrupted.

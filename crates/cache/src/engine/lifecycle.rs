@@ -45,16 +45,12 @@ pub(super) enum Step {
         left: u8,
         failed: bool,
     },
-    /// The first or second copies of the pages of the segment table are being written; so many have not ended.
+    /// Metadata of a log that was read back are being mended; so many writes have not ended.
     RecoverRepair {
         left: u32,
         failed: bool,
-        second: bool,
     },
-    /// They are made durable.
-    RecoverRepairFlush {
-        second: bool,
-    },
+    RecoverRepairFlush,
     /// The failed cache is let go: what was rescued is made durable.
     DropFlush,
     DropOwner,
@@ -287,9 +283,7 @@ impl Engine {
         self.step_serial += 1;
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
-            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush { .. } => {
-                self.step_flush(Target::Cache)
-            }
+            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
             Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
@@ -351,7 +345,7 @@ impl Engine {
         }
         let success = !matches!(outcome, Outcome::Failed(_));
         match &mut self.step {
-            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed, .. } => {
+            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed } => {
                 *left -= 1;
                 *failed |= !success;
                 if *left == 0 {
@@ -391,9 +385,8 @@ impl Engine {
             (Step::DropFlush, true) => Step::DropOwner,
             (Step::DropOwner, true) => Step::DropReads,
             (Step::DropOwner, false) => retry(Step::DropOwner),
-            (Step::RecoverRepair { second, .. }, true) => Step::RecoverRepairFlush { second: *second },
-            (Step::RecoverRepairFlush { second: false }, true) => return self.write_pages(true),
-            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush { .. }, sound) => return self.replay(sound),
+            (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
+            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
             (Step::StopFlush, true) => Step::StopMark,
             (Step::StopMark, true) => Step::StopMarkFlush,
             (Step::StopFlush | Step::StopMark | Step::StopMarkFlush, _) => return self.stopped(),

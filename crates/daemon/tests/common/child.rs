@@ -44,7 +44,14 @@ impl Running {
     /// Starts some other program that serves the machine's configuration.
     pub fn spawn(machine: &Machine, mut command: Command) -> Self {
         let log = std::fs::File::create(machine.path("log")).unwrap();
-        let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        command.stdout(Stdio::null()).stderr(log);
+        let mut spawned = command.spawn();
+        // A program that was just written is busy while a child of another thread still has it open, until its own exec.
+        while matches!(&spawned, Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            spawned = command.spawn();
+        }
+        let child = spawned.unwrap();
         let client = Client::new(machine.path("run/control.sock"));
         let mut running =
             Self { child, client, socket: machine.path("run/data.sock"), mount: machine.path("run/data.fuse") };

@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 15] = [
+pub const RUNS: [(Family, u64); 16] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -16,6 +16,7 @@ pub const RUNS: [(Family, u64); 15] = [
     (Family::CacheFlushes, 23_541),
     // A record that a crash cut short hid those before it that could not be read.
     (Family::Losses, 32_554),
+    (Family::Losses, 6602),
     // A flush failed while the log was being read for the drain, and that counted as forgotten.
     (Family::Losses, 38_939),
     // A flush failed after the cache, and what was durable in segments that were being freed counted as lost.

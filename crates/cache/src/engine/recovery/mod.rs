@@ -5,7 +5,6 @@
 //! the superblock, mended → replay in the order of the records' sequences.
 //!
 //! A segment whose index cannot be read is read itself; if a superblock cannot be read, so is every one without an index.
-//! Segments in which no records count begin a new generation: they might hold records that were written and never durable.
 //!
 //! Both superblocks, both copies of each page of the table, and the blocks of a segment that cannot be read as a whole are
 //! read apart. One superblock or none is enough (the geometry follows from the size, and a page of the table of this epoch
@@ -139,7 +138,7 @@ impl Recovery {
     fn index_read(&mut self, segment: u32, records: Option<Records>) {
         match records {
             Some(records) => _ = self.found.insert(segment, records),
-            None if planted(Bug::DamagedIndexIsEmpty) => {}
+            None if planted(Bug::DamagedIndexIsEmpty) => _ = self.unreadable.insert(segment, Vec::new()),
             None => _ = self.to_scan.insert(segment),
         }
     }
