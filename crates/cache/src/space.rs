@@ -351,9 +351,11 @@ impl Space {
         let mut more: Vec<_> = self.reusable().filter(|(_, segment)| !segment.listed).collect();
         more.sort_unstable_by_key(|(number, segment)| (segment.usage != Use::Free, segment.used_at, *number));
         let spare = self.reusable().filter(|(_, segment)| segment.listed).count();
-        list.extend(more.into_iter().take(self.ahead().saturating_sub(spare)).map(|(number, _)| number));
+        let room = UNINDEXED_MAX.checked_sub(list.len()).filter(|room| *room > 0)?;
+        let ahead = self.ahead().saturating_sub(spare).min(room);
+        list.extend(more.into_iter().take(ahead).map(|(number, _)| number));
         list.sort_unstable();
-        (list.len() <= UNINDEXED_MAX).then_some(list)
+        Some(list)
     }
 
     /// A superblock with this list is about to be written: what it does not name may hold no new records.

@@ -102,7 +102,7 @@ impl Engine {
         }
         let Some(segment) = boost.space.reusable_for_records() else {
             boost.checkpoint.list_worth_a_look = boost.space.wants_list();
-            boost.space_wanted = !boost.checkpoint.list_worth_a_look;
+            boost.space_wanted |= !boost.checkpoint.list_worth_a_look;
             return false;
         };
         boost.purge(segment);

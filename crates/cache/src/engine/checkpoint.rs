@@ -84,7 +84,7 @@ impl Boost {
         while let Some(next) = self.checkpoint.sealed.front() {
             let segment = &self.space.segments[next.records.segment as usize];
             let current = segment.usage == Use::Sealed && segment.generation == next.generation;
-            if current && segment.dirty > 0 {
+            if current && !self.reclaim.holds(next.records.segment) {
                 let durable = next.records.sequence_max <= self.checkpoint.flushed || planted(Bug::IndexBeforeFlush);
                 return if durable && segment.appends == 0 { self.checkpoint.sealed.pop_front() } else { None };
             }
@@ -165,17 +165,12 @@ impl Engine {
         let list = boost.space.list();
         boost.space.unlist(list.as_deref());
         boost.superblock.unindexed.clone_from(&list);
-        boost.superblock.sequence += 1;
         boost.checkpoint.listing = Listing::Writing(list);
-        let superblock = boost.superblock.clone();
-        let id = self.pending.insert(Pending::List);
-        self.cache.started(self.now, 0);
-        self.effects.push_back(Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+        self.emit_superblock(Pending::List);
     }
 
     pub(super) fn list_written(&mut self, result: Result<(), IoFailure>) {
-        self.cache.ended(self.now, 0);
-        self.cache.wrote(false);
+        self.superblock_written(result);
         let Some(boost) = self.boost.as_mut() else { return };
         let Listing::Writing(list) = std::mem::take(&mut boost.checkpoint.listing) else { return };
         self.stirred = true;
@@ -191,7 +186,7 @@ impl Engine {
     pub(super) fn list_flushed(&mut self, result: Result<(), IoFailure>) {
         let Some(boost) = self.boost.as_mut() else { return };
         let Listing::Settling(list) = std::mem::take(&mut boost.checkpoint.listing) else { return };
-        boost.checkpoint.list_worth_a_look = true;
+        boost.checkpoint.list_worth_a_look = list.is_some();
         self.stirred = true;
         if result.is_ok() {
             boost.space.listed(list.as_deref());

@@ -444,7 +444,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         // Of a log that was not read whole, nobody knows the end.
         let known = boost.trouble.only.is_none() && boost.trouble.unknown.is_none();
-        if known && !boost.trouble.closed && boost.batches_in_flight == 0 && !boost.checkpoint.is_listing() {
+        if known && !boost.trouble.closed && boost.batches_in_flight == 0 && boost.superblock_written.is_some() {
             boost.trouble.closed = true;
             self.close_log();
         }

@@ -49,8 +49,9 @@ pub(super) enum Step {
     RecoverRepair {
         left: u32,
         failed: bool,
+        turn: TableCopy,
     },
-    RecoverRepairFlush,
+    RecoverRepairFlush(TableCopy),
     /// The failed cache is let go: what was rescued is made durable.
     DropFlush,
     DropOwner,
@@ -283,7 +284,7 @@ impl Engine {
         self.step_serial += 1;
         match &self.step {
             Step::AdoptFlush if planted(Bug::AdoptNotFlushed) => self.step_ended(true),
-            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush => self.step_flush(Target::Cache),
+            Step::AdoptFlush | Step::ReleaseMarkFlush | Step::RecoverRepairFlush(_) => self.step_flush(Target::Cache),
             Step::StopFlush | Step::StopMarkFlush => self.step_flush(Target::Cache),
             Step::ReleaseFlush if planted(Bug::CleanBeforeFlush) => self.step_ended(true),
             Step::DropFlush if planted(Bug::DropWithoutFlush) => self.step_ended(true),
@@ -319,17 +320,41 @@ impl Engine {
     pub(super) fn close_log(&mut self) {
         if let Some(boost) = self.boost.as_mut() {
             boost.superblock.durable = boost.durable;
-            boost.superblock.closed = true;
-            boost.superblock.last = boost.last_appended;
+            // A log of the first release is not opened again in its superblock.
+            if boost.superblock.layout == Layout::Two {
+                boost.superblock.closed = true;
+                boost.superblock.last = boost.last_appended;
+            }
             self.write_superblock();
         }
     }
 
     fn write_superblock(&mut self) {
+        let serial = self.step_serial;
+        self.emit_superblock(Pending::StepSuperblock(serial));
+    }
+
+    /// Writes the next superblock: over the older of the two, or, if the newer one may not be durable, over that one.
+    pub(super) fn emit_superblock(&mut self, pending: Pending) {
+        let durable = self.cache.durable();
         let Some(boost) = self.boost.as_mut() else { return };
-        boost.superblock.sequence += 1;
+        let settled = boost.superblock_written.is_some_and(|written| written <= durable);
+        boost.superblock.sequence += if settled { 1 } else { 2 };
+        boost.superblock_written = None;
         let superblock = boost.superblock.clone();
-        self.step_write(|id| Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+        let id = self.pending.insert(pending);
+        self.cache.started(self.now, 0);
+        self.effects.push_back(Effect::WriteSuperblock { id, offset: superblock.offset(), superblock });
+    }
+
+    /// A superblock is written, or not.
+    pub(super) fn superblock_written(&mut self, result: Result<(), IoFailure>) {
+        self.cache.ended(self.now, 0);
+        self.cache.wrote(false);
+        let written = if result.is_ok() { self.cache.written() } else { u64::MAX };
+        if let Some(boost) = self.boost.as_mut() {
+            boost.superblock_written = Some(written);
+        }
     }
 
     fn step_flush(&mut self, target: Target) {
@@ -345,7 +370,7 @@ impl Engine {
         }
         let success = !matches!(outcome, Outcome::Failed(_));
         match &mut self.step {
-            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed } => {
+            Step::AdoptFormat { left, failed } | Step::RecoverRepair { left, failed, .. } => {
                 *left -= 1;
                 *failed |= !success;
                 if *left == 0 {
@@ -385,8 +410,11 @@ impl Engine {
             (Step::DropFlush, true) => Step::DropOwner,
             (Step::DropOwner, true) => Step::DropReads,
             (Step::DropOwner, false) => retry(Step::DropOwner),
-            (Step::RecoverRepair { .. }, true) => Step::RecoverRepairFlush,
-            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush, sound) => return self.replay(sound),
+            (Step::RecoverRepair { turn, .. }, true) => Step::RecoverRepairFlush(*turn),
+            (Step::RecoverRepairFlush(TableCopy::First), true) => {
+                return self.write_pages(TableCopy::Second, None);
+            }
+            (Step::RecoverRepair { .. } | Step::RecoverRepairFlush(_), sound) => return self.replay(sound),
             (Step::StopFlush, true) => Step::StopMark,
             (Step::StopMark, true) => Step::StopMarkFlush,
             (Step::StopFlush | Step::StopMark | Step::StopMarkFlush, _) => return self.stopped(),
@@ -444,6 +472,7 @@ impl Boost {
             durable: 0,
             flushing: 0,
             durable_frozen: false,
+            superblock_written: Some(0),
             index: Index::default(),
             space,
             next_sequence: 1,

@@ -145,6 +145,8 @@ struct Boost {
     flushing: u64,
     /// A record that never arrived whole is in the log: `durable` must not pass it, or it would be taken for damage.
     durable_frozen: bool,
+    /// The write of the caching volume that was the newest superblock; beyond all if it failed; `None` while it is in flight.
+    superblock_written: Option<u64>,
     index: Index,
     space: Space,
     next_sequence: u64,
@@ -223,6 +225,8 @@ enum Pending {
     Flush(Target),
     /// A write of the caching volume for the step of the life cycle with this serial.
     StepWrite(u64),
+    /// The same of a superblock.
+    StepSuperblock(u64),
     /// A read of a recovery, and what it is read as.
     Recovery(Wanted),
     Parse(Wanted),
@@ -380,6 +384,10 @@ impl Engine {
             Pending::StepWrite(serial) => {
                 self.cache.ended(self.now, 0);
                 self.cache.wrote(false);
+                self.step_done(serial, outcome);
+            }
+            Pending::StepSuperblock(serial) => {
+                self.superblock_written(result);
                 self.step_done(serial, outcome);
             }
             Pending::Recovery(wanted) => self.recovery_read(wanted, result),

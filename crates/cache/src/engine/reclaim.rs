@@ -55,6 +55,11 @@ impl Reclaim {
         self.phase == Phase::Idle
     }
 
+    /// Whether this segment is about to be freed.
+    pub(super) fn holds(&self, segment: u32) -> bool {
+        self.phase != Phase::Idle && self.segments.contains(&segment)
+    }
+
     /// The segments that are being freed: what was drained from them is durable.
     pub(super) fn freeing(&self) -> &[u32] {
         match self.phase {

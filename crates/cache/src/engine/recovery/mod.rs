@@ -107,6 +107,8 @@ pub(super) struct Recovery {
     readable_at: u64,
     in_flight: u32,
     failed: Option<&'static str>,
+    /// When all was read: what is known of records that are missing.
+    unknown: Option<(u64, bool)>,
 }
 
 impl Recovery {
@@ -123,15 +125,23 @@ impl Recovery {
         page.and_then(|page| page.indexed.get((segment % per_page) as usize)).copied().unwrap_or(false)
     }
 
-    /// The segments that may hold records and have no index; `None`: any. A list counts only if no newer one may exist.
+    /// Whether there can be no newer superblock than the one that was found.
+    fn has_newest(&self) -> bool {
+        let [Some(first), Some(second)] = [self.superblocks[0].valid(), self.superblocks[1].valid()] else {
+            return false;
+        };
+        first.epoch == second.epoch && first.sequence.abs_diff(second.sequence) == 1
+    }
+
+    /// The segments that may hold records and have no index; `None`: any.
     fn listed(&self) -> Option<&[u32]> {
         let list = self.superblock.as_ref()?.unindexed.as_deref()?;
-        if planted(Bug::OlderListBelieved) {
-            return Some(list);
-        }
-        let [first, second] = [self.superblocks[0].valid()?, self.superblocks[1].valid()?];
-        let newest = first.epoch == second.epoch && first.sequence.abs_diff(second.sequence) == 1;
-        newest.then_some(list)
+        (self.has_newest() || planted(Bug::OlderListBelieved)).then_some(list)
+    }
+
+    /// Whether no record follows those that were found.
+    fn is_closed(&self) -> bool {
+        self.has_newest() && self.superblock.as_ref().is_some_and(|superblock| superblock.closed)
     }
 
     /// Takes what an index says of a segment, if it says anything.
@@ -212,6 +222,7 @@ impl Engine {
             readable_at: 0,
             in_flight: 0,
             failed: None,
+            unknown: None,
         });
         self.step = Step::RecoverRead;
         self.step_serial += 1;
@@ -537,7 +548,8 @@ impl Engine {
         if !recovery.to_scan.is_empty() {
             return self.pump_scan();
         }
-        let unknown = recovery.unknown();
+        let unknown = recovery.find_unknown();
+        recovery.unknown = unknown;
         if unknown.as_ref().is_some_and(|(_, unreadable)| *unreadable) && self.recovery_attempts < ATTEMPTS {
             self.recovery_attempts += 1;
             return self.recovery_fails("a part of the log on the caching volume cannot be read");

@@ -17,7 +17,7 @@ impl Engine {
     /// Everything is read: the device goes on with what was found. `sound`: the volume can be written, too.
     pub(in crate::engine) fn replay(&mut self, sound: bool) {
         let Some(mut recovery) = self.recovery.take() else { return };
-        let unknown = recovery.unknown();
+        let unknown = recovery.unknown;
         let cut_short = recovery.gaps().next().is_some();
         let Recovery { attach, restoring, superblock: Some(superblock), table, ref mut found, .. } = recovery else {
             return;
@@ -44,6 +44,10 @@ impl Engine {
         let sequences = table.iter().map(|page| page.sequence).collect();
         let mut boost = Boost::new(self.now, attach, superblock, sequences, space);
         boost.durable = marked;
+        if !sound {
+            // A superblock may have been written, and not made durable.
+            boost.superblock_written = Some(u64::MAX);
+        }
         boost.durable_frozen = cut_short;
         let last = found.iter().filter_map(|records| {
             let (sequence, position) = records.last()?;
@@ -156,7 +160,7 @@ impl Recovery {
 
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
     /// whether any is missing because something cannot be read.
-    pub(super) fn unknown(&self) -> Option<(u64, bool)> {
+    pub(super) fn find_unknown(&self) -> Option<(u64, bool)> {
         let marked = self.found.values().map(|records| records.durable);
         let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
         let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
@@ -206,7 +210,7 @@ impl Recovery {
             }
         }
         // Where the next record would begin, there may be one that cannot be read; also behind some that never arrived.
-        if self.superblock.as_ref().is_some_and(|superblock| superblock.closed) {
+        if self.is_closed() {
             return missing;
         }
         let with_records = self.found.values().filter(|records| !records.is_empty());
