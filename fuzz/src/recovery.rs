@@ -102,6 +102,9 @@ fn log(image: &[u8], superblock: &Superblock, unreadable: &[u64]) -> Option<Log>
 /// A replay of the log block by block; `None` if it is ambiguous: records of two segments interleave.
 fn naive(image: &[u8], backing: &[u8], unreadable: &[u64]) -> Option<Expected> {
     let superblock = choose_superblock(image)?;
+    // What cannot be read may be a newer superblock.
+    let closed = superblock.closed && !unreadable.iter().any(|block| *block < 2);
+    let superblock = Superblock { closed, ..superblock };
     let blocks = backing.len().div_ceil(BLOCK_BYTES);
     if superblock.state == LogState::Clean {
         return Some(Expected { device: backing.to_vec(), lost: vec![false; blocks] });

@@ -345,7 +345,7 @@ fn table_copies(seed: u64, random: &mut Random) -> Scenario {
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.
-pub const EVENTS: u64 = 240;
+pub const EVENTS: u64 = 288;
 
 fn every_event(seed: u64) -> Scenario {
     let (run, point) = (seed / (2 * EVENTS), seed % (2 * EVENTS));

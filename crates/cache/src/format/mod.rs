@@ -386,10 +386,21 @@ impl Superblock {
     }
 }
 
-/// The valid superblock of the higher sequence among the two slots at the start of a caching volume.
+/// The valid superblock of the higher sequence among the two slots at the start of a caching volume. If the other slot may
+/// have held a newer one, the log counts as open.
 #[must_use]
 pub fn choose_superblock(area: &[u8]) -> Option<Superblock> {
-    area.chunks(BLOCK as usize).take(2).filter_map(Superblock::decode).max_by_key(|superblock| superblock.sequence)
+    let slots = area.chunks(BLOCK as usize).take(2).map(Superblock::decode);
+    choose_among(&slots.collect::<Vec<_>>())
+}
+
+/// The same of what the slots hold.
+#[must_use]
+pub fn choose_among(slots: &[Option<Superblock>]) -> Option<Superblock> {
+    let newest = slots.iter().flatten().max_by_key(|superblock| superblock.sequence)?;
+    let before = |other: &Superblock| other.epoch == newest.epoch && other.sequence + 1 == newest.sequence;
+    let closed = newest.closed && slots.iter().flatten().any(before);
+    Some(Superblock { closed, ..newest.clone() })
 }
 
 impl SegmentTable {

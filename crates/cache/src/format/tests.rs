@@ -192,7 +192,8 @@ fn the_newer_superblock_counts_and_a_torn_one_does_not() {
     let mut area = [active.encode().to_vec(), clean.encode().to_vec()].concat();
     assert_eq!(choose_superblock(&area), Some(clean));
     area[4096 + 40] ^= 1;
-    assert_eq!(choose_superblock(&area), Some(active));
+    // The torn one may have said that the log goes on.
+    assert_eq!(choose_superblock(&area), Some(Superblock { closed: false, ..active }));
 }
 
 #[test]

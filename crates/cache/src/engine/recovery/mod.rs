@@ -122,6 +122,7 @@ impl Recovery {
     fn is_indexed(&self, segment: u32) -> bool {
         let per_page = crate::format::SEGMENTS_PER_PAGE;
         let page = self.table.get((segment / per_page) as usize);
+        let page = page.filter(|_| self.superblock.as_ref().is_some_and(|superblock| superblock.indexed));
         page.and_then(|page| page.indexed.get((segment % per_page) as usize)).copied().unwrap_or(false)
     }
 

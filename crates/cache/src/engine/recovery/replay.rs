@@ -18,6 +18,8 @@ impl Engine {
     pub(in crate::engine) fn replay(&mut self, sound: bool) {
         let Some(mut recovery) = self.recovery.take() else { return };
         let unknown = recovery.unknown;
+        let segments = recovery.superblock.as_ref().map_or(0, |superblock| superblock.segments);
+        let indexed: Vec<bool> = (0..segments).map(|segment| recovery.is_indexed(segment)).collect();
         let cut_short = recovery.gaps().next().is_some();
         let Recovery { attach, restoring, superblock: Some(superblock), table, ref mut found, .. } = recovery else {
             return;
@@ -34,7 +36,6 @@ impl Engine {
             false => found.iter().map(|records| records.durable).fold(superblock.durable, u64::max),
         };
         let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
-        let indexed: Vec<bool> = table.iter().flat_map(|page| page.indexed.iter().copied()).collect();
         let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
         found.iter().filter(|records| !records.is_empty()).for_each(|records| {
             let has_index = indexed[records.segment as usize];

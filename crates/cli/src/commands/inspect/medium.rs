@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{
     BLOCK, Geometry, Layout, Parse, Parsed, Repeat, SUPERBLOCKS_LENGTH, SegmentTable, Summary, Superblock, TableCopy,
-    scan_segment,
+    choose_among, scan_segment,
 };
 use surgetank_cache::replay::Log;
 
@@ -85,20 +85,18 @@ impl Medium {
 
     /// Reads both superblocks.
     pub fn read_superblocks(&mut self) {
-        self.superblock = None;
+        let mut slots = Vec::new();
         (self.superblocks_valid, self.superblocks_damaged, self.unreadable) = (0, 0, 0);
         for slot in 0..2 {
             let (block, unreadable) = self.read(slot * u64::from(BLOCK), BLOCK_BYTES);
-            match Superblock::decode(&block).filter(|_| unreadable.is_empty()) {
-                Some(found) => {
-                    self.superblocks_valid += 1;
-                    if self.superblock.as_ref().is_none_or(|other| other.sequence < found.sequence) {
-                        self.superblock = Some(found);
-                    }
-                }
+            let found = Superblock::decode(&block).filter(|_| unreadable.is_empty());
+            match found {
+                Some(_) => self.superblocks_valid += 1,
                 None => self.superblocks_damaged += u32::from(!unreadable.is_empty() || block.starts_with(b"SRGT")),
             }
+            slots.push(found);
         }
+        self.superblock = choose_among(&slots);
     }
 
     fn read_exact(&self, offset: u64, into: &mut [u8]) -> bool {
