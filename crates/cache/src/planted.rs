@@ -138,8 +138,6 @@ pub enum Bug {
     RestoreOverHealed,
     /// What could not be read from a volume that was read back counts as back all the same.
     RestoreForgetsRanges,
-    /// When a lost volume is read back, nobody knows which records were never acknowledged.
-    VoidForgottenByLoss,
     /// A loss that the user accepts is not on record.
     AcceptedReplayed,
     /// A write that heals takes the note that something was lost, so that no flush tells it.
@@ -218,7 +216,6 @@ impl Bug {
         Self::OlderThanMissingRead,
         Self::RestoreOverHealed,
         Self::RestoreForgetsRanges,
-        Self::VoidForgottenByLoss,
         Self::AcceptedReplayed,
         Self::HealConsumesNote,
         Self::ParkedReadsFail,

@@ -13,6 +13,8 @@ use surgetank_sim::{Family, run};
 
 #[path = "support/once_failed.rs"]
 mod once_failed;
+#[path = "support/scenes.rs"]
+mod scenes;
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
 const SEARCH: [(Family, u64); 20] = [
@@ -66,6 +68,11 @@ fn search(bug: Bug) -> Option<Found> {
         plant(Some(bug));
         sound.then_some(Found { family: family.name(), seed, runs, what })
     };
+    let scene = scenes::SCENES.iter().find(|(of, _)| *of == bug).and_then(|(_, scene)| scene().err());
+    if let Some(what) = scene {
+        plant(None);
+        return Some(Found { family: "a scene", seed: 0, runs: 0, what: what.to_owned() });
+    }
     let mut found = once_failed::RUNS.iter().find_map(|&(family, seed)| finds(family, seed));
     let (mut from, mut to) = (1, FIRST_TURN);
     let most = SEARCH.iter().map(|&(_, count)| count).max().unwrap_or(0);
@@ -116,6 +123,9 @@ fn every_planted_bug_is_found() {
 /// Without a bug awake, the same build is sound.
 #[test]
 fn asleep_the_bugs_do_no_harm() {
+    for (bug, scene) in scenes::SCENES {
+        assert_eq!(scene(), Ok(()), "{bug:?}");
+    }
     for seed in 1..=300 {
         assert!(run(&Family::Short.scenario(seed)).is_ok(), "seed {seed}");
     }

@@ -441,7 +441,7 @@ impl Engine {
         let superblock = recovery.superblock.insert(superblock);
         if let Some(loss) = self.loss.as_ref().filter(|_| recovery.restoring) {
             // The volume was gone before its superblock could name them.
-            for sequence in loss.void().iter().filter(|_| !planted(Bug::VoidForgottenByLoss)) {
+            for sequence in loss.void() {
                 if !superblock.void.contains(sequence) {
                     superblock.void.push(*sequence);
                 }
