@@ -18,8 +18,6 @@ pub enum Bug {
     IndexBeforeFlush,
     /// Recovery takes a damaged index for that of an empty segment.
     DamagedIndexIsEmpty,
-    /// Recovery believes a list of segments though a newer one may be unreadable.
-    OlderListBelieved,
     /// Segments are reused before the table page with their new generations is durable.
     TableNotFlushed,
     /// A freed segment keeps its generation: old records in it stay valid.
@@ -132,8 +130,6 @@ pub enum Bug {
     HoleHidesRecords,
     /// After a recovery records have sequences that the superblock speaks of already.
     SequencesReused,
-    /// What the log holds is read although a record that is missing may hold newer data.
-    OlderThanMissingRead,
     /// A volume that is read back overwrites what was overwritten since it was lost.
     RestoreOverHealed,
     /// What could not be read from a volume that was read back counts as back all the same.
@@ -153,7 +149,6 @@ impl Bug {
         Self::UnlistedSegmentUsed,
         Self::IndexBeforeFlush,
         Self::DamagedIndexIsEmpty,
-        Self::OlderListBelieved,
         Self::ReclaimWithoutCacheFlush,
         Self::StopAtFirstHole,
         Self::DataChecksumIgnored,
@@ -213,7 +208,6 @@ impl Bug {
         Self::RepeatIgnored,
         Self::HoleHidesRecords,
         Self::SequencesReused,
-        Self::OlderThanMissingRead,
         Self::RestoreOverHealed,
         Self::RestoreForgetsRanges,
         Self::AcceptedReplayed,
