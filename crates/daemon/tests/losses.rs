@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::failing::{faults_on, on_caches, slow_and_waits, vanished};
-use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, pattern, status};
+use common::failing::{Vanished, faults_on, on_caches};
+use common::{MIB, Machine, Shape, connect, drain, eventually, pattern, status};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::{Daemon, Phase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
@@ -11,15 +11,8 @@ use surgetank_device::{Failure, Faults};
 
 #[test]
 fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
-    let machine = Machine::new();
-    let faults = Faults::new(1).unwrap();
-    let backing = machine.backing("backing", 32 * MIB);
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
-    let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
-    let mut nbd = connect(&machine, "data");
-    boost(&daemon, "data");
-    fill(&mut nbd, 8, 3);
-    let told = vanished(&daemon, &mut nbd, &faults);
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let Vanished { config, daemon, mut nbd, told } = Vanished::new(&machine, &faults);
     assert_eq!(told.lost_range_count, told.lost_ranges.len() as u64);
     let last = *told.lost_ranges.last().unwrap();
     let (at, length) = (last.offset_bytes, last.length_bytes.min(64 << 10));

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::failing::{on_caches, slow, slow_and_waits, vanished};
+use common::failing::{Vanished, on_caches, slow, slow_and_waits};
 use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
 use surgetank_daemon::opening::Decorator;
 use surgetank_daemon::sweep::Swept;
@@ -225,15 +225,8 @@ fn a_caching_volume_that_fails_while_clean_is_dropped_invisibly() {
 
 #[test]
 fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
-    let machine = Machine::new();
-    let faults = Faults::new(1).unwrap();
-    let backing = machine.backing("backing", 32 * MIB);
-    let config = machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
-    let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
-    let mut nbd = connect(&machine, "data");
-    boost(&daemon, "data");
-    fill(&mut nbd, 8, 3);
-    let told = vanished(&daemon, &mut nbd, &faults);
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let Vanished { config, daemon, mut nbd, told } = Vanished::new(&machine, &faults);
     assert_eq!(told.phase, Phase::Degraded);
     assert_eq!(told.lost_ranges.iter().map(|range| range.length_bytes).sum::<u64>(), told.lost_bytes);
     assert!(told.reason.unwrap().contains("--accept-loss"));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use surgetank_daemon::opening::{Decorator, Purpose};
-use surgetank_daemon::{Daemon, DeviceStatus, Overrides};
+use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides};
 use surgetank_device::{Fault, Faults};
 
-use super::{MIB, Nbd, Shape, eventually, status};
+use super::{MIB, Machine, Nbd, Shape, boost, connect, eventually, fill, status};
 
 /// Faults of one kind of volumes.
 pub fn faults_on(victim: Purpose, faults: &Faults) -> Overrides {
@@ -46,4 +46,27 @@ pub fn vanished(daemon: &Daemon, nbd: &mut Nbd, faults: &Faults) -> DeviceStatus
         status(daemon, "data").lost_bytes > 0
     });
     status(daemon, "data")
+}
+
+/// A device `data` whose caching volume has vanished for longer than it is waited for.
+pub struct Vanished {
+    pub config: Config,
+    pub daemon: Daemon,
+    pub nbd: Nbd,
+    /// What is told of the loss.
+    pub told: DeviceStatus,
+}
+
+impl Vanished {
+    /// Version 3 of the first 8 MiB was written, and is not drained.
+    pub fn new(machine: &Machine, faults: &Faults) -> Self {
+        let backing = machine.backing("backing", 32 * MIB);
+        let config = machine.config(&[("data", backing.to_str().unwrap())], &slow_and_waits("1 s"));
+        let daemon = Daemon::start_with(config.clone(), on_caches(faults)).unwrap();
+        let mut nbd = connect(machine, "data");
+        boost(&daemon, "data");
+        fill(&mut nbd, 8, 3);
+        let told = vanished(&daemon, &mut nbd, faults);
+        Self { config, daemon, nbd, told }
+    }
 }
