@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::failing::{Vanished, on_caches, slow, slow_and_waits};
+use common::failing::{Vanished, on_caches, slow};
 use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
 use surgetank_daemon::opening::Decorator;
 use surgetank_daemon::sweep::Swept;
