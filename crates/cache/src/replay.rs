@@ -195,7 +195,7 @@ impl Log {
         }
         let mut segments: Vec<&Records> = self.segments().collect();
         segments.sort_by_key(|records| records.order());
-        segments.into_iter().for_each(|records| newest.replay(records, self.durable(), unknown));
+        segments.into_iter().for_each(|records| newest.replay(records, self, unknown));
         newest
     }
 }
@@ -261,8 +261,9 @@ impl Newest {
         self.beyond.iter()
     }
 
-    fn replay(&mut self, records: &Records, durable: u64, unknown: Option<u64>) {
-        for record in records.iter() {
+    fn replay(&mut self, records: &Records, log: &Log, unknown: Option<u64>) {
+        let durable = log.durable();
+        for record in records.iter().filter(|record| !log.void.contains(&record.sequence)) {
             let summary = records.segment * self.geometry.segment_blocks() + record.position;
             let mut data = 0;
             for entry in record.entries() {

@@ -246,6 +246,10 @@ impl Boost {
         let marked = self.durable;
         for record in records.iter() {
             self.keep_checksums(segment, record.position, record.checksums);
+            if self.superblock.void.contains(&record.sequence) && !planted(Bug::FailedRecordsReplayed) {
+                // Nothing in it was ever acknowledged, and what is older may have been.
+                continue;
+            }
             let summary = self.space.location(segment, record.position);
             let mut data = 0;
             for entry in record.entries() {
@@ -273,13 +277,8 @@ impl Boost {
                                 Some(Flaw::Unreadable) if planted(Bug::UnreadableIsTorn) => continue,
                                 Some(Flaw::Unreadable) => State::Bad,
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
-                                // was lost once, nothing older may appear unless nobody was promised the newer.
-                                Some(Flaw::Mismatch)
-                                    if record.sequence <= marked
-                                        || promised && !self.superblock.void.contains(&record.sequence) =>
-                                {
-                                    State::Bad
-                                }
+                                // was lost once, nothing older may appear.
+                                Some(Flaw::Mismatch) if record.sequence <= marked || promised => State::Bad,
                                 Some(Flaw::Mismatch) => {
                                     self.durable_frozen = true;
                                     continue;
