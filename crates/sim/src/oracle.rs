@@ -416,7 +416,7 @@ impl Oracle {
         for sector in 0..self.loss.len() as u32 {
             let Loss::Healed { accepted, .. } = self.loss[sector as usize] else { continue };
             // After an accepted loss writes are ordinary ones; before, they are durable when they are acknowledged.
-            if accepted && !self.healed_by(sector, |op| op.durable) {
+            if accepted && self.may_be_older(sector) {
                 self.loss[sector as usize] = Loss::Accepted;
             } else if !accepted && !self.healed_by(sector, |op| op.acknowledged) {
                 self.loss[sector as usize] = Loss::Lost;

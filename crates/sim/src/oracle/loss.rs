@@ -198,6 +198,15 @@ impl Oracle {
         }
     }
 
+    /// Whether a version from before the loss may still be on the media in the place of what was written since.
+    pub(super) fn may_be_older(&self, sector: u32) -> bool {
+        let older = |version: Version| self.ops[version as usize].completed <= self.lost_at;
+        match self.open[sector as usize] {
+            0 => older(self.settled[sector as usize]),
+            slot => self.lists[slot as usize - 1].iter().any(|entry| older(entry.version)),
+        }
+    }
+
     /// After a restart the owner record still gives up these sectors.
     ///
     /// # Errors
