@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 22] = [
+pub const RUNS: [(Family, u64); 24] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -36,6 +36,10 @@ pub const RUNS: [(Family, u64); 22] = [
     (Family::Outages, 5918),
     // A block of a record whose write had failed could be read again, and the old bytes in it counted as damage.
     (Family::BadRanges, 2462),
+    // What a crash had cut short was overwritten, and counted as missing once its segment had an index.
+    (Family::Outages, 7_003_220),
+    // A second crash undid a write over a range whose loss had been accepted.
+    (Family::Losses, 7_005_275),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),

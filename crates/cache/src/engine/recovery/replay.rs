@@ -147,6 +147,11 @@ impl Recovery {
         self.superblock.as_ref().is_some_and(|superblock| superblock.void.contains(&gap.place.sequence))
     }
 
+    /// Whether another record stands where this one was to be.
+    fn is_overwritten(&self, place: Place) -> bool {
+        self.found.get(&place.segment).is_some_and(|records| records.covers(place.position))
+    }
+
     /// The same, with those that never were written: all that cannot name the record before them.
     fn breaks(&self) -> impl Iterator<Item = Gap> + '_ {
         let missing = |place: Place| Gap { place, unreadable: self.is_unreadable(place.segment, place.position) };
@@ -170,11 +175,12 @@ impl Recovery {
             let (highest, any) = missing.unwrap_or((0, false));
             missing = Some((highest.max(sequence), any || unreadable));
         };
-        for gap in self
-            .gaps()
-            .filter(|gap| gap.unreadable || gap.place.sequence <= marked || self.is_indexed(gap.place.segment))
-        {
-            miss(gap.place.sequence, gap.unreadable);
+        // All that a segment with an index holds is durable, but for what a crash cut short before, where others are now.
+        let promised = |place: Place| self.is_indexed(place.segment) && !self.is_overwritten(place);
+        for gap in self.gaps() {
+            if gap.unreadable || gap.place.sequence <= marked || promised(gap.place) {
+                miss(gap.place.sequence, gap.unreadable);
+            }
         }
         if self.superblock.as_ref().is_some_and(|superblock| superblock.layout == Layout::One) {
             // Its records do not name the ones before them: whatever cannot be read may have been one.
