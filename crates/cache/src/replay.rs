@@ -148,7 +148,11 @@ impl Log {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
             let open = self.segments().filter(|records| records.end_unreadable && records.order() < silent);
             let open = open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence)));
-            unnamed.extend(open.map(|records| gap(silent, records.segment, records.end)));
+            unnamed.extend(
+                open.map(|records| {
+                    gap(silent.min(records.last_possible(self.segments())), records.segment, records.end)
+                }),
+            );
         }
         // In its own segment such a record has others before it.
         for place in cut {
@@ -277,22 +281,27 @@ impl Newest {
                 };
                 let end = entry.block + u64::from(entry.blocks);
                 self.beyond.insert(entry.block.max(self.device_blocks)..end.max(self.device_blocks));
-                if unknown.is_some_and(|unknown| record.sequence > unknown) {
-                    self.doubtful.remove(&(entry.block..end));
-                }
+                let certain = unknown.is_some_and(|unknown| record.sequence > unknown);
                 if kind != Kind::Data {
+                    if certain {
+                        self.doubtful.remove(&(entry.block..end));
+                    }
                     self.put(entry.block..end, Extent { kind, location: summary, ..Extent::DIRTY_DATA });
                     continue;
                 }
                 for (run, flaw) in record.runs(first..first + entry.blocks) {
                     let start = entry.block + u64::from(run.start - first);
                     let blocks = start..(start + run.len() as u64).min(self.device_blocks);
+                    let torn = flaw == Some(Flaw::Mismatch) && record.sequence > durable;
+                    if certain && !torn {
+                        self.doubtful.remove(&blocks);
+                    }
                     match flaw {
                         None => {
                             let location = summary + 1 + run.start;
                             self.put(blocks, Extent { location, ..Extent::DIRTY_DATA });
                         }
-                        Some(Flaw::Mismatch) if record.sequence > durable => self.torn.insert(blocks),
+                        Some(_) if torn => self.torn.insert(blocks),
                         Some(_) => {
                             self.torn.remove(&blocks);
                             self.stale.insert(blocks);

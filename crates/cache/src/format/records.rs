@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BLOCK, Entry, Epoch, Place, Repeat, Summary, checksum};
+use super::{BLOCK, Entry, Epoch, Layout, Place, Repeat, Summary, checksum};
 use crate::planted::{Bug, planted};
 
 /// One record of [`Records`]: 16 bytes.
@@ -158,6 +158,12 @@ impl Records {
         self.heads.first().map_or(0, |head| head.sequence)
     }
 
+    /// The highest sequence that a record of this segment may have: one segment after the other is written to.
+    pub(crate) fn last_possible<'a>(&self, all: impl Iterator<Item = &'a Self>) -> u64 {
+        let next = all.map(Self::order).filter(|order| !self.is_empty() && *order > self.order()).min();
+        next.map_or(u64::MAX, |order| order - 1)
+    }
+
     /// Sequence and position of the last record.
     #[must_use]
     pub fn last(&self) -> Option<(u64, u32)> {
@@ -245,9 +251,13 @@ pub fn scan_segment(
         }
         position += 1;
         let Some(summary) = summary else { continue };
+        // Copies may be left from before the segment was used for records, which may lie among them. Of layout two they say
+        // nothing: a recovery may have passed over them, and their sequences been used again.
+        if summary.is_copies() && summary.layout == Layout::Two && !planted(Bug::CopiesMark) {
+            continue;
+        }
         records.sequence_max = records.sequence_max.max(summary.place.sequence);
         records.durable = records.durable.max(summary.durable);
-        // Copies may be left from before the segment was used for records, which may lie among them.
         if summary.is_copies() {
             continue;
         }

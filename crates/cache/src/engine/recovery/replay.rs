@@ -202,9 +202,9 @@ impl Recovery {
         if let Some(silent) = silent {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
             let open = |records: &&Records| records.end_unreadable && records.order() < silent;
-            let mut open = self.found.values().filter(open);
-            if open.any(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
-                miss(silent, true);
+            let open = self.found.values().filter(open);
+            for records in open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
+                miss(silent.min(records.last_possible(self.found.values())), true);
             }
         }
         // In its own segment such a record has others before it.
@@ -261,9 +261,12 @@ impl Boost {
             for entry in record.entries() {
                 let (first, blocks) = (data, entry.data_blocks());
                 data += blocks;
-                if missing.is_some_and(|missing| record.sequence > missing) && entry.content != Content::Copied {
-                    newer.insert(entry.block * BLOCK64..(entry.block + u64::from(entry.blocks)) * BLOCK64);
-                }
+                let mut put = |extent: Extent| {
+                    if missing.is_some_and(|missing| record.sequence > missing) {
+                        newer.insert(extent.block * BLOCK64..extent.end() * BLOCK64);
+                    }
+                    bulk.push(&extent);
+                };
                 let tombstone = |kind| Extent {
                     block: entry.block,
                     blocks: entry.blocks,
@@ -272,9 +275,9 @@ impl Boost {
                     state: State::Dirty,
                 };
                 match entry.content {
-                    Content::Zeroes => bulk.push(&tombstone(Kind::Zeroes)),
+                    Content::Zeroes => put(tombstone(Kind::Zeroes)),
                     Content::Discarded if planted(Bug::DiscardsNotReplayed) => {}
-                    Content::Discarded => bulk.push(&tombstone(Kind::Discarded)),
+                    Content::Discarded => put(tombstone(Kind::Discarded)),
                     Content::Copied => {}
                     Content::Data => {
                         for (run, flaw) in record.runs(first..first + blocks) {
@@ -291,7 +294,7 @@ impl Boost {
                                 }
                             };
                             let blocks = run.end - run.start;
-                            bulk.push(&Extent {
+                            put(Extent {
                                 block: entry.block + u64::from(run.start - first),
                                 blocks,
                                 location: summary + 1 + run.start,
