@@ -167,10 +167,8 @@ impl Engine {
                     self.write_table();
                 }
             }
-            Phase::Settling(copy) if target == Target::Cache => match result {
-                Ok(()) => self.table_settled(copy),
-                Err(_) => boost.reclaim.phase = Phase::Idle,
-            },
+            // The cycle ended with the caching volume if that has failed.
+            Phase::Settling(copy) if target == Target::Cache => self.table_settled(copy),
             Phase::Settling(_) | Phase::Writing(_) | Phase::Idle => {}
         }
     }
@@ -234,9 +232,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let Phase::Writing(copy) = boost.reclaim.phase else { return };
         if result.is_err() {
-            boost.reclaim.phase = Phase::Idle;
-            self.cache_failing();
-            return;
+            return self.cache_failing();
         }
         boost.reclaim.phase = Phase::Settling(copy);
         if planted(Bug::TableNotFlushed) {
