@@ -34,6 +34,8 @@ pub enum Bug {
     OlderRecordWins,
     /// CLEAN is written before the backing volume is flushed.
     CleanBeforeFlush,
+    /// A flush that failed before a log was read back is forgotten when the next one succeeds.
+    FlushOfRecoveryForgotten,
     /// A recovery believes what copies say of the records before them.
     CopiesMark,
     /// Recovery replays a record whose write failed and is known to have failed, or takes what is damaged in it for a loss.

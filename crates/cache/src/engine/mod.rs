@@ -279,6 +279,8 @@ pub struct Engine {
     recovery: Option<Recovery>,
     /// Recoveries in a row that found a part of the log unreadable.
     recovery_attempts: u32,
+    /// A flush of the caching volume failed while its log was to be read back: what can be read may never become durable.
+    recovery_forgot: bool,
     /// Since when no recovery succeeds.
     unrecovered_since: Option<Instant>,
     /// No record is begun any more.
@@ -322,6 +324,7 @@ impl Engine {
             boost: None,
             recovery: None,
             recovery_attempts: 0,
+            recovery_forgot: false,
             unrecovered_since: None,
             stopping: false,
             loss: None,
@@ -495,7 +498,10 @@ impl Engine {
             self.emit_flush(target);
         }
         match target {
-            Target::Cache if result.is_err() => self.cache_failing(),
+            Target::Cache if result.is_err() => {
+                self.recovery_forgot |= result != Err(IoFailure::Gone) && !planted(Bug::FlushOfRecoveryForgotten);
+                self.cache_failing();
+            }
             Target::Backing if result.is_err() => self.backing_flush_failed(),
             Target::Cache | Target::Backing => {}
         }
