@@ -241,11 +241,12 @@ impl World<'_> {
         match self.engine.status().stage {
             Stage::Lost if self.accepting || self.restoring || self.may_come_back() => return Ok(false),
             Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
-            Stage::Lost if self.healed && !self.faulty => {
+            Stage::Lost if self.healed => {
                 return Err("everything was overwritten and flushed, but something is still lost".into());
             }
             Stage::Lost => {
-                self.healed = true;
+                // A write that fails heals nothing.
+                self.healed = !self.faulty;
                 self.flushed = false;
                 self.submit_all(Operation::Write { fua: false });
             }

@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 24] = [
+pub const RUNS: [(Family, u64); 31] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -40,6 +40,19 @@ pub const RUNS: [(Family, u64); 24] = [
     (Family::Outages, 7_003_220),
     // A second crash undid a write over a range whose loss had been accepted.
     (Family::Losses, 7_005_275),
+    // A copy said of records long gone that they were durable, after their sequences had been used again.
+    (Family::Overwrites, 8_004_695),
+    // A block that never arrived whole was taken for newer than what was missing.
+    (Family::Latent, 8_012_919),
+    // What cannot be read was taken for newer than a record of the next segment.
+    (Family::Latent, 8_012_624),
+    // The write of the table failed that was freeing segments, and what was durable of them counted as lost.
+    (Family::Losses, 8_035_713),
+    // A flush failed before the log was read back, and the next one was believed.
+    (Family::CacheFlushes, 8_013_120),
+    // The overwrites that were to heal everything failed.
+    (Family::Owners, 8_008_357),
+    (Family::Owners, 8_011_391),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),
