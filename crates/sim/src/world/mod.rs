@@ -181,7 +181,7 @@ struct World<'a> {
     loss_untold: Option<u64>,
     /// The loss is being accepted.
     accepting: bool,
-    /// Everything was overwritten after a loss.
+    /// Everything was overwritten after a loss, by writes that no fault can fail.
     healed: bool,
     /// I/Os have been stuck.
     was_stuck: bool,
