@@ -1,10 +1,22 @@
 //! How crates plant bugs on purpose, to see that their tests find them.
 
-/// Gives a crate that has a feature `planted-bugs` the functions `plant`, which wakes one bug of a type, or none, for this
-/// thread, and `planted`, which says whether a bug is awake. Without the feature there is no `plant`, and none is.
+/// Gives a crate that has a feature `planted-bugs` the type of its bugs, with the list of `ALL`, and the functions `plant`,
+/// which wakes one of them, or none, for this thread, and `planted`, which says whether one is awake. Without the feature there
+/// is no `plant`, and none is.
 #[macro_export]
 macro_rules! plant_bugs {
-    ($bug:ty) => {
+    ($(#[$of_all:meta])* pub enum $bug:ident { $($(#[$of_one:meta])* $name:ident,)* }) => {
+        $(#[$of_all])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $bug {
+            $($(#[$of_one])* $name,)*
+        }
+
+        impl $bug {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        }
+
         #[cfg(feature = "planted-bugs")]
         thread_local! {
             static AWAKE: std::cell::Cell<Option<$bug>> = const { std::cell::Cell::new(None) };

@@ -1,33 +1,20 @@
 //! Bugs on purpose, to see that the tests of budgets find them: compiled in by the feature `planted-bugs` only, which
 //! nothing but those tests may switch on, and even then asleep until a test wakes one.
 
-/// A bug that can be planted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// A drain may be prolonged by rewriting, whatever the budget says.
-    BudgetIgnoresRewrites,
-    /// Changes wait only once the budget does not pay for the rest any more.
-    FinishIsLate,
-    /// The budget pays for the drain, and not for giving the volume back.
-    ReserveForgotten,
-    /// A boost begins whatever is left of the budget.
-    StartIsFree,
-    /// What may be absorbed until the next sample does not count.
-    NextIntervalForgotten,
-    /// A boost goes on until its budget is spent.
-    BoostIsNotEnded,
+surgetank_model::plant_bugs! {
+    /// A bug that can be planted.
+    pub enum Bug {
+        /// A drain may be prolonged by rewriting, whatever the budget says.
+        BudgetIgnoresRewrites,
+        /// Changes wait only once the budget does not pay for the rest any more.
+        FinishIsLate,
+        /// The budget pays for the drain, and not for giving the volume back.
+        ReserveForgotten,
+        /// A boost begins whatever is left of the budget.
+        StartIsFree,
+        /// What may be absorbed until the next sample does not count.
+        NextIntervalForgotten,
+        /// A boost goes on until its budget is spent.
+        BoostIsNotEnded,
+    }
 }
-
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::BudgetIgnoresRewrites,
-        Self::FinishIsLate,
-        Self::ReserveForgotten,
-        Self::StartIsFree,
-        Self::NextIntervalForgotten,
-        Self::BoostIsNotEnded,
-    ];
-}
-
-surgetank_model::plant_bugs!(Bug);

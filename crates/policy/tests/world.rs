@@ -137,7 +137,7 @@ fn first_overspent() -> Option<(u64, String)> {
 #[allow(clippy::print_stdout, reason = "the table is the result")]
 fn planted_ways_to_overspend_are_found() {
     assert_eq!(first_overspent(), None);
-    for bug in Bug::ALL {
+    for &bug in Bug::ALL {
         plant(Some(bug));
         let found = first_overspent();
         plant(None);
