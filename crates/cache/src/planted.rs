@@ -36,6 +36,8 @@ surgetank_model::plant_bugs! {
         CleanBeforeFlush,
         /// A flush that failed before a log was read back is forgotten when the next one succeeds.
         FlushOfRecoveryForgotten,
+        /// A record is forced to the media although many before it are not durable.
+        ForcedBeforeOthers,
         /// A recovery believes what copies say of the records before them.
         CopiesMark,
         /// Recovery replays a record whose write failed and is known to have failed, or takes what is damaged in it for a loss.

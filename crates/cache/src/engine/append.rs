@@ -3,8 +3,9 @@
 use smallvec::SmallVec;
 use surgetank_model::RequestId;
 
+use super::port::{FlushRequest, Waiter};
 use super::{Engine, Pending, Stage};
-use crate::effect::{Effect, Outcome, ScratchId, Slice};
+use crate::effect::{Effect, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
 use crate::index::{Extent, Kind, State};
 use crate::planted::{Bug, planted};
@@ -41,6 +42,8 @@ pub(super) struct Batch {
     parts: Vec<Part>,
     /// Durable when it has been written.
     fua: bool,
+    /// A part of it must be durable before it counts as done.
+    flush: bool,
 }
 
 impl Part {
@@ -152,7 +155,7 @@ impl Engine {
         }
         boost.queued_blocks -= u64::from(data_blocks);
         boost.batches_in_flight += 1;
-        let fua = parts.iter().any(|part| part.fua);
+        let forced = parts.iter().any(|part| part.fua);
         let (offset, summary) = boost.append_to(segment, entries, data_blocks);
         let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
         if let Some(request) = split {
@@ -160,7 +163,10 @@ impl Engine {
         }
         self.cache.started(self.now, bytes);
         let sequence = summary.place.sequence;
-        let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua }));
+        // No more may be missing before a durable record than what was in flight: a recovery must know where one may hide.
+        let fua = forced && (self.cache.is_durable() || planted(Bug::ForcedBeforeOthers));
+        let flush = forced && !fua;
+        let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua, flush }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
     }
@@ -214,7 +220,10 @@ impl Engine {
         boost.reclaim.worth_a_look = true;
         for part in batch.parts {
             self.release_scratch(part.scratch);
-            self.finish_part(part.request, Ok(()));
+            let flush = batch.flush && part.fua && !planted(Bug::FuaIgnoredInLog);
+            if !flush || self.flush_target(Target::Cache, Waiter::Request(part.request)) == FlushRequest::Ready {
+                self.finish_part(part.request, Ok(()));
+            }
         }
     }
 }

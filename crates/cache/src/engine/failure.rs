@@ -539,7 +539,9 @@ impl Engine {
             self.fail_waiting_flushes();
         }
         for request in boost.trouble.stalled_flushes {
-            self.finish_part(request, if flushes_fail { Err(IoFailure::Io) } else { Ok(()) });
+            // A forced change vouches for itself alone, and fails above if it is lost.
+            let is_flush = self.requests.get(&request).is_some_and(|active| !is_change(active.request.operation));
+            self.finish_part(request, if flushes_fail && is_flush { Err(IoFailure::Io) } else { Ok(()) });
         }
     }
 
