@@ -27,7 +27,11 @@ impl Books {
         };
         let sound = || self.records.iter().filter(|record| !bad(record.offset));
         let starts = || (0..geometry.segments).map(|segment| geometry.segment_offset(segment));
-        let is_blank = |segment: &u32| self.records.iter().all(|record| record.segment != *segment);
+        let repeat = |record| stored(record).and_then(|summary| summary.repeat);
+        let repeated: Vec<u64> = sound().filter_map(repeat).map(|repeat| repeat.place.sequence).collect();
+        let is_unread = |record: &&Record| bad(record.offset) && !repeated.contains(&record.sequence);
+        let of = |segment: u32| self.records.iter().filter(move |record| record.segment == segment);
+        let is_blank = |segment: &u32| of(*segment).all(|record| is_unread(&record));
         let blocks = |segment| geometry.segment_offset(segment)..geometry.segment_offset(segment + 1);
         let first = |segment| blocks(segment).step_by(BLOCK as usize).take(IN_FLIGHT_BLOCKS_MAX as usize);
         let mut blank = (0..geometry.segments).filter(is_blank).flat_map(first);
@@ -44,10 +48,7 @@ impl Books {
         if behind {
             return Some(u64::MAX);
         }
-        let repeat = |record| stored(record).and_then(|summary| summary.repeat);
-        let repeated: Vec<u64> = sound().filter_map(repeat).map(|repeat| repeat.place.sequence).collect();
-        let unread = self.records.iter().filter(|record| bad(record.offset) && !repeated.contains(&record.sequence));
-        let unread = unread.map(|record| record.sequence).max();
+        let unread = self.records.iter().filter(is_unread).map(|record| record.sequence).max();
         // What a record named that was freed, or is not there, is named by nothing any more: others may have been wherever one
         // could begin, and in its own segment wherever none is known.
         let named = |summary: Summary| {
