@@ -38,6 +38,10 @@ surgetank_model::plant_bugs! {
         FlushOfRecoveryForgotten,
         /// A record is forced to the media although many before it are not durable.
         ForcedBeforeOthers,
+        /// A record that never arrived counts because another segment repeats it.
+        CutRecordsRepeated,
+        /// A segment is freed that alone repeats a record of another one.
+        RepeatsFreed,
         /// A recovery believes what copies say of the records before them.
         CopiesMark,
         /// Recovery replays a record whose write failed and is known to have failed, or takes what is damaged in it for a loss.

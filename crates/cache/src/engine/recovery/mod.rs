@@ -521,17 +521,21 @@ impl Engine {
         self.pump_indexes();
     }
 
-    /// All is read. Records that are missing from one segment may be repeated in another: then that one is read again.
+    /// All is read. Records that cannot be read in one segment may be repeated in another: then that one is read again.
     fn resolve(&mut self) {
         let Some(recovery) = self.recovery.as_mut() else { return };
         let across = recovery.found.values().filter_map(|records| Some((Some(records.segment), records.previous?)));
         let last = recovery.superblock.iter().filter_map(|superblock| Some((None, superblock.last?)));
         let unknown: Vec<_> = across.chain(last).filter(|(_, place)| !recovery.is_known(place)).collect();
+        let marked = recovery.marked();
         for (by, place) in unknown {
             let records = by.and_then(|by| recovery.found.get_mut(&by));
             let indexed = records.as_ref().is_some_and(|records| records.indexed);
             let repeat = records.and_then(|records| records.repeat.take()).filter(|repeat| repeat.place == place);
             let repeat = repeat.filter(|_| !planted(Bug::RepeatIgnored));
+            // One that never arrived does not count: what repeats it may be freed before what it covers.
+            let lost = place.sequence <= marked || recovery.is_unreadable(place.segment, place.position);
+            let repeat = repeat.filter(|_| lost || planted(Bug::CutRecordsRepeated));
             let known = recovery.repeats.entry(place.segment).or_default();
             match (repeat, by) {
                 (Some(repeat), _) if !known.contains(&repeat) => {

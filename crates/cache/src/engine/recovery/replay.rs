@@ -18,6 +18,9 @@ impl Engine {
     pub(in crate::engine) fn replay(&mut self, sound: bool) {
         let Some(mut recovery) = self.recovery.take() else { return };
         let unknown = recovery.unknown;
+        let marked = recovery.marked();
+        // What repeats a record that cannot be read may be freed before what that record covers: nothing is to be freed.
+        let repeated = recovery.repeats.values().any(|repeats| !repeats.is_empty()) && !planted(Bug::RepeatsFreed);
         let segments = recovery.superblock.as_ref().map_or(0, |superblock| superblock.segments);
         let indexed: Vec<bool> = (0..segments).map(|segment| recovery.is_indexed(segment)).collect();
         let cut_short = recovery.gaps().next().is_some();
@@ -48,10 +51,6 @@ impl Engine {
         if planted(Bug::OlderRecordWins) {
             found.reverse();
         }
-        let marked = match planted(Bug::DurableMarkIgnored) {
-            true => 0,
-            false => found.iter().map(|records| records.durable).fold(superblock.durable, u64::max),
-        };
         let generations: Vec<u32> = table.iter().flat_map(|page| page.generations.iter().copied()).collect();
         let mut space = Space::new(superblock.geometry(), |segment| generations[segment as usize]);
         found.iter().filter(|records| !records.is_empty()).for_each(|records| {
@@ -123,7 +122,7 @@ impl Engine {
         }
         self.stage = Stage::Drain;
         self.events.push_back(Event::Recovered { dirty_bytes });
-        if !whole || !sound || self.recovery_forgot {
+        if !whole || !sound || repeated || self.recovery_forgot {
             self.cache_failing();
         }
     }
@@ -187,12 +186,17 @@ impl Recovery {
         last.chain(between)
     }
 
+    /// Records up to this sequence were durable.
+    pub(super) fn marked(&self) -> u64 {
+        let marked = self.found.values().map(|records| records.durable);
+        let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
+        marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0)
+    }
+
     /// The highest sequence of records that may be missing and were not merely cut short by a crash, if there are any, and
     /// whether any is missing because something cannot be read.
     pub(super) fn find_unknown(&self) -> Option<(u64, bool)> {
-        let marked = self.found.values().map(|records| records.durable);
-        let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
-        let marked = marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0);
+        let marked = self.marked();
         let mut missing: Option<(u64, bool)> = None;
         let mut miss = |sequence: u64, unreadable: bool| {
             let (highest, any) = missing.unwrap_or((0, false));
