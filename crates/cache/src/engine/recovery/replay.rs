@@ -65,7 +65,7 @@ impl Engine {
             // A superblock may have been written, and not made durable.
             boost.superblock_written = Some(u64::MAX);
         }
-        boost.durable_frozen = cut_short;
+        boost.durable_frozen = cut_short || self.recovery_forgot;
         let last = found.iter().filter_map(|records| {
             let (sequence, position) = records.last()?;
             let generation = generations[records.segment as usize];
