@@ -38,6 +38,8 @@ surgetank_model::plant_bugs! {
         FlushOfRecoveryForgotten,
         /// A record is forced to the media although many before it are not durable.
         ForcedBeforeOthers,
+        /// Records of a segment are written before its first one is.
+        SegmentBegunByMany,
         /// A record that never arrived counts because another segment repeats it.
         CutRecordsRepeated,
         /// A segment is freed that alone repeats a record of another one.

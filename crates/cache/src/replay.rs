@@ -176,10 +176,8 @@ impl Log {
             Some(gap(highest + 1, last.segment, unreadable.find(|block| window.contains(block))?))
         });
         let full = last.is_none() || window.end + 2 > self.geometry.segment_blocks();
-        let blank = self.segments().filter(|records| full && records.is_empty()).find_map(|records| {
-            let first = *self.unreadable.get(&records.segment)?.first()?;
-            (first < IN_FLIGHT_BLOCKS_MAX).then(|| gap(highest + 1, records.segment, first))
-        });
+        let blank = self.segments().find(|records| full && records.is_empty() && records.end_unreadable);
+        let blank = blank.map(|records| gap(highest + 1, records.segment, records.end));
         // All that may be there are told as one.
         unnamed.extend(behind.or(blank));
         unnamed

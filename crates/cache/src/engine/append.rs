@@ -85,6 +85,11 @@ impl Engine {
             if self.stopping {
                 return;
             }
+            // The first record of a segment goes alone: a recovery looks for records that cannot be read in no other segment
+            // than one of which the first block cannot be read.
+            if boost.beginning.is_some() && !planted(Bug::SegmentBegunByMany) {
+                return;
+            }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
             if boost.batches_in_flight >= if full { RECORDS_MAX } else { SMALL_RECORDS_MAX } || !self.open_segment() {
                 return;
@@ -157,6 +162,9 @@ impl Engine {
         boost.batches_in_flight += 1;
         let forced = parts.iter().any(|part| part.fua);
         let (offset, summary) = boost.append_to(segment, entries, data_blocks);
+        if summary.place.position == 0 {
+            boost.beginning = Some(summary.place.sequence);
+        }
         let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
         if let Some(request) = split {
             self.add_part(request);
@@ -178,6 +186,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         boost.batches_in_flight -= 1;
         boost.space.segments[batch.segment as usize].appends -= 1;
+        boost.beginning = boost.beginning.filter(|first| *first != batch.sequence);
         let Outcome::Appended(summary) = outcome else {
             if planted(Bug::StrandedDropped) {
                 self.cache_failing();

@@ -154,6 +154,8 @@ struct Boost {
     queue: VecDeque<Part>,
     queued_blocks: u64,
     batches_in_flight: u32,
+    /// The record in flight that is the first of its segment.
+    beginning: Option<u64>,
     merges_in_flight: u32,
     fills: BTreeMap<u64, Fill>,
     /// Ranges that missed lately, hashed: for [`ReadFill::SecondHit`].

@@ -30,19 +30,14 @@ impl Books {
         let repeat = |record| stored(record).and_then(|summary| summary.repeat);
         let repeated: Vec<u64> = sound().filter_map(repeat).map(|repeat| repeat.place.sequence).collect();
         let is_unread = |record: &&Record| bad(record.offset) && !repeated.contains(&record.sequence);
-        let of = |segment: u32| self.records.iter().filter(move |record| record.segment == segment);
-        let is_blank = |segment: &u32| of(*segment).all(|record| is_unread(&record));
-        let blocks = |segment| geometry.segment_offset(segment)..geometry.segment_offset(segment + 1);
-        let first = |segment| blocks(segment).step_by(BLOCK as usize).take(IN_FLIGHT_BLOCKS_MAX as usize);
-        let mut blank = (0..geometry.segments).filter(is_blank).flat_map(first);
         // Where the log ends, there may be a record; those in flight may never arrive although one behind them did.
         let behind = match self.records.iter().max_by_key(|record| record.sequence) {
-            None => blank.any(bad),
+            None => starts().any(bad),
             Some(last) => {
                 let end = geometry.segment_offset(last.segment + 1);
                 let window = last.end() + u64::from(IN_FLIGHT_BLOCKS_MAX) * BLOCK64;
                 let mut behind = (last.end()..end.min(window)).step_by(BLOCK as usize);
-                behind.any(bad) || window + 2 * BLOCK64 > end && blank.any(bad)
+                behind.any(bad) || window + 2 * BLOCK64 > end && starts().any(bad)
             }
         };
         if behind {

@@ -247,15 +247,14 @@ impl Recovery {
         if self.is_closed() {
             return missing;
         }
-        let unreadable = |segment: u32| self.unreadable.get(&segment).into_iter().flatten().copied();
-        let (blank, with_records): (Vec<_>, Vec<_>) = self.found.values().partition(|records| records.is_empty());
-        let blank =
-            || blank.iter().any(|records| unreadable(records.segment).any(|block| block < IN_FLIGHT_BLOCKS_MAX));
-        if let Some(last) = with_records.into_iter().max_by_key(|records| records.order()) {
+        let blank = || self.found.values().any(|records| records.is_empty() && records.end_unreadable);
+        let with_records = self.found.values().filter(|records| !records.is_empty());
+        if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
+            let mut unreadable = self.unreadable.get(&last.segment).into_iter().flatten();
             let window = last.end..last.end + IN_FLIGHT_BLOCKS_MAX;
             let full = window.end + 2 > blocks;
-            if unreadable(last.segment).any(|block| window.contains(&block)) || full && blank() {
+            if unreadable.any(|block| window.contains(block)) || full && blank() {
                 miss(last.sequence_max + 1, true);
             }
         } else if blank() {
