@@ -212,7 +212,6 @@ enum Pending {
     Install {
         fill: u64,
         segment: u32,
-        sequence: u64,
         scratch: ScratchId,
         blocks: u32,
     },
@@ -380,8 +379,8 @@ impl Engine {
             }
             Pending::Merge(merge) => self.merge_read(merge, result),
             Pending::Append(batch) => self.append_done(batch, outcome),
-            Pending::Install { fill, segment, sequence, scratch, blocks } => {
-                self.install_done(fill, segment, sequence, scratch, blocks, outcome);
+            Pending::Install { fill, segment, scratch, blocks } => {
+                self.install_done(fill, segment, scratch, blocks, outcome);
             }
             Pending::DrainRead { job, extent } => self.drain_read(job, extent, result),
             Pending::DrainWrite { job, transferred } => self.drain_written(job, transferred, result),

@@ -331,8 +331,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let entries = vec![Entry { block: fill.blocks.start, blocks, content: Content::Copied }];
         let (offset, summary) = boost.append_to(segment, entries, blocks);
-        let sequence = summary.place.sequence;
-        let pending = self.pending.insert(Pending::Install { fill: id, segment, sequence, scratch, blocks });
+        let pending = self.pending.insert(Pending::Install { fill: id, segment, scratch, blocks });
         self.cache.started(self.now, u64::from(blocks + 1) * BLOCK64);
         let data = smallvec::smallvec![whole];
         self.effects.push_back(Effect::Append { id: pending, offset, summary, data, fua: false });
@@ -363,20 +362,11 @@ impl Engine {
         Some(segment)
     }
 
-    pub(super) fn install_done(
-        &mut self,
-        fill: u64,
-        segment: u32,
-        sequence: u64,
-        scratch: ScratchId,
-        blocks: u32,
-        outcome: Outcome,
-    ) {
+    pub(super) fn install_done(&mut self, fill: u64, segment: u32, scratch: ScratchId, blocks: u32, outcome: Outcome) {
         self.cache.ended(self.now, u64::from(blocks + 1) * BLOCK64);
         self.release_scratch(Some(scratch));
         let Some(boost) = self.boost.as_mut() else { return };
         boost.space.segments[segment as usize].appends -= 1;
-        boost.appending.remove(&sequence);
         let fill = boost.fills.remove(&fill);
         let Outcome::Appended(summary) = outcome else {
             self.cache_failing();
@@ -413,7 +403,6 @@ impl super::Boost {
     pub(super) fn append_to(&mut self, segment: u32, entries: Vec<Entry>, data_blocks: u32) -> (u64, Box<Summary>) {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        self.appending.insert(sequence);
         let room = &mut self.space.segments[segment as usize];
         let place = Place { sequence, segment, generation: room.generation, position: room.position };
         room.position += 1 + data_blocks;
@@ -430,6 +419,7 @@ impl super::Boost {
             repeat: None,
         };
         if !summary.is_copies() {
+            self.appending.insert(sequence);
             summary.previous = self.last_record.replace(place);
             self.checkpoint.appended(&summary, data_blocks);
         }

@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 33] = [
+pub const RUNS: [(Family, u64); 37] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -55,7 +55,15 @@ pub const RUNS: [(Family, u64); 33] = [
     (Family::Owners, 8_011_391),
     // A record was forced to the media far behind others that were not, and nobody looked for it where it could not be read.
     (Family::Losses, 20_017_912),
-    (Family::Owners, 20_002_884),
+    // A record that never arrived counted because another segment repeated it, and was gone when that was freed.
+    (Family::Overwrites, 40_009_154),
+    // A failed flush covered what then counted as durable.
+    (Family::CacheFlushes, 40_008_165),
+    (Family::CacheFlushes, 40_000_558),
+    // The middle of a segment that was never used could not be read, and everything was given up.
+    (Family::Latent, 40_007_016),
+    // A copy in flight kept an orderly stop from calling the log durable.
+    (Family::Stops, 40_012_226),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),
