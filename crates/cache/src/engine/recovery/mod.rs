@@ -535,6 +535,7 @@ impl Engine {
             let repeat = repeat.filter(|_| !planted(Bug::RepeatIgnored));
             // One that never arrived does not count: what repeats it may be freed before what it covers.
             let lost = place.sequence <= marked || recovery.is_unreadable(place.segment, place.position);
+            let lost = lost && !recovery.is_void(place.sequence);
             let repeat = repeat.filter(|_| lost || planted(Bug::CutRecordsRepeated));
             let known = recovery.repeats.entry(place.segment).or_default();
             match (repeat, by) {

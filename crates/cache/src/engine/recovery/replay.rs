@@ -161,12 +161,12 @@ impl Engine {
 impl Recovery {
     /// Records that others name and that are neither here nor freed.
     fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
-        self.breaks().filter(|gap| !self.is_void(gap))
+        self.breaks().filter(|gap| !self.is_void(gap.place.sequence))
     }
 
     /// Whether nothing in a record was ever acknowledged.
-    fn is_void(&self, gap: &Gap) -> bool {
-        self.superblock.as_ref().is_some_and(|superblock| superblock.void.contains(&gap.place.sequence))
+    pub(super) fn is_void(&self, sequence: u64) -> bool {
+        self.superblock.as_ref().is_some_and(|superblock| superblock.void.contains(&sequence))
     }
 
     /// Whether another record stands where this one was to be.
@@ -223,7 +223,7 @@ impl Recovery {
         let is_freed = |place: &Place| place.generation != self.generation(place.segment);
         let last = self.superblock.iter().filter_map(|superblock| superblock.last);
         let named = || self.found.values().filter_map(|records| records.previous);
-        let cut = |gap: &Gap| self.is_void(gap) || !gap.unreadable && gap.place.sequence > marked;
+        let cut = |gap: &Gap| self.is_void(gap.place.sequence) || !gap.unreadable && gap.place.sequence > marked;
         let cut = || self.breaks().filter(cut).filter(|_| !planted(Bug::HoleHidesRecords)).map(|gap| gap.place);
         let silent = named().chain(last).filter(is_freed).chain(cut()).map(|place| place.sequence).max();
         if let Some(silent) = silent {
