@@ -65,8 +65,10 @@ impl Log {
         for segment in self.found.keys().copied().collect::<Vec<_>>() {
             let previous = self.found[&segment].previous.filter(|place| !self.is_known(place));
             // One that never arrived does not count.
-            let previous = previous
-                .filter(|place| place.sequence <= self.durable() || self.is_unreadable(place.segment, place.position));
+            let previous = previous.filter(|place| {
+                let lost = place.sequence <= self.durable() || self.is_unreadable(place.segment, place.position);
+                lost && !self.void.contains(&place.sequence)
+            });
             let Some((previous, records)) = previous.zip(self.found.get_mut(&segment)) else { continue };
             if let Some(repeat) = records.repeat.take().filter(|repeat| repeat.place == previous) {
                 let known = self.repeats.entry(previous.segment).or_default();

@@ -29,23 +29,6 @@ impl Engine {
         };
         self.recovery_attempts = 0;
         self.unrecovered_since = None;
-        if std::env::var("VERBOSE").is_ok() {
-            let mut f = format!("DBG FOUND {found:?} superblock {superblock:?} unknown {unknown:?}");
-            let mut out = String::new();
-            for part in f.split("Packed(") {
-                let rest = part.split_once(")").map_or(part, |(a, b)| {
-                    if out.is_empty() {
-                        part
-                    } else {
-                        let _ = a;
-                        b
-                    }
-                });
-                out += rest;
-            }
-            f = out;
-            eprintln!("{f}");
-        }
         let mut found: Vec<Records> = std::mem::take(found).into_values().collect();
         found.sort_unstable_by_key(Records::order);
         if planted(Bug::OlderRecordWins) {
@@ -105,12 +88,6 @@ impl Engine {
             self.restore_only(&mut boost);
         }
         let dirty_bytes = boost.space.dirty * BLOCK64;
-        if std::env::var("VERBOSE").is_ok() {
-            eprintln!(
-                "DBG REPLAY bad {} unknown {:?} missing {missing:?} sound {sound} marked {marked} frozen {}",
-                boost.space.bad, boost.trouble.unknown, boost.durable_frozen
-            );
-        }
         let whole = boost.space.bad == 0 && boost.trouble.unknown.is_none();
         self.boost = Some(boost);
         self.give_up_step();
