@@ -34,18 +34,8 @@ surgetank_model::plant_bugs! {
         OlderRecordWins,
         /// CLEAN is written before the backing volume is flushed.
         CleanBeforeFlush,
-        /// A flush that failed before a log was read back is forgotten when the next one succeeds.
-        FlushOfRecoveryForgotten,
-        /// A record is forced to the media although many before it are not durable.
-        ForcedBeforeOthers,
-        /// Records of a segment are written before its first one is.
-        SegmentBegunByMany,
         /// A record that never arrived counts because another segment repeats it.
         CutRecordsRepeated,
-        /// A segment is freed that alone repeats a record of another one.
-        RepeatsFreed,
-        /// A recovery believes what copies say of the records before them.
-        CopiesMark,
         /// Recovery replays a record whose write failed and is known to have failed, or takes what is damaged in it for a loss.
         FailedRecordsReplayed,
         /// Recovery forgets discards.

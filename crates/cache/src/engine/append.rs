@@ -87,7 +87,7 @@ impl Engine {
             }
             // The first record of a segment goes alone: a recovery looks for records that cannot be read in no other segment
             // than one of which the first block cannot be read.
-            if boost.beginning.is_some() && !planted(Bug::SegmentBegunByMany) {
+            if boost.beginning.is_some() {
                 return;
             }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
@@ -172,7 +172,7 @@ impl Engine {
         self.cache.started(self.now, bytes);
         let sequence = summary.place.sequence;
         // No more may be missing before a durable record than what was in flight: a recovery must know where one may hide.
-        let fua = forced && (self.cache.is_durable() || planted(Bug::ForcedBeforeOthers));
+        let fua = forced && self.cache.is_durable();
         let flush = forced && !fua;
         let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua, flush }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);

@@ -500,7 +500,7 @@ impl Engine {
         }
         match target {
             Target::Cache if result.is_err() => {
-                self.recovery_forgot |= result != Err(IoFailure::Gone) && !planted(Bug::FlushOfRecoveryForgotten);
+                self.recovery_forgot |= result != Err(IoFailure::Gone);
                 self.cache_failing();
             }
             Target::Backing if result.is_err() => self.backing_flush_failed(),

@@ -20,7 +20,7 @@ impl Engine {
         let unknown = recovery.unknown;
         let marked = recovery.marked();
         // What repeats a record that cannot be read may be freed before what that record covers: nothing is to be freed.
-        let repeated = recovery.repeats.values().any(|repeats| !repeats.is_empty()) && !planted(Bug::RepeatsFreed);
+        let repeated = recovery.repeats.values().any(|repeats| !repeats.is_empty());
         let segments = recovery.superblock.as_ref().map_or(0, |superblock| superblock.segments);
         let indexed: Vec<bool> = (0..segments).map(|segment| recovery.is_indexed(segment)).collect();
         let cut_short = recovery.gaps().next().is_some();
@@ -165,8 +165,10 @@ impl Recovery {
 
     /// Records up to this sequence were durable.
     pub(super) fn marked(&self) -> u64 {
+        if planted(Bug::DurableMarkIgnored) {
+            return 0;
+        }
         let marked = self.found.values().map(|records| records.durable);
-        let marked = marked.filter(|_| !planted(Bug::DurableMarkIgnored));
         marked.chain(self.superblock.iter().map(|superblock| superblock.durable)).max().unwrap_or(0)
     }
 
