@@ -286,12 +286,8 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         boost.queued_blocks = 0;
         let queue = std::mem::take(&mut boost.queue);
-        for part in queue {
-            if let Some(boost) = self.boost.as_mut() {
-                boost.space.reserved -= part.reserved;
-            }
-            self.strand(part);
-        }
+        boost.space.reserved -= queue.iter().map(|part| part.reserved).sum::<u64>();
+        queue.into_iter().for_each(|part| self.strand(part));
     }
 
     /// A part that the log did not take goes to the backing volume: at once where no record covers it, else when it is
