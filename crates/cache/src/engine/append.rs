@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use surgetank_model::RequestId;
 
 use super::port::{FlushRequest, Waiter};
-use super::{Engine, Pending, Stage};
+use super::{Boost, Engine, Pending, Stage};
 use crate::effect::{Effect, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
 use crate::index::{Extent, Kind, State};
@@ -67,6 +67,14 @@ impl Part {
     }
 }
 
+impl Boost {
+    /// Whether the open segment has room for a record.
+    fn has_room(&self) -> bool {
+        let blocks = self.space.geometry.segment_blocks();
+        self.space.open.is_some_and(|open| self.space.segments[open as usize].position + 2 <= blocks)
+    }
+}
+
 impl Engine {
     pub(super) fn enqueue(&mut self, part: Part) {
         self.stirred = true;
@@ -85,9 +93,9 @@ impl Engine {
             if self.stopping {
                 return;
             }
-            // The first record of a segment goes alone: a recovery looks for records that cannot be read in no other segment
-            // than one of which the first block cannot be read.
-            if boost.beginning.is_some() {
+            // Nothing follows the first record of a segment before it is written: a recovery looks for records that cannot be
+            // read in no other segment that looks empty than one of which the first block cannot be read.
+            if boost.beginning.is_some() && boost.has_room() {
                 return;
             }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
@@ -101,11 +109,10 @@ impl Engine {
     /// Makes sure that the open segment has room for a record.
     fn open_segment(&mut self) -> bool {
         let Some(boost) = self.boost.as_mut() else { return false };
-        let segment_blocks = boost.space.geometry.segment_blocks();
-        if let Some(open) = boost.space.open {
-            if boost.space.segments[open as usize].position + 2 <= segment_blocks {
-                return true;
-            }
+        if boost.has_room() {
+            return true;
+        }
+        if boost.space.open.is_some() {
             boost.seal();
         }
         let Some(segment) = boost.space.reusable_for_records() else {

@@ -154,7 +154,7 @@ struct Boost {
     queue: VecDeque<Part>,
     queued_blocks: u64,
     batches_in_flight: u32,
-    /// The record in flight that is the first of its segment.
+    /// The first record of the open segment, in flight.
     beginning: Option<u64>,
     merges_in_flight: u32,
     fills: BTreeMap<u64, Fill>,
