@@ -109,15 +109,16 @@ impl Trial {
         Running::spawn(&self.machine, command)
     }
 
-    /// What the volumes suffer from now on; waits until a running child knows.
-    fn suffer(&self, suffers: Suffers, running: bool) {
+    /// What the volumes suffer from now on; waits until a running child knows, or has died of it.
+    fn suffer(&self, suffers: Suffers, running: Option<&mut Running>) {
         let text = format!("{suffers:?}");
         // Replaced whole: the child must not read half a word.
         std::fs::write(self.machine.path("suffers.new"), &text).unwrap();
         std::fs::rename(self.machine.path("suffers.new"), self.machine.path("suffers")).unwrap();
         let applied = self.machine.path("suffers.applied");
-        if running {
-            eventually("the faults are there", || std::fs::read_to_string(&applied).is_ok_and(|there| there == text));
+        if let Some(running) = running {
+            let there = || std::fs::read_to_string(&applied).is_ok_and(|there| there == text);
+            eventually("the faults are there", || there() || running.dead());
         }
     }
 
@@ -149,7 +150,7 @@ impl Trial {
             status.phase == Phase::Idle && self.machine.rented() == 0
         });
         read_back(&mut nbd, whole, context);
-        self.suffer(Suffers::Nothing, true);
+        self.suffer(Suffers::Nothing, Some(&mut running));
         eventually(&format!("{context}: it boosts again"), || {
             let _ = running.client.ask(&Request::Boost { device: "data".into() });
             running.phase() == Some(Phase::Boost)
@@ -210,7 +211,7 @@ fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
         let trial = Trial::new(&format!("dropped, {point}"));
         let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);
-        trial.suffer(Suffers::Writes, true);
+        trial.suffer(Suffers::Writes, Some(&mut running));
         let nbd = std::cell::RefCell::new(running.nbd());
         trial.killed(&mut running, |_| {
             if let Some(nbd) = &mut *nbd.borrow_mut() {
@@ -218,7 +219,7 @@ fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
             }
         });
         // What has not been recorded is read back once more: then it must be readable.
-        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, false);
+        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, None);
         trial.goes_on(true, |running, _| drop(running.client.ask(&Request::Drain { device: "data".into() })));
     }
 }
@@ -250,15 +251,15 @@ fn a_kill_while_a_lost_volume_is_read_back_loses_nothing_and_leaves_nothing() {
         let trial = Trial::new(&format!("restored, {point}"));
         let mut running = trial.start(Some(point));
         trial.dirty(&mut running);
-        trial.suffer(Suffers::Pulled, true);
+        trial.suffer(Suffers::Pulled, Some(&mut running));
         if index >= RESTORED.iter().position(|point| *point == "restore:before").unwrap() {
             eventually("lost", || running.client.status().is_ok_and(|status| status.devices[0].lost_bytes > 0));
-            trial.suffer(Suffers::Nothing, true);
+            trial.suffer(Suffers::Nothing, Some(&mut running));
         }
         trial.killed(&mut running, |_| ());
         // From the record on it need not be readable.
         let recorded = RESTORED.iter().position(|point| *point == "owner-untag:before").unwrap() <= index;
-        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, false);
+        trial.suffer(if recorded { Suffers::Reads } else { Suffers::Nothing }, None);
         trial.goes_on(true, |_, _| ());
     }
 }
@@ -272,10 +273,10 @@ fn a_kill_while_a_volume_is_put_back_loses_nothing_and_leaves_nothing() {
         std::fs::write(trial.machine.path("config.toml"), text.replace("= \"1 s\"", "= \"1 min\"")).unwrap();
         let mut running = trial.start(Some(point));
         trial.dirty(&mut running);
-        trial.suffer(Suffers::Pulled, true);
+        trial.suffer(Suffers::Pulled, Some(&mut running));
         let told = |status: &DeviceStatus| status.reason.as_ref().is_some_and(|why| why.contains("has been gone"));
         eventually("gone", || running.client.status().map_or(true, |status| told(&status.devices[0])));
-        trial.suffer(Suffers::Nothing, !running.dead());
+        trial.suffer(Suffers::Nothing, Some(&mut running));
         trial.killed(&mut running, |_| ());
         trial.goes_on(true, |_, _| ());
     }
@@ -289,13 +290,13 @@ fn a_kill_while_a_loss_is_accepted_leaves_nothing() {
         let trial = Trial::new(&format!("accepted, {point}"));
         let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);
-        trial.suffer(Suffers::Pulled, true);
+        trial.suffer(Suffers::Pulled, Some(&mut running));
         trial.killed(&mut running, |running| {
             if running.client.status().is_ok_and(|status| status.devices[0].lost_bytes > 0) {
                 detach_with_loss(running);
             }
         });
-        trial.suffer(Suffers::Pulled, false);
+        trial.suffer(Suffers::Pulled, None);
         trial.goes_on(false, |running, status| {
             assert!(status.lost_bytes == 0 || !recorded, "{point}: the loss was accepted: {:?}", status.reason);
             if status.lost_bytes > 0 {
