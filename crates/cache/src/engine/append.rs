@@ -42,8 +42,6 @@ pub(super) struct Batch {
     parts: Vec<Part>,
     /// Durable when it has been written.
     fua: bool,
-    /// A part of it must be durable before it counts as done.
-    flush: bool,
 }
 
 impl Part {
@@ -73,6 +71,11 @@ impl Boost {
         let blocks = self.space.geometry.segment_blocks();
         self.space.open.is_some_and(|open| self.space.segments[open as usize].position + 2 <= blocks)
     }
+
+    /// Whether the first record of the open segment is in flight.
+    fn is_beginning(&self) -> bool {
+        self.space.open.is_some_and(|open| self.appending.contains(&self.space.segments[open as usize].order))
+    }
 }
 
 impl Engine {
@@ -95,7 +98,7 @@ impl Engine {
             }
             // Nothing follows the first record of a segment before it is written: a recovery looks for records that cannot be
             // read in no other segment that looks empty than one of which the first block cannot be read.
-            if boost.beginning.is_some() && boost.has_room() {
+            if boost.is_beginning() && boost.has_room() {
                 return;
             }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
@@ -169,9 +172,6 @@ impl Engine {
         boost.batches_in_flight += 1;
         let forced = parts.iter().any(|part| part.fua);
         let (offset, summary) = boost.append_to(segment, entries, data_blocks);
-        if summary.place.position == 0 {
-            boost.beginning = Some(summary.place.sequence);
-        }
         let bytes = u64::from(data_blocks + 1) * u64::from(BLOCK);
         if let Some(request) = split {
             self.add_part(request);
@@ -180,8 +180,7 @@ impl Engine {
         let sequence = summary.place.sequence;
         // No more may be missing before a durable record than what was in flight: a recovery must know where one may hide.
         let fua = forced && self.cache.is_durable();
-        let flush = forced && !fua;
-        let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua, flush }));
+        let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });
     }
@@ -193,7 +192,6 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         boost.batches_in_flight -= 1;
         boost.space.segments[batch.segment as usize].appends -= 1;
-        boost.beginning = boost.beginning.filter(|first| *first != batch.sequence);
         let Outcome::Appended(summary) = outcome else {
             if planted(Bug::StrandedDropped) {
                 self.cache_failing();
@@ -236,7 +234,7 @@ impl Engine {
         boost.reclaim.worth_a_look = true;
         for part in batch.parts {
             self.release_scratch(part.scratch);
-            let flush = batch.flush && part.fua && !planted(Bug::FuaIgnoredInLog);
+            let flush = part.fua && !batch.fua && !planted(Bug::FuaIgnoredInLog);
             if !flush || self.flush_target(Target::Cache, Waiter::Request(part.request)) == FlushRequest::Ready {
                 self.finish_part(part.request, Ok(()));
             }

@@ -480,7 +480,6 @@ impl Boost {
             queue: std::collections::VecDeque::new(),
             queued_blocks: 0,
             batches_in_flight: 0,
-            beginning: None,
             merges_in_flight: 0,
             fills: std::collections::BTreeMap::new(),
             missed: Vec::new(),

@@ -154,8 +154,6 @@ struct Boost {
     queue: VecDeque<Part>,
     queued_blocks: u64,
     batches_in_flight: u32,
-    /// The first record of the open segment, in flight.
-    beginning: Option<u64>,
     merges_in_flight: u32,
     fills: BTreeMap<u64, Fill>,
     /// Ranges that missed lately, hashed: for [`ReadFill::SecondHit`].

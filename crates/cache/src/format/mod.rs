@@ -20,8 +20,8 @@
 //!   nothing, and a recovery knows of every record that it does not find. A summary also carries the highest sequence that
 //!   was known to be durable, so damage to a durable record is told from a record that never arrived whole.
 //! - Nothing follows the first record of a segment before that is written, and a record is forced to the media only if all that
-//!   completed before it is durable. So a record that was acknowledged as durable and cannot be read lies among as many blocks behind the last one
-//!   that was found as may be in flight, or at the start of a segment.
+//!   completed before it is durable. So a record that was acknowledged as durable and cannot be read lies among as many blocks
+//!   behind the last one that was found as may be in flight, or at the start of a segment.
 //! - Once all of a full segment is durable, its index is written, then the segment table says so. A superblock names the
 //!   segments in which there may be records without an index, before there are any. So a recovery reads the indexes and a
 //!   few segments; one whose index is damaged is read itself.

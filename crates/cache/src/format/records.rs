@@ -251,14 +251,14 @@ pub fn scan_segment(
         }
         position += 1;
         let Some(summary) = summary else { continue };
-        // Copies may be left from before the segment was used for records, which may lie among them. Of layout two they say
-        // nothing: a recovery may have passed over them, and their sequences been used again.
-        if summary.is_copies() && summary.layout == Layout::Two {
-            continue;
+        let is_copies = summary.is_copies();
+        // Of layout two copies say nothing: a recovery may have passed over them, and their sequences been used again.
+        if !is_copies || summary.layout == Layout::One {
+            records.sequence_max = records.sequence_max.max(summary.place.sequence);
+            records.durable = records.durable.max(summary.durable);
         }
-        records.sequence_max = records.sequence_max.max(summary.place.sequence);
-        records.durable = records.durable.max(summary.durable);
-        if summary.is_copies() {
+        // Copies may be left from before the segment was used for records, which may lie among them.
+        if is_copies {
             continue;
         }
         position += summary.checksums.len();
