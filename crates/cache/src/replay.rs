@@ -153,11 +153,10 @@ impl Log {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
             let open = self.segments().filter(|records| records.end_unreadable && records.order() < silent);
             let open = open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence)));
-            unnamed.extend(
-                open.map(|records| {
-                    gap(silent.min(records.last_possible(self.segments())), records.segment, records.end)
-                }),
-            );
+            unnamed.extend(open.filter_map(|records| {
+                let void = |sequence| self.void.contains(&sequence);
+                Some(gap(records.hidden_before(silent, void, self.segments())?, records.segment, records.end))
+            }));
         }
         // In its own segment such a record has others before it.
         for place in cut {

@@ -158,10 +158,19 @@ impl Records {
         self.heads.first().map_or(0, |head| head.sequence)
     }
 
-    /// The highest sequence that a record of this segment may have: one segment after the other is written to.
-    pub(crate) fn last_possible<'a>(&self, all: impl Iterator<Item = &'a Self>) -> u64 {
+    /// The highest sequence that a record may have which stands unread behind those of this segment, if there can be one.
+    /// It is from before `silent`, which names nothing: its segment is freed, or it is `void`, or a crash cut it short.
+    pub(crate) fn hidden_before<'a>(
+        &self,
+        silent: u64,
+        void: impl Fn(u64) -> bool,
+        all: impl Iterator<Item = &'a Self>,
+    ) -> Option<u64> {
+        // One segment after the other is written to.
         let next = all.map(Self::order).filter(|order| !self.is_empty() && *order > self.order()).min();
-        next.map_or(u64::MAX, |order| order - 1)
+        let end = next.unwrap_or(u64::MAX).min(silent);
+        let begin = self.last().map_or(0, |(sequence, _)| sequence);
+        (begin + 1..end).rev().find(|sequence| !void(*sequence))
     }
 
     /// Sequence and position of the last record.

@@ -209,9 +209,11 @@ impl Recovery {
             let followed = |sequence| named().any(|place| place.sequence == sequence);
             let open = |records: &&Records| records.end_unreadable && records.order() < silent;
             let open = self.found.values().filter(open);
-            for records in open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence))) {
-                miss(silent.min(records.last_possible(self.found.values())), true);
-            }
+            let open = open.filter(|records| !records.last().is_some_and(|(sequence, _)| followed(sequence)));
+            let hidden = |records: &Records| {
+                records.hidden_before(silent, |sequence| self.is_void(sequence), self.found.values())
+            };
+            open.filter_map(hidden).for_each(|sequence| miss(sequence, true));
         }
         // In its own segment such a record has others before it.
         for place in cut() {
