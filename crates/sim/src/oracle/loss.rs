@@ -79,13 +79,15 @@ impl Oracle {
         self.condemned.fill(false);
     }
 
-    /// A flush that was submitted then has failed: the application knows that what it wrote before and is lost is lost.
+    /// A flush that was submitted then has failed: the application knows what is lost of what it wrote before.
     pub fn tell_loss(&mut self, flush: Moment) {
         self.step();
         if self.any_loss {
             let unflushed = std::mem::take(&mut self.unflushed);
+            // Also of what had been overwritten: the log that is lost had both.
             let told = |version: &Version| {
-                self.ops[*version as usize].completed < flush && self.lost_sector(*version).is_some()
+                let op = &self.ops[*version as usize];
+                op.completed < flush && self.is_lost(op.first, op.count)
             };
             self.unflushed = unflushed.iter().copied().filter(|version| !told(version)).collect();
         }
