@@ -7,15 +7,17 @@
 //! - *unreadable*: its block on the caching volume failed when it was read, again and again ([`TRIES_MIN`]), and did not
 //!   succeed since, or nothing of the volume could be read for as long as the engine must be patient.
 
+mod record;
 mod unknown;
 
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Content, Entry, Epoch, Summary, checksum};
+use surgetank_cache::format::{BLOCK, Content, Epoch, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, Outcome, ScratchId, Slice, Target};
 use surgetank_model::{Instant, RequestId};
 
+use self::record::{Freed, Record};
 use crate::disk::Disk;
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -25,52 +27,6 @@ const FAILED_READS_MAX: u32 = 200;
 
 /// Failed reads of a block, without a success since, before it may be given up.
 pub const TRIES_MIN: u32 = 3;
-
-/// A record of the log, as it was handed to the driver.
-#[derive(Clone, Debug)]
-struct Record {
-    sequence: u64,
-    segment: u32,
-    generation: u32,
-    /// Byte of its summary on the caching volume.
-    offset: u64,
-    entries: Vec<Entry>,
-    freed: Freed,
-}
-
-/// How far the page of the segment table that voids a record has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Freed {
-    No,
-    Begun,
-    Written,
-}
-
-impl Record {
-    fn data_blocks(&self) -> u64 {
-        let data = self.entries.iter().filter(|entry| entry.content.has_data());
-        data.map(|entry| u64::from(entry.blocks)).sum()
-    }
-
-    fn end(&self) -> u64 {
-        self.offset + (1 + self.data_blocks()) * BLOCK64
-    }
-
-    /// The blocks of the device that it holds: (block, byte of its data on the caching volume).
-    fn blocks(&self) -> impl Iterator<Item = (u64, Option<u64>)> + '_ {
-        let mut at = self.offset + BLOCK64;
-        let own = self.entries.iter().map(move |entry| {
-            let start = at;
-            at += if entry.content.has_data() { u64::from(entry.blocks) * BLOCK64 } else { 0 };
-            (entry, start)
-        });
-        let own = own.filter(|(entry, _)| entry.content != Content::Copied);
-        own.flat_map(|(entry, start)| {
-            (0..u64::from(entry.blocks))
-                .map(move |number| (entry.block + number, entry.content.has_data().then_some(start + number * BLOCK64)))
-        })
-    }
-}
 
 #[derive(Clone, Debug)]
 struct Place {
@@ -255,6 +211,7 @@ impl Books {
             offset,
             entries: summary.entries.clone(),
             freed: Freed::No,
+            failed: false,
         };
         let end = record.end();
         self.records.retain(|other| other.end() <= offset || end <= other.offset);
@@ -327,7 +284,14 @@ impl Books {
                 }
                 Touched::Nothing
             }
-            Io::Append(_) if failed => Touched::Nothing,
+            Io::Append(record) if failed => {
+                let mut written = self.records.iter_mut();
+                written
+                    .find(|other| other.sequence == record.sequence)
+                    .into_iter()
+                    .for_each(|other| other.failed = true);
+                Touched::Nothing
+            }
             Io::Append(record) => {
                 self.appended(now, &record);
                 Touched::Nothing
@@ -546,6 +510,8 @@ impl Books {
         self.all_failures = 0;
         self.recovered = true;
         let Some(disk) = cache else { return self.let_go() };
+        let void = self.void(disk);
+        self.records.retain(|record| !(record.failed && void.contains(&record.sequence)));
         let mut records: Vec<(Record, Vec<u32>)> = Vec::new();
         let summaries: Vec<Summary> = self.records.iter().filter_map(|record| self.stored(record, disk)).collect();
         for record in std::mem::take(&mut self.records) {
@@ -579,14 +545,6 @@ impl Books {
         }
         self.newest = newest;
         self.records = records.into_iter().map(|(record, _)| record).collect();
-    }
-
-    /// A record's summary, if the volume holds it.
-    fn stored(&self, record: &Record, disk: &Disk) -> Option<Summary> {
-        let mut bytes = [0; BLOCK as usize];
-        disk.peek_sound(record.offset, &mut bytes);
-        let own = |summary: &Summary| summary.epoch == self.epoch && summary.place.sequence == record.sequence;
-        Summary::decode(&bytes).filter(own)
     }
 }
 
