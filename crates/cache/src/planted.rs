@@ -34,6 +34,12 @@ surgetank_model::plant_bugs! {
         OlderRecordWins,
         /// CLEAN is written before the backing volume is flushed.
         CleanBeforeFlush,
+        /// A flush that failed before a log was read back is forgotten when the next one succeeds.
+        FlushOfRecoveryForgotten,
+        /// A record is forced to the media although others before it are not durable.
+        ForcedBeforeOthers,
+        /// Records of a segment are written before its first one is.
+        SegmentBegunByMany,
         /// A record that never arrived counts because another segment repeats it.
         CutRecordsRepeated,
         /// Recovery replays a record whose write failed and is known to have failed, or takes what is damaged in it for a loss.

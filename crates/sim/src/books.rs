@@ -8,16 +8,18 @@
 //!   succeed since, or nothing of the volume could be read for as long as the engine must be patient.
 
 mod record;
+mod rules;
 mod unknown;
 
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{BLOCK, Content, Epoch, Summary, checksum};
-use surgetank_cache::{BufferId, Effect, EffectId, Outcome, ScratchId, Slice, Target};
+use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
 use surgetank_model::{Instant, RequestId};
 
 use self::record::{Freed, Record};
+use self::rules::Rules;
 use crate::disk::Disk;
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -82,8 +84,8 @@ enum Io {
     },
     /// A page of the segment table; sequences of the records that it voids.
     Table(Vec<u64>),
-    /// A flush; of the caching volume: sequences of the records that are void once it is done.
-    Flush(Target, Vec<u64>),
+    /// A flush; of the caching volume: sequences of the records that are void once it is done, and of those that are durable.
+    Flush(Target, Vec<u64>, Vec<u64>),
     Owner,
 }
 
@@ -127,6 +129,7 @@ pub struct Books {
     recovered: bool,
     /// When a read failed last while nobody could tell what lies in the log, and up to which record.
     unknown_at: Option<(Instant, u64)>,
+    rules: Rules,
 }
 
 fn place(completed: Instant, record: &Record, at: Option<u64>) -> Place {
@@ -157,17 +160,22 @@ impl Books {
         self.records.clear();
         self.newest.clear();
         self.tries.clear();
+        self.rules = Rules::default();
         self.recovered = false;
     }
 
     /// The engine asks for this.
-    pub fn begin(&mut self, effect: &Effect) {
+    ///
+    /// # Errors
+    /// If a recovery could not make sense of the log then.
+    pub fn begin(&mut self, effect: &Effect) -> Result<(), String> {
+        self.check_rules(effect)?;
         let (id, io) = match effect {
             Effect::Read { id, target, offset, into, .. } => {
                 let out = self.outage.is_some_and(|outage| outage.until.is_none());
                 (*id, Io::Read { target: *target, offset: *offset, into: *into, outages: self.outages, out })
             }
-            Effect::Append { id, offset, summary, .. } => (*id, Io::Append(self.record(*offset, summary))),
+            Effect::Append { id, offset, summary, fua, .. } => (*id, Io::Append(self.record(*offset, summary, *fua))),
             Effect::Write { id, target: Target::Backing, offset, from, .. } => {
                 let copies = self.copies(*offset, from);
                 (*id, Io::Drain { offset: *offset, length: length_of(from), copies, failures: self.failures })
@@ -190,26 +198,29 @@ impl Books {
             Effect::Flush { id, target } => {
                 let freed = self.records.iter().filter(|record| record.freed == Freed::Written);
                 let freed = freed.filter(|_| *target == Target::Cache).map(|record| record.sequence).collect();
-                (*id, Io::Flush(*target, freed))
+                (*id, Io::Flush(*target, freed, self.rules.complete()))
             }
             Effect::PersistOwner { id, .. } | Effect::RecordHealed { id, .. } => (*id, Io::Owner),
             Effect::Release { scratch } => {
                 self.origins.remove(scratch);
-                return;
+                return Ok(());
             }
-            _ => return,
+            _ => return Ok(()),
         };
         self.effects.insert(id, io);
+        Ok(())
     }
 
     /// Takes note of a record that is about to be written; what it overwrites is gone.
-    fn record(&mut self, offset: u64, summary: &Summary) -> Record {
+    fn record(&mut self, offset: u64, summary: &Summary, forced: bool) -> Record {
         let record = Record {
             sequence: summary.place.sequence,
             segment: summary.place.segment,
             generation: summary.place.generation,
+            position: summary.place.position,
             offset,
             entries: summary.entries.clone(),
+            forced,
             freed: Freed::No,
             failed: false,
         };
@@ -217,6 +228,7 @@ impl Books {
         self.records.retain(|other| other.end() <= offset || end <= other.offset);
         if record.entries.iter().any(|entry| entry.content != Content::Copied) {
             self.records.push(record.clone());
+            self.rules.begin(record.sequence);
         }
         record
     }
@@ -290,10 +302,12 @@ impl Books {
                     .find(|other| other.sequence == record.sequence)
                     .into_iter()
                     .for_each(|other| other.failed = true);
+                self.rules.durable(&[record.sequence]);
                 Touched::Nothing
             }
             Io::Append(record) => {
                 self.appended(now, &record);
+                self.rules.written(record.sequence, record.forced);
                 Touched::Nothing
             }
             Io::Drain { offset, length, .. } if failed => Touched::Backing(offset..offset + length),
@@ -314,7 +328,10 @@ impl Books {
                 }
                 Touched::Nothing
             }
-            Io::Flush(target, _) if failed => {
+            Io::Flush(target, ..) if failed => {
+                if target == Target::Cache && !matches!(outcome, Outcome::Failed(IoFailure::Gone)) {
+                    self.rules.flush_failed();
+                }
                 if target == Target::Backing {
                     self.failures += 1;
                     self.newest.values_mut().for_each(|place| place.clean = false);
@@ -322,8 +339,9 @@ impl Books {
                 Touched::Flush(target)
             }
             Io::Owner if failed => Touched::Owner,
-            Io::Flush(_, freed) => {
+            Io::Flush(_, freed, durable) => {
                 self.free(&freed);
+                self.rules.durable(&durable);
                 Touched::Nothing
             }
             Io::Owner => Touched::Nothing,
@@ -545,6 +563,7 @@ impl Books {
         }
         self.newest = newest;
         self.records = records.into_iter().map(|(record, _)| record).collect();
+        self.rules.restart(&self.records);
     }
 }
 

@@ -98,7 +98,7 @@ impl Engine {
             }
             // Nothing follows the first record of a segment before it is written: a recovery looks for records that cannot be
             // read in no other segment that looks empty than one of which the first block cannot be read.
-            if boost.is_beginning() && boost.has_room() {
+            if boost.is_beginning() && boost.has_room() && !planted(Bug::SegmentBegunByMany) {
                 return;
             }
             let full = boost.queued_blocks >= u64::from(boost.space.geometry.record_blocks());
@@ -179,7 +179,7 @@ impl Engine {
         self.cache.started(self.now, bytes);
         let sequence = summary.place.sequence;
         // No more may be missing before a durable record than what was in flight: a recovery must know where one may hide.
-        let fua = forced && self.cache.is_durable();
+        let fua = forced && (self.cache.is_durable() || planted(Bug::ForcedBeforeOthers));
         let id = self.pending.insert(Pending::Append(Batch { segment, sequence, bytes, parts, fua }));
         let fua = fua && !planted(Bug::FuaIgnoredInLog);
         self.effects.push_back(Effect::Append { id, offset, summary, data, fua });

@@ -498,7 +498,7 @@ impl Engine {
         }
         match target {
             Target::Cache if result.is_err() => {
-                self.recovery_forgot |= result != Err(IoFailure::Gone);
+                self.recovery_forgot |= result != Err(IoFailure::Gone) && !planted(Bug::FlushOfRecoveryForgotten);
                 self.cache_failing();
             }
             Target::Backing if result.is_err() => self.backing_flush_failed(),

@@ -11,9 +11,12 @@ pub(super) struct Record {
     pub(super) sequence: u64,
     pub(super) segment: u32,
     pub(super) generation: u32,
+    pub(super) position: u32,
     /// Byte of its summary on the caching volume.
     pub(super) offset: u64,
     pub(super) entries: Vec<Entry>,
+    /// It is durable when it has been written.
+    pub(super) forced: bool,
     pub(super) freed: Freed,
     /// Its write was answered with a failure.
     pub(super) failed: bool,

@@ -437,7 +437,7 @@ impl<'a> World<'a> {
             while let Some(effect) = self.engine.next_effect() {
                 self.trace.effect(&effect);
                 self.watch(&effect);
-                self.books.begin(&effect);
+                self.books.begin(&effect)?;
                 match self.driver.execute(self.now, effect, &mut self.disks).map_err(say)? {
                     Executed::AtOnce => {}
                     Executed::Answered(id, outcome) => self.engine.complete(self.now, id, outcome),
