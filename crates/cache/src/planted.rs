@@ -34,8 +34,8 @@ surgetank_model::plant_bugs! {
         OlderRecordWins,
         /// CLEAN is written before the backing volume is flushed.
         CleanBeforeFlush,
-        /// A flush that failed before a log was read back is forgotten when the next one succeeds.
-        FlushOfRecoveryForgotten,
+        /// A flush of the caching volume that failed is forgotten when the next one succeeds.
+        FailedCacheFlushForgotten,
         /// A record is forced to the media although others before it are not durable.
         ForcedBeforeOthers,
         /// Records of a segment are written before its first one is.

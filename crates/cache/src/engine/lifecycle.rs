@@ -249,7 +249,7 @@ impl Engine {
     pub(super) fn end_boost(&mut self) {
         self.boost = None;
         self.unrecovered_since = None;
-        self.recovery_forgot = false;
+        self.cache_forgot = false;
         self.stage = Stage::PassThrough;
         self.step = Step::None;
         self.retry_waiting = true;

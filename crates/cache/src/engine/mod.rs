@@ -143,7 +143,8 @@ struct Boost {
     durable: u64,
     /// What `durable` becomes when the flush in flight succeeds.
     flushing: u64,
-    /// A record that never arrived whole is in the log: `durable` must not pass it, or it would be taken for damage.
+    /// A record that never arrived whole, or may never become durable, is in the log: `durable` must not pass it, or it would be
+    /// taken for damage.
     durable_frozen: bool,
     /// The write of the caching volume that was the newest superblock; beyond all if it failed; `None` while it is in flight.
     superblock_written: Option<u64>,
@@ -278,8 +279,8 @@ pub struct Engine {
     recovery: Option<Recovery>,
     /// Recoveries in a row that found a part of the log unreadable.
     recovery_attempts: u32,
-    /// A flush of the caching volume failed while its log was to be read back: what can be read may never become durable.
-    recovery_forgot: bool,
+    /// A flush of the caching volume failed: what it was to make durable may never become that.
+    cache_forgot: bool,
     /// Since when no recovery succeeds.
     unrecovered_since: Option<Instant>,
     /// No record is begun any more.
@@ -323,7 +324,7 @@ impl Engine {
             boost: None,
             recovery: None,
             recovery_attempts: 0,
-            recovery_forgot: false,
+            cache_forgot: false,
             unrecovered_since: None,
             stopping: false,
             loss: None,
@@ -498,7 +499,10 @@ impl Engine {
         }
         match target {
             Target::Cache if result.is_err() => {
-                self.recovery_forgot |= result != Err(IoFailure::Gone) && !planted(Bug::FlushOfRecoveryForgotten);
+                // What it was to make durable may go with the power, whatever a later flush says.
+                let forgot = result != Err(IoFailure::Gone) && !planted(Bug::FailedCacheFlushForgotten);
+                self.cache_forgot |= forgot;
+                self.boost.iter_mut().for_each(|boost| boost.durable_frozen |= forgot);
                 self.cache_failing();
             }
             Target::Backing if result.is_err() => self.backing_flush_failed(),

@@ -48,7 +48,7 @@ impl Engine {
             // A superblock may have been written, and not made durable.
             boost.superblock_written = Some(u64::MAX);
         }
-        boost.durable_frozen = cut_short || self.recovery_forgot;
+        boost.durable_frozen = cut_short || self.cache_forgot;
         let last = found.iter().filter_map(|records| {
             let (sequence, position) = records.last()?;
             let generation = generations[records.segment as usize];
@@ -99,7 +99,7 @@ impl Engine {
         }
         self.stage = Stage::Drain;
         self.events.push_back(Event::Recovered { dirty_bytes });
-        if !whole || !sound || repeated || self.recovery_forgot {
+        if !whole || !sound || repeated || self.cache_forgot {
             self.cache_failing();
         }
     }
