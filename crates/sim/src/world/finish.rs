@@ -21,7 +21,8 @@ impl World<'_> {
             self.finish = None;
         } else if self.finish.is_none() {
             let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
-            let blocks = |change: &Outstanding| change.request.length.next_multiple_of(4096) + 4096;
+            // What is on its way counts already, and again when it has arrived and what it covers was drained meanwhile.
+            let blocks = |change: &Outstanding| 2 * (change.request.length.next_multiple_of(4096) + 4096);
             self.finish = Some(Finish { dirty: status.dirty_bytes, growth_left: changes.map(blocks).sum() });
             self.report.finishes += 1;
         }
