@@ -170,7 +170,9 @@ impl Log {
             return unnamed;
         }
         // The next record begins behind the last one and those that never arrived, or in another segment if there is no room.
-        let last = self.segments().filter(|records| !records.is_empty()).max_by_key(|records| records.order());
+        // Nothing follows the first record of a segment if its write failed.
+        let begun = |records: &&Records| !records.is_empty() && !self.void.contains(&records.order());
+        let last = self.segments().filter(begun).max_by_key(|records| records.order());
         let window = last.map_or(0..0, |last| last.end..last.end + IN_FLIGHT_BLOCKS_MAX);
         let behind = last.and_then(|last| {
             let mut unreadable = self.unreadable.get(&last.segment).into_iter().flatten().copied();

@@ -229,7 +229,8 @@ impl Recovery {
             return missing;
         }
         let blank = || self.found.values().any(|records| records.is_empty() && records.end_unreadable);
-        let with_records = self.found.values().filter(|records| !records.is_empty());
+        // Nothing follows the first record of a segment if its write failed.
+        let with_records = self.found.values().filter(|records| !records.is_empty() && !self.is_void(records.order()));
         if let Some(last) = with_records.max_by_key(|records| records.order()) {
             let blocks = self.superblock.as_ref().map_or(0, |superblock| superblock.geometry().segment_blocks());
             let mut unreadable = self.unreadable.get(&last.segment).into_iter().flatten();
