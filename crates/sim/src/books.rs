@@ -529,7 +529,8 @@ impl Books {
         self.recovered = true;
         let Some(disk) = cache else { return self.let_go() };
         let void = self.void(disk);
-        self.records.retain(|record| !(record.failed && void.contains(&record.sequence)));
+        // What it repeats of others counts all the same.
+        let counts = |record: &Record| !(record.failed && void.contains(&record.sequence));
         let mut records: Vec<(Record, Vec<u32>)> = Vec::new();
         let summaries: Vec<Summary> = self.records.iter().filter_map(|record| self.stored(record, disk)).collect();
         for record in std::mem::take(&mut self.records) {
@@ -541,7 +542,7 @@ impl Books {
         }
         records.sort_unstable_by_key(|(record, _)| record.sequence);
         let mut newest: BTreeMap<u64, Place> = BTreeMap::new();
-        for (record, checksums) in &records {
+        for (record, checksums) in records.iter().filter(|(record, _)| counts(record)) {
             for (block, at) in record.blocks() {
                 let intact = at.is_none_or(|at| {
                     let mut bytes = [0; BLOCK as usize];
