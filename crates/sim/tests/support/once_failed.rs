@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 45] = [
+pub const RUNS: [(Family, u64); 46] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -79,6 +79,8 @@ pub const RUNS: [(Family, u64); 45] = [
     (Family::BadRanges, 90_004_319),
     // A record that had failed repeats one that a power cut tore, and the device waited for that to come back.
     (Family::Outages, 90_008_565),
+    // One superblock was torn, the other one could not be read for once, and what they said of failed records was forgotten.
+    (Family::FailedAppends, 90_004_810),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),

@@ -35,7 +35,7 @@ const BLOCK64: u64 = BLOCK as u64;
 
 /// Bytes of indexes read at once, at most.
 const INDEXES_BYTES: u32 = 1 << 20;
-/// Recoveries that find records missing because a part of the log cannot be read, before that counts.
+/// Recoveries that find both superblocks or records missing because something cannot be read, before that counts.
 const ATTEMPTS: u32 = 3;
 
 /// What a read of a recovery is for.
@@ -408,6 +408,10 @@ impl Engine {
         }
         let superblock = match newest {
             Some(superblock) => superblock,
+            None if unreadable && self.recovery_attempts < ATTEMPTS => {
+                self.recovery_attempts += 1;
+                return self.recovery_fails("no superblock of the caching volume can be read");
+            }
             // A page of the table will have to prove that this is our volume.
             None if unreadable => {
                 match Geometry::divide(recovery.attach.cache_size, Layout::default(), recovery.attach.indexes) {
