@@ -163,7 +163,10 @@ impl Log {
             let Some(records) = self.found.get(&place.segment) else { continue };
             let unreadable = self.unreadable.get(&place.segment).into_iter().flatten().copied();
             let before = unreadable.filter(|block| *block < place.position && !records.covers(*block));
-            unnamed.extend(before.map(|block| gap(place.sequence, place.segment, block)));
+            unnamed.extend(before.filter_map(|block| {
+                let void = |sequence| self.void.contains(&sequence);
+                Some(gap(records.hidden_at(block, place.sequence, void)?, place.segment, block))
+            }));
         }
         let highest = self.segments().map(|records| records.sequence_max).max().unwrap_or(0);
         if self.closed {

@@ -173,6 +173,14 @@ impl Records {
         (begin + 1..end).rev().find(|sequence| !void(*sequence))
     }
 
+    /// The same of one that begins in this block, which is no known record's.
+    pub(crate) fn hidden_at(&self, block: u32, silent: u64, void: impl Fn(u64) -> bool) -> Option<u64> {
+        let behind = self.heads.partition_point(|head| head.position < block);
+        let begin = self.heads[..behind].last().map_or(0, |head| head.sequence);
+        let end = self.heads[behind..].first().map_or(u64::MAX, |head| head.sequence).min(silent);
+        (begin + 1..end).rev().find(|sequence| !void(*sequence))
+    }
+
     /// Sequence and position of the last record.
     #[must_use]
     pub fn last(&self) -> Option<(u64, u32)> {

@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 46] = [
+pub const RUNS: [(Family, u64); 47] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -81,6 +81,8 @@ pub const RUNS: [(Family, u64); 46] = [
     (Family::Outages, 90_008_565),
     // One superblock was torn, the other one could not be read for once, and what they said of failed records was forgotten.
     (Family::FailedAppends, 90_004_810),
+    // What cannot be read between two records was taken for newer than the second one.
+    (Family::Latent, 90_029_719),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),

@@ -217,12 +217,11 @@ impl Recovery {
         }
         // In its own segment such a record has others before it.
         for place in cut() {
-            let records = self.found.values().filter(|records| records.segment == place.segment);
-            let unreadable = self.unreadable.get(&place.segment).into_iter().flatten();
-            let mut before = unreadable.copied().filter(|block| *block < place.position);
-            if records.into_iter().any(|records| before.any(|block| !records.covers(block))) {
-                miss(place.sequence, true);
-            }
+            let Some(records) = self.found.get(&place.segment) else { continue };
+            let unreadable = self.unreadable.get(&place.segment).into_iter().flatten().copied();
+            let before = unreadable.filter(|block| *block < place.position && !records.covers(*block));
+            let hidden = |block| records.hidden_at(block, place.sequence, |sequence| self.is_void(sequence));
+            before.filter_map(hidden).for_each(|sequence| miss(sequence, true));
         }
         // Where the next record would begin, there may be one that cannot be read; also behind some that never arrived.
         if self.is_closed() {
