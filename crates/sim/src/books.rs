@@ -14,7 +14,7 @@ mod unknown;
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Content, Epoch, Summary, checksum};
+use surgetank_cache::format::{BLOCK, Epoch, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
 use surgetank_model::{Instant, RequestId};
 
@@ -226,7 +226,7 @@ impl Books {
         };
         let end = record.end();
         self.records.retain(|other| other.end() <= offset || end <= other.offset);
-        if record.entries.iter().any(|entry| entry.content != Content::Copied) {
+        if record.holds_changes() {
             self.records.push(record.clone());
             self.rules.begin(record.sequence);
         }

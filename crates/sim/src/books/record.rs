@@ -31,6 +31,11 @@ pub(super) enum Freed {
 }
 
 impl Record {
+    /// Whether it is more than copies of what the backing volume has.
+    pub(super) fn holds_changes(&self) -> bool {
+        self.entries.iter().any(|entry| entry.content != Content::Copied)
+    }
+
     pub(super) fn data_blocks(&self) -> u64 {
         let data = self.entries.iter().filter(|entry| entry.content.has_data());
         data.map(|entry| u64::from(entry.blocks)).sum()

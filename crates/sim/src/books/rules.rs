@@ -59,7 +59,7 @@ impl Books {
         match effect {
             Effect::Append { summary, offset, fua, .. } if !summary.is_copies() => {
                 let place = summary.place;
-                let begins = |io: &Io| matches!(io, Io::Append(record) if record.segment == place.segment && record.position == 0);
+                let begins = |io: &Io| matches!(io, Io::Append(record) if record.holds_changes() && record.segment == place.segment && record.position == 0);
                 // A recovery looks for records that cannot be read where a segment begins.
                 if place.position > 0 && self.effects.values().any(begins) {
                     return Err(format!(

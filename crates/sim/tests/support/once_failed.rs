@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 47] = [
+pub const RUNS: [(Family, u64); 49] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -83,6 +83,10 @@ pub const RUNS: [(Family, u64); 47] = [
     (Family::FailedAppends, 90_004_810),
     // What cannot be read between two records was taken for newer than the second one.
     (Family::Latent, 90_029_719),
+    // What could not be read, and had never arrived whole, counted as durable, and as damaged once it could be read.
+    (Family::BadRanges, 110_017_089),
+    // Copies were in flight when the machine stopped.
+    (Family::Growth, 110_009_689),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),

@@ -292,7 +292,11 @@ impl Boost {
                             let state = match flaw {
                                 None => State::Dirty,
                                 Some(Flaw::Unreadable) if planted(Bug::UnreadableIsTorn) => continue,
-                                Some(Flaw::Unreadable) => State::Bad,
+                                Some(Flaw::Unreadable) => {
+                                    // Once it can be read again, it may turn out never to have arrived whole.
+                                    self.durable_frozen |= record.sequence > marked;
+                                    State::Bad
+                                }
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
                                 // was lost once, nothing older may appear.
                                 Some(Flaw::Mismatch) if record.sequence <= marked || promised => State::Bad,
