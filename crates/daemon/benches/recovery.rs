@@ -29,6 +29,7 @@ use surgetank_device::front::{Submission, Token};
 use surgetank_device::volume::{Completion, Failure, Operation as Io, VolumeIo};
 use surgetank_device::{Buffer, FileVolume, Front, Options, Throttle, Volume};
 use surgetank_model::{Bandwidth, Instant, Limits, Operation, Request, RequestId};
+use surgetank_policy::fair::Windows;
 
 const EPOCH: Epoch = Epoch([7; 16]);
 const BLOCK64: u64 = BLOCK as u64;
@@ -268,6 +269,7 @@ fn recover(setting: &Setting, path: &Path, blocks: u64) {
         engine: Engine::awaiting_recovery(setting.config()),
         front: Box::new(Silent(eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor"))),
         backing: Box::new(FileVolume::open(&backing, Options::default()).expect("our own file")),
+        windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(move |event| drop(tell.send((Stopwatch::now(), event)))),
         record: Box::new(move |entry| {

@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::event::{EventfdFlags, eventfd};
 use surgetank_cache::{Attach, Config, Engine, Epoch, Event, ReadFill};
-use surgetank_device::front::{Submission, Token};
+use surgetank_device::front::{KERNEL, Submission, Token};
 use surgetank_device::{Buffer, Front, MemoryVolume, Volume};
 use surgetank_model::{Limits, Operation};
+use surgetank_policy::fair::Windows;
 
 use crate::clock::Clock;
 use crate::owner::Entry;
@@ -34,6 +35,7 @@ impl Front for Writer {
     fn receive(&mut self, _: usize, sink: &mut Vec<Submission>) {
         let writes = self.asked.try_iter().map(|offset| Submission {
             token: Token(offset),
+            client: KERNEL,
             operation: Operation::Write { fua: false },
             offset,
             length: 4096,
@@ -85,6 +87,7 @@ fn a_volume_that_the_engine_refuses_does_not_replace_the_one_in_use() {
         engine: Engine::new(config),
         front: Box::new(Writer { silent: eventfd(0, EventfdFlags::CLOEXEC).unwrap(), asked, answered }),
         backing: Box::new(backing),
+        windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(move |event| drop(tell.send(event))),
         record: Box::new(move |entry| {

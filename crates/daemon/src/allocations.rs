@@ -13,10 +13,11 @@ use crate::shard::{Parts, Shard};
 use crossbeam_channel::Sender;
 use rustix::event::{EventfdFlags, eventfd};
 use surgetank_cache::{Config, Engine};
-use surgetank_device::front::{Submission, Token};
+use surgetank_device::front::{KERNEL, Submission, Token};
 use surgetank_device::volume::Options;
 use surgetank_device::{Buffer, BufferPool, FileVolume, Front, Volume};
 use surgetank_model::{Bandwidth, Instant, Limits, Operation};
+use surgetank_policy::fair::Windows;
 
 thread_local! {
     static COUNTED: Cell<bool> = const { Cell::new(false) };
@@ -76,7 +77,7 @@ impl Application {
         let length = blocks * 4096;
         let offset = if blocks == 0 { 0 } else { number.wrapping_mul(0x9e37_79b9) % (SIZE / 65536) * 65536 };
         let buffer = (blocks > 0).then(|| self.pool.take(length as usize));
-        Submission { token, operation, offset, length, buffer }
+        Submission { token, client: KERNEL, operation, offset, length, buffer }
     }
 }
 
@@ -152,6 +153,7 @@ fn requests_that_pass_through_allocate_nothing() {
         engine: Engine::new(config),
         front: Box::new(application),
         backing: Box::new(backing),
+        windows: Windows::new(Limits::NONE, false),
         clock: Clock::start(),
         events: Box::new(|_| {}),
         record: Box::new(|_| {}),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use surgetank_cache::{BufferId, ScratchId, Slice};
-use surgetank_device::{Buffer, BufferSlice, Token};
+use surgetank_device::{Buffer, BufferSlice};
 use surgetank_model::RequestId;
 
 /// Scratch memory that is kept for the next allocation of the same length, in bytes per device.
@@ -12,8 +12,13 @@ const POOL_BYTES_MAX: usize = 8 << 20;
 /// Where a request came from: its answer goes there.
 #[derive(Debug)]
 pub enum Origin {
-    /// The export.
-    Front(Token),
+    /// A client: a piece of a request.
+    Client {
+        /// The request's name in the intake.
+        request: RequestId,
+        /// The piece's serial number there.
+        serial: u64,
+    },
     /// The shard itself: the last flush before it stops.
     Shutdown,
 }
@@ -21,7 +26,7 @@ pub enum Origin {
 #[derive(Debug)]
 struct Slot {
     origin: Origin,
-    buffer: Option<Buffer>,
+    buffer: Option<BufferSlice>,
 }
 
 /// Buffers by the names that the engine uses.
@@ -37,7 +42,7 @@ pub struct Buffers {
 
 impl Buffers {
     /// Names a request that has arrived.
-    pub fn insert(&mut self, origin: Origin, buffer: Option<Buffer>) -> RequestId {
+    pub fn insert(&mut self, origin: Origin, buffer: Option<BufferSlice>) -> RequestId {
         let slot = Some(Slot { origin, buffer });
         if let Some(index) = self.free.pop() {
             self.requests[index as usize] = slot;
@@ -47,25 +52,12 @@ impl Buffers {
         RequestId(self.requests.len() as u64 - 1)
     }
 
-    /// Forgets a request that is being answered. `None` if there is no such request.
-    pub fn remove(&mut self, request: RequestId) -> Option<(Origin, Option<Buffer>)> {
+    /// Forgets a request that is being answered, and its memory. `None` if there is no such request.
+    pub fn remove(&mut self, request: RequestId) -> Option<Origin> {
         let index = usize::try_from(request.0).ok()?;
         let slot = self.requests.get_mut(index)?.take()?;
         self.free.push(u32::try_from(index).ok()?);
-        Some((slot.origin, slot.buffer))
-    }
-
-    /// Requests that have not been answered.
-    #[must_use]
-    pub fn requests(&self) -> usize {
-        self.requests.len() - self.free.len()
-    }
-
-    /// The names of all requests that have not been answered.
-    #[must_use]
-    pub fn request_ids(&self) -> Vec<RequestId> {
-        let taken = self.requests.iter().enumerate().filter(|(_, slot)| slot.is_some());
-        taken.map(|(index, _)| RequestId(index as u64)).collect()
+        Some(slot.origin)
     }
 
     /// Makes a scratch buffer. Its content is arbitrary: the engine fills what it uses.
@@ -95,14 +87,18 @@ impl Buffers {
     /// anywhere).
     #[must_use]
     pub fn slice(&self, slice: Slice) -> Option<BufferSlice> {
-        let buffer = match slice.buffer {
-            BufferId::Request(request) => {
-                self.requests.get(usize::try_from(request.0).ok()?)?.as_ref()?.buffer.as_ref()?
-            }
-            BufferId::Scratch(scratch) => self.scratch.get(&scratch.0)?,
-        };
         let (offset, length) = (slice.offset as usize, slice.length as usize);
-        (offset + length <= buffer.len()).then(|| buffer.slice(offset, length))
+        match slice.buffer {
+            BufferId::Request(request) => {
+                let slot = self.requests.get(usize::try_from(request.0).ok()?)?.as_ref()?;
+                let memory = slot.buffer.as_ref()?;
+                (offset + length <= memory.len()).then(|| memory.slice(offset, length))
+            }
+            BufferId::Scratch(scratch) => {
+                let buffer = self.scratch.get(&scratch.0)?;
+                (offset + length <= buffer.len()).then(|| buffer.slice(offset, length))
+            }
+        }
     }
 }
 
@@ -113,7 +109,8 @@ mod tests {
     #[test]
     fn request_names_are_reused_and_stale_names_are_refused() {
         let mut buffers = Buffers::default();
-        let one = buffers.insert(Origin::Front(Token(7)), Some(Buffer::zeroed(512)));
+        let one = buffers
+            .insert(Origin::Client { request: RequestId(7), serial: 0 }, Some(Buffer::zeroed(1024).slice(512, 512)));
         let slice = Slice { buffer: BufferId::Request(one), offset: 0, length: 512 };
         assert!(buffers.slice(slice).is_some());
         assert!(buffers.slice(Slice { length: 513, ..slice }).is_none());
@@ -121,7 +118,6 @@ mod tests {
         assert!(buffers.remove(one).is_none());
         assert!(buffers.slice(slice).is_none());
         assert_eq!(buffers.insert(Origin::Shutdown, None), one);
-        assert_eq!(buffers.requests(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
+use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, Name, ResumeAt};
 use surgetank_provider::{Provider, ProviderError};
@@ -304,6 +305,7 @@ impl Starting<'_> {
             engine,
             front,
             backing,
+            windows: Windows::new(self.config.backing_limits, self.config.backing_throttle),
             clock: self.common.clock,
             events: Box::new(move |event| {
                 if !matches!(event, Event::RecoverFailed { .. }) {

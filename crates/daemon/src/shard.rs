@@ -4,6 +4,7 @@
 //! [`Command`].
 
 mod command;
+mod intake;
 mod stopping;
 
 use std::io;
@@ -17,12 +18,14 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::{Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status};
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
-use surgetank_model::{Instant, Observation, Request};
+use surgetank_model::{ClientId, Instant, Limits, Observation, Request};
+use surgetank_policy::fair::{Piece, Windows};
 
 use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
 use crate::owner::Entry;
+use intake::{Answer, Intake};
 use stopping::{STOP_PATIENCE, Stopping};
 
 pub use command::Command;
@@ -115,6 +118,8 @@ pub struct Parts {
     pub front: Box<dyn Front>,
     /// The backing volume.
     pub backing: Box<dyn Volume>,
+    /// How much the backing volume is given at a time.
+    pub windows: Windows,
     /// The clock that all of the device's threads share.
     pub clock: Clock,
     /// Takes the engine's events.
@@ -175,6 +180,9 @@ struct Running {
     name: String,
     engine: Engine,
     front: Box<dyn Front>,
+    intake: Intake,
+    /// How much the backing volume is given at a time; a caching volume takes what comes.
+    windows: Windows,
     volumes: Volumes,
     buffers: Buffers,
     clock: Clock,
@@ -192,6 +200,7 @@ struct Running {
     stopping: Stopping,
     ended: bool,
     submissions: Vec<Submission>,
+    left: Vec<ClientId>,
     outcomes: Vec<(EffectId, Outcome)>,
     closing: Vec<Sender<()>>,
 }
@@ -216,6 +225,8 @@ impl Running {
             owes_flush_failure: parts.engine.owes_flush_failure(),
             engine: parts.engine,
             front: parts.front,
+            intake: Intake::new(parts.windows),
+            windows: parts.windows,
             volumes: Volumes::new(parts.backing),
             buffers: Buffers::default(),
             clock: parts.clock,
@@ -230,6 +241,7 @@ impl Running {
             stopping: Stopping::No,
             ended: false,
             submissions: Vec::with_capacity(RECEIVE_BUDGET),
+            left: Vec::new(),
             outcomes: Vec::new(),
             closing: Vec::new(),
         })
@@ -270,18 +282,38 @@ impl Running {
         if !submissions.is_empty() {
             self.changed();
         }
-        for Submission { token, operation, offset, length, buffer } in submissions.drain(..) {
-            let id = self.buffers.insert(Origin::Front(token), buffer);
-            self.engine.submit(now, Request { id, operation, offset, length });
+        for submission in submissions.drain(..) {
+            self.intake.submit(now, submission);
         }
         self.submissions = submissions;
+        self.front.take_left(&mut self.left);
+        for client in std::mem::take(&mut self.left) {
+            for answer in self.intake.leave(client) {
+                self.answer(answer);
+            }
+        }
+    }
+
+    /// Gives the engine as much as it is to have at a time.
+    fn feed(&mut self, now: Instant) {
+        while let Some((Piece { request, operation, offset, length, serial, .. }, memory)) = self.intake.next(now) {
+            let id = self.buffers.insert(Origin::Client { request, serial }, memory);
+            self.engine.submit(now, Request { id, operation, offset, length });
+        }
+    }
+
+    fn answer(&mut self, Answer { token, result, buffer }: Answer) {
+        self.front.reply(token, result.map_err(errno), buffer);
     }
 
     /// Carries out effects and takes completions until nothing happens at once any more. False: there is more.
     fn work(&mut self) -> bool {
         for _ in 0..ROUNDS_MAX {
             let now = self.clock.now();
-            while let Some(effect) = self.engine.next_effect() {
+            loop {
+                // An answer may have made room for more.
+                self.feed(now);
+                let Some(effect) = self.engine.next_effect() else { break };
                 self.execute(now, effect);
             }
             self.volumes.poll(now, &mut self.outcomes);
@@ -324,8 +356,12 @@ impl Running {
 
     fn reply(&mut self, request: surgetank_model::RequestId, result: Result<(), ReplyError>) {
         match self.buffers.remove(request) {
-            Some((Origin::Front(token), buffer)) => self.front.reply(token, result.map_err(errno), buffer),
-            Some((Origin::Shutdown, _)) => {
+            Some(Origin::Client { request, serial }) => {
+                if let Some(answer) = self.intake.ended(request, serial, result) {
+                    self.answer(answer);
+                }
+            }
+            Some(Origin::Shutdown) => {
                 if let Err(error) = result {
                     tracing::warn!(device = self.name, ?error, "the last flush failed");
                 }
@@ -405,6 +441,7 @@ impl Running {
             }
         }
         self.volumes.attach(volume);
+        self.intake.set_windows(Windows::new(Limits::NONE, false));
     }
 
     /// Takes the volume into use that the engine has accepted; it has asked nothing of it yet. One that it has not
@@ -445,6 +482,7 @@ impl Running {
             tracing::warn!(device = self.name, %error, "cannot stop watching the caching volume");
         }
         self.volumes.detach();
+        self.intake.set_windows(self.windows);
     }
 
     fn grow(&mut self) -> Result<u64, String> {
@@ -495,7 +533,8 @@ impl Running {
             }
         };
         keys.clear();
-        let deadlines = [self.engine.next_deadline(), self.volumes.next_deadline(), stopping];
+        let deadlines =
+            [self.engine.next_deadline(), self.volumes.next_deadline(), self.intake.next_deadline(), stopping];
         let (front, volumes) = (&mut self.front, &mut self.volumes);
         let serving = self.stopping == Stopping::No;
         let mut arrived = || volumes.have_ended() || (serving && front.has_arrived());

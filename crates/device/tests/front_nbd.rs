@@ -225,6 +225,68 @@ fn idle_handshakes_give_way_at_the_limit() {
     drop(driver);
 }
 
+/// The hang-up comes before the server finds that the client has asked for more than it may: nobody tells it again.
+#[test]
+fn connections_that_have_hung_up_free_their_places_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let limits = Limits { connections: 4, requests: 8, ..Limits::default() };
+    let front = NbdFront::open(NbdConfig { limits, ..config(&socket, MIB, 512) }).unwrap();
+    let left = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&left);
+    let driver = Driver::start_watching(front, MIB, move |front: &mut NbdFront| {
+        let mut clients = Vec::new();
+        front.take_left(&mut clients);
+        counter.fetch_add(clients.len(), Ordering::SeqCst);
+    });
+    let header = RequestHeader { flags: 0, command: command::READ, cookie: 0x77, offset: 0, length: 512 };
+    for round in 1..=3 {
+        driver.seen.hold.store(true, Ordering::SeqCst);
+        let mut clients: Vec<Client> = (0..4).map(|_| Client::open(&socket, false)).collect();
+        for client in &mut clients {
+            client.put(&header.encode().repeat(100));
+        }
+        drop(clients);
+        while left.load(Ordering::SeqCst) < 4 * round {
+            std::thread::yield_now();
+        }
+        driver.seen.hold.store(false, Ordering::SeqCst);
+        while driver.seen.waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(Client::open(&socket, false).ask(command::FLUSH, 0, 0, 0), 0);
+}
+
+#[test]
+fn one_user_cannot_take_every_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let limits = Limits { connections: 6, of_one: 4, ..Limits::default() };
+    let loopback = "127.0.0.1:0".parse().unwrap();
+    let front = NbdFront::open(NbdConfig { limits, tcp: Some(loopback), ..config(&socket, MIB, 512) }).unwrap();
+    let address = front.tcp_address().unwrap();
+    let driver = Driver::start(front, MIB);
+    let mut greedy: Vec<Client> = (0..4).map(|_| Client::open(&socket, false)).collect();
+    assert_eq!(UnixStream::connect(&socket).unwrap().read(&mut [0; 18]).unwrap(), 0, "refused");
+    let mut other = Client::greet(std::net::TcpStream::connect(address).unwrap());
+    other.go(false);
+    assert_eq!(other.ask(command::FLUSH, 0, 0, 0), 0);
+    // Its own connection without an export gives way to its next one, and no other's.
+    drop(greedy.pop());
+    while !greedy.is_empty() && UnixStream::connect(&socket).unwrap().read(&mut [0; 18]).unwrap() == 0 {
+        std::thread::yield_now();
+    }
+    let mut waiting = Client::greet(std::net::TcpStream::connect(address).unwrap());
+    let mut idle = Client::connect(&socket);
+    let mut next = Client::open(&socket, false);
+    assert!(idle.is_closed());
+    assert_eq!(next.ask(command::FLUSH, 0, 0, 0), 0);
+    waiting.go(false);
+    assert_eq!(waiting.ask(command::FLUSH, 0, 0, 0), 0);
+    drop(driver);
+}
+
 #[test]
 fn names_and_options_have_a_longest_length() {
     let server = server(MIB, 512);

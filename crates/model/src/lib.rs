@@ -17,7 +17,7 @@ pub mod volume_type;
 pub use bucket::{Limits, TokenBucket};
 pub use catalog::Catalog;
 pub use observation::Observation;
-pub use request::{BufferRange, Operation, Request, RequestId};
+pub use request::{BufferRange, ClientId, Operation, Request, RequestId};
 pub use time::Instant;
 pub use units::{Bandwidth, Bytes, Iops};
 pub use volume_type::VolumeType;

@@ -4,6 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
+/// Names a client of one device among those that it has: a connection, or the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

@@ -7,6 +7,7 @@
 //! - [`forecast`]: when the next burst comes;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
+//! - [`fair`]: which client of a device is served next, and how much at a time;
 //! - [`file`]: the `[policy]` section of configuration files.
 //!
 //! Absent on purpose: any provider call, any clock, any byte of data.
@@ -14,6 +15,7 @@
 pub mod backoff;
 pub mod budget;
 pub mod elastic;
+pub mod fair;
 pub mod file;
 pub mod forecast;
 pub mod planted;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use surgetank_cache::{ReplyError, Stage};
+use surgetank_cache::Stage;
 use surgetank_model::Instant;
 
-use super::{Running, errno};
+use super::Running;
 use crate::buffers::Origin;
 use crate::owner::Entry;
 
@@ -61,7 +61,7 @@ impl Running {
         match self.stopping {
             Stopping::No => {}
             Stopping::Answering { give_up } => {
-                if self.buffers.requests() == 0 || now >= give_up {
+                if self.intake.is_empty() || now >= give_up {
                     self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
                     let id = self.buffers.insert(Origin::Shutdown, None);
                     self.engine.flush(now, id);
@@ -106,10 +106,8 @@ impl Running {
             }
         }
         self.keep_flush_failure();
-        for request in self.buffers.request_ids() {
-            if let Some((Origin::Front(token), buffer)) = self.buffers.remove(request) {
-                self.front.reply(token, Err(errno(ReplyError::Stopping)), buffer);
-            }
+        for answer in self.intake.abandon() {
+            self.answer(answer);
         }
         self.front.flush();
         self.detach();

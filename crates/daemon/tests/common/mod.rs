@@ -250,6 +250,11 @@ impl Nbd {
         self.reply()
     }
 
+    /// Asks without waiting for the answer.
+    pub fn ask_to_zero(&mut self, offset: u64, length: u32) -> io::Result<()> {
+        self.request(6, 0, offset, length, &[])
+    }
+
     pub fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()> {
         self.request(6, 0, offset, length, &[])?;
         self.reply()

@@ -5,6 +5,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use surgetank_model::ClientId;
+
 use crate::buffer::Buffer;
 
 pub mod fuse;
@@ -22,11 +24,16 @@ pub use ublk::{UblkConfig, UblkFront, UblkHandle};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
+/// The client of a front that has one: the kernel.
+pub const KERNEL: ClientId = ClientId(0);
+
 /// A request that a front received.
 #[derive(Debug)]
 pub struct Submission {
     /// Comes back in `reply`.
     pub token: Token,
+    /// Who asks: others' requests get their turn between this client's.
+    pub client: ClientId,
     /// What to do.
     pub operation: surgetank_model::Operation,
     /// First byte on the device.
@@ -44,6 +51,9 @@ pub trait Front: Send {
 
     /// Hands over what has arrived, at most about `budget` requests at a time.
     fn receive(&mut self, budget: usize, sink: &mut Vec<Submission>);
+
+    /// The clients that have left since this was last asked: nobody waits for what they had asked for.
+    fn take_left(&mut self, _left: &mut Vec<ClientId>) {}
 
     /// Whether `receive` has something, as far as that can be told without the kernel.
     fn has_arrived(&mut self) -> bool {

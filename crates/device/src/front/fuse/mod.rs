@@ -21,7 +21,7 @@ use rustix::mount::MountFlags;
 use self::filesystem::{Calls, DiskFilesystem, FILE, Reply};
 use self::loop_device::LoopDevice;
 use super::wake::Wake;
-use super::{Export, Front, FrontError, Submission, Token, reclaim};
+use super::{Export, Front, FrontError, KERNEL, Submission, Token, reclaim};
 use crate::buffer::{Buffer, BufferPool};
 
 mod filesystem;
@@ -330,7 +330,7 @@ impl Front for FuseFront {
                 }
             };
             let (operation, offset, length) = (call.operation, call.offset, call.length);
-            sink.push(Submission { token, operation, offset, length, buffer });
+            sink.push(Submission { token, client: KERNEL, operation, offset, length, buffer });
         }
         if !calls.queue.is_empty() {
             calls.wake.raise();

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::io::Errno;
+use rustix::process::Uid;
 
 use super::handshake::Handshake;
 use super::stream::Stream;
@@ -38,6 +40,15 @@ enum Piece {
     Data { buffer: Buffer },
 }
 
+/// Who is at the other end of a connection, as far as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// Of a Unix socket.
+    User(Uid),
+    /// Of TCP; of an IPv6 address the network's part, because whoever has one address there has them all.
+    Address(IpAddr),
+}
+
 #[derive(Debug)]
 pub(super) enum Phase {
     Handshake(Handshake),
@@ -48,6 +59,8 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Stream,
+    /// Who is at the other end.
+    pub(super) peer: Peer,
     /// When it came.
     pub(super) since: Instant,
     pub(super) phase: Phase,
@@ -78,11 +91,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd, handshake: Handshake) -> Self {
+    pub(super) fn new(socket: OwnedFd, peer: Peer, handshake: Handshake) -> Self {
         let mut greeting = Vec::with_capacity(32);
         handshake.greet(&mut greeting);
         let mut connection = Self {
             stream: Stream::Plain(socket),
+            peer,
             since: Instant::now(),
             phase: Phase::Handshake(handshake),
             input: vec![0; INPUT_LENGTH].into_boxed_slice(),
@@ -103,6 +117,12 @@ impl Connection {
         };
         connection.heads(0, |out| out.extend_from_slice(&greeting));
         connection
+    }
+
+    /// The peer has gone, and what it may have left is not read: nobody takes the replies. It is not told of again, so
+    /// whoever pauses a connection asks as well.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.hung_up && (self.ending || self.paused)
     }
 
     /// The phase together with the input, for parsing.

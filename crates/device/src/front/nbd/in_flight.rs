@@ -1,6 +1,6 @@
 //! The requests that the engine has.
 
-use surgetank_model::Operation;
+use surgetank_model::{ClientId, Operation};
 
 use crate::front::Token;
 
@@ -9,6 +9,13 @@ use crate::front::Token;
 pub(super) struct Key {
     pub(super) slot: u32,
     pub(super) serial: u32,
+}
+
+impl Key {
+    /// The connection as whoever serves its requests knows it.
+    pub(super) fn client(self) -> ClientId {
+        ClientId(self.serial.into())
+    }
 }
 
 /// A request that the engine has.

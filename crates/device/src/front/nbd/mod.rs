@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
-use surgetank_model::Operation;
+use surgetank_model::{ClientId, Operation};
 
 use self::connection::{Connection, Fate, Phase};
 use self::in_flight::{Key, Requests};
@@ -25,6 +25,7 @@ pub use self::tls::Credentials;
 use super::wake::Wake;
 use super::{Export, Front, FrontError, Submission, Token};
 use crate::buffer::{Buffer, BufferPool};
+use crate::seldom::Seldom;
 
 mod admission;
 mod connection;
@@ -53,6 +54,8 @@ const SLOT_BASE: u64 = 4;
 pub struct Limits {
     /// Connections. At the limit the oldest one that has not finished its handshake gives way.
     pub connections: usize,
+    /// Connections from one address, or of one user over the Unix socket.
+    pub of_one: usize,
     /// Requests of one connection, from their arrival until their replies are sent.
     pub requests: usize,
     /// Bytes of one connection's requests; no further request is read while it has that many. A single request may
@@ -64,7 +67,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 16, requests: 256, bytes: 16 << 20, handshake: Duration::from_secs(30) }
+        Self { connections: 24, of_one: 16, requests: 256, bytes: 16 << 20, handshake: Duration::from_secs(30) }
     }
 }
 
@@ -120,6 +123,10 @@ pub struct NbdFront {
     active: VecDeque<Key>,
     dirty: Vec<Key>,
     requests: Requests,
+    /// Refused connections are told of now and then.
+    refusals: Seldom,
+    /// Clients that have left and of which nobody was told yet.
+    left: Vec<ClientId>,
     pending: VecDeque<Submission>,
     pool: BufferPool,
     scratch: Vec<u8>,
@@ -174,6 +181,8 @@ impl NbdFront {
             active: VecDeque::new(),
             dirty: Vec::new(),
             requests: Requests::default(),
+            refusals: Seldom::default(),
+            left: Vec::new(),
             pending: VecDeque::new(),
             pool: BufferPool::new(POOL_BYTES),
             scratch: Vec::new(),
@@ -239,6 +248,7 @@ impl NbdFront {
         if self.get(key).is_some() {
             // Replies to what is in flight find nobody and are dropped.
             self.connections[key.slot as usize] = None;
+            self.left.push(key.client());
             if std::mem::take(&mut self.accept_again) {
                 self.accept(KEY_UNIX);
                 self.accept(KEY_TCP);
@@ -287,9 +297,7 @@ impl NbdFront {
                 self.dirty.push(key);
             }
         }
-        let (stuck, gone) = (connection.ending || connection.paused, flags.intersects(Flag::HUP | Flag::ERR));
-        if stuck && gone {
-            // Nothing will be read and nobody will take the replies.
+        if connection.is_deserted() {
             self.close(key);
         } else if readable {
             self.activate(key);
@@ -325,6 +333,10 @@ impl Front for NbdFront {
         }
     }
 
+    fn take_left(&mut self, left: &mut Vec<ClientId>) {
+        left.append(&mut self.left);
+    }
+
     fn reply(&mut self, token: Token, result: Result<(), i32>, buffer: Option<Buffer>) {
         let overloaded = self.is_overloaded();
         let Some(mut request) = self.requests.remove(token) else { return };
@@ -336,9 +348,11 @@ impl Front for NbdFront {
         }
         if request.then_flush && result.is_ok() {
             request.then_flush = false;
+            let client = request.connection.client();
             let token = self.requests.insert(request);
             self.pending.push_back(Submission {
                 token,
+                client,
                 operation: Operation::Flush,
                 offset: 0,
                 length: 0,

@@ -26,6 +26,9 @@ impl NbdFront {
             let (limits, overloaded) = (self.limits, self.is_overloaded());
             let Some(connection) = self.get(key) else { return };
             connection.paused = overloaded || is_full(connection, limits);
+            if connection.is_deserted() {
+                return self.close(key);
+            }
             if connection.ending || connection.paused {
                 return;
             }
@@ -127,7 +130,8 @@ impl NbdFront {
                     operation,
                     then_flush,
                 });
-                sink.push(Submission { token, operation, offset, length: u64::from(length), buffer });
+                let length = u64::from(length);
+                sink.push(Submission { token, client: key.client(), operation, offset, length, buffer });
             }
             Intake::BlockStatus { one } => {
                 let extents = self.describe(header.offset, header.length, one);

@@ -13,7 +13,7 @@ use super::abi::{self, DESCRIPTOR_BYTES, Descriptor};
 use super::tags::{Answer, Arrival, Tags};
 use super::translate::{Translated, translate};
 use crate::buffer::Buffer;
-use crate::front::{Export, Submission, Token};
+use crate::front::{Export, KERNEL, Submission, Token};
 
 /// How often, and after which pause, the kernel is asked again when it has no memory for our commands.
 const ENTER_TRIES: u32 = 1000;
@@ -168,7 +168,7 @@ impl Queue {
             buffer.set_len(moved as usize);
             buffer
         });
-        Submission { token: Token(tag.into()), operation, offset, length, buffer }
+        Submission { token: Token(tag.into()), client: KERNEL, operation, offset, length, buffer }
     }
 
     /// Answers a request with the next `submit`.
