@@ -159,7 +159,7 @@ impl<M: Machine> FileProvider<M> {
         let mut changed = Vec::new();
         view.unsettled = self.machine.settle(now_ms, &mut view.records, &mut changed).err();
         for record in view.records.iter().filter(|record| changed.contains(&record.id)) {
-            self.tolerate(&record.id, view.locked.write_record(record));
+            self.tolerate(&record.id, view.locked.rewrite_record(record));
         }
         Ok(view)
     }
@@ -185,7 +185,7 @@ impl<M: Machine> FileProvider<M> {
             }
         } else if has_image {
             if record.state == VolumeState::Creating && record.advance(view.now_ms) {
-                self.tolerate(&id, view.locked.write_record(&record));
+                self.tolerate(&id, view.locked.rewrite_record(&record));
             }
             view.records.push(record);
         } else {
@@ -421,7 +421,7 @@ impl<M: Machine> Provider for FileProvider<M> {
             None => record.tags.remove(key),
         };
         check_tags(&record.tags)?;
-        view.locked.write_record(&record).map(|()| Change::Changed)
+        view.locked.rewrite_record(&record).map(|()| Change::Changed)
     }
 }
 

@@ -84,6 +84,10 @@ pub struct Unreadable {
     pub error: ProviderError,
 }
 
+/// Holds space for the records of volumes that are given back: that must go on while the disk is full.
+const BALLAST: &str = ".ballast";
+const BALLAST_BYTES: usize = 64 << 10;
+
 impl Store {
     /// Opens the directory and makes it if it is missing; its parent must be there.
     pub fn open(path: &Path) -> Result<Self, ProviderError> {
@@ -116,7 +120,25 @@ impl Store {
         let volumes = child("volumes").map_err(|error| refuse("used (its \"volumes\")", &error))?;
         let state = child("state").map_err(|error| refuse("used (its \"state\")", &error))?;
         rustix::fs::fsync(&root).map_err(|error| refuse("synced", &error))?;
-        Ok(Self { path, root, volumes, state, warned: Mutex::default() })
+        let store = Self { path, root, volumes, state, warned: Mutex::default() };
+        store.lay_in_ballast();
+        Ok(store)
+    }
+
+    /// Makes the ballast if it is missing and there is space for it.
+    fn lay_in_ballast(&self) {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&self.root, BALLAST, flags, Mode::RUSR | Mode::WUSR) else { return };
+        let mut file = File::from(file);
+        if file.write_all(&[0; BALLAST_BYTES]).and_then(|()| file.sync_all()).is_err() {
+            self.drop_ballast();
+        }
+    }
+
+    /// Gives the ballast's space away. False: there was none.
+    fn drop_ballast(&self) -> bool {
+        let dropped = rustix::fs::unlinkat(&self.root, BALLAST, AtFlags::empty());
+        dropped.and_then(|()| rustix::fs::fsync(&self.root)).is_ok()
     }
 
     /// Waits for the lock.
@@ -273,6 +295,19 @@ impl Locked<'_> {
         })
     }
 
+    /// Replaces the record of a volume that is in use or given back, durably: on a full disk in the ballast's place.
+    pub fn rewrite_record(&self, record: &Record) -> Result<(), ProviderError> {
+        let written = match self.write_record(record) {
+            Err(ProviderError::Capacity(_)) if self.store.drop_ballast() => self.write_record(record),
+            written => written,
+        };
+        written.map_err(|error| match error {
+            // Nobody asked for a volume.
+            ProviderError::Capacity(text) => ProviderError::Transient(text),
+            error => error,
+        })
+    }
+
     /// Makes a volume's image, durably. On an error nothing of it is left (unless unlinking fails too).
     pub fn make_image(&self, id: &VolumeId, size: Bytes, preallocate: bool) -> Result<(), ProviderError> {
         if preallocate {
@@ -343,7 +378,9 @@ impl Locked<'_> {
 
     /// Removes a volume's image, durably; its space is free once nobody has it open. Fine if it is gone.
     pub fn remove_image(&self, id: &VolumeId) -> Result<(), ProviderError> {
-        self.remove(&self.store.volumes, &image_name(id))
+        self.remove(&self.store.volumes, &image_name(id))?;
+        self.store.lay_in_ballast();
+        Ok(())
     }
 
     /// Removes a record, durably. Fine if it is gone.

@@ -72,7 +72,7 @@ impl Imitated {
     ) -> Result<(), ProviderError> {
         record.enter(state, now_ms, latency_ms);
         record.advance(now_ms);
-        locked.write_record(record)
+        locked.rewrite_record(record)
     }
 }
 

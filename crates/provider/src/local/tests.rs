@@ -509,3 +509,44 @@ fn requests_out_of_limits_are_refused() {
     }
     assert!(provider.create(&request("../../t\0\n")).is_ok(), "a token is data, never a name");
 }
+
+/// A file system of its own, of so many bytes; `None`: only root can have one.
+struct Small(TempDir);
+
+impl Small {
+    fn new(bytes: u64) -> Option<Self> {
+        let directory = TempDir::new().unwrap();
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        let mounted = rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, options.as_c_str());
+        mounted.ok().map(|()| Self(directory))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "says what it skips")]
+fn a_volume_is_given_back_while_the_disk_is_full() {
+    let Some(small) = Small::new(4 << 20) else {
+        eprintln!("skipped: only root can mount a small file system");
+        return;
+    };
+    let world = World { directory: TempDir::new().unwrap(), clock: Arc::new(ManualClock::at_ms(1_000_000)) };
+    let mut config = LocalConfig::in_directory(small.0.path().join("volumes"));
+    let sparse = LocalType { preallocate: false, ..LocalType::with_bandwidth(Bandwidth::from_mib_s(1)) };
+    config.types.insert("sparse".to_owned(), sparse);
+    let provider = world.open_with(config);
+    let volume = provider.create(&CreateVolume { volume_type: "sparse".to_owned(), ..request("t") }).unwrap().0;
+    provider.attach(&volume.id).unwrap();
+    // Somebody fills the disk, or the volume itself does.
+    let mut hog = std::fs::File::create(small.0.path().join("hog")).unwrap();
+    while std::io::Write::write_all(&mut hog, &[1; 4096]).is_ok() {}
+    assert_eq!(provider.detach(&volume.id), Ok(Change::Changed));
+    assert_eq!(provider.delete(&volume.id), Ok(Change::Changed));
+    assert!(provider.list("k", "v").unwrap().is_empty());
+}

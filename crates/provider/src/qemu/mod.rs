@@ -129,18 +129,18 @@ impl Machine for Plugged {
     fn attach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError> {
         let mut guest = self.look().map_err(gone)?;
         record.enter(VolumeState::Attaching, now_ms, 0);
-        locked.write_record(record)?;
+        locked.rewrite_record(record)?;
         let refused = match self.plug(&mut guest, locked, record) {
             Ok(()) => {
                 record.enter(VolumeState::Attached, now_ms, 0);
-                return locked.write_record(record);
+                return locked.rewrite_record(record);
             }
             Err(error) => error,
         };
         // What cannot be taken back now is taken back by whoever looks next.
         if matches!(guest.clear(&record.id), Ok(true)) {
             record.enter(VolumeState::Available, now_ms, 0);
-            locked.write_record(record)?;
+            locked.rewrite_record(record)?;
         }
         Err(match refused {
             PlugError::NoPort(text) => ProviderError::AttachLimit(text),
@@ -151,11 +151,11 @@ impl Machine for Plugged {
 
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError> {
         record.enter(VolumeState::Detaching, now_ms, ASK_AGAIN_MS);
-        locked.write_record(record)?;
+        locked.rewrite_record(record)?;
         let mut guest = self.look().map_err(gone)?;
         guest.unplug(&record.id).map_err(gone)?;
         if Self::settle_one(&mut guest, now_ms, record).map_err(gone)? {
-            locked.write_record(record)?;
+            locked.rewrite_record(record)?;
         }
         Ok(())
     }
