@@ -68,6 +68,8 @@ fn wrong_use_is_status_2() {
         &["serve"],
         &["boost"],
         &["inspect"],
+        &["inspect", "/dev/null", "--to", "x"],
+        &["inspect", "/dev/null", "--apply"],
         &["completions", "tcsh"],
         &["demo", "--policy", "best"],
         &["demo", "--seed", "many"],

@@ -19,6 +19,9 @@ const DEFAULT_SOCKET: &str = "/run/surgetank/control.sock";
 const SOCKET_VARIABLE: &str = "SURGETANK_SOCKET";
 /// Between two looks of `--wait`.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// So many looks in a row must find a device in trouble, with nothing under way, before `--wait` gives up: what was just
+/// asked for takes a moment to begin.
+const STUCK_LOOKS: u32 = 15;
 
 /// Which daemon, and how to answer.
 #[derive(Debug, Args)]
@@ -154,8 +157,12 @@ impl Target {
         client.ask(request)?;
         let mut status = self.look(&client)?;
         if let Some(until) = until {
+            let mut stuck = 0;
             while !until(&status) {
-                if status.phase == Phase::Degraded {
+                // What is under way may take its time; what waits for another try, or for somebody, is not waited for.
+                let waits = status.retry_s.is_some() || status.caching.is_none();
+                stuck = if status.phase == Phase::Degraded && waits { stuck + 1 } else { 0 };
+                if stuck > STUCK_LOOKS {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
@@ -247,6 +254,9 @@ impl Detach {
         let device = &self.target.device;
         if let Some(file) = &self.config {
             let config = Config::load(file).map_err(Failure::invalid)?;
+            if !config.devices.contains_key(device) {
+                return Err(Failure::invalid(format!("there is no device \"{device}\" in {}", file.display())));
+            }
             surgetank_daemon::accept_loss_offline(&config, device).map_err(Failure::Failed)?;
             let accepted = serde_json::json!({ "device": device, "loss_accepted": true });
             return self

@@ -95,6 +95,11 @@ impl Arguments {
         if let Some((volume, to)) = self.salvage.as_ref().zip(self.to.as_ref()) {
             return Salvage { volume, to, apply: self.apply }.run(self.json);
         }
+        if self.to.is_some() || self.apply {
+            return Err(Failure::invalid(
+                "--to and --apply are for --salvage: write `inspect --salvage VOLUME --to TARGET`",
+            ));
+        }
         let volume = self.volume.as_ref().ok_or_else(|| Failure::invalid("name a volume to inspect"))?;
         let findings = inspect(volume)?;
         if self.json { output::print_json(&findings) } else { output::print(&people(&findings)) }

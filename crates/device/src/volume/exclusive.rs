@@ -88,6 +88,15 @@ pub enum OpenError {
     },
 }
 
+/// Refuses a volume that the kernel uses: mounted, for swap, below a loop device. For those who open it in their own way.
+///
+/// # Errors
+/// Who uses it, and the mend; or it cannot be looked at.
+pub fn refuse_used(path: &Path) -> Result<(), OpenError> {
+    let metadata = fs::metadata(path).map_err(|error| OpenError::System { path: path.to_owned(), error })?;
+    check(path, &metadata)
+}
+
 /// Refuses a volume that somebody uses, before it is opened (opening a device that is in use can disturb it).
 pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let identity = Identity::of(metadata);

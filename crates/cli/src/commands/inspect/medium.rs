@@ -1,9 +1,9 @@
 //! A caching volume as it lies there, read as far as it can be.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use surgetank_cache::Epoch;
@@ -50,7 +50,9 @@ pub struct Generations {
 impl Medium {
     pub fn open(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
-        let mut file = File::open(path).map_err(|error| {
+        // A FIFO without a writer is not waited for; a file or a disk does not care.
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let mut file = opened.map_err(|error| {
             Failure::Invalid(format!("cannot open {shown}: {error}; name a file or block device that you may read"))
         })?;
         let kind = file.metadata().doing(|| format!("cannot examine {shown}"))?.file_type();

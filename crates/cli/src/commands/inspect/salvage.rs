@@ -13,6 +13,7 @@ use serde::Serialize;
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, LogState, Superblock};
 use surgetank_cache::replay::{Log, Newest, Version};
+use surgetank_device::volume::exclusive::refuse_used;
 use surgetank_model::Bytes;
 
 use super::medium::{Generations, Medium};
@@ -191,6 +192,7 @@ impl Salvage<'_> {
         if same_file || same_disk {
             return Err(Failure::Invalid(format!("{shown} is the caching volume itself; name another target")));
         }
+        refuse_used(self.to).map_err(|error| Failure::Invalid(error.to_string()))?;
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         if kind.is_block_device() {

@@ -334,6 +334,27 @@ fn targets_are_not_overwritten_by_accident() {
 }
 
 #[test]
+#[allow(clippy::print_stderr, reason = "says what it skips")]
+fn a_target_below_a_loop_device_is_in_use() {
+    let world = world(8);
+    let (volume, to) = (world.path("volume"), world.path("target"));
+    fs::write(&volume, &world.cache).unwrap();
+    fs::write(&to, &world.backing).unwrap();
+    let losetup = |arguments: &[&std::ffi::OsStr]| std::process::Command::new("losetup").args(arguments).output();
+    let made = losetup(&["--find".as_ref(), "--show".as_ref(), to.as_os_str()]);
+    let Some(device) = made.ok().filter(|made| made.status.success()) else {
+        eprintln!("skipped: no loop device can be made here");
+        return;
+    };
+    let device = String::from_utf8(device.stdout).unwrap();
+    let medium = Medium::open(&volume).unwrap();
+    let refused = Salvage { volume: &volume, to: &to, apply: true }.salvage(medium, &Bar(None)).unwrap_err();
+    losetup(&["--detach".as_ref(), device.trim().as_ref()]).unwrap();
+    assert!(refused.to_string().contains(device.trim()), "{refused}");
+    assert!(fs::read(&to).unwrap() == world.backing);
+}
+
+#[test]
 fn what_is_no_caching_volume_or_was_released_is_refused() {
     let mut world = world(8);
     let (volume, to) = (world.path("volume"), world.path("new"));
