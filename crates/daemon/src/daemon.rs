@@ -159,6 +159,7 @@ impl Daemon {
                 clock: common.clock,
                 disks: common.disks.clone(),
                 decorator: common.decorator.clone(),
+                state_directory: config.state_directory.clone(),
                 devices: shared,
             })
         });

@@ -120,7 +120,7 @@ impl Device {
         let resume = starting.resume(&journal, store.record())?;
         if let Some(provider) = common.provider.as_ref().filter(|_| store.record().owner == Owner::Backing) {
             let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
-            losses::refuse_strangers(&provider, common.clock, name, &journal)?;
+            losses::refuse_strangers(&provider, common.clock, name, &store, &journal)?;
         }
         starting.assemble(resume, store, journal)
     }

@@ -70,16 +70,14 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 /// The bytes of a state file; `None` if it does not exist.
 ///
 /// # Errors
-/// Whatever the file system answers.
+/// Whatever the file system answers, with the file's name.
 pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("{} cannot be read: {error}", path.display()))),
+    }
 }
 
 /// The version of a state file, if it is one that can be read: at most `newest`. Files name it first of all, and a newer

@@ -288,8 +288,12 @@ fn write_back(device: &Path) {
         .lines()
         .map(|line| line.split(' ').collect::<Vec<_>>())
         .find(|fields| fields.get(2) == Some(&number.as_str()));
-    let Some(place) = place.and_then(|fields| fields.get(4).map(|place| (*place).to_owned())) else { return };
-    let Ok(mut sync) = Command::new("sync").arg("-f").arg(place).spawn() else { return };
+    let mut sync = Command::new("sync");
+    // Where it is mounted may not be visible from here: in another mount namespace. Then all file systems write.
+    if let Some(place) = place.and_then(|fields| fields.get(4).copied()) {
+        sync.arg("-f").arg(place);
+    }
+    let Ok(mut sync) = sync.spawn() else { return };
     let give_up = Instant::now() + CLOSE_PATIENCE;
     while matches!(sync.try_wait(), Ok(None)) {
         if Instant::now() >= give_up {

@@ -160,7 +160,8 @@ impl Journal {
     /// As [`Journal::open`].
     pub fn load(&mut self) -> io::Result<Vec<Pair>> {
         let damaged = |why: String| {
-            let what = format!("the record of what was healed {} {why}", self.path.display());
+            let what =
+                format!("the record of what was healed {} {why}; put a copy of it in its place", self.path.display());
             io::Error::new(io::ErrorKind::InvalidData, what)
         };
         let content = match files::read(&self.path)? {

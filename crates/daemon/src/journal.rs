@@ -162,8 +162,12 @@ impl Journal {
     /// If the file cannot be read or makes no sense.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE);
-        let unreadable =
-            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("the journal {} {why}", path.display()));
+        let unreadable = |why: String| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the journal {} {why}; put a copy of it in its place", path.display()),
+            )
+        };
         let state = match files::read(&path)? {
             None => State { version: VERSION, ..State::default() },
             Some(bytes) => State::decode(&bytes).map_err(unreadable)?,

@@ -10,7 +10,7 @@ use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
 use crate::clock::Clock;
 use crate::crash::crash_point;
 use crate::journal::{Journal, Rental, Stage};
-use crate::owner::{OwnerRecord, OwnerStore};
+use crate::owner::{OwnerRecord, OwnerStore, parse_epoch};
 
 /// How long the provider may fail to list volumes before the device goes on without the list.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -43,25 +43,42 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
 fn dirty_strangers(
     provider: &dyn Provider,
     device: &str,
-    rental: Option<&Rental>,
+    store: &OwnerStore,
+    journal: &Journal,
 ) -> Result<Vec<VolumeDescription>, ProviderError> {
-    let ours = rental.and_then(|rental| rental.volume.as_ref());
+    let ours = known(journal, store).and_then(|rental| rental.volume.as_ref());
     let listed = provider.list(tag::DEVICE, device)?;
     let strange = |volume: &VolumeDescription| {
-        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself.
-        volume.tags.contains_key(tag::DIRTY_EPOCH) && ours != Some(&volume.id)
+        let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };
+        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself. One that was given
+        // up while it was away is back with its tag.
+        let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
+        ours != Some(&volume.id) && !has_ended
     };
     Ok(listed.into_iter().filter(strange).collect())
+}
+
+/// The rental of which the owner record speaks. If there is no such record although the volume was in use, the records are
+/// lost in part, and the volume is as strange as any.
+fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a Rental> {
+    let rental = journal.state().rental.as_ref();
+    rental.filter(|rental| !store.is_missing() || rental.stage != Stage::Adopted)
 }
 
 /// Refuses a device whose records know of no dirty data while a volume says otherwise: the records are lost.
 ///
 /// # Errors
 /// One sentence with the mend.
-pub fn refuse_strangers(provider: &dyn Provider, clock: Clock, device: &str, journal: &Journal) -> Result<(), String> {
+pub fn refuse_strangers(
+    provider: &dyn Provider,
+    clock: Clock,
+    device: &str,
+    store: &OwnerStore,
+    journal: &Journal,
+) -> Result<(), String> {
     let give_up = clock.now() + LIST_PATIENCE;
     let found = loop {
-        match dirty_strangers(provider, device, journal.state().rental.as_ref()) {
+        match dirty_strangers(provider, device, store, journal) {
             Ok(found) => break found,
             Err(error) if clock.now() >= give_up => {
                 if journal.state().saved_unix_ms == 0 {
@@ -97,7 +114,7 @@ pub fn give_up(directory: &Path, device: &str, provider: Option<&Arc<dyn Provide
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
-        Owner::Backing => return give_up_strangers(device, provider, journal.state().rental.as_ref()),
+        Owner::Backing => return give_up_strangers(device, provider, &store, &journal),
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), provider)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
@@ -136,11 +153,12 @@ fn must_be_missing(device: &str, record: &OwnerRecord, provider: Option<&Arc<dyn
 fn give_up_strangers(
     device: &str,
     provider: Option<&Arc<dyn Provider>>,
-    rental: Option<&Rental>,
+    store: &OwnerStore,
+    journal: &Journal,
 ) -> Result<(), String> {
     let nothing = || "nothing is lost: there is nothing to accept".to_owned();
     let provider = provider.ok_or_else(nothing)?;
-    let found = dirty_strangers(&**provider, device, rental).map_err(|error| error.to_string())?;
+    let found = dirty_strangers(&**provider, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err(nothing());
     }

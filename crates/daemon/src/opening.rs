@@ -88,6 +88,12 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
 pub struct Identity(u64, u64);
 
 impl Identity {
+    /// Whether it is a file: who has it open can use it although it has no name any more.
+    #[must_use]
+    pub fn is_file(self) -> bool {
+        self.1 != 0
+    }
+
     fn of(status: &rustix::fs::Stat) -> Self {
         match FileType::from_raw_mode(status.st_mode) {
             FileType::BlockDevice => Self(status.st_rdev, 0),

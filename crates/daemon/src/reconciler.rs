@@ -9,6 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use surgetank_cache::{Epoch, Event, Stage as EngineStage};
 use surgetank_model::Instant;
+use surgetank_model::units::Span;
 use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
 
 use crate::accounting::Accounts;
@@ -198,8 +199,19 @@ impl Reconciler {
             && let Some((controller, _)) = &mut self.parts.boosting
         {
             controller.observe(sample.now, observation);
+            self.drain_nameless(sample.now);
         }
         self.last = Some(sample);
+    }
+
+    /// A caching volume whose file was removed is drained while it is open.
+    fn drain_nameless(&mut self, now: Instant) {
+        if let Some((controller, lifecycle)) = &mut self.parts.boosting
+            && lifecycle.is_nameless()
+            && controller.phase() == surgetank_policy::Phase::Boost
+        {
+            controller.hint_detach(now);
+        }
     }
 
     fn start_recovery(&mut self, now: Instant) {
@@ -289,8 +301,9 @@ impl Reconciler {
             other => format!("{other:?}"),
         };
         self.reason = Some(format!(
-            "its newest data is on a caching volume that cannot be read back ({why}); requests wait while it is tried \
-             again: repair the volume, or give its data up with `surgetank detach {} --accept-loss`",
+            "its newest data is on a caching volume that cannot be read back ({why}); it is tried again, and requests wait \
+             for that for up to {}, after which they fail: repair the volume, or give its data up with `surgetank detach {} --accept-loss`",
+            Span(lifecycle.patience()),
             self.parts.name
         ));
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
@@ -368,6 +381,10 @@ impl Reconciler {
         if keep {
             self.parts.on_stop = OnStop::Keep;
         }
+        if self.lifecycle().is_some_and(|lifecycle| lifecycle.must_not_close(now)) {
+            tracing::warn!(device = self.parts.name, "draining before the device stops: nobody could do it afterwards");
+            self.parts.on_stop = OnStop::Drain;
+        }
         if self.parts.on_stop == OnStop::Drain {
             self.sample();
         }
@@ -429,7 +446,7 @@ impl Reconciler {
             size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
             reason: self.reason(now, lost_bytes, controller.as_ref()),
-            retry_s: controller.as_ref().and_then(|status| status.retry_in).map(|span| span.0.as_secs_f64()),
+            retry_s: self.retry_in(now, controller.as_ref()).map(|left| left.as_secs_f64()),
             throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
             utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
             caching,
@@ -441,6 +458,17 @@ impl Reconciler {
             lost_range_count,
             lost_bytes,
         }
+    }
+
+    /// When what does not work now is tried again, if nobody asks for it before.
+    fn retry_in(&self, now: Instant, controller: Option<&surgetank_policy::Status>) -> Option<Duration> {
+        let recovery = match self.recovery {
+            Recovery::Waiting(_, at) => Some(at.since(now)),
+            _ => None,
+        };
+        let lifecycle = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.tried_in(now));
+        let controller = controller.and_then(|status| status.retry_in).map(|span| span.0);
+        recovery.or(lifecycle).or(controller)
     }
 
     /// The first of the ranges that are lost.

@@ -1,6 +1,7 @@
 //! Gives back volumes that carry our name and that no device knows of any more.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
 
 use crate::clock::Clock;
 use crate::opening::{self, Decorator};
+use crate::owner::{OwnerStore, parse_epoch};
 use crate::patient::Patient;
 use crate::planted::{Bug, planted};
 use crate::shared::Shared;
@@ -38,6 +40,8 @@ pub struct Sweeper {
     pub disks: Disks,
     /// Decorates volumes, in tests.
     pub decorator: Option<Decorator>,
+    /// Where the owner records of devices are.
+    pub state_directory: PathBuf,
     /// The devices by name, running or not. One that could not be started may still own its volume.
     pub devices: BTreeMap<String, Arc<Shared>>,
 }
@@ -56,7 +60,7 @@ impl Sweeper {
         };
         // After the listing: what was rented in between is known, not an orphan.
         let mut known = self.known();
-        known.reread_clean = self.reread(&listed, &known.expected);
+        known.reread_clean = self.clean(&listed, &known.expected);
         for action in orphans(&listed, &self.owner_id, &known) {
             if planted(Bug::SweepIgnoresStrangers) {
                 continue;
@@ -80,16 +84,29 @@ impl Sweeper {
         known
     }
 
-    /// Which of the attached orphans with a dirty tag read as clean.
-    fn reread(&self, listed: &[VolumeDescription], expected: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, String> {
-        let suspects = listed.iter().filter(|volume| volume.device.is_some() && !expected.contains(&volume.id));
+    /// Which of the orphans with a dirty tag are not needed: they read as clean, or their device's owner record says that
+    /// they have ended (one that was given up while it was away is back).
+    fn clean(&self, listed: &[VolumeDescription], expected: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, String> {
+        let suspects = listed.iter().filter(|volume| !expected.contains(&volume.id));
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
+            if self.has_ended(volume, epoch) {
+                return Some((volume.id.clone(), epoch.clone()));
+            }
+            volume.device.as_ref()?;
             let superblock = opening::superblock(volume, &self.disks, self.clock, self.decorator.as_ref()).ok()??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });
         clean.collect()
+    }
+
+    fn has_ended(&self, volume: &VolumeDescription, epoch: &str) -> bool {
+        let device = volume.tags.get(tag::DEVICE).filter(|device| self.devices.contains_key(*device));
+        let (Some(device), Some(epoch)) = (device, parse_epoch(epoch)) else { return false };
+        // A record that cannot be read proves nothing.
+        OwnerStore::open(&self.state_directory.join(device))
+            .is_ok_and(|store| store.record().has_ended(&volume.id, epoch))
     }
 
     fn act(&self, action: Action, swept: &mut Swept) {

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::failing::{on_caches, slow_and_waits};
-use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, pattern, status};
+use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
 use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
@@ -197,4 +197,51 @@ fn a_volume_that_cannot_be_read_after_its_release_is_given_back() {
     eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
     faults.remove(reads);
     goes_on(&machine, &daemon);
+}
+
+fn remove_the_file(machine: &Machine) {
+    for image in images(&machine.path("volumes")) {
+        std::fs::remove_file(image).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_whose_file_is_removed_is_drained_while_it_is_open() {
+    for stops in [false, true] {
+        let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+        let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+        dirty(&daemon, &mut connect(&machine, "data"));
+        remove_the_file(&machine);
+        if !stops {
+            eventually("it is said", || reason(&daemon).contains("somebody removed the file"));
+            eventually("it is drained", || status(&daemon, "data").phase == Phase::Idle);
+            assert_eq!(status(&daemon, "data").lost_bytes, 0);
+        }
+        // Whoever stops the daemon closes the last way to the data.
+        daemon.stop();
+        let daemon = Daemon::start(config(&machine, "1 s")).unwrap();
+        goes_on(&machine, &daemon);
+    }
+}
+
+#[test]
+fn a_volume_that_was_given_up_while_it_was_away_is_given_back_when_it_is_there_again() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine, "data"));
+    daemon.stop();
+    let image = images(&machine.path("volumes")).remove(0);
+    std::fs::rename(&image, machine.path("away")).unwrap();
+    let error = Daemon::start(config(&machine, "1 s")).err().expect("refused").to_string();
+    assert!(error.contains("which is missing"), "{error}");
+    surgetank_daemon::accept_loss_offline(&config(&machine, "1 s"), "data").unwrap();
+    let daemon = Daemon::start(config(&machine, "1 s")).unwrap();
+    eventually("nothing is rented", || status(&daemon, "data").phase == Phase::Idle);
+    daemon.stop();
+    std::fs::rename(machine.path("away"), &image).unwrap();
+    let daemon = Daemon::start(config(&machine, "1 s")).unwrap();
+    eventually("it is given back", || {
+        daemon.handle(Request::Gc).unwrap();
+        machine.rented() == 0
+    });
 }

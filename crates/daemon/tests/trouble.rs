@@ -351,6 +351,27 @@ fn a_lost_state_directory_is_noticed_by_the_tag_of_the_dirty_volume() {
 }
 
 #[test]
+fn a_lost_owner_record_is_noticed_by_the_tag_of_the_dirty_volume() {
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    let (record, away) = (machine.path("state/data/owner.json"), machine.path("owner.json"));
+    std::fs::rename(&record, &away).unwrap();
+    let error = refusal(&config);
+    assert!(error.contains("restore the state directory") && error.contains("--accept-loss"), "{error}");
+    std::fs::rename(&away, &record).unwrap();
+    nothing_is_lost(&machine, &config);
+
+    let machine = Machine::new();
+    let config = stopped_dirty(&machine, &slow());
+    std::fs::remove_file(machine.path("state/data/owner.json")).unwrap();
+    refusal(&config);
+    accept_loss_offline(&config, "data").unwrap();
+    let daemon = Daemon::start(config).unwrap();
+    eventually("the volume is given back", || machine.rented() == 0);
+    daemon.stop();
+}
+
+#[test]
 fn data_that_is_there_is_not_given_up() {
     let machine = Machine::new();
     let config = stopped_dirty(&machine, &slow());

@@ -26,6 +26,8 @@ pub struct OwnerStore {
     directory: PathBuf,
     path: PathBuf,
     record: OwnerRecord,
+    /// There was no file when it was opened.
+    missing: bool,
     /// Of a loss, unless its record has none.
     journal: Option<Journal>,
     /// A write failed half-way: the file may hold that record instead of ours, or the journal an entry that it lacks.
@@ -43,10 +45,14 @@ impl OwnerStore {
             directory: directory.to_owned(),
             path,
             record: OwnerRecord::default(),
+            missing: false,
             journal: None,
             uncertain: false,
         };
-        let Some(bytes) = files::read(&store.path)? else { return Ok(store) };
+        let Some(bytes) = files::read(&store.path)? else {
+            store.missing = true;
+            return Ok(store);
+        };
         let length = bytes.len() as u64;
         let (record, journal) = OwnerRecord::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
         drop(bytes);
@@ -63,7 +69,10 @@ impl OwnerStore {
     }
 
     fn damaged(&self, why: &str) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, format!("the owner record {} {why}", self.path.display()))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("the owner record {} {why}; put a copy of it in its place", self.path.display()),
+        )
     }
 
     /// The record. The ranges of a loss are in it from `open` on until [`OwnerStore::forget_ranges`], or until anything is
@@ -71,6 +80,12 @@ impl OwnerStore {
     #[must_use]
     pub fn record(&self) -> &OwnerRecord {
         &self.record
+    }
+
+    /// Whether there was no record: the device was never boosted, or the record was removed.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.missing
     }
 
     /// Who wanted to know what is lost knows it.

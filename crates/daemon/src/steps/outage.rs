@@ -62,6 +62,8 @@ pub(super) struct Outage {
     seen: Option<Identity>,
     /// The shard has it.
     in_use: bool,
+    /// It is in use under no name: its file was removed.
+    nameless: bool,
     /// Opened on a thread of its own, since a volume in trouble may not answer for long.
     opening: Option<Receiver<Result<Option<Opened>, String>>>,
     /// The shard closes it; so long one waits for that.
@@ -72,12 +74,13 @@ impl Outage {
     /// The shard has closed the volume.
     pub fn unused(&mut self) {
         self.in_use = false;
+        self.nameless = false;
         self.closing = None;
     }
 
     /// The volume matters no more.
     pub fn over(&mut self) {
-        *self = Self { in_use: self.in_use, ..Self::default() };
+        *self = Self { in_use: self.in_use, nameless: self.nameless, ..Self::default() };
     }
 
     /// The volume was lost before this daemon started.
@@ -113,6 +116,7 @@ impl Lifecycle {
         self.outage.place = Some(place);
         self.outage.seen = Some(identity);
         self.outage.in_use = true;
+        self.outage.nameless = false;
         self.outage.closing = None;
         self.outage.next = self.tools.clock.now() + LOOK.min(self.tools.longest_pause);
     }
@@ -185,6 +189,12 @@ impl Lifecycle {
                 self.outage.next = now + LOOK.min(self.tools.longest_pause);
                 if self.disk_has_gone() {
                     self.gone(now, "its disk has left this machine".to_owned());
+                } else if self.file_was_removed() != self.outage.nameless {
+                    self.outage.nameless = !self.outage.nameless;
+                    if self.outage.nameless {
+                        let device = &self.tools.device;
+                        tracing::error!(device, "somebody removed the caching volume's file while it is in use");
+                    }
                 }
             }
             Trouble::Failing => match self.whereabouts() {
@@ -233,9 +243,35 @@ impl Lifecycle {
         true
     }
 
-    fn disk_has_gone(&self) -> bool {
+    /// What is where the volume in use was found is another one, or nothing.
+    fn is_elsewhere(&self) -> bool {
         let there = self.outage.place.as_ref().map(|place| place.look(&self.tools.disks));
         self.outage.in_use && matches!(there, Some(Ok(there)) if there != self.outage.seen)
+    }
+
+    fn disk_has_gone(&self) -> bool {
+        !self.outage.seen.is_some_and(Identity::is_file) && self.is_elsewhere()
+    }
+
+    /// A file without a name is there as long as it is open, and nobody else can open it.
+    fn file_was_removed(&self) -> bool {
+        self.outage.seen.is_some_and(Identity::is_file) && self.is_elsewhere()
+    }
+
+    /// Looks whether the volume in use is one that nobody could open again: what is on it has to be drained before it is
+    /// closed.
+    pub fn must_not_close(&mut self, now: Instant) -> bool {
+        if matches!(self.outage.trouble, Trouble::None | Trouble::Restoring) {
+            self.outage.next = now;
+            self.look(now);
+        }
+        self.outage.nameless
+    }
+
+    /// As last looked at.
+    #[must_use]
+    pub fn is_nameless(&self) -> bool {
+        self.outage.nameless
     }
 
     /// Why a failing volume is not on this machine; `None`: it is, as far as can be told.
@@ -245,6 +281,10 @@ impl Lifecycle {
         }
         if self.sample().is_ok_and(|sample| sample.cache_gone) {
             return Some("its disk answers that it was unplugged".to_owned());
+        }
+        if self.file_was_removed() {
+            // It is read through what is open, as far as it can be.
+            return None;
         }
         let id = self.volume()?;
         match self.describe(&id) {
@@ -267,6 +307,7 @@ impl Lifecycle {
         self.outage.pause = pause;
         self.outage.why = Some(why);
         self.outage.in_use = false;
+        self.outage.nameless = false;
         self.outage.seen = None;
         self.outage.closing = Some((closed, now + STUCK));
         crash_point("gone", "after");
@@ -379,14 +420,19 @@ impl Lifecycle {
     /// What people are told of the volume's trouble; `bytes` are on it alone.
     #[must_use]
     pub fn trouble(&self, now: Instant, bytes: u64) -> Option<String> {
-        let Outage { trouble, since, why, next, .. } = &self.outage;
+        let Outage { trouble, since, why, next, nameless, .. } = &self.outage;
         let device = &self.tools.device;
         let volume = self.volume().map_or_else(String::new, |VolumeId(id)| id);
         let whole = |time: Duration| Span(Duration::from_secs(time.as_secs().max(1)));
         let (lasted, patience) = (whole(now.since(*since)), Span(self.tools.caching.outage_patience));
         let why = why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
         match trouble {
-            Trouble::None => None,
+            Trouble::None => nameless.then(|| {
+                format!(
+                    "somebody removed the file of the caching volume {volume}: what is on it alone, {bytes} bytes, is being \
+                     drained from what is still open, and lost if the daemon is killed before that"
+                )
+            }),
             Trouble::Failing => Some(format!(
                 "the caching volume {volume} has failed {lasted} ago{why}: what is on it alone, {bytes} bytes, is being \
                  drained; while nothing of it can be read, requests wait for up to {patience}, and after that they fail"
@@ -406,6 +452,19 @@ impl Lifecycle {
                 whole(next.since(now))
             )),
         }
+    }
+
+    /// How long requests wait for a volume that cannot be read.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.tools.caching.outage_patience
+    }
+
+    /// How long it is until a volume that counts as lost is tried again, by itself.
+    #[must_use]
+    pub fn tried_in(&self, now: Instant) -> Option<Duration> {
+        let waits = self.outage.trouble == Trouble::Lost && self.outage.opening.is_none();
+        waits.then(|| self.outage.next.since(now)).filter(|left| !left.is_zero())
     }
 
     /// Whether the volume is waited for, and nothing is lost so far.
