@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM as something that the program waits for.
+//! SIGINT, SIGTERM and SIGHUP as something that the program waits for.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,18 +26,19 @@ impl Interrupt {
         Self::install_with(&[], |_| ())
     }
 
-    /// The same, and other signals that do not ask it to stop. `heard` is told of every signal.
+    /// The same, but for other signals that do not ask it to stop, SIGHUP among them if it is one. `heard` is told of
+    /// every signal.
     ///
     /// # Errors
     /// If the handlers or their thread cannot be installed.
-    pub fn install_with(others: &[i32], heard: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
+    pub fn install_with(others: &'static [i32], heard: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
         const STOP: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
         let interrupt = Self::default();
         let mut signals = Signals::new(STOP.iter().chain(others))?;
         let shared = interrupt.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
-                if STOP.contains(&signal) {
+                if !others.contains(&signal) {
                     shared.raise();
                 }
                 heard(signal);

@@ -75,6 +75,14 @@ pub struct DeviceConfig {
     pub on_stop: OnStop,
 }
 
+impl DeviceConfig {
+    /// The directory of its certificates, if it is served under TLS.
+    #[must_use]
+    pub fn certificates(&self) -> Option<&Path> {
+        self.nbd_tcp.as_ref()?.tls_certificates.as_deref()
+    }
+}
+
 /// Where the bytes of a backing volume are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {

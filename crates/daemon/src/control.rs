@@ -63,6 +63,8 @@ pub enum Request {
     },
     /// Give back volumes that nobody knows of: answers a [`Swept`].
     Gc,
+    /// Take up new certificates, as SIGHUP does: answers `{"reloaded": [names of devices]}`.
+    Reload,
     /// Stop the daemon, as SIGTERM does.
     Stop,
 }

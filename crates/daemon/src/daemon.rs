@@ -244,6 +244,15 @@ impl Daemon {
         drop(self);
     }
 
+    /// Takes up new certificates, keys, authorities and lists of revoked certificates. Connections that exist go on.
+    /// Answers which devices have them.
+    ///
+    /// # Errors
+    /// One sentence for each device whose files do not do; it goes on with those that it has.
+    pub fn reload(&self) -> Result<Vec<String>, String> {
+        self.inner.reload()
+    }
+
     /// Whether every export can be taken down and put up again without harm: NBD clients connect again, but a block
     /// device that is mounted would end under its file system.
     ///
@@ -433,6 +442,31 @@ impl Inner {
         }
     }
 
+    fn reload(&self) -> Result<Vec<String>, String> {
+        let (mut reloaded, mut reasons) = (Vec::new(), Vec::new());
+        // Under the lock, so that of two reloads at once the later one counts.
+        for (name, slot) in guard(&self.devices).iter() {
+            match slot {
+                Slot::Running(device) => match device.export().reload_certificates() {
+                    Ok(true) => {
+                        tracing::info!(device = name, "the certificates were read again");
+                        reloaded.push(name.clone());
+                    }
+                    Ok(false) => {}
+                    Err(reason) => {
+                        reasons.push(format!("device {name} goes on with the certificates it has: {reason}"))
+                    }
+                },
+                Slot::Refused(reason) if self.config.devices[name].certificates().is_some() => {
+                    reasons.push(format!("device {name} is not served ({reason}): restart the daemon"));
+                }
+                Slot::Refused(_) => {}
+            }
+        }
+        reasons.iter().for_each(|reason| tracing::error!("{reason}"));
+        if reasons.is_empty() { Ok(reloaded) } else { Err(reasons.join("; ")) }
+    }
+
     fn handle(&self, request: Request) -> Result<Value, String> {
         let of_device = |device: &str, ask| {
             let answer = self.asker(device)?.ask(ask)?;
@@ -460,6 +494,7 @@ impl Inner {
                 }
                 of_device(&device, Ask::Detach { accept_loss })
             }
+            Request::Reload => Ok(json!({ "reloaded": self.reload()? })),
             Request::Stop => {
                 guard(&self.flags).stop_requested = true;
                 self.changed.notify_all();

@@ -11,7 +11,7 @@ use surgetank_device::front::{
     self, FuseConfig, FuseFront, FuseHandle, UblkConfig, UblkFront, UblkHandle, reclaim, ublk,
 };
 
-use crate::config::{DeviceConfig, Export};
+use crate::config::{Config, DeviceConfig, Export};
 use crate::files;
 use crate::link::Link;
 
@@ -33,8 +33,8 @@ pub struct Opened {
 /// Brings an export up and down while the shard serves it.
 #[derive(Clone)]
 pub enum Control {
-    /// It is up from the start, at this address, and goes down with its front.
-    Nbd(String),
+    /// It is up from the start, at this address, and goes down with its front. What it has for TLS, if anything.
+    Nbd(String, Option<Credentials>),
     /// The kernel asks for data while the loop device comes and goes.
     Fuse(FuseHandle, Link),
     /// The kernel asks for data while the ublk device comes and goes.
@@ -135,9 +135,8 @@ fn make_directory(directory: &Path) -> Result<(), String> {
 fn nbd(export: front::Export, config: &DeviceConfig) -> Result<Opened, String> {
     config.socket.parent().map_or(Ok(()), make_directory)?;
     let (name, tcp) = (export.name.clone(), config.nbd_tcp.as_ref());
-    let certificates = tcp.and_then(|tcp| tcp.tls_certificates.as_deref());
-    let tls = certificates.map(Credentials::load).transpose().map_err(|error| error.to_string())?;
-    let secured = tls.is_some();
+    let tls = config.certificates().map(Credentials::load).transpose().map_err(|error| error.to_string())?;
+    let credentials = tls.clone();
     let front = NbdFront::open(NbdConfig {
         export,
         unix: Some(config.socket.clone()),
@@ -147,12 +146,22 @@ fn nbd(export: front::Export, config: &DeviceConfig) -> Result<Opened, String> {
     })
     .map_err(|error| error.to_string())?;
     match front.tcp_address() {
-        Some(address) if secured => tracing::info!(device = name, %address, "listening for NBD over TLS"),
+        Some(address) if credentials.is_some() => tracing::info!(device = name, %address, "listening for NBD over TLS"),
         Some(address) => tracing::warn!(device = name, %address, "every user of this machine may open this device"),
         None => {}
     }
     let address = front.address();
-    Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address) })
+    Ok(Opened { front: Box::new(front), kind: "nbd", control: Control::Nbd(address, credentials) })
+}
+
+/// Whether the certificates of all devices can be used as they are now.
+///
+/// # Errors
+/// One sentence with the mend.
+pub fn check_certificates(config: &Config) -> Result<(), String> {
+    let directories = config.devices.values().filter_map(DeviceConfig::certificates);
+    let mut loaded = directories.map(Credentials::load);
+    loaded.try_for_each(|loaded| loaded.map(drop)).map_err(|error| error.to_string())
 }
 
 /// Our pages may be needed to write other pages back.
@@ -195,7 +204,7 @@ impl Control {
     pub fn answers(&self) {
         match self {
             // Their clients wait for the answers to their requests.
-            Self::Nbd(_) | Self::Fuse(..) => {}
+            Self::Nbd(..) | Self::Fuse(..) => {}
             Self::Ublk(handle, _) => handle.bring_up(),
         }
     }
@@ -207,7 +216,7 @@ impl Control {
     /// One sentence with the mend.
     pub fn address(&self) -> Result<String, String> {
         let (device, link) = match self {
-            Self::Nbd(address) => return Ok(address.clone()),
+            Self::Nbd(address, _) => return Ok(address.clone()),
             Self::Fuse(handle, link) => (handle.wait_ready(SET_UP_PATIENCE), link),
             Self::Ublk(handle, link) => (handle.wait_ready(), link),
         };
@@ -222,9 +231,20 @@ impl Control {
     #[must_use]
     pub fn grower(&self) -> Option<Grower> {
         match self {
-            Self::Nbd(_) => None,
+            Self::Nbd(..) => None,
             Self::Fuse(handle, _) => Some(Grower::Fuse(handle.clone())),
             Self::Ublk(handle, _) => Some(Grower::Ublk(handle.clone())),
+        }
+    }
+
+    /// Takes up the certificates that are in their directory now, for the connections that come. False: it has none.
+    ///
+    /// # Errors
+    /// One sentence with the mend; those that it has stay in use.
+    pub fn reload_certificates(&self) -> Result<bool, String> {
+        match self {
+            Self::Nbd(_, Some(credentials)) => credentials.reload().map(|()| true).map_err(|error| error.to_string()),
+            Self::Nbd(..) | Self::Fuse(..) | Self::Ublk(..) => Ok(false),
         }
     }
 
@@ -235,7 +255,7 @@ impl Control {
     /// Who uses it.
     pub fn unused(&self) -> Result<(), String> {
         match self {
-            Self::Nbd(_) | Self::Ublk(..) => Ok(()),
+            Self::Nbd(..) | Self::Ublk(..) => Ok(()),
             Self::Fuse(handle, _) => handle.unused().map_err(|error| error.to_string()),
         }
     }
@@ -245,7 +265,7 @@ impl Control {
     /// input/output waits for the next daemon.
     pub fn close(&self, device: &str) {
         match self {
-            Self::Nbd(_) => {}
+            Self::Nbd(..) => {}
             Self::Ublk(handle, link) => match handle.close() {
                 Ok(()) => link.remove(),
                 Err(error) => tracing::warn!(device, %error, "the device waits for the next daemon"),

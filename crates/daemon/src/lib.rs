@@ -41,4 +41,5 @@ pub mod toml_error;
 pub use config::{Config, ConfigError};
 pub use control::{Client, ClientError, Request};
 pub use daemon::{Daemon, Nudger, Overrides, StartError, accept_loss_offline};
+pub use fronts::check_certificates;
 pub use status::{DeviceReport, DeviceStatus, Phase, StatusReport};

@@ -6,108 +6,22 @@
 mod front_support;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use front_support::client::Client;
 use front_support::pki::{Authority, Validity};
-use front_support::{Driver, has, have, run, try_run};
+use front_support::server::{Server, client_config};
+use front_support::{has, have, run, try_run};
 use rcgen::ExtendedKeyUsagePurpose as Usage;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 use surgetank_device::front::nbd::wire::{command, error, option, option_reply};
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{Export, Front};
 
 const MIB: usize = 1 << 20;
-
-struct Server {
-    driver: Driver,
-    /// The most that requests have held, in bytes.
-    held_max: Arc<AtomicUsize>,
-    address: SocketAddr,
-    socket: PathBuf,
-    _directory: tempfile::TempDir,
-}
-
-impl Server {
-    fn start(credentials: &Path, size: usize, limits: Limits) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("s");
-        let config = NbdConfig {
-            export: Export { name: "data".into(), size: size as u64, logical_block: 512 },
-            unix: Some(socket.clone()),
-            tcp: Some("127.0.0.1:0".parse().unwrap()),
-            tls: Some(Credentials::load(credentials).unwrap()),
-            limits,
-        };
-        let front = NbdFront::open(config).unwrap();
-        let address = front.tcp_address().unwrap();
-        let held_max = Arc::new(AtomicUsize::new(0));
-        let watched = Arc::clone(&held_max);
-        let watch = move |front: &mut NbdFront| {
-            watched.fetch_max(front.held_bytes(), Ordering::SeqCst);
-        };
-        Self { driver: Driver::start_watching(front, size, watch), held_max, address, socket, _directory: directory }
-    }
-
-    fn uri(&self, client: &Path) -> String {
-        format!("nbds://{}/data?tls-certificates={}", self.address, client.display())
-    }
-
-    /// Greeted, still in the clear.
-    fn plain(&self) -> Client<TcpStream> {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Client::greet(stream)
-    }
-
-    /// Allowed to begin TLS.
-    fn allowed(&self) -> TcpStream {
-        let mut client = self.plain();
-        client.option(option::STARTTLS, &[]);
-        assert_eq!(client.option_reply(), (option_reply::ACK, vec![]));
-        client.0
-    }
-
-    /// A client of ours with what is in the directory, before its handshake.
-    fn secured(&self, client: &Path) -> Client<StreamOwned<ClientConnection, TcpStream>> {
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        let session = ClientConnection::new(client_config(client), name).unwrap();
-        Client(StreamOwned::new(session, self.allowed()))
-    }
-
-    /// A welcome client can still do what it wants.
-    fn assert_serves(&self, client: &Path) {
-        let mut client = self.secured(client);
-        client.go(false);
-        client.request(command::WRITE, 0, 4096, 512);
-        client.put(&[3; 512]);
-        assert_eq!(client.simple(), 0);
-        client.request(command::READ, 0, 4096, 512);
-        assert_eq!((client.simple(), client.take(512)), (0, vec![3; 512]));
-    }
-}
-
-fn client_config(directory: &Path) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(directory.join("ca-cert.pem")).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(roots);
-    let certificate = directory.join("client-cert.pem");
-    Arc::new(if certificate.exists() {
-        let key = PrivateKeyDer::from_pem_file(directory.join("client-key.pem")).unwrap();
-        builder.with_client_auth_cert(vec![CertificateDer::from_pem_file(certificate).unwrap()], key).unwrap()
-    } else {
-        builder.with_no_client_auth()
-    })
-}
 
 #[test]
 fn clients_with_certificates_are_served() {
@@ -207,12 +121,7 @@ fn clients_that_cannot_prove_who_they_are_are_refused() {
         ("revoked", ours.client(66, Validity::Now, Usage::ClientAuth)),
     ];
     for (what, directory) in refused {
-        let mut client = server.secured(&directory);
-        // TLS 1.3 tells the client after it may already have spoken.
-        let _ = client.0.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").and_then(|()| client.0.flush());
-        let mut told = Vec::new();
-        let refusal = client.0.read_to_end(&mut told).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(told.is_empty(), "{what}: it is told nothing");
+        let refusal = server.refusal(&directory);
         assert!(refusal.contains("alert"), "{what}: {refusal}");
         if has("nbdinfo") {
             assert!(!try_run("nbdinfo", &[&server.uri(&directory)]).status.success(), "{what}");

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::status::{DeviceStatus, Phase, StatusReport};
@@ -315,6 +316,32 @@ impl Gc {
                 lines.push("no volume is left over".into());
             }
             lines.join("\n")
+        })
+    }
+}
+
+/// Flags of `reload`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank reload
+
+For certificates that were renewed or revoked: every device reads the directory of its tls_certificates again. New
+connections are held to what lies there now; those that exist go on. Files that do not do leave the old ones in use.")]
+pub struct Reload {
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Reload {
+    pub fn run(&self) -> Result<(), Failure> {
+        let answer = self.daemon.client().ask(&Request::Reload)?;
+        self.daemon.answer(&answer, || {
+            let names: Vec<&str> =
+                answer["reloaded"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+            match names.as_slice() {
+                [] => "no device of this daemon has certificates".into(),
+                names => format!("certificates taken up: {}", names.join(", ")),
+            }
         })
     }
 }

@@ -60,6 +60,8 @@ enum Command {
     Resize(control::Resize),
     /// Give back rented volumes that no device knows of
     Gc(control::Gc),
+    /// Take up certificates that were renewed or revoked
+    Reload(control::Reload),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
     /// Measure what bursts take with caching volumes of several sizes, on the volumes of a configuration
@@ -101,6 +103,7 @@ impl Cli {
             Command::Detach(arguments) => arguments.run(),
             Command::Resize(arguments) => arguments.run(),
             Command::Gc(arguments) => arguments.run(),
+            Command::Reload(arguments) => arguments.run(),
             Command::Inspect(arguments) => arguments.run(),
             Command::Demo(arguments) => demo::run(&arguments),
             Command::Calibrate(arguments) => arguments.run(),

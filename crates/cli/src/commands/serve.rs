@@ -4,11 +4,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use clap::Args;
-use signal_hook::consts::SIGUSR2;
+use signal_hook::consts::{SIGHUP, SIGUSR2};
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::Client;
 use surgetank_daemon::status::{Phase, StatusReport};
@@ -33,8 +34,9 @@ const LONG: Duration = Duration::from_secs(3600);
   SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
 
 SIGTERM and SIGINT stop it: requests in flight are finished, and dirty data stay on their caching volume or are
-drained first, as on_stop in the configuration says. A second signal says what it still waits for. SIGUSR2 upgrades in
-place: the binary that now lies at this one's path takes over; dirty data stay where they are.")]
+drained first, as on_stop in the configuration says. A second signal says what it still waits for. SIGHUP takes up new
+certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that now lies at this one's path takes
+over; dirty data stay where they are.")]
 pub struct Arguments {
     /// The configuration
     #[arg(long, value_name = "FILE")]
@@ -64,9 +66,13 @@ impl Arguments {
         let upgrade = Upgrade::new().map_err(no_handlers)?;
         let nudger = Arc::new(OnceLock::<Nudger>::new());
         let (ask_for_upgrade, to_nudge) = (upgrade.asker(), nudger.clone());
-        let interrupt = Interrupt::install_with(&[SIGUSR2], move |signal| {
-            if signal == SIGUSR2 {
-                ask_for_upgrade();
+        let reload = Arc::new(AtomicBool::new(false));
+        let ask_for_reload = reload.clone();
+        let interrupt = Interrupt::install_with(&[SIGHUP, SIGUSR2], move |signal| {
+            match signal {
+                SIGHUP => ask_for_reload.store(true, Ordering::Relaxed),
+                SIGUSR2 => ask_for_upgrade(),
+                _ => {}
             }
             to_nudge.get().into_iter().for_each(Nudger::nudge);
         })
@@ -81,6 +87,10 @@ impl Arguments {
         // A signal may have come before there was anybody to nudge.
         nudger.get_or_init(|| daemon.nudger()).nudge();
         while !interrupt.raised() && !daemon.wait_stop(LONG) {
+            if reload.swap(false, Ordering::Relaxed) {
+                // It has said in the log what came of it.
+                let _ = daemon.reload();
+            }
             if !upgrade.asked() {
                 continue;
             }

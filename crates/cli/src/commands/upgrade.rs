@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use surgetank_daemon::Daemon;
+use surgetank_daemon::{Config, Daemon, check_certificates};
 
 use crate::failure::Failure;
 
@@ -52,9 +52,15 @@ impl Upgrade {
     /// Whether the new binary can take over from this daemon.
     ///
     /// # Errors
-    /// One sentence: a device is in use that cannot be handed over, or the new binary refuses.
+    /// One sentence: a device is in use that cannot be handed over, certificates would be refused, or the new binary
+    /// refuses.
     pub fn check(&self, daemon: &Daemon, configuration: &Path) -> Result<(), String> {
         daemon.may_hand_over()?;
+        // A device whose certificates do not do would not be served any more. A configuration that only the new binary
+        // takes is for that one to judge.
+        if let Ok(config) = Config::load(configuration) {
+            check_certificates(&config)?;
+        }
         let shown = self.binary.display();
         let checked = Command::new(&self.binary)
             .args(["serve", "--check", "--config"])

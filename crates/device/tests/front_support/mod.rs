@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod pki;
+pub mod server;
 
 use std::collections::VecDeque;
 use std::process::{Command, Output};

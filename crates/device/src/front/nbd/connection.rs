@@ -9,9 +9,9 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::process::Uid;
 
+use super::credentials::Credentials;
 use super::handshake::Handshake;
 use super::stream::Stream;
-use super::tls::Credentials;
 use super::transmission::Receiver;
 use crate::buffer::Buffer;
 

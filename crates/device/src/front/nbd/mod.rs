@@ -18,17 +18,19 @@ use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use surgetank_model::{ClientId, Operation};
 
 use self::connection::{Connection, Fate, Phase};
+pub use self::credentials::Credentials;
 use self::in_flight::{Key, Requests};
 use self::listener::UnixSocket;
 use self::serving::is_full;
-pub use self::tls::Credentials;
 use super::wake::Wake;
 use super::{Export, Front, FrontError, Submission, Token};
 use crate::buffer::{Buffer, BufferPool};
 use crate::seldom::Seldom;
 
 mod admission;
+mod certificates;
 mod connection;
+mod credentials;
 pub mod handshake;
 mod in_flight;
 mod listener;

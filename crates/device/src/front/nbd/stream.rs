@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-use super::tls::{Credentials, TlsStream};
+use super::credentials::Credentials;
+use super::tls::TlsStream;
 
 /// A stream that never blocks: `AGAIN` when the socket is empty or full, `INTR` when trying again at once is worth it.
 #[derive(Debug)]
