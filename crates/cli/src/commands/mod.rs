@@ -1,6 +1,7 @@
 //! The commands and their flags. Parser, help, man pages and completions all come from these types.
 
 mod control;
+mod core_dumps;
 mod inspect;
 mod provider;
 mod serve;

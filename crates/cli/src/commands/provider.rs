@@ -9,6 +9,7 @@ use surgetank_provider::ProviderError;
 use surgetank_provider::remote::secret::Secret;
 use surgetank_provider::remote::service::Service;
 
+use super::core_dumps::CoreDumps;
 use super::serve::notify;
 use crate::failure::Failure;
 use crate::logging;
@@ -36,6 +37,8 @@ pub struct Arguments {
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value_t = logging::Form::Text)]
     log: logging::Form,
+    #[command(flatten)]
+    core_dumps: CoreDumps,
 }
 
 impl Arguments {
@@ -45,6 +48,7 @@ impl Arguments {
             return output::print(&format!("{}: valid", self.config.display()));
         }
         logging::start(self.log, tracing::Level::INFO)?;
+        self.core_dumps.forbid();
         let no_handlers =
             |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
         let interrupt = Interrupt::install().map_err(no_handlers)?;

@@ -15,6 +15,7 @@ use surgetank_daemon::control::Client;
 use surgetank_daemon::status::{Phase, StatusReport};
 use surgetank_daemon::{Daemon, Nudger, StartError};
 
+use crate::commands::core_dumps::CoreDumps;
 use crate::commands::upgrade::Upgrade;
 use crate::failure::Failure;
 use crate::logging;
@@ -47,6 +48,8 @@ pub struct Arguments {
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value_t = logging::Form::Text)]
     log: logging::Form,
+    #[command(flatten)]
+    core_dumps: CoreDumps,
 }
 
 impl Arguments {
@@ -61,6 +64,7 @@ impl Arguments {
             ));
         }
         logging::start(self.log, tracing::Level::INFO)?;
+        self.core_dumps.forbid();
         let no_handlers =
             |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
         let upgrade = Upgrade::new().map_err(no_handlers)?;
