@@ -225,18 +225,34 @@ impl LoopDevice {
         users::of(&self.path(), &PathBuf::from(format!("/sys/block/loop{}", self.number)))
     }
 
-    /// The devices whose file is `file`.
+    /// The devices whose file the kernel finds at `file`.
     pub(super) fn backed_by(file: &Path) -> Vec<Self> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let Some(number) = name.strip_prefix("loop").and_then(|number| number.parse().ok()) else { continue };
-            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-            if backing.trim_end_matches('\n').trim_end_matches(" (deleted)") == file.to_string_lossy() {
-                found.push(Self { number });
-            }
+        Self::attached().filter(|(_, backing)| backing == file).map(|(device, _)| device).collect()
+    }
+
+    /// The devices that were attached under the name `file` and whose mount is gone: the kernel then names the file by its
+    /// path within the mount. None if the name is too long for the kernel to keep.
+    pub(super) fn left_by(file: &Path) -> Vec<Self> {
+        let name = LoopInfo::new(file).file_name;
+        if file.as_os_str().len() >= name.len() {
+            return Vec::new();
         }
-        found
+        let within = Path::new("/").join(file.file_name().unwrap_or_default());
+        // Read-only: the end of writing to somebody else's device would be told to udev.
+        let known_as = |device: &Self| Ok::<_, io::Error>(status(&File::open(device.path())?)?.file_name);
+        let left = Self::attached()
+            .filter(|(device, backing)| *backing == within && known_as(device).is_ok_and(|known_as| known_as == name));
+        left.map(|(device, _)| device).collect()
+    }
+
+    /// All devices with a file, and where the kernel says that it is.
+    fn attached() -> impl Iterator<Item = (Self, PathBuf)> {
+        fs::read_dir("/sys/block").into_iter().flatten().flatten().filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix("loop")?.parse().ok()?;
+            let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+            let backing = backing.trim_end_matches('\n').trim_end_matches(" (deleted)");
+            Some((Self { number }, PathBuf::from(backing)))
+        })
     }
 }
 
@@ -256,8 +272,12 @@ fn configure_stepwise(device: &File, file: &File, info: &LoopInfo, block_size: u
 }
 
 fn has_direct_io(device: &File) -> io::Result<bool> {
+    Ok(status(device)?.flags & LO_FLAGS_DIRECT_IO != 0)
+}
+
+fn status(device: &File) -> io::Result<LoopInfo> {
     let mut info = LoopInfo::new(Path::new(""));
     // SAFETY: the kernel writes a `loop_info64`, which lives until the call returns.
     check(unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) })?;
-    Ok(info.flags & LO_FLAGS_DIRECT_IO != 0)
+    Ok(info)
 }

@@ -26,6 +26,7 @@ const UNMOUNT_PAUSE: Duration = Duration::from_millis(5);
 pub(super) fn clear(directory: &Path) -> Result<(), FrontError> {
     for _ in 0..STACKED_MAX {
         if !is_mounted(directory) {
+            clear_unmounted(directory);
             return Ok(());
         }
         // A dead connection answers at once; a living server answers itself.
@@ -49,6 +50,14 @@ pub(super) fn clear(directory: &Path) -> Result<(), FrontError> {
         })?;
     }
     Ok(())
+}
+
+/// Takes away loop devices whose mount went with the mount namespace of a killed daemon, as that of a systemd unit does.
+fn clear_unmounted(directory: &Path) {
+    for device in LoopDevice::left_by(&directory.join(FILE)) {
+        tracing::warn!(device = %device.path().display(), "clearing what a killed daemon left");
+        device.detach_lazily();
+    }
 }
 
 /// Whether something is mounted on `directory`.

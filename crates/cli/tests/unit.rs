@@ -1,0 +1,79 @@
+//! The systemd unit: how little it leaves the service, and that every export works with that.
+
+#![allow(clippy::print_stderr, reason = "tests say what they skip")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use lab::service::Provisioning;
+use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
+use surgetank_model::{Bandwidth, Bytes};
+
+/// What `systemd-analyze security` may say at most, in tenths.
+const EXPOSURE_MAX: &str = "24";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn unit() -> PathBuf {
+    root().join("packaging/systemd/surgetank.service")
+}
+
+#[test]
+fn the_unit_leaves_the_service_little() {
+    let mut analyze = Command::new("systemd-analyze");
+    analyze.args(["security", "--no-pager", "--offline=true", "--threshold", EXPOSURE_MAX]).arg(unit());
+    let answer = match analyze.output() {
+        Ok(answer) => answer,
+        Err(error) => return eprintln!("skipped: systemd-analyze cannot be run here: {error}"),
+    };
+    let (table, complaint) = (String::from_utf8_lossy(&answer.stdout), String::from_utf8_lossy(&answer.stderr));
+    if complaint.contains("unrecognized option") {
+        return eprintln!("skipped: this systemd-analyze is older than systemd 250");
+    }
+    let exposed: Vec<&str> = table.lines().filter(|line| line.starts_with('✗') || line.starts_with('→')).collect();
+    assert!(answer.status.success(), "{}\n{complaint}", exposed.join("\n"));
+}
+
+#[test]
+fn every_export_works_under_the_unit() {
+    let lab = match Lab::that_boots() {
+        Ok(lab) => lab,
+        Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
+    };
+    for program in ["/lib/systemd/systemd", "/usr/bin/qemu-io", "/usr/sbin/mkfs.ext4"] {
+        if !Path::new(program).exists() {
+            return eprintln!("skipped: {program} is not installed");
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (results, qmp) = (directory.path().join("results"), directory.path().join("qmp"));
+    std::fs::create_dir(&results).unwrap();
+    let fast = Bandwidth::from_mib_s(128);
+    let service = Provisioning::start(&qmp, &directory.path().join("volumes"), &results.join("token"), fast).unwrap();
+    let scripts = root().join("crates/cli/tests/unit");
+    let script = format!(
+        "export LAB_SERVICE={}; exec sh {}/guest.sh {} {} {1}",
+        service.url,
+        scripts.display(),
+        env!("CARGO_BIN_EXE_surgetank"),
+        unit().display()
+    );
+    let mut plan = Plan {
+        ports: 8,
+        results: Some(results),
+        qmp: Some(qmp),
+        timeout: Duration::from_secs(600),
+        ..Plan::new("unit", script)
+    };
+    for export in ["ublk", "fuse", "nbd"] {
+        plan = plan.disk(Disk::new(export, Bytes::from_mib(64)));
+    }
+    let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();
+    let outcome = guest.wait(&Interrupt::default()).unwrap();
+    let systemd = std::fs::read_to_string(guest.results().join("systemd")).unwrap_or_default();
+    let inside = std::fs::read_to_string(guest.results().join("inside")).unwrap_or_default();
+    assert!(outcome.passed(), "{}\n{}\n{systemd}\n{inside}", outcome.describe(), guest.stderr());
+}
