@@ -74,9 +74,9 @@ impl Server {
         Command::new(env!("CARGO_BIN_EXE_surgetank")).args(["reload", "--socket"]).arg(socket).output().unwrap()
     }
 
-    fn hang_up(&self) {
+    fn signal(&self, signal: i32) {
         // SAFETY: signals our own child, which is not waited for yet.
-        assert_eq!(unsafe { libc::kill(self.child.id() as i32, libc::SIGHUP) }, 0);
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
     /// Whether a client is served; unknown where there is no client.
@@ -116,8 +116,10 @@ fn certificates_are_taken_up_without_a_restart() {
     assert_eq!(answer.status.code(), Some(1), "{told}");
     let expected = "device data goes on with the certificates it has: ";
     assert!(told.contains(expected) && told.contains("server-cert.pem") && told.trim().lines().count() == 1, "{told}");
-    server.hang_up();
+    server.signal(libc::SIGHUP);
     server.says(expected, 2);
+    server.signal(libc::SIGUSR2);
+    server.says("no upgrade, this daemon goes on", 1);
     assert_ne!(server.serves(&first), Some(false));
 
     put("server-key.pem");
@@ -128,7 +130,7 @@ fn certificates_are_taken_up_without_a_restart() {
     assert_ne!(server.serves(&first), Some(true));
 
     theirs.revoke(&directory, 1000);
-    server.hang_up();
+    server.signal(libc::SIGHUP);
     server.says("the certificates were read again", 2);
     assert_ne!(server.serves(&second), Some(true));
     assert!(server.child.try_wait().unwrap().is_none(), "SIGHUP does not end it");
