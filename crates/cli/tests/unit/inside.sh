@@ -18,10 +18,21 @@ grep -q '^Seccomp:.2$' /proc/$pid/status
 grep -q '^Max core file size *0 *0 ' /proc/$pid/limits
 test "$(readlink /proc/$pid/ns/mnt)" != "$(readlink /proc/self/ns/mnt)"
 cgroup=/sys/fs/cgroup$(cut -d: -f3 /proc/$pid/cgroup)
-# What is started beside the daemon, with its devices: a disk can be read, the kernel's memory and log cannot.
+# Where the service's devices are the only ones: a disk can be opened, the kernel's log cannot, which root may elsewhere.
 inside() { sh -c "echo \$\$ >$cgroup/cgroup.procs; exec $*"; }
-inside head -c 1 /dev/lab/nbd >/dev/null
-if inside head -c 1 /dev/kmsg >/dev/null 2>&1; then false; fi
+inside dd if=/dev/lab/nbd of=/dev/null count=1
+dd if=/dev/kmsg of=/dev/null count=0
+if inside dd if=/dev/kmsg of=/dev/null count=0; then false; fi
+
+# What is left: memory that stays in memory, and threads that the kernel does not have wait for their own device
+# (PF_MEMALLOC_NOIO in the flags, the seventh field behind the name).
+if grep -q '^VmLck:.* 0 kB$' /proc/$pid/status; then false; fi
+flushers=0
+for stat in /proc/$pid/task/*/stat; do
+    set -- $(sed 's/.*) //' "$stat")
+    test $(($7 & 0x80000)) = 0 || flushers=$((flushers + 1))
+done
+test $flushers -gt 0
 
 # What is needed: disks and exports of every kind, and the queue of ublk's device set up through sysfs.
 queue=/sys/block/$(basename "$(readlink -f /run/surgetank/ublk)")/queue
