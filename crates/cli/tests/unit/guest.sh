@@ -8,6 +8,9 @@ mkdir -p $units /etc/surgetank /var/lib/surgetank
 rm -rf /etc/systemd/system/*
 install -m 755 "$1" /usr/local/bin/surgetank
 cp "$2" $units/surgetank.service
+# A call that the filter refuses ends the service here, so that none is missed silently.
+mkdir $units/surgetank.service.d
+printf '[Service]\nSystemCallErrorNumber=kill\n' >$units/surgetank.service.d/filter.conf
 install -m 600 /lab/token /etc/surgetank/token
 {
     printf '[provider.qemu]\nurl = "%s"\ntoken_file = "/etc/surgetank/token"\n' "$LAB_SERVICE"
