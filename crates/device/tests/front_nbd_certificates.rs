@@ -136,7 +136,7 @@ fn a_list_that_expires_meanwhile_admits_nobody_new() {
     let authority = Authority::new("ours");
     let (directory, good) = (authority.server(), authority.good_client());
     let log = Log::start();
-    let end = SystemTime::now() + Duration::from_secs(6);
+    let end = SystemTime::now() + Duration::from_secs(10);
     write_lists(&directory, &[authority.revocation_list(&[66], end)]);
     let server = Server::start(&directory, MIB, Limits::default());
     let mut early = server.secured(&good);
