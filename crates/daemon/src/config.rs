@@ -407,15 +407,19 @@ inactivity_delay = "30 s"
         assert!(load("").unwrap_err().contains("has no device"));
         let remote = MINIMAL
             .replace("local]", "qemu]")
-            .replace("directory = \"/tmp/volumes\"", "url = \"http://10.0.2.2:7420\"\ntoken_file = \"/t\"")
+            .replace(
+                "directory = \"/tmp/volumes\"",
+                "url = \"https://10.0.2.2:7420\"\ntoken_file = \"/t\"\nca_file = \"/c\"",
+            )
             .replace("\"local\"", "\"qemu\"");
         let config = load(&remote).unwrap();
-        assert_eq!((config.qemu.unwrap().url.as_str(), config.local), ("http://10.0.2.2:7420", None));
+        assert_eq!((config.qemu.unwrap().url.as_str(), config.local), ("https://10.0.2.2:7420", None));
         assert!(!config.devices["data"].caching.as_ref().unwrap().throttle, "QEMU holds its volumes to their limits");
         for (from, to, expected) in [
-            ("http:", "https:", "s.toml:2:1: the url \"https://10.0.2.2:7420\" asks for TLS"),
+            ("https:", "http:", "s.toml:2:1: the url \"http://10.0.2.2:7420\" sends the token over a wire as it is"),
+            ("ca_file = \"/c\"", "", "s.toml:2:1: the url \"https://10.0.2.2:7420\" asks for TLS, and who vouches"),
             ("token_file", "token_fil", "did you mean \"token_file\""),
-            ("bandwidth = \"128 MiB/s\"\n", "", "s.toml:13:15: what a volume of type \"fast\" moves is known"),
+            ("bandwidth = \"128 MiB/s\"\n", "", "s.toml:14:15: what a volume of type \"fast\" moves is known"),
             (
                 "provider = \"qemu\"",
                 "provider = \"local\"\n[device.b]\nbacking = \"/b\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n[device.b.caching]\nprovider = \"qemu\"",

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{self, BLOCK, Superblock};
 use surgetank_device::discovery::Disks;
-use surgetank_device::volume::{OpenError, Operation, Options};
+use surgetank_device::volume::{OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
-use surgetank_provider::VolumeDescription;
+use surgetank_provider::{VolumeDescription, VolumeId};
 
 use crate::clock::Clock;
 use crate::config::{Backing, DeviceConfig};
@@ -36,8 +36,11 @@ pub enum Purpose {
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// How long volumes may be held after the process that held them was last seen: until its I/O in flight has ended.
 const LINGER_PATIENCE: Duration = Duration::from_secs(30);
-/// How long reading two blocks may take.
+/// How long a read may take.
 const READ_PATIENCE: Duration = Duration::from_secs(30);
+/// How much of either end of a volume must be blank when it was just rented, in bytes: where file systems, partition tables,
+/// RAIDs and our own logs begin or end.
+const PROBE: u64 = 1 << 20;
 
 /// Opens the backing volume of a device.
 ///
@@ -50,7 +53,7 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
             Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
         }
         Backing::Path(path) => {
-            let volume = open_patiently(path, Options::default())?;
+            let volume = open_patiently(|| FileVolume::open(path, Options::default()))?;
             for note in volume.notes() {
                 tracing::info!("{note}");
             }
@@ -61,11 +64,11 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
 }
 
 /// Opens a volume that a killed process may still hold for a moment.
-fn open_patiently(path: &Path, options: Options) -> Result<FileVolume, String> {
+fn open_patiently(open: impl Fn() -> Result<FileVolume, OpenError>) -> Result<FileVolume, String> {
     let begun = std::time::Instant::now();
     loop {
         let patience = |lingers| if lingers { LINGER_PATIENCE } else { LOCK_PATIENCE };
-        match FileVolume::open(path, options) {
+        match open() {
             Ok(volume) => return Ok(volume),
             // A dying holder lets go by itself; a living one is named in the end.
             Err(OpenError::InUse { lingers, .. }) if begun.elapsed() < patience(lingers) => {
@@ -102,18 +105,50 @@ impl Identity {
     }
 }
 
-/// Where to look for a caching volume.
-#[derive(Clone, Debug)]
-pub struct Place {
-    serial: Option<String>,
-    path: Option<PathBuf>,
+/// Where to look for a caching volume. A provider never chooses a path: it names a disk's serial, or a file beneath a
+/// directory that its configuration has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The disk that shows this serial.
+    Disk {
+        /// The serial.
+        serial: String,
+    },
+    /// A file of this machine.
+    File {
+        /// Beneath what.
+        directory: PathBuf,
+        /// Its name there, without links and without `..`.
+        name: PathBuf,
+    },
 }
 
 impl Place {
-    /// Where an attached volume is.
-    #[must_use]
-    pub fn of(description: &VolumeDescription) -> Self {
-        Self { serial: description.serial.clone(), path: description.device.clone() }
+    /// Where an attached volume is, by what its provider says of it; `files` are where its files may lie.
+    ///
+    /// # Errors
+    /// One sentence with the mend: it is no place that a volume can have.
+    pub fn of(description: &VolumeDescription, files: Option<&Path>) -> Result<Self, String> {
+        let id = &description.id.0;
+        match (&description.serial, &description.device) {
+            (Some(serial), _) => Ok(Self::Disk { serial: serial.clone() }),
+            (None, None) => Err(format!("the volume {id} is attached, but the provider does not say where")),
+            (None, Some(device)) => match files {
+                Some(directory) => match name_beneath(directory, device) {
+                    Some(name) => Ok(Self::File { directory: directory.to_owned(), name }),
+                    None => Err(format!(
+                        "the provider says that the volume {id} is the file {device:?}, which is not beneath {}, where its \
+                         files may lie: mend the service, or files = \"…\" of [provider.qemu]",
+                        directory.display()
+                    )),
+                },
+                None => Err(format!(
+                    "the provider says that the volume {id} is at {device:?} and names no serial of a disk: let the service \
+                     say the serial, or if it rents out files of this machine add files = \"/their/directory\" to \
+                     [provider.qemu]"
+                )),
+            },
+        }
     }
 
     /// Which disk or file is there now; `None`: none.
@@ -121,17 +156,55 @@ impl Place {
     /// # Errors
     /// It cannot be told.
     pub fn look(&self, disks: &Disks) -> Result<Option<Identity>, String> {
-        let path = match &self.serial {
-            Some(serial) => disks.find(serial).map_err(|error| error.to_string())?,
-            None => self.path.clone(),
+        let status = match self {
+            Self::Disk { serial } => match disks.find(serial).map_err(|error| error.to_string())? {
+                Some(path) => rustix::fs::stat(&path).map_err(io::Error::from),
+                None => return Ok(None),
+            },
+            Self::File { directory, name } => {
+                look_beneath(directory, name).and_then(|found| Ok(rustix::fs::fstat(&found)?))
+            }
         };
-        let Some(path) = path else { return Ok(None) };
-        match rustix::fs::stat(&path) {
+        match status {
             Ok(status) => Ok(Some(Identity::of(&status))),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => Ok(None),
-            Err(error) => Err(error.to_string()),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => Ok(None),
+                _ => Err(error.to_string()),
+            },
         }
     }
+
+    /// Opens what is there, and makes sure of what was opened, not of what was found: the name of a disk may be another
+    /// disk's a moment later. `None`: the disk is not there (yet).
+    fn open(&self, size: Bytes, disks: &Disks, options: Options) -> Result<Option<FileVolume>, String> {
+        match self {
+            Self::Disk { serial } => {
+                let Some(path) = disks.find(serial).map_err(|error| error.to_string())? else { return Ok(None) };
+                let volume = open_patiently(|| FileVolume::open(&path, options))?;
+                disks.verify(volume.as_fd(), serial, size.get()).map_err(|error| error.to_string())?;
+                Ok(Some(volume))
+            }
+            Self::File { directory, name } => {
+                let volume = open_patiently(|| FileVolume::open_beneath(directory, name, options))?;
+                let (path, bytes) = (volume.path().display(), status_of(&volume)?.st_size);
+                if u64::try_from(bytes) != Ok(size.get()) {
+                    return Err(format!("{path} has {bytes} bytes instead of the {} that were rented", size.get()));
+                }
+                Ok(Some(volume))
+            }
+        }
+    }
+}
+
+/// What `path` is called beneath `directory`, if it is there by its words alone.
+fn name_beneath(directory: &Path, path: &Path) -> Option<PathBuf> {
+    let name = path.strip_prefix(directory).ok()?;
+    let plain = name.components().all(|component| matches!(component, Component::Normal(_)));
+    (plain && !name.as_os_str().is_empty()).then(|| name.to_owned())
+}
+
+fn status_of(volume: &FileVolume) -> Result<rustix::fs::Stat, String> {
+    rustix::fs::fstat(volume).map_err(|error| format!("{} cannot be looked at: {error}", volume.path().display()))
 }
 
 /// A caching volume that was opened.
@@ -144,29 +217,63 @@ pub struct Opened {
     pub identity: Identity,
 }
 
-/// Opens an attached caching volume for the engine alone, after making sure that it is the one that was asked for.
-/// `None`: its disk has not appeared on this machine yet.
+/// Opens an attached caching volume of this size for the engine alone, after making sure that it is the one that was
+/// asked for. `None`: its disk has not appeared on this machine yet.
 ///
 /// # Errors
 /// One sentence: what is wrong with it.
 pub fn caching(
-    description: &VolumeDescription,
+    place: &Place,
     size: Bytes,
     disks: &Disks,
     decorator: Option<&Decorator>,
 ) -> Result<Option<Opened>, String> {
-    let Some(volume) = open_attached(description, disks, Options::default())? else { return Ok(None) };
-    if volume.size() < size.get() {
-        let path = volume.path().display();
-        return Err(format!("{path} has {} bytes instead of the {size} that were rented", volume.size()));
+    let volume = place.open(size, disks, Options::default())?;
+    volume.map(|volume| opened(volume, place, decorator)).transpose()
+}
+
+/// What is on a volume that was just rented.
+pub enum Fresh {
+    /// Nothing.
+    Blank(Opened),
+    /// Something, so it is somebody's. It is closed, and nothing was written.
+    Used,
+}
+
+/// As [`caching`], for a volume that was just rented: the first and the last MiB of it must hold nothing but zeroes.
+///
+/// # Errors
+/// One sentence: what is wrong with it.
+pub fn caching_fresh(
+    place: &Place,
+    size: Bytes,
+    disks: &Disks,
+    decorator: Option<&Decorator>,
+    clock: Clock,
+) -> Result<Option<Fresh>, String> {
+    let Some(mut volume) = place.open(size, disks, Options::default())? else { return Ok(None) };
+    let length = volume.size().min(PROBE);
+    for offset in [0, volume.size() - length] {
+        let bytes = read(&mut volume, offset, length as usize, clock);
+        let bytes = bytes.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(Some(Fresh::Used));
+        }
     }
-    let status = rustix::fs::fstat(&volume)
-        .map_err(|error| format!("{} cannot be looked at: {error}", volume.path().display()))?;
-    let mut volume: Box<dyn Volume> = Box::new(volume);
-    if let Some(decorate) = decorator {
-        volume = decorate(Purpose::Caching, volume);
+    opened(volume, place, decorator).map(|opened| Some(Fresh::Blank(opened)))
+}
+
+fn opened(volume: FileVolume, place: &Place, decorator: Option<&Decorator>) -> Result<Opened, String> {
+    let identity = Identity::of(&status_of(&volume)?);
+    Ok(Opened { volume: decorated(volume, decorator), place: place.clone(), identity })
+}
+
+fn decorated(volume: FileVolume, decorator: Option<&Decorator>) -> Box<dyn Volume> {
+    let volume: Box<dyn Volume> = Box::new(volume);
+    match decorator {
+        Some(decorate) => decorate(Purpose::Caching, volume),
+        None => volume,
     }
-    Ok(Some(Opened { volume, place: Place::of(description), identity: Identity::of(&status) }))
 }
 
 /// As [`caching`], for a volume that was in use: it must be readable, and bear the attachment's epoch as far as it bears
@@ -175,15 +282,16 @@ pub fn caching(
 /// # Errors
 /// One sentence: what is wrong with it.
 pub fn caching_again(
-    description: &VolumeDescription,
+    place: &Place,
+    id: &VolumeId,
     size: Bytes,
     epoch: Epoch,
     disks: &Disks,
     decorator: Option<&Decorator>,
     clock: Clock,
 ) -> Result<Option<Opened>, String> {
-    let Some(mut opened) = caching(description, size, disks, decorator)? else { return Ok(None) };
-    let id = &description.id.0;
+    let Some(mut opened) = caching(place, size, disks, decorator)? else { return Ok(None) };
+    let VolumeId(id) = id;
     match read_superblock(&mut *opened.volume, clock) {
         Ok(Some(superblock)) if superblock.epoch != epoch => {
             Err(format!("the volume {id} has been used for something else meanwhile"))
@@ -193,50 +301,22 @@ pub fn caching_again(
     }
 }
 
-/// Opens an attached volume where this machine has it. What was opened is checked, not what was found: the name of a
-/// disk may be another disk's a moment later.
-fn open_attached(
-    description: &VolumeDescription,
-    disks: &Disks,
-    options: Options,
-) -> Result<Option<FileVolume>, String> {
-    let Some(path) = place_of(description, disks)? else { return Ok(None) };
-    // Files have a place of our own, where a link was planted.
-    let options = Options { no_links: description.serial.is_none() && !path.starts_with("/dev/disk"), ..options };
-    let volume = open_patiently(&path, options)?;
-    if let Some(serial) = &description.serial {
-        disks.verify(volume.as_fd(), serial, description.size.get()).map_err(|error| error.to_string())?;
-    }
-    Ok(Some(volume))
-}
-
-/// Where a volume is attached: at its disk's serial, or else where its provider says.
-fn place_of(description: &VolumeDescription, disks: &Disks) -> Result<Option<PathBuf>, String> {
-    if let Some(serial) = &description.serial {
-        return disks.find(serial).map_err(|error| error.to_string());
-    }
-    let missing = || format!("the volume {} is attached, but the provider does not say where", description.id.0);
-    description.device.clone().map(Some).ok_or_else(missing)
-}
-
 /// Reads the superblock of an attached caching volume that nobody uses, from the medium.
 ///
 /// # Errors
 /// One sentence: it is not there, or cannot be opened or read.
 pub fn superblock(
     description: &VolumeDescription,
+    files: Option<&Path>,
     disks: &Disks,
     clock: Clock,
     decorator: Option<&Decorator>,
 ) -> Result<Option<Superblock>, String> {
     let options = Options { read_only: true, ..Options::default() };
     let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-    let volume = open_attached(description, disks, options)?.ok_or_else(absent)?;
+    let volume = Place::of(description, files)?.open(description.size, disks, options)?.ok_or_else(absent)?;
     let path = volume.path().display().to_string();
-    let mut volume: Box<dyn Volume> = Box::new(volume);
-    if let Some(decorate) = decorator {
-        volume = decorate(Purpose::Caching, volume);
-    }
+    let mut volume = decorated(volume, decorator);
     read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))
 }
 
@@ -246,12 +326,8 @@ fn read_superblock(volume: &mut dyn Volume, clock: Clock) -> io::Result<Option<S
     let mut area = vec![0; 2 * block];
     let mut failed = None;
     for (slot, bytes) in area.chunks_mut(block).enumerate() {
-        let buffer = Buffer::zeroed(block);
-        let memory = [buffer.slice(0, block)].into_iter().collect();
-        let (offset, length) = ((slot * block) as u64, block as u64);
-        match transfer(volume, VolumeIo { token: 0, operation: Operation::Read, offset, length, memory }, clock) {
-            // SAFETY: the only I/O on this buffer has ended.
-            Ok(()) => bytes.copy_from_slice(unsafe { buffer.bytes() }),
+        match read(volume, (slot * block) as u64, block, clock) {
+            Ok(there) => bytes.copy_from_slice(&there),
             Err(error) => failed = Some(error),
         }
     }
@@ -259,6 +335,16 @@ fn read_superblock(volume: &mut dyn Volume, clock: Clock) -> io::Result<Option<S
         (None, Some(error)) => Err(error),
         (superblock, _) => Ok(superblock),
     }
+}
+
+/// Reads a range, of whole blocks.
+fn read(volume: &mut dyn Volume, offset: u64, length: usize, clock: Clock) -> io::Result<Vec<u8>> {
+    let buffer = Buffer::zeroed(length);
+    let memory = [buffer.slice(0, length)].into_iter().collect();
+    let io = VolumeIo { token: 0, operation: Operation::Read, offset, length: length as u64, memory };
+    transfer(volume, io, clock)?;
+    // SAFETY: the only I/O on this buffer has ended.
+    Ok(unsafe { buffer.bytes() }.to_vec())
 }
 
 /// Carries out one I/O and waits for it.

@@ -4,6 +4,7 @@
 //! A call that is still under way is not made a second time: asked again, its answer is taken when it has come. Any
 //! other call is put off until then, so that nothing overtakes what was asked before.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -128,6 +129,10 @@ fn mixed_up() -> ProviderError {
 }
 
 impl Provider for Patient {
+    fn files(&self) -> Option<PathBuf> {
+        self.provider.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         match self.ask(Call::Create(request.clone()))? {
             Answer::Created(made, change) => Ok((made, change)),
@@ -179,6 +184,9 @@ mod tests {
     }
 
     impl Provider for Slow {
+        fn files(&self) -> Option<PathBuf> {
+            None
+        }
         fn create(&self, _: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             panic!("a call that dies")
         }

@@ -25,8 +25,19 @@ pub struct ServiceConfig {
     pub listen: SocketAddr,
     /// Its token, made if it is missing.
     pub token_file: PathBuf,
+    /// What it proves itself with; absent: it speaks without TLS.
+    pub tls: Option<TlsFiles>,
     /// Who rents volumes out.
     pub provider: Served,
+}
+
+/// The files of a service's certificate and of its key, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, and those between it and the authority that the clients know.
+    pub certificate: PathBuf,
+    /// Its key, which only its owner may read.
+    pub key: PathBuf,
 }
 
 /// Who rents out the volumes of a service.
@@ -57,6 +68,10 @@ struct RawService {
     listen: Option<Spanned<String>>,
     #[serde(default)]
     allow_public: bool,
+    #[serde(default)]
+    allow_plain: bool,
+    certificate: Option<Spanned<PathBuf>>,
+    key: Option<Spanned<PathBuf>>,
     token_file: Option<PathBuf>,
     provider: RawServed,
 }
@@ -105,14 +120,34 @@ impl ServiceConfig {
             let message = format!("listen is \"{text}\": write an address and a port, such as \"{LISTEN}\"");
             source.at(span.clone(), message)
         })?;
+        let tls = match (raw.certificate, raw.key) {
+            (Some(certificate), Some(key)) => {
+                Some(TlsFiles { certificate: certificate.into_inner(), key: key.into_inner() })
+            }
+            (None, None) => None,
+            (Some(one), None) => {
+                return Err(source.at(Some(one.span()), "a certificate proves nothing without its key: add key"));
+            }
+            (None, Some(one)) => {
+                return Err(source.at(Some(one.span()), "a key is of no use without its certificate: add certificate"));
+            }
+        };
         if !raw.allow_public && !is_private(listen.ip()) {
             let message = format!(
-                "listen is \"{text}\", which others than this machine and private links may reach, and the token goes over \
-                 the wire as it is: write a loopback or private address, or allow_public = true behind a tunnel of your own"
+                "listen is \"{text}\", which others than this machine and private links may reach: write a loopback or \
+                 private address, or allow_public = true if a firewall or a tunnel of your own keeps strangers out"
             );
             return Err(source.at(span, message));
         }
-        Ok(Self { listen, token_file: raw.token_file.unwrap_or_else(|| TOKEN_FILE.into()), provider })
+        if tls.is_none() && !raw.allow_plain && !listen.ip().is_loopback() {
+            let message = format!(
+                "listen is \"{text}\", and the token would go over the wire as it is: add a certificate and its key, or \
+                 allow_plain = true if nobody else is on that wire"
+            );
+            return Err(source.at(span, message));
+        }
+        let token_file = raw.token_file.unwrap_or_else(|| TOKEN_FILE.into());
+        Ok(Self { listen, token_file, tls, provider })
     }
 }
 
@@ -133,7 +168,21 @@ mod tests {
         assert!(matches!(config.provider, Served::Qemu(qemu) if qemu.qmp == Path::new("/run/qmp")));
         let config = load("[provider.local]\n").unwrap();
         assert_eq!(config.listen, LISTEN.parse().unwrap());
-        assert!(load(&FILE.replace("127.0.0.1:0", "0.0.0.0:1\"\nallow_public = true\n#")).is_ok());
+        let listen = |address: &str, more: &str| load(&FILE.replace("127.0.0.1:0\"", &format!("{address}\"\n{more}")));
+        let tls = "certificate = \"/c\"\nkey = \"/k\"";
+        for (address, more) in [
+            ("[::1]:1", ""),
+            ("10.0.0.1:1", "allow_plain = true"),
+            ("10.0.0.1:1", tls),
+            ("0.0.0.0:1", "allow_public = true\nallow_plain = true"),
+            ("0.0.0.0:1", &format!("allow_public = true\n{tls}")),
+        ] {
+            let config = listen(address, more).unwrap();
+            assert_eq!(config.tls.is_some(), more.contains("key"), "{address} {more}");
+        }
+        assert!(
+            listen("0.0.0.0:1", &format!("allow_plain = true\n{tls}")).unwrap_err().contains("allow_public = true")
+        );
     }
 
     #[test]
@@ -142,6 +191,18 @@ mod tests {
             ("127.0.0.1:0", "127.0.0.1", "p.toml:1:10: listen is \"127.0.0.1\": write an address and a port"),
             ("127.0.0.1:0", "0.0.0.0:7420", "p.toml:1:10: listen is \"0.0.0.0:7420\", which others"),
             ("127.0.0.1:0", "8.8.8.8:7420", "allow_public = true"),
+            (
+                "127.0.0.1:0",
+                "10.0.0.1:7420",
+                "p.toml:1:10: listen is \"10.0.0.1:7420\", and the token would go over the wire",
+            ),
+            ("127.0.0.1:0", "8.8.8.8:7420\"\nallow_public = true\n#", "or allow_plain = true"),
+            (
+                "token_file = \"/t\"",
+                "certificate = \"/c\"",
+                "p.toml:2:15: a certificate proves nothing without its key",
+            ),
+            ("token_file = \"/t\"", "key = \"/k\"", "p.toml:2:7: a key is of no use without its certificate"),
             ("qmp =", "qpm =", "p.toml:4:1: unknown setting \"qpm\": did you mean \"qmp\""),
             ("[provider.qemu]", "[provider.local]\n[provider.qemu]", "a service has one provider"),
             ("[provider.qemu]\nqmp = \"/run/qmp\"", "[provider]", "has no provider"),

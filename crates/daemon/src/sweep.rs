@@ -88,13 +88,14 @@ impl Sweeper {
     /// they have ended (one that was given up while it was away is back).
     fn clean(&self, listed: &[VolumeDescription], expected: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, String> {
         let suspects = listed.iter().filter(|volume| !expected.contains(&volume.id));
+        let (files, disks, decorator) = (self.provider.files(), &self.disks, self.decorator.as_ref());
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
             if self.has_ended(volume, epoch) {
                 return Some((volume.id.clone(), epoch.clone()));
             }
             volume.device.as_ref()?;
-            let superblock = opening::superblock(volume, &self.disks, self.clock, self.decorator.as_ref()).ok()??;
+            let superblock = opening::superblock(volume, files.as_deref(), disks, self.clock, decorator).ok()??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

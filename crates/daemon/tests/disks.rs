@@ -21,6 +21,8 @@ use surgetank_provider::{
 };
 
 const MIB: u64 = 1 << 20;
+/// What the daemon rents, in bytes.
+const SIZE: u64 = 32 * MIB;
 
 /// How the disks of a guest appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ enum Appears {
     Twice,
     /// The disk is larger than what was rented.
     Larger,
+    /// Its serial is that of a disk that was there before.
+    Before,
+    /// Something is on it.
+    Used,
 }
 
 /// A local provider whose volumes become disks of this machine when they are attached.
@@ -41,6 +47,8 @@ struct Plugging {
     root: PathBuf,
     appears: Appears,
     plugged: Mutex<Vec<Plugged>>,
+    /// A disk that was there before.
+    before: Mutex<Option<Plugged>>,
 }
 
 /// A loop device that stands for a disk.
@@ -86,6 +94,13 @@ impl Plugging {
         if self.appears == Appears::Larger {
             fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 * MIB).unwrap();
         }
+        if self.appears == Appears::Used {
+            use std::os::unix::fs::FileExt;
+            fs::OpenOptions::new().write(true).open(&image).unwrap().write_all_at(b"mine", SIZE - 4).unwrap();
+        }
+        if self.appears == Appears::Before {
+            return;
+        }
         let calls_left = if let Appears::Late(calls) = self.appears { calls } else { 0 };
         let disks = if self.appears == Appears::Twice { 2 } else { 1 };
         for _ in 0..disks {
@@ -129,13 +144,17 @@ impl Plugging {
         }
     }
 
-    fn as_disk(volume: VolumeDescription) -> VolumeDescription {
-        let serial = (volume.state == VolumeState::Attached).then(|| volume.id.0.clone());
+    fn as_disk(&self, volume: VolumeDescription) -> VolumeDescription {
+        let name = self.before.lock().unwrap().as_ref().map_or_else(|| volume.id.0.clone(), |disk| disk.id.0.clone());
+        let serial = (volume.state == VolumeState::Attached).then_some(name);
         VolumeDescription { serial, ..volume }
     }
 }
 
 impl Provider for Plugging {
+    fn files(&self) -> Option<PathBuf> {
+        None
+    }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)
     }
@@ -155,10 +174,10 @@ impl Provider for Plugging {
     }
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.called();
-        self.local.describe(id).map(Self::as_disk)
+        self.local.describe(id).map(|volume| self.as_disk(volume))
     }
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        Ok(self.local.list(key, value)?.into_iter().map(Self::as_disk).collect())
+        Ok(self.local.list(key, value)?.into_iter().map(|volume| self.as_disk(volume)).collect())
     }
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         self.local.set_tag(id, key, value)
@@ -190,7 +209,15 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
         fs::create_dir_all(root.join(part)).unwrap();
     }
     let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
-    let provider = Arc::new(Plugging { local, root, appears, plugged: Mutex::default() });
+    let provider = Plugging { local, root, appears, plugged: Mutex::default(), before: Mutex::default() };
+    if appears == Appears::Before {
+        // Of the right size, with nothing at its ends, and not in use.
+        let device = attach_loop(&machine.backing("before", SIZE)).expect("a loop device");
+        let disk = Plugged { id: VolumeId("somebody's".to_owned()), device, calls_left: 0 };
+        provider.show(&disk);
+        *provider.before.lock().unwrap() = Some(disk);
+    }
+    let provider = Arc::new(provider);
     let disks = Some(provider.disks());
     let overrides = Overrides { provider: Some(provider.clone()), disks, ..Overrides::default() };
     Some((Daemon::start_with(config, overrides).unwrap(), provider))
@@ -266,6 +293,16 @@ fn a_serial_that_two_disks_have_is_given_back() {
 #[test]
 fn a_disk_of_another_size_is_given_back() {
     undone(Appears::Larger, "bytes instead of");
+}
+
+#[test]
+fn a_disk_that_was_there_before_is_not_the_volume() {
+    undone(Appears::Before, "was in this machine before");
+}
+
+#[test]
+fn a_disk_that_is_not_blank_is_not_the_volume() {
+    undone(Appears::Used, "is not blank");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Machine, Nbd, Shape, eventually, pattern, status};
@@ -31,6 +32,9 @@ impl Gated {
 }
 
 impl Provider for Gated {
+    fn files(&self) -> Option<PathBuf> {
+        self.provider.files()
+    }
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.pass().create(request)
     }

@@ -164,7 +164,7 @@ fn configure(machine: &Machine) {
     let root = machine.directory.path().display();
     let text = format!(
         "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\nsweep_interval = \"2 s\"\n\
-         [provider.qemu]\nurl = \"{}\"\ntoken_file = \"{}\"\n\
+         [provider.qemu]\nurl = \"{}\"\nallow_plain = true\ntoken_file = \"{}\"\n\
          [device.data]\nbacking = \"/dev/lab/backing\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"1 GiB/s\"\n\
          [device.data.caching]\nbandwidth = \"2 GiB/s\"\ninitial_size = \"32 MiB\"\nmax_size = \"32 MiB\"\n\
          [device.data.policy]\nname = \"paper\"\nutilization_threshold = 1.0\nsampling = \"100 ms\"\nsize_grain = \"32 MiB\"\n\

@@ -122,9 +122,43 @@ fn what_is_no_volume_is_refused_in_one_sentence() {
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(image(&directory, 1 << 20), &link).unwrap();
     drop(FileVolume::open(&link, Options::default()).unwrap());
-    let link = open(&link, Options { no_links: true, ..Options::default() });
-    assert!(matches!(link, OpenError::Link { .. }), "{link}");
-    assert_eq!([missing, not_a_volume, small, blocks, link].map(|error| error.to_string().lines().count()), [1; 5]);
+    assert_eq!([missing, not_a_volume, small, blocks].map(|error| error.to_string().lines().count()), [1; 4]);
+}
+
+#[test]
+fn a_name_beneath_a_directory_leads_nowhere_else() {
+    use std::os::unix::fs::symlink;
+    let root = tempfile::tempdir().unwrap();
+    let files = root.path().join("files");
+    std::fs::create_dir_all(files.join("inner")).unwrap();
+    let outside = image(&root, 1 << 20);
+    let inside = files.join("inner/volume");
+    std::fs::copy(&outside, &inside).unwrap();
+    let open = |name: &str| FileVolume::open_beneath(&files, Path::new(name), Options::default()).map(|_| ());
+    open("inner/volume").unwrap();
+    // The directory is the user's: links on the way to it are followed.
+    symlink(&files, root.path().join("alias")).unwrap();
+    drop(FileVolume::open_beneath(&root.path().join("alias"), Path::new("inner/volume"), Options::default()).unwrap());
+
+    symlink(&outside, files.join("link")).unwrap();
+    symlink("inner/volume", files.join("near")).unwrap();
+    symlink("inner", files.join("folder")).unwrap();
+    symlink("/", files.join("all")).unwrap();
+    let outside_from_all = format!("all/{}", outside.strip_prefix("/").unwrap().display());
+    let climbing = format!("../{}", outside.file_name().unwrap().to_str().unwrap());
+    for name in ["link", "near", "folder/volume", &outside_from_all, &climbing, outside.to_str().unwrap(), "/dev/null"]
+    {
+        let error = open(name).unwrap_err();
+        assert!(matches!(error, OpenError::Link { .. }), "{name}: {error}");
+    }
+    assert!(matches!(open("nothing").unwrap_err(), OpenError::Missing { .. }));
+    assert!(matches!(open("inner").unwrap_err(), OpenError::NotAVolume { .. }));
+    rustix::fs::mkfifoat(rustix::fs::CWD, files.join("fifo"), rustix::fs::Mode::RUSR).unwrap();
+    assert!(matches!(open("fifo").unwrap_err(), OpenError::NotAVolume { .. }));
+    std::fs::hard_link(&outside, files.join("linked")).unwrap();
+    let error = open("linked").unwrap_err();
+    assert!(matches!(error, OpenError::Names { names: 2, .. }), "{error}");
+    assert_eq!(error.to_string().lines().count(), 1);
 }
 
 #[test]

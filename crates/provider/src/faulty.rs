@@ -1,6 +1,7 @@
 //! A decorator that makes a provider misbehave as clouds do, by script or by chance.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -346,6 +347,10 @@ impl Plan {
 }
 
 impl<P: Provider> Provider for Faulty<P> {
+    fn files(&self) -> Option<PathBuf> {
+        self.inner.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let fault = self.next(Verb::Create);
         if let Some(Fault::Before(error)) = fault {

@@ -86,9 +86,10 @@ pub struct VolumeDescription {
     pub size: Bytes,
     /// Its tags.
     pub tags: Tags,
-    /// When attached: the file or block device in this machine.
+    /// When attached: where it is in this machine. Of a disk this is for people, since its serial is what it is found by;
+    /// of a file it counts only beneath [`Provider::files`].
     pub device: Option<PathBuf>,
-    /// What the disk's serial must read, where the platform has one.
+    /// When attached as a disk: what the disk's serial must read.
     pub serial: Option<String>,
 }
 
@@ -137,6 +138,10 @@ pub enum ProviderError {
 /// A provider of volumes. Calls may block for a network round trip but not until the change is carried out.
 /// Every verb is idempotent: asked again, it answers `Identity`.
 pub trait Provider: Send + Sync {
+    /// The directory beneath which volumes without a serial lie, which are files of this machine. `None`: all of its
+    /// volumes are disks. The configuration says so, never whoever answers the calls.
+    fn files(&self) -> Option<PathBuf>;
+
     /// Rents a volume.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! A decorator that writes down every call, for tests of those who call providers.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
@@ -39,6 +40,10 @@ impl<P: Provider> Recording<P> {
 }
 
 impl<P: Provider> Provider for Recording<P> {
+    fn files(&self) -> Option<PathBuf> {
+        self.inner.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let answer = self.inner.create(request);
         let noted = answer.clone().map(|(volume, change)| (volume.id, change));

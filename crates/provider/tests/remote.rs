@@ -48,8 +48,7 @@ impl Served {
     }
 
     fn config(&self) -> RemoteConfig {
-        let timeout = Span(Duration::from_secs(60));
-        RemoteConfig { url: format!("http://{}", self.address), token_file: self.token_file(), timeout }
+        patient(format!("http://{}", self.address), self.token_file())
     }
 
     fn client(&self) -> RemoteProvider {
@@ -77,6 +76,11 @@ impl Drop for Served {
             served.unwrap().unwrap();
         }
     }
+}
+
+/// A client that waits longer than anything takes.
+fn patient(url: String, token_file: PathBuf) -> RemoteConfig {
+    RemoteConfig { timeout: Span(Duration::from_secs(60)), ..RemoteConfig::new(url, token_file) }
 }
 
 /// The local provider behind a service.
@@ -145,6 +149,9 @@ fn errors_arrive_as_they_were() {
     let faulty = Arc::new(Faulty::new(local, clock));
     struct Shared(Arc<Faulty<LocalProvider>>);
     impl Provider for Shared {
+        fn files(&self) -> Option<PathBuf> {
+            self.0.files()
+        }
         fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             self.0.create(request)
         }
@@ -292,16 +299,14 @@ fn whoever_else_answers_has_said_nothing_of_a_volume() {
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
-        let config = RemoteConfig { url, token_file: token_file.clone(), timeout: Span(Duration::from_secs(60)) };
-        let client = RemoteProvider::open(config).unwrap();
+        let client = RemoteProvider::open(patient(url, token_file.clone())).unwrap();
         for error in [client.describe(&id).unwrap_err(), client.delete(&id).unwrap_err()] {
             assert!(matches!(&error, ProviderError::Transient(text) if text.contains(why)), "{error}");
         }
         serving.join().unwrap();
     }
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let config = RemoteConfig { url: format!("http://{gone}"), token_file, timeout: Span(Duration::from_secs(60)) };
-    match RemoteProvider::open(config).unwrap().list("k", "v") {
+    match RemoteProvider::open(patient(format!("http://{gone}"), token_file)).unwrap().list("k", "v") {
         Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
         answer => panic!("{answer:?}"),
     }

@@ -347,7 +347,9 @@ impl Peer for Surgetank {
 fn configuration(places: &Places, elastic: &Elastic) -> String {
     let (name, provider) = match &places.rent {
         Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
-        Rent::Plugged(url) => ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\ntoken_file = \"{TOKEN}\"\n")),
+        Rent::Plugged(url) => {
+            ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n"))
+        }
     };
     let Elastic { policy, slow, rates_mib_s: (slow_mib_s, fast_mib_s), cache_mib, grain_mib, triggers } = elastic;
     let (initial, min, max) = cache_mib;

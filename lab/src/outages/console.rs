@@ -1,5 +1,6 @@
 //! The provider as the daemon sees it: while a volume is away, nobody gets it back.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,6 +20,10 @@ impl Guarded {
 }
 
 impl Provider for Guarded {
+    fn files(&self) -> Option<PathBuf> {
+        self.provider.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.provider.create(request)
     }

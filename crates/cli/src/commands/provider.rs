@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use surgetank_daemon::provisioning::ServiceConfig;
+use surgetank_daemon::provisioning::{ServiceConfig, TlsFiles};
 use surgetank_provider::ProviderError;
 use surgetank_provider::remote::secret::Secret;
 use surgetank_provider::remote::service::Service;
+use surgetank_provider::remote::tls::Credentials;
 
 use super::core_dumps::CoreDumps;
 use super::serve::notify;
@@ -60,8 +61,16 @@ impl Arguments {
         let taken = |error: std::io::Error| {
             Failure::Failed(format!("{} cannot be listened on: {error}; name another in listen", config.listen))
         };
-        let service = Service::bind(config.listen, provider, secret).map_err(taken)?;
-        output::print(&format!("http://{}", service.address().map_err(taken)?))?;
+        let mut service = Service::bind(config.listen, provider, secret).map_err(taken)?;
+        let scheme = match &config.tls {
+            Some(TlsFiles { certificate, key }) => {
+                let credentials = Credentials::load(certificate, key).map_err(Failure::Invalid)?;
+                service = service.with_tls(credentials);
+                "https"
+            }
+            None => "http",
+        };
+        output::print(&format!("{scheme}://{}", service.address().map_err(taken)?))?;
         notify("READY=1");
         let served = service.serve(move || {
             while !interrupt.sleep(WAIT) {}

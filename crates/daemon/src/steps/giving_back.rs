@@ -6,7 +6,7 @@ use surgetank_model::Bytes;
 use surgetank_policy::Refusal;
 use surgetank_provider::{Provider, VolumeDescription, VolumeState, tag};
 
-use super::{DONE, LetGo, Lifecycle, Progress, TAG_TOKEN, gone, journal_refusal, refusal};
+use super::{DONE, LetGo, Lifecycle, Progress, TAG_TOKEN, Tools, gone, journal_refusal, refusal};
 use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::Stage;
@@ -81,7 +81,8 @@ impl Lifecycle {
     }
 
     fn superblock(&self, description: &VolumeDescription) -> Result<Option<Superblock>, String> {
-        opening::superblock(description, &self.tools.disks, self.tools.clock, self.tools.decorator.as_ref())
+        let Tools { disks, clock, decorator, .. } = &self.tools;
+        opening::superblock(description, self.files().as_deref(), disks, *clock, decorator.as_ref())
     }
 
     /// Whether the owner record says that this very attachment has ended. It says so only after everything on the volume

@@ -8,6 +8,7 @@ mod outage;
 mod renting;
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,6 +128,16 @@ pub struct Lifecycle {
     kept: Option<String>,
     /// The volume that is attached, while its disk has not appeared.
     missing_disk: Option<VolumeId>,
+    /// What was here before the volume.
+    disks_before: Option<DisksBefore>,
+}
+
+/// The serials of the disks that were in this machine before a volume was attached for the first time. Not written down:
+/// after a crash in between, its own disk may be among them.
+#[derive(Debug)]
+struct DisksBefore {
+    volume: VolumeId,
+    serials: Vec<String>,
 }
 
 impl Lifecycle {
@@ -144,6 +155,7 @@ impl Lifecycle {
             outage: Outage::default(),
             kept: None,
             missing_disk: None,
+            disks_before: None,
         };
         lifecycle.publish();
         lifecycle
@@ -331,6 +343,11 @@ impl Lifecycle {
 
     fn stage(&self) -> Option<Stage> {
         self.rental().map(|rental| rental.stage)
+    }
+
+    /// Where volumes may lie that are files.
+    fn files(&self) -> Option<PathBuf> {
+        self.tools.provider.files()
     }
 
     fn describe(&self, id: &VolumeId) -> Result<Option<VolumeDescription>, Refusal> {

@@ -344,10 +344,16 @@ impl Lifecycle {
         self.outage.closing = None;
         match self.bring_in(Stage::Adopted) {
             Ok(Some((description, size))) => {
-                let place = Place::of(&description);
+                let place = match Place::of(&description, self.files().as_deref()) {
+                    Ok(place) => place,
+                    Err(why) => {
+                        self.outage.later(now, Some(why), self.tools.longest_pause);
+                        return None;
+                    }
+                };
                 self.outage.seen = place.look(&self.tools.disks).ok().flatten();
+                self.outage.opening = self.open_aside(place.clone(), description.id, size);
                 self.outage.place = Some(place);
-                self.outage.opening = self.open_aside(description, size);
                 self.outage.next = soon;
             }
             Ok(None) => {
@@ -360,16 +366,12 @@ impl Lifecycle {
     }
 
     /// Opens the volume on a thread of its own, and reads of it.
-    fn open_aside(
-        &self,
-        description: VolumeDescription,
-        size: Bytes,
-    ) -> Option<Receiver<Result<Option<Opened>, String>>> {
+    fn open_aside(&self, place: Place, id: VolumeId, size: Bytes) -> Option<Receiver<Result<Option<Opened>, String>>> {
         let epoch = self.epoch()?;
         let (disks, decorator, clock) = (self.tools.disks.clone(), self.tools.decorator.clone(), self.tools.clock);
         let (tell, told) = crossbeam_channel::bounded(1);
         let open = move || {
-            let opened = opening::caching_again(&description, size, epoch, &disks, decorator.as_ref(), clock);
+            let opened = opening::caching_again(&place, &id, size, epoch, &disks, decorator.as_ref(), clock);
             // Nobody waits for it any more if the loss was accepted.
             let _ = tell.send(opened);
         };

@@ -3,15 +3,16 @@
 use surgetank_cache::format::Geometry;
 use surgetank_cache::{Attach, Epoch};
 use surgetank_device::Volume;
+use surgetank_device::discovery::is_same;
 use surgetank_model::Bytes;
 use surgetank_policy::Refusal;
-use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, VolumeState, tag};
+use surgetank_provider::{CreateVolume, Provider, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
-use super::{DONE, Lifecycle, Progress, TAG_TOKEN, Tools, gone, journal_refusal, random_name, refusal};
+use super::{DONE, DisksBefore, Lifecycle, Progress, TAG_TOKEN, Tools, gone, journal_refusal, random_name, refusal};
 use crate::clock::unix_ms;
 use crate::crash::crash_point;
 use crate::journal::{Rental, Stage};
-use crate::opening::{self, Opened};
+use crate::opening::{self, Fresh, Opened, Place};
 use crate::planted::{Bug, planted};
 use crate::shard::Command;
 
@@ -67,7 +68,10 @@ impl Lifecycle {
             None => return Ok(Progress::Wait),
         };
         if self.opened.is_none() {
-            match self.open(&description, size)? {
+            // Once it has an epoch it was blank, and we may have begun to format it.
+            let formatted = self.rental().is_some_and(|rental| rental.epoch.is_some());
+            let opened = if formatted { self.open(&description, size)? } else { self.open_fresh(&description, size)? };
+            match opened {
                 Some(opened) => self.opened = Some(opened),
                 None => return Ok(Progress::Wait),
             }
@@ -86,10 +90,13 @@ impl Lifecycle {
         let description = self.describe(&id)?.ok_or_else(vanished)?;
         match description.state {
             VolumeState::Attached => {
-                let size = self.rental().map_or(description.size, |rental| rental.size);
+                // A rental that was put together from the owner record knows no size.
+                let rented = self.rental().map(|rental| rental.size).filter(|size| *size != Bytes::ZERO);
+                let size = rented.unwrap_or(description.size);
                 Ok(Some((description, size)))
             }
             VolumeState::Available => {
+                self.remember_disks(&id);
                 crash_point("attach", "before");
                 self.tools.provider.attach(&id).map_err(refusal)?;
                 crash_point("attach", "after");
@@ -101,12 +108,54 @@ impl Lifecycle {
         }
     }
 
+    /// Before a volume is attached for the first time: which disks are not it.
+    fn remember_disks(&mut self, id: &VolumeId) {
+        if self.disks_before.as_ref().is_none_or(|before| before.volume != *id) {
+            // A machine that does not tell of its disks finds none by its serial either.
+            let serials = self.tools.disks.serials().unwrap_or_default();
+            self.disks_before = Some(DisksBefore { volume: id.clone(), serials });
+        }
+    }
+
     /// Opens the attached volume. `None`: its disk has not appeared yet.
     fn open(&mut self, description: &VolumeDescription, size: Bytes) -> Result<Option<Opened>, Refusal> {
+        let place = self.place(description)?;
         let decorator = self.tools.decorator.as_ref();
-        let opened = opening::caching(description, size, &self.tools.disks, decorator).map_err(Refusal::Transient)?;
+        let opened = opening::caching(&place, size, &self.tools.disks, decorator).map_err(Refusal::Transient)?;
         self.missing_disk = opened.is_none().then(|| description.id.clone());
         Ok(opened.map(|opened| self.throttled(opened)))
+    }
+
+    /// Opens a volume that was just rented: a disk that was not here before, with nothing on it.
+    fn open_fresh(&mut self, description: &VolumeDescription, size: Bytes) -> Result<Option<Opened>, Refusal> {
+        let place = self.place(description)?;
+        let VolumeId(id) = &description.id;
+        if let (Place::Disk { serial }, Some(before)) = (&place, &self.disks_before)
+            && before.volume == description.id
+            && before.serials.iter().any(|there| is_same(there, serial))
+        {
+            return Err(Refusal::Permanent(format!(
+                "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before it was \
+                 attached: nothing was written to it; let the service say the serial of the disk that it plugs in"
+            )));
+        }
+        let Tools { disks, decorator, clock, .. } = &self.tools;
+        let fresh = opening::caching_fresh(&place, size, disks, decorator.as_ref(), *clock);
+        let fresh = fresh.map_err(Refusal::Transient)?;
+        self.missing_disk = fresh.is_none().then(|| description.id.clone());
+        match fresh {
+            None => Ok(None),
+            Some(Fresh::Blank(opened)) => Ok(Some(self.throttled(opened))),
+            Some(Fresh::Used) => Err(Refusal::Permanent(format!(
+                "the volume {id} was just rented and is not blank, so it may be somebody's: nothing was written to it; see \
+                 whose it is, and let the service rent out volumes that read as zeroes"
+            ))),
+        }
+    }
+
+    /// Where an attached volume is.
+    fn place(&self, description: &VolumeDescription) -> Result<Place, Refusal> {
+        Place::of(description, self.files().as_deref()).map_err(Refusal::Permanent)
     }
 
     pub(super) fn throttled(&self, opened: Opened) -> Opened {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -135,6 +136,10 @@ fn token(tags: &Tags) -> String {
 }
 
 impl Provider for Witness {
+    fn files(&self) -> Option<PathBuf> {
+        self.inner.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.log.line(&["asked", &request.token]);
         self.call(&request.token, || self.inner.create(request))
@@ -167,6 +172,10 @@ impl Provider for Witness {
 }
 
 impl Provider for Counted {
+    fn files(&self) -> Option<PathBuf> {
+        self.local.files()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let made = self.local.create(request)?;
         self.log.line(&["made", &token(&request.tags), &made.0.id.0]);

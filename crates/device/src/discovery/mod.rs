@@ -88,6 +88,16 @@ impl Disks {
         Ok(path.filter(|path| path.exists()))
     }
 
+    /// The serials of all disks that are here now.
+    ///
+    /// # Errors
+    /// If the kernel's tables cannot be read.
+    pub fn serials(&self) -> Result<Vec<String>, DiscoveryError> {
+        let unreadable = |error: std::io::Error| DiscoveryError::Unreadable(error.to_string());
+        let entries = fs::read_dir(self.sysfs.join("block")).map_err(unreadable)?;
+        Ok(entries.filter_map(|entry| serial_of(&entry.ok()?.path())).collect())
+    }
+
     /// Makes sure that an open file is the disk with this serial and of this size in bytes: between a look and the
     /// opening one disk may have gone and another come under the same name.
     ///
@@ -136,7 +146,8 @@ fn serial_of(disk: &Path) -> Option<String> {
 }
 
 /// Whether a disk that shows `there` is the one whose serial is `wanted`: virtio cuts long ones.
-fn is_same(there: &str, wanted: &str) -> bool {
+#[must_use]
+pub fn is_same(there: &str, wanted: &str) -> bool {
     let cut = there.len() == VIRTIO_SERIAL_BYTES && wanted.len() > VIRTIO_SERIAL_BYTES;
     there == wanted || (cut && wanted.starts_with(there))
 }

@@ -43,6 +43,17 @@ pub enum OpenError {
         /// As it was given.
         path: PathBuf,
     },
+    /// It is a file of which somebody else may hold another name.
+    #[error(
+        "{path} has {names} names (hard links), and surgetank uses a volume that has one: remove the others",
+        path = .path.display()
+    )]
+    Names {
+        /// As it was given.
+        path: PathBuf,
+        /// How many.
+        names: u64,
+    },
     /// It holds less than a block.
     #[error("{path} has only {size} bytes; a volume needs at least {needed}: enlarge it (truncate -s)", path = .path.display())]
     TooSmall {

@@ -3,6 +3,7 @@
 //! A driver submits any number of I/Os, calls `poll` once so that they start, and calls it again whenever the
 //! descriptor is readable or the deadline has come.
 
+mod beneath;
 pub mod exclusive;
 pub mod fault;
 pub mod memory;
@@ -17,6 +18,7 @@ use surgetank_model::Instant;
 
 use crate::buffer::BufferSlice;
 
+pub use beneath::look_beneath;
 pub use exclusive::OpenError;
 pub use fault::{Fault, Faults};
 pub use memory::MemoryVolume;

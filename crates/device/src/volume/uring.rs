@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use io_uring::{IoUring, squeue, types};
 use surgetank_model::Instant;
 
+use super::beneath::look_beneath;
 use super::exclusive::{self, OpenError};
 use super::request::{Progress, Request, Support};
 use super::{Completion, Failure, Operation, Volume, VolumeIo};
@@ -22,8 +23,6 @@ pub struct Options {
     pub exclusive: bool,
     /// Open for reading; everything that changes data fails as unsupported.
     pub read_only: bool,
-    /// Refuse a path whose last part is a symbolic link: for files of which we know that they are none.
-    pub no_links: bool,
     /// The logical block size, in bytes, instead of the device's own; not smaller than that.
     pub logical_block: Option<u32>,
     /// I/Os in flight, at most; more wait here. A power of two is best.
@@ -31,9 +30,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Exclusive, for writing, through links, the device's own logical block, 256 in flight.
+    /// Exclusive, for writing, the device's own logical block, 256 in flight.
     fn default() -> Self {
-        Self { exclusive: true, read_only: false, no_links: false, logical_block: None, depth: 256 }
+        Self { exclusive: true, read_only: false, logical_block: None, depth: 256 }
     }
 }
 
@@ -85,8 +84,20 @@ impl FileVolume {
     /// One sentence for people: missing, forbidden, in use and by whom, too small, no io_uring.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, OpenError> {
         let path = path.as_ref();
+        Self::over(path, open_file(path, options)?, options)
+    }
+
+    /// Opens the regular file `name` beneath `directory`: for names that somebody else chose. Neither links nor `..` lead
+    /// out of the directory, and the file has no other name.
+    ///
+    /// # Errors
+    /// As [`FileVolume::open`].
+    pub fn open_beneath(directory: &Path, name: &Path, options: Options) -> Result<Self, OpenError> {
+        Self::over(&directory.join(name), open_file_beneath(directory, name, options)?, options)
+    }
+
+    fn over(path: &Path, opened: Opened, options: Options) -> Result<Self, OpenError> {
         let system = |error| OpenError::System { path: path.to_owned(), error };
-        let opened = open_file(path, options)?;
         let mut notes = Vec::new();
         let Alignments { block: least, memory } = opened.alignments().map_err(system)?;
         let logical_block = options.logical_block.unwrap_or(least);
@@ -316,17 +327,8 @@ struct Opened {
 }
 
 fn open_file(path: &Path, options: Options) -> Result<Opened, OpenError> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => OpenError::Missing { path: path.to_owned() },
-        io::ErrorKind::PermissionDenied => OpenError::Forbidden { path: path.to_owned() },
-        _ if options.no_links && error.raw_os_error() == Some(libc::ELOOP) => OpenError::Link { path: path.to_owned() },
-        _ => OpenError::System { path: path.to_owned(), error },
-    };
-    let looked_at = if options.no_links { std::fs::symlink_metadata(path) } else { std::fs::metadata(path) };
-    let metadata = looked_at.map_err(failed)?;
-    if metadata.is_symlink() {
-        return Err(OpenError::Link { path: path.to_owned() });
-    }
+    let failed = |error| failed(path, error);
+    let metadata = std::fs::metadata(path).map_err(failed)?;
     let block = metadata.file_type().is_block_device();
     if !block && !metadata.is_file() {
         return Err(OpenError::NotAVolume { path: path.to_owned() });
@@ -334,14 +336,9 @@ fn open_file(path: &Path, options: Options) -> Result<Opened, OpenError> {
     if options.exclusive {
         exclusive::check(path, &metadata)?;
     }
-    let always =
-        if block && options.exclusive { libc::O_EXCL } else { 0 } | if options.no_links { libc::O_NOFOLLOW } else { 0 };
+    let always = if block && options.exclusive { libc::O_EXCL } else { 0 };
     let open = |flags| File::options().read(true).write(!options.read_only).custom_flags(flags | always).open(path);
-    let (result, direct) = match open(libc::O_DIRECT) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
-        result => (result, true),
-    };
-    let file = match result {
+    let (file, direct) = match direct_or_not(open) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Err(exclusive::busy(path, &metadata)),
         result => result.map_err(failed)?,
     };
@@ -351,6 +348,51 @@ fn open_file(path: &Path, options: Options) -> Result<Opened, OpenError> {
         exclusive::lock(path, &file, &metadata)?;
     }
     Ok(Opened { file, metadata, direct })
+}
+
+fn open_file_beneath(directory: &Path, name: &Path, options: Options) -> Result<Opened, OpenError> {
+    let path = &directory.join(name);
+    let failed = |error: io::Error| match error.raw_os_error() {
+        Some(libc::ELOOP | libc::EXDEV) => OpenError::Link { path: path.clone() },
+        _ => failed(path, error),
+    };
+    let found = File::from(look_beneath(directory, name).map_err(failed)?);
+    let metadata = found.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(OpenError::NotAVolume { path: path.clone() });
+    }
+    if metadata.nlink() != 1 {
+        return Err(OpenError::Names { path: path.clone(), names: metadata.nlink() });
+    }
+    if options.exclusive {
+        exclusive::check(path, &metadata)?;
+    }
+    // What was looked at, whatever has its name by now.
+    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let open = |flags| File::options().read(true).write(!options.read_only).custom_flags(flags).open(&same);
+    let (file, direct) = direct_or_not(open).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if options.exclusive {
+        exclusive::lock(path, &file, &metadata)?;
+    }
+    Ok(Opened { file, metadata, direct })
+}
+
+/// With `O_DIRECT` if the file system has it; whether it does.
+fn direct_or_not(open: impl Fn(i32) -> io::Result<File>) -> io::Result<(File, bool)> {
+    match open(libc::O_DIRECT) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => open(0).map(|file| (file, false)),
+        result => result.map(|file| (file, true)),
+    }
+}
+
+fn failed(path: &Path, error: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.kind() {
+        io::ErrorKind::NotFound => OpenError::Missing { path },
+        io::ErrorKind::PermissionDenied => OpenError::Forbidden { path },
+        _ => OpenError::System { path, error },
+    }
 }
 
 impl Opened {

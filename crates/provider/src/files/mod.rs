@@ -52,6 +52,9 @@ pub trait Machine: Send + Sync {
     /// See [`ProviderError`].
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError>;
 
+    /// Whether an attached volume is its image, as a file of this machine.
+    fn attaches_files(&self) -> bool;
+
     /// Where an attached volume is found: its path, and its serial where the machine's disks have one.
     fn place(&self, id: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>);
 }
@@ -323,6 +326,10 @@ impl View<'_> {
 }
 
 impl<M: Machine> Provider for FileProvider<M> {
+    fn files(&self) -> Option<PathBuf> {
+        self.machine.attaches_files().then(|| self.store.images_path())
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         check_token(&request.token)?;
         check_tags(&request.tags)?;

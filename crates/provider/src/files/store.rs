@@ -152,9 +152,14 @@ impl Store {
         Ok(Locked { store: self, _lock: lock })
     }
 
+    /// Where the volumes' images are.
+    pub fn images_path(&self) -> PathBuf {
+        self.path.join("volumes")
+    }
+
     /// Where the volume's bytes are.
     pub fn image_path(&self, id: &VolumeId) -> PathBuf {
-        self.path.join("volumes").join(image_name(id))
+        self.images_path().join(image_name(id))
     }
 
     /// Warns, once for each text.

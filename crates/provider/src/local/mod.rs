@@ -91,6 +91,10 @@ impl Machine for Imitated {
         Self::enter(now_ms, self.detach_latency_ms, VolumeState::Detaching, locked, record)
     }
 
+    fn attaches_files(&self) -> bool {
+        true
+    }
+
     fn place(&self, _: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>) {
         (image, None)
     }

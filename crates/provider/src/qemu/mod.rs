@@ -160,6 +160,10 @@ impl Machine for Plugged {
         Ok(())
     }
 
+    fn attaches_files(&self) -> bool {
+        false
+    }
+
     fn place(&self, id: &VolumeId, _: PathBuf) -> (PathBuf, Option<String>) {
         // Where udev in the guest puts it; without udev its serial finds it.
         (PathBuf::from(format!("/dev/disk/by-id/virtio-{}", id.0)), Some(id.0.clone()))

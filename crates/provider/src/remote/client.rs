@@ -1,63 +1,24 @@
 //! A provider on the other side of HTTP: the client of the provisioning service.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use surgetank_model::units::Span;
 use ureq::http::Response;
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, RequestBuilder};
 
+use super::config::RemoteConfig;
 use super::secret::Secret;
-use super::wire::{ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, Kind, ListBody, TagBody, VolumeBody, is_id};
+use super::tls;
+use super::wire::{
+    ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
+};
 use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
 
-/// The client's configuration: a daemon's `[provider.qemu]` section.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RemoteConfig {
-    /// Where the service listens: `http://HOST:PORT`.
-    pub url: String,
-    /// The file with the service's token, which only its owner may read.
-    pub token_file: PathBuf,
-    /// How long an answer may take.
-    #[serde(default = "default_timeout")]
-    pub timeout: Span,
-}
-
-const fn default_timeout() -> Span {
-    Span(Duration::from_secs(15))
-}
-
-impl RemoteConfig {
-    /// Checks the URL.
-    ///
-    /// # Errors
-    /// One sentence with the mend.
-    pub fn check(&self) -> Result<(), String> {
-        let url = &self.url;
-        let wrong = |why: &str| {
-            Err(format!(
-                "the url {url:?} {why}: write where the provisioning service listens, such as \"http://10.0.2.2:7420\""
-            ))
-        };
-        let uri: ureq::http::Uri = match url.parse() {
-            Ok(uri) => uri,
-            Err(error) => return wrong(&format!("does not do ({error})")),
-        };
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return wrong("asks for TLS, which is for a proxy or tunnel in between"),
-            _ => return wrong("does not begin with http://"),
-        }
-        let more = uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some();
-        if more || uri.authority().is_none_or(|authority| authority.as_str().contains('@')) {
-            return wrong("is more than a host and a port");
-        }
-        Ok(())
-    }
-}
+/// How much is repeated of what a service says, in characters.
+const SENTENCE_MAX: usize = 400;
 
 /// A provider behind a provisioning service.
 pub struct RemoteProvider {
@@ -71,15 +32,22 @@ impl RemoteProvider {
     /// Prepares the client; the service need not run yet.
     ///
     /// # Errors
-    /// `Invalid`: the URL, or the token file.
+    /// `Invalid`: the URL, the token file, or the file of the authority.
     pub fn open(config: RemoteConfig) -> Result<Self, ProviderError> {
         config.check().and_then(|()| Secret::read(&config.token_file)).map_err(ProviderError::Invalid)?;
+        let authorities = config.ca_file.as_deref().map_or_else(|| Ok(Vec::new()), tls::authorities);
+        let authorities = authorities.map_err(ProviderError::Invalid)?;
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::Specific(Arc::new(authorities)))
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
         let agent = Agent::config_builder()
             .timeout_global(Some(config.timeout.0))
             .http_status_as_error(false)
             // The token must reach this host and no other.
             .max_redirects(0)
             .proxy(None)
+            .tls_config(tls)
             // Calls are minutes apart, and the service may be another one by then.
             .max_idle_connections(0)
             .user_agent(concat!("surgetank/", env!("CARGO_PKG_VERSION")))
@@ -117,7 +85,8 @@ impl RemoteProvider {
         let url = &self.config.url;
         let silent = |error: ureq::Error| {
             ProviderError::Transient(format!(
-                "the provisioning service at {url} does not answer: {error}; is it running there?"
+                "the provisioning service at {url} does not answer: {}; is it running there?",
+                sentence(&error.to_string())
             ))
         };
         let mut answer = answer.map_err(silent)?;
@@ -125,6 +94,7 @@ impl RemoteProvider {
         let text = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(silent)?;
         if status.is_success() {
             return serde_json::from_slice(&text).map_err(|error| {
+                let error = sentence(&error.to_string());
                 ProviderError::Transient(format!("the provisioning service at {url} answers something else: {error}"))
             });
         }
@@ -133,7 +103,10 @@ impl RemoteProvider {
                 "the provisioning service at {url} refuses the token in {}: copy the token file from its host",
                 self.config.token_file.display()
             )),
-            Ok(ErrorBody { error }) => error.into(),
+            Ok(ErrorBody { error }) => {
+                let message = sentence(&error.message);
+                ErrorDetail { message, volume: error.volume.filter(|id| is_id(&id.0)), ..error }.into()
+            }
             // Whatever answered, it has said nothing of any volume.
             Err(_) => ProviderError::Transient(format!(
                 "what answers at {url} (with status {}) is no provisioning service: check the url",
@@ -156,15 +129,24 @@ fn named(id: &VolumeId) -> Result<(), ProviderError> {
     if is_id(&id.0) { Ok(()) } else { Err(ProviderError::NotFound(id.clone())) }
 }
 
-/// `NotFound` of another volume than the one that was asked for says nothing of that one.
+/// What is said of another volume than the one that was asked for says nothing of that one.
 fn about<T>(id: &VolumeId, answer: Result<T, ProviderError>) -> Result<T, ProviderError> {
     match answer {
-        Err(ProviderError::NotFound(other)) if other != *id => Err(ProviderError::Transient(format!(
-            "the provisioning service was asked for the volume {} and knows nothing of {}",
-            id.0, other.0
-        ))),
+        Err(ProviderError::NotFound(other) | ProviderError::Conflict { id: other, .. }) if other != *id => {
+            Err(ProviderError::Transient(format!(
+                "the provisioning service was asked for the volume {} and speaks of \"{}\"",
+                id.0,
+                sentence(&other.0)
+            )))
+        }
         answer => answer,
     }
+}
+
+/// What a service says, as people are told: one line, and not a long one.
+fn sentence(said: &str) -> String {
+    let shown = said.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(SENTENCE_MAX).collect()
 }
 
 /// JSON of our own making.
@@ -173,6 +155,10 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, ProviderError> {
 }
 
 impl Provider for RemoteProvider {
+    fn files(&self) -> Option<PathBuf> {
+        self.config.files.clone()
+    }
+
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         let body = json(&CreateBody::from(request))?;
         let post = self.agent.post(&self.base).header("Content-Type", "application/json");
@@ -184,7 +170,7 @@ impl Provider for RemoteProvider {
             return Err(ProviderError::Invalid(format!(
                 "the provisioning service calls the volume that it made \"{}\", which is no name for a path: delete it \
                  there, and let the service use letters, digits, \"-\", \"_\" and \".\"",
-                volume.id.0.escape_default()
+                sentence(&volume.id.0)
             )));
         }
         Ok((volume, answer.change.into()))
@@ -213,13 +199,23 @@ impl Provider for RemoteProvider {
         if volume.id == *id {
             return Ok(volume);
         }
-        let answered = format!("the provisioning service was asked for {} and describes {}", id.0, volume.id.0);
-        Err(ProviderError::Transient(answered))
+        Err(ProviderError::Transient(format!(
+            "the provisioning service was asked for {} and describes \"{}\"",
+            id.0,
+            sentence(&volume.id.0)
+        )))
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         let answer: ListBody = self.get(&self.base, &[("key", key), ("value", value)])?;
-        Ok(answer.volumes.into_iter().map(Into::into).collect())
+        let volumes: Vec<VolumeDescription> = answer.volumes.into_iter().map(Into::into).collect();
+        match volumes.iter().find(|volume| !is_id(&volume.id.0)) {
+            None => Ok(volumes),
+            Some(odd) => Err(ProviderError::Transient(format!(
+                "the provisioning service lists a volume \"{}\", which is no name for a path",
+                sentence(&odd.id.0)
+            ))),
+        }
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
@@ -227,29 +223,5 @@ impl Provider for RemoteProvider {
         let body = json(&TagBody { key: key.to_owned(), value: value.map(str::to_owned) })?;
         let put = self.agent.put(self.path(id, "/tags")).header("Content-Type", "application/json");
         about(id, self.change(put, |put| put.send(&body)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn section_of_a_file() {
-        let config: RemoteConfig = toml::from_str("url = \"http://10.0.2.2:7420\"\ntoken_file = \"/t\"").unwrap();
-        assert_eq!(config.timeout, default_timeout());
-        assert_eq!(config.check(), Ok(()));
-        for (url, why) in [
-            ("https://10.0.2.2:7420", "asks for TLS"),
-            ("10.0.2.2:7420", "does not begin with http://"),
-            ("http://user:secret@10.0.2.2", "is more than"),
-            ("http://10.0.2.2/path", "is more than"),
-            ("http://10.0.2.2/?q", "is more than"),
-            ("http://a b", "does not do"),
-            ("", "does not do"),
-        ] {
-            let error = RemoteConfig { url: url.to_owned(), ..config.clone() }.check().unwrap_err();
-            assert!(error.contains(why) && error.contains("http://10.0.2.2:7420"), "{error}");
-        }
     }
 }

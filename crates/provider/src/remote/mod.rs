@@ -1,14 +1,21 @@
 //! Any provider over HTTP: the provisioning service on a host, and its client in a guest.
 
 pub mod client;
+pub mod config;
+#[cfg(feature = "service")]
+mod connections;
+#[cfg(feature = "service")]
+mod peer;
 pub mod secret;
 #[cfg(feature = "service")]
 pub mod service;
+pub mod tls;
 pub mod wire;
 
 use std::net::IpAddr;
 
-pub use client::{RemoteConfig, RemoteProvider};
+pub use client::RemoteProvider;
+pub use config::RemoteConfig;
 pub use secret::Secret;
 #[cfg(feature = "service")]
 pub use service::Service;

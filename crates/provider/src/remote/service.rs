@@ -3,37 +3,32 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
+use axum::{Extension, Router};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Sleep;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
+use super::connections::{self, Visitor};
 use super::secret::Secret;
+use super::tls::Credentials;
 use super::wire::{
     ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, REQUEST_BYTES_MAX, TagBody, VolumeBody,
 };
 use crate::{Change, Provider, ProviderError, VolumeId};
 
-/// Connections served at once; more wait in the listener's queue.
-const CONNECTIONS_MAX: usize = 64;
 /// Requests carried out at once, each on a thread of its own; more are put off with `transient`.
 const CALLS_MAX: usize = 16;
-/// How long a connection may last, whatever its client does: the next request comes on another.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(120);
 /// How long a request's body and its answer may take together.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,6 +37,7 @@ pub struct Service {
     listener: std::net::TcpListener,
     provider: Arc<dyn Provider>,
     secret: Secret,
+    tls: Option<Credentials>,
 }
 
 impl Service {
@@ -52,7 +48,13 @@ impl Service {
     pub fn bind(address: SocketAddr, provider: Arc<dyn Provider>, secret: Secret) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, provider, secret })
+        Ok(Self { listener, provider, secret, tls: None })
+    }
+
+    /// Speaks TLS, and nothing else.
+    #[must_use]
+    pub fn with_tls(self, credentials: Credentials) -> Self {
+        Self { tls: Some(credentials), ..self }
     }
 
     /// Where it listens: the port is known even if any would do.
@@ -68,13 +70,9 @@ impl Service {
     /// # Errors
     /// If a thread, the asynchronous runtime or the listener cannot be had.
     pub fn serve(self, stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(CALLS_MAX)
-            .thread_name("provisioning")
-            .build()?;
-        let shared =
-            Shared { provider: self.provider, secret: self.secret, calls: Arc::new(Semaphore::new(CALLS_MAX)) };
+        let runtime = runtime()?;
+        let router = router(Shared::new(self.provider, self.secret));
+        let tls = self.tls.map(|Credentials(config)| TlsAcceptor::from(config));
         let (ended, end) = tokio::sync::oneshot::channel();
         std::thread::Builder::new().name("provisioning-stop".into()).spawn(move || {
             stop();
@@ -83,13 +81,32 @@ impl Service {
         })?;
         runtime.block_on(async move {
             let listener = TcpListener::from_std(self.listener)?;
-            let limited = Limited { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
             let end = async {
                 let _ = end.await;
             };
-            axum::serve(limited, router(shared)).with_graceful_shutdown(end).await
+            connections::serve(listener, router, tls, end).await;
+            Ok(())
         })
     }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(CALLS_MAX)
+        .thread_name("provisioning")
+        .build()
+}
+
+/// Answers what a client sends on one connection, up to its end, without a network.
+///
+/// # Errors
+/// Why the connection broke off: what was sent is no HTTP.
+pub fn converse(provider: Arc<dyn Provider>, secret: Secret, sent: &[u8], answers: &mut Vec<u8>) -> io::Result<()> {
+    let (_stop, stopped) = tokio::sync::watch::channel(false);
+    let stream = tokio::io::join(sent, answers);
+    let router = router(Shared::new(provider, secret));
+    runtime()?.block_on(connections::converse(stream, router, Visitor::alone(), stopped))
 }
 
 /// What every request is answered with.
@@ -98,6 +115,12 @@ struct Shared {
     provider: Arc<dyn Provider>,
     secret: Secret,
     calls: Arc<Semaphore>,
+}
+
+impl Shared {
+    fn new(provider: Arc<dyn Provider>, secret: Secret) -> Self {
+        Self { provider, secret, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
 }
 
 fn router(shared: Shared) -> Router {
@@ -113,16 +136,31 @@ fn router(shared: Shared) -> Router {
 }
 
 /// Nothing is looked at, not even whether there is such a route, before the token.
-async fn guard(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+async fn guard(
+    State(shared): State<Shared>,
+    Extension(visitor): Extension<Visitor>,
+    request: Request,
+    next: Next,
+) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if !given.is_some_and(|given| shared.secret.is(given)) {
         let detail = ErrorDetail::new(Kind::Unauthorized, "the bearer token is missing or not the one of this service");
-        return Refusal(detail).into_response();
+        return last(Refusal(detail));
+    }
+    if !visitor.admit() {
+        return last(Refusal(ErrorDetail::new(Kind::Transient, "too many connections are open: try again")));
     }
     match tokio::time::timeout(REQUEST_PATIENCE, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refusal(ErrorDetail::new(Kind::Transient, "the request took too long")).into_response(),
     }
+}
+
+/// An answer that ends its connection.
+fn last(refusal: Refusal) -> Response {
+    let mut response = refusal.into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn no_route(request: Request) -> Refusal {
@@ -234,57 +272,4 @@ async fn list(State(shared): State<Shared>, request: Request) -> Result<Response
     let Query(Wanted { key, value }) = wanted;
     let volumes = call(&shared, move |provider| provider.list(&key, &value)).await?;
     Ok(answer(StatusCode::OK, &ListBody { volumes: volumes.into_iter().map(VolumeBody::from).collect() }))
-}
-
-/// Accepts a connection only when there is a place for it.
-struct Limited {
-    listener: TcpListener,
-    permits: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for Limited {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The semaphore is never closed; were it, the connection would merely count for none.
-        let permit = self.permits.clone().acquire_owned().await.ok();
-        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-        let end = Box::pin(tokio::time::sleep(CONNECTION_PATIENCE));
-        (Connection { stream, end, _permit: permit }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that ends after a while, however slowly its client sends.
-struct Connection {
-    stream: TcpStream,
-    end: Pin<Box<Sleep>>,
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.end.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

@@ -46,7 +46,7 @@ impl Prototype {
     /// # Errors
     /// If bcache or the service does not do.
     pub fn start(settings: &surgetank::Elastic, service: &str, writeback_delay: Duration) -> anyhow::Result<Self> {
-        let config = RemoteConfig { url: service.to_owned(), token_file: TOKEN.into(), timeout: Span(ANSWER) };
+        let config = RemoteConfig { allow_plain: true, timeout: Span(ANSWER), ..RemoteConfig::new(service, TOKEN) };
         let provider = RemoteProvider::open(config).context("cannot use the provisioning service")?;
         let cache = bcache::Device::format(settings.slow.clone(), writeback_delay)?;
         let device = cache.device();

@@ -1,0 +1,253 @@
+//! Whoever has no token, on the way to a provisioning service and at its door: TLS, and connections that hold nobody up.
+
+#[path = "../../device/tests/front_support/pki.rs"]
+#[allow(dead_code, reason = "each test program uses a part")]
+mod pki;
+
+use std::fs::Permissions;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pki::Authority;
+use surgetank_model::Bytes;
+use surgetank_model::units::Span;
+use surgetank_provider::remote::Secret;
+use surgetank_provider::remote::service::Service;
+use surgetank_provider::remote::tls::Credentials;
+use surgetank_provider::{
+    Change, CreateVolume, LocalConfig, LocalProvider, Provider, ProviderError, RemoteConfig, RemoteProvider,
+    SystemClock, Tags,
+};
+use tempfile::TempDir;
+
+/// How long anything may take before a test fails: far more than it ever does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A service over a local provider, which is stopped when it is dropped.
+struct Served {
+    address: SocketAddr,
+    stop: Option<mpsc::Sender<()>>,
+    serving: Option<JoinHandle<std::io::Result<()>>>,
+    directory: TempDir,
+}
+
+impl Served {
+    fn start(address: &str, tls: Option<Credentials>) -> Self {
+        let directory = TempDir::new().unwrap();
+        let secret = Secret::read_or_make(&directory.path().join("token")).unwrap();
+        let config = LocalConfig::in_directory(directory.path().join("volumes"));
+        let local = LocalProvider::open(config, Arc::new(SystemClock)).unwrap();
+        let mut service = Service::bind(address.parse().unwrap(), Arc::new(local), secret).unwrap();
+        if let Some(credentials) = tls {
+            service = service.with_tls(credentials);
+        }
+        let address = service.address().unwrap();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let serving = std::thread::spawn(move || {
+            service.serve(move || {
+                let _ = stopped.recv();
+            })
+        });
+        Self { address, stop: Some(stop), serving: Some(serving), directory }
+    }
+
+    fn client(&self, scheme: &str, ca_file: Option<PathBuf>) -> RemoteProvider {
+        let url = format!("{scheme}://{}", self.address);
+        let token_file = self.directory.path().join("token");
+        let config = RemoteConfig { ca_file, timeout: Span(PATIENCE), ..RemoteConfig::new(url, token_file) };
+        RemoteProvider::open(config).unwrap()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let served = self.serving.take().unwrap().join();
+        if !std::thread::panicking() {
+            served.unwrap().unwrap();
+        }
+    }
+}
+
+fn request(token: &str) -> CreateVolume {
+    let (token, volume_type) = (token.to_owned(), "fast".to_owned());
+    CreateVolume { token, volume_type, size: Bytes::from_mib(1), tags: Tags::from([("k".into(), "v".into())]) }
+}
+
+fn credentials(directory: &Path) -> Credentials {
+    Credentials::load(&directory.join("server-cert.pem"), &directory.join("server-key.pem")).unwrap()
+}
+
+/// Everything that a client does with a volume.
+fn a_whole_life(client: &RemoteProvider, token: &str) {
+    let id = client.create(&request(token)).unwrap().0.id;
+    assert_eq!(client.attach(&id), Ok(Change::Changed));
+    assert!(client.describe(&id).unwrap().device.is_some());
+    assert_eq!(client.detach(&id), Ok(Change::Changed));
+    assert_eq!(client.delete(&id), Ok(Change::Changed));
+    assert_eq!(client.list("k", "v"), Ok(Vec::new()));
+}
+
+#[test]
+fn the_service_speaks_tls_with_those_who_know_its_authority() {
+    let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+    let ca = |authority: &Authority| Some(authority.nobody().join("ca-cert.pem"));
+    let served = Served::start("127.0.0.1:0", Some(credentials(&ours.server())));
+    a_whole_life(&served.client("https", ca(&ours)), "t");
+    let silent = |client: RemoteProvider| match client.create(&request("refused")) {
+        Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
+        answer => panic!("{answer:?}"),
+    };
+    // Of an authority that is not ours, without TLS, and under another name than the certificate has.
+    silent(served.client("https", ca(&other)));
+    silent(served.client("http", None));
+    silent(Served::start("127.0.0.2:0", Some(credentials(&ours.server()))).client("https", ca(&ours)));
+    assert_eq!(served.client("https", ca(&ours)).list("k", "v"), Ok(Vec::new()), "nothing was made");
+    // A service without TLS does not understand it, and a client that asked for it does not do without.
+    silent(Served::start("127.0.0.1:0", None).client("https", ca(&ours)));
+}
+
+/// As `docs/PROVISIONING.md` makes it.
+#[test]
+fn a_certificate_that_vouches_for_itself_does() {
+    let directory = TempDir::new().unwrap();
+    let (certificate, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::ExplicitNoCa;
+    let pair = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(&certificate, params.self_signed(&pair).unwrap().pem()).unwrap();
+    std::fs::write(&key, pair.serialize_pem()).unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let served = Served::start("127.0.0.1:0", Some(Credentials::load(&certificate, &key).unwrap()));
+    a_whole_life(&served.client("https", Some(certificate)), "t");
+}
+
+#[test]
+fn certificates_and_keys_that_do_not_do_are_refused_in_one_sentence() {
+    let authority = Authority::new("ours");
+    let directory = authority.server();
+    let (certificate, key) = (directory.join("server-cert.pem"), directory.join("server-key.pem"));
+    let refused = |certificate: &Path, key: &Path, why: &str| {
+        let error = Credentials::load(certificate, key).unwrap_err();
+        assert!(error.contains(why) && error.lines().count() == 1, "{error}");
+    };
+    std::fs::set_permissions(&key, Permissions::from_mode(0o640)).unwrap();
+    refused(&certificate, &key, "can be read by others than its owner");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    refused(&key, &key, "holds no certificate");
+    refused(&directory.join("none"), &key, "cannot be used for TLS");
+    let others = Authority::new("other").server();
+    refused(&others.join("server-cert.pem"), &key, "cannot be used for TLS");
+    let token = directory.join("token");
+    Secret::read_or_make(&token).unwrap();
+    refused(&certificate, &token, "holds no private key");
+    for (ca, why) in [(directory.join("none"), "No such file"), (token.clone(), "holds no certificate")] {
+        let config = RemoteConfig { ca_file: Some(ca), ..RemoteConfig::new("https://127.0.0.1:1", &token) };
+        let error = RemoteProvider::open(config).err().unwrap().to_string();
+        assert!(error.contains(why) && error.contains("authority") && error.lines().count() == 1, "{error}");
+    }
+}
+
+/// What a stranger sends of a request, or of a handshake.
+const HEADS: [&[u8]; 4] = [b"", b"GET / HTTP/1.1\r\nX: ", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\r\n"];
+
+/// Hundreds of connections without a token, which come back as often as they are closed.
+struct Strangers {
+    stop: Arc<AtomicBool>,
+    opened: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Strangers {
+    fn at(address: SocketAddr) -> Self {
+        let (stop, opened) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let threads = HEADS.map(|head| {
+            let (stop, opened) = (stop.clone(), opened.clone());
+            std::thread::spawn(move || {
+                let mut held: Vec<TcpStream> = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    // A byte now and then, except from those who say nothing at all.
+                    held.retain_mut(|stream| {
+                        let sent = if head.is_empty() { Ok(()) } else { stream.write_all(&head[head.len() - 1..]) };
+                        let heard = stream.read(&mut [0; 512]);
+                        sent.is_ok() && heard.err().is_some_and(|error| error.kind() == ErrorKind::WouldBlock)
+                    });
+                    let room = if held.is_empty() { 150 } else { 1 };
+                    for _ in 0..room {
+                        let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(100)) else {
+                            break;
+                        };
+                        let _ = stream.write_all(head);
+                        stream.set_nonblocking(true).unwrap();
+                        held.push(stream);
+                        opened.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            })
+        });
+        let strangers = Self { stop, opened, threads: threads.into() };
+        let until = Instant::now() + Duration::from_secs(5);
+        // Some wait in the listener's queue if the service does not take them.
+        while strangers.opened.load(Ordering::Relaxed) < 400 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        strangers
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[test]
+fn whoever_has_the_token_is_served_while_strangers_hold_all_they_can() {
+    let authority = Authority::new("ours");
+    for tls in [false, true] {
+        let served = Served::start("127.0.0.1:0", tls.then(|| credentials(&authority.server())));
+        let ca_file = tls.then(|| authority.nobody().join("ca-cert.pem"));
+        let client = served.client(if tls { "https" } else { "http" }, ca_file);
+        let strangers = Strangers::at(served.address);
+        assert!(strangers.opened.load(Ordering::Relaxed) > 100, "there are strangers");
+        for round in 0..20 {
+            a_whole_life(&client, &format!("{tls}-{round}"));
+        }
+    }
+}
+
+#[test]
+fn a_stranger_that_shows_no_token_is_not_waited_for() {
+    let served = Served::start("127.0.0.1:0", None);
+    let token = std::fs::read_to_string(served.directory.path().join("token")).unwrap();
+    let begun = HEADS.map(<[u8]>::to_vec);
+    // A head that never ends, after a request that was answered.
+    let answered = format!(
+        "GET /v1/volumes?key=k&value=v HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\nGET",
+        token.trim()
+    );
+    let waiting: Vec<_> = begun
+        .into_iter()
+        .chain([answered.into_bytes()])
+        .map(|head| {
+            let mut stream = TcpStream::connect(served.address).unwrap();
+            stream.write_all(&head).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream
+        })
+        .collect();
+    for mut stream in waiting {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("the service hangs up");
+    }
+}
