@@ -12,6 +12,7 @@ mod media;
 pub mod mutate;
 mod nbd;
 mod provider;
+mod provisioning;
 mod recovery;
 pub mod seeds;
 mod text;
@@ -33,6 +34,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("state", text::state),
     ("units", text::units),
     ("provider", provider::provider),
+    ("answers", provisioning::answers),
+    ("requests", provisioning::requests),
     ("traces", traces::traces),
     ("packed", traces::packed),
 ];

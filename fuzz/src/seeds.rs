@@ -44,6 +44,8 @@ pub fn of(target: &str) -> Vec<Seed> {
             seeds
         }
         "provider" => provider(),
+        "answers" => texts(ANSWERS),
+        "requests" => texts(REQUESTS),
         "traces" => traces(),
         "packed" => PACKED.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect(),
         _ => Vec::new(),
@@ -55,6 +57,34 @@ const CONTROL: &[&str] = &[
     "{\"command\":\"boost\",\"device\":\"data\"}\n{\"command\":\"drain\",\"device\":\"data\"}\n",
     "{\"command\":\"detach\",\"device\":\"data\",\"accept_loss\":true}\n{\"command\":\"gc\"}\n{\"command\":\"stop\"}",
     "{\"command\":\"resize\",\"device\":\"\\u0000\"}\nno\n\n[]\n",
+];
+
+/// What services answer.
+const ANSWERS: &[&str] = &[
+    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 212\r\n\r\n{\"id\": \"vol-1\", \"state\": \"attached\", \
+     \"volume_type\": \"fast\", \"size_bytes\": 1048576, \"tags\": {\"surgetank:owner\": \"o\"},\"device\": \
+     \"/dev/disk/by-id/virtio-vol-1\", \"serial\": \"vol-1\", \"volumes\": [], \"change\": \"changed\"}",
+    "HTTP/1.1 201 Created\r\nConnection: close\r\n\r\n{\"change\": \"identity\", \"volume\": {\"id\": \"vol-1\", \"state\": \
+     \"creating\", \"volume_type\": \"fast\", \"size_bytes\": 1, \"tags\": {}, \"device\": null, \"serial\": null}}",
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n{\"volumes\": [{\"i\r\n6a\r\nd\": \"v/1\", \"state\": \"deleting\", \
+     \"volume_type\": \"\", \"size_bytes\": 1, \"tags\": {}, \"device\": \"/etc/shadow\"}]}\r\n0\r\n\r\n",
+    "HTTP/1.1 404 Not Found\r\n\r\n{\"error\": {\"kind\": \"not_found\", \"message\": \"gone\\n\\u001b\", \"volume\": \"vol-1\"}}",
+    "HTTP/1.1 409 Conflict\r\n\r\n{\"error\": {\"kind\": \"conflict\", \"message\": \"\", \"volume\": \"vol-2\", \"state\": \"attached\"}}",
+    "HTTP/1.1 401 Unauthorized\r\nContent-Length: 99999999999\r\n\r\n{\"error\": {\"kind\": \"unauthorized\", \"message\": \"\"}}",
+    "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+];
+
+/// Whether the token is known, and what clients send.
+const REQUESTS: &[&str] = &[
+    "1GET /v1/volumes?key=k&value=v HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n\r\n",
+    "1POST /v1/volumes HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nContent-Length: 79\r\n\r\n{\"token\": \"t\", \
+     \"volume_type\": \"fast\", \"size_bytes\": 1, \"tags\": {\"k\": \"\\u0001\"}}",
+    "1PUT /v1/volumes/vol-1/attachment HTTP/1.1\r\nAuthorization: Bearer TOKEN\r\n\r\nDELETE /v1/volumes/vol-1/attachment \
+     HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\n\r\n",
+    "1PUT /v1/volumes/%2e%2e/tags HTTP/1.1\r\nAuthorization: Bearer TOKEN\r\nTransfer-Encoding: chunked\r\n\r\n1b\r\n\
+     {\"key\": \"k\", \"value\": null}\r\n0\r\n\r\n",
+    "0DELETE /v1/volumes/vol-1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nExpect: 100-continue\r\n\r\n",
+    "0GET / HTTP/1.0\r\n\r\n",
 ];
 
 const UNITS: &[&str] = &[

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
+use surgetank_cache::Owner;
 use surgetank_daemon::control::{Request, converse};
 use surgetank_daemon::healed;
 use surgetank_daemon::journal::State;
 use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
+use surgetank_daemon::resume::{self, Lookup, Resume};
 use surgetank_daemon::{Config, StatusReport};
 use surgetank_model::catalog::Catalog;
 use surgetank_model::toml_error::{ConfigError, Source};
@@ -94,7 +96,8 @@ pub fn state(data: &[u8]) {
         let again = State::decode(&written).expect("what was written is read");
         // Fractions may lose their last bit; what decisions hang on may not change.
         let decisive = |state: State| (state.saved_unix_ms, state.backing, state.recovery_failed, state.rental);
-        assert_eq!(decisive(again), decisive(state));
+        assert_eq!(decisive(again), decisive(state.clone()));
+        journal(state);
     }
     let text = String::from_utf8_lossy(data);
     for word in text.split('"') {
@@ -102,6 +105,27 @@ pub fn state(data: &[u8]) {
             assert_eq!(epoch.to_string(), word.to_ascii_lowercase());
         }
     }
+}
+
+/// What a daemon that starts does with a journal.
+fn journal(mut state: State) {
+    let mut owner = OwnerRecord::default();
+    let rental = state.rental.clone();
+    let rented = rental.is_some();
+    let lookup = rental.as_ref().and_then(|rental| rental.volume.clone()).map_or(Lookup::Unnamed, |_| Lookup::Missing);
+    let resumed = resume::decide("data", rental.as_ref(), &owner, &lookup);
+    assert_eq!(resumed == Resume::Idle, rental.is_none(), "what is rented is given back");
+    if let Some(rental) = rental {
+        let epoch = rental.epoch.as_deref().and_then(parse_epoch).unwrap_or_default();
+        (owner.owner, owner.volume) = (Owner::Cache { epoch }, rental.volume.clone());
+        let resumed = resume::decide("data", Some(&rental), &owner, &Lookup::Unknown(String::new()));
+        assert_eq!(matches!(resumed, Resume::Refuse { .. }), rental.volume.is_none(), "what is dirty is read back");
+    }
+    state.forget_rental(u64::MAX);
+    assert!(
+        state.rental.is_none() && state.unbooked.last().is_none_or(|over| !rented || over.until_unix_ms == u64::MAX)
+    );
+    State::decode(&state.encode().expect("a journal is JSON")).expect("what was written is read");
 }
 
 /// Quantities with units, and the catalog of volume types.

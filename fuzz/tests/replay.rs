@@ -95,6 +95,16 @@ fn provider() {
 }
 
 #[test]
+fn answers() {
+    replay("answers");
+}
+
+#[test]
+fn requests() {
+    replay("requests");
+}
+
+#[test]
 fn traces() {
     replay("traces");
 }
@@ -119,6 +129,8 @@ fn no_target_is_left_out() {
         "state",
         "units",
         "provider",
+        "answers",
+        "requests",
         "traces",
         "packed",
     ];
