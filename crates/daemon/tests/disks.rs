@@ -129,6 +129,12 @@ impl Plugging {
         }
     }
 
+    /// Says that its volumes are this disk.
+    fn say_it_is(&self, disk: Plugged) {
+        self.show(&disk);
+        *self.before.lock().unwrap() = Some(disk);
+    }
+
     /// They are back.
     fn push(&self) {
         self.plugged.lock().unwrap().iter().for_each(|plugged| self.show(plugged));
@@ -184,6 +190,12 @@ impl Provider for Plugging {
     }
 }
 
+/// A disk of the right size, with nothing at its ends, and not in use.
+fn somebodys(machine: &Machine) -> Plugged {
+    let device = attach_loop(&machine.backing("before", SIZE)).expect("a loop device");
+    Plugged { id: VolumeId("somebody's".to_owned()), device, calls_left: 0 }
+}
+
 /// A daemon over such a provider; `None` where there are no loop devices.
 fn start(machine: &Machine, appears: Appears) -> Option<(Daemon, Arc<Plugging>)> {
     start_with(machine, appears, "throttle = false")
@@ -211,11 +223,7 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
     let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
     let provider = Plugging { local, root, appears, plugged: Mutex::default(), before: Mutex::default() };
     if appears == Appears::Before {
-        // Of the right size, with nothing at its ends, and not in use.
-        let device = attach_loop(&machine.backing("before", SIZE)).expect("a loop device");
-        let disk = Plugged { id: VolumeId("somebody's".to_owned()), device, calls_left: 0 };
-        provider.show(&disk);
-        *provider.before.lock().unwrap() = Some(disk);
+        provider.say_it_is(somebodys(machine));
     }
     let provider = Arc::new(provider);
     let disks = Some(provider.disks());
@@ -326,6 +334,30 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
     }
     drop(daemon);
+}
+
+#[test]
+fn a_disk_that_is_pulled_is_not_replaced_by_another() {
+    use std::os::unix::fs::MetadataExt;
+    let machine = Machine::new();
+    let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
+    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    boost(&daemon);
+    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    for block in 0..24 {
+        nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
+    }
+    provider.pull();
+    provider.say_it_is(somebodys(&machine));
+    let reason = || status(&daemon, "data").reason.unwrap_or_default();
+    eventually("it is refused", || reason().contains("another disk or file than it was"));
+    *provider.before.lock().unwrap() = None;
+    assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "it was written to");
+    provider.push();
+    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    for block in 0..24 {
+        assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
+    }
 }
 
 /// A file system on a loop device, until it is dropped.

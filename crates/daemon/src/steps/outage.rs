@@ -351,6 +351,11 @@ impl Lifecycle {
                         return None;
                     }
                 };
+                if self.outage.place.as_ref().is_some_and(|before| *before != place) {
+                    let why = "the provider says that it is another disk or file than it was".to_owned();
+                    self.outage.later(now, Some(why), self.tools.longest_pause);
+                    return None;
+                }
                 self.outage.seen = place.look(&self.tools.disks).ok().flatten();
                 self.outage.opening = self.open_aside(place.clone(), description.id, size);
                 self.outage.place = Some(place);
