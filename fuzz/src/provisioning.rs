@@ -91,7 +91,13 @@ pub fn answers(data: &[u8]) {
     };
     let of_it = |error| assert!(check(error).is_none_or(|other| other == id), "it speaks of another volume");
     match client.describe(&id) {
-        Ok(volume) => assert_eq!(volume.id, id),
+        Ok(volume) => {
+            assert_eq!(volume.id, id);
+            let device = volume.device.map(|path| path.to_string_lossy().into_owned());
+            let texts =
+                volume.tags.into_iter().flat_map(|(key, value)| [key, value]).chain(volume.serial).chain(device);
+            texts.for_each(|text| assert!(text.len() <= 4096 && !text.contains(char::is_control), "{text:?}"));
+        }
         Err(error) => of_it(error),
     }
     match client.create(&request()) {

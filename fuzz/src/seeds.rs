@@ -68,6 +68,8 @@ const ANSWERS: &[&str] = &[
      \"creating\", \"volume_type\": \"fast\", \"size_bytes\": 1, \"tags\": {}, \"device\": null, \"serial\": null}}",
     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n{\"volumes\": [{\"i\r\n6a\r\nd\": \"v/1\", \"state\": \"deleting\", \
      \"volume_type\": \"\", \"size_bytes\": 1, \"tags\": {}, \"device\": \"/etc/shadow\"}]}\r\n0\r\n\r\n",
+    "HTTP/1.1 200 OK\r\n\r\n{\"id\": \"vol-1\", \"state\": \"available\", \"volume_type\": \"\", \"size_bytes\": 1, \"tags\": {\"k\": \
+     \"\\n\"}, \"volumes\": []}",
     "HTTP/1.1 404 Not Found\r\n\r\n{\"error\": {\"kind\": \"not_found\", \"message\": \"gone\\n\\u001b\", \"volume\": \"vol-1\"}}",
     "HTTP/1.1 409 Conflict\r\n\r\n{\"error\": {\"kind\": \"conflict\", \"message\": \"\", \"volume\": \"vol-2\", \"state\": \"attached\"}}",
     "HTTP/1.1 401 Unauthorized\r\nContent-Length: 99999999999\r\n\r\n{\"error\": {\"kind\": \"unauthorized\", \"message\": \"\"}}",

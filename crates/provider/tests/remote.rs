@@ -313,6 +313,24 @@ fn whoever_else_answers_has_said_nothing_of_a_volume() {
 }
 
 #[test]
+fn what_a_service_says_reaches_people_as_one_short_line() {
+    let directory = TempDir::new().unwrap();
+    let clock = Arc::new(ManualClock::at_ms(0));
+    let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
+    let faulty = Arc::new(Faulty::new(local, clock));
+    let served = Served::start(faulty.clone());
+    let client = served.client();
+    let odd = CreateVolume { tags: Tags::from([("k".to_owned(), "all is well\n".to_owned())]), ..request() };
+    let id = client.create(&odd).unwrap().0.id;
+    for error in [client.describe(&id).unwrap_err(), client.list("k", "all is well\n").unwrap_err()] {
+        assert!(matches!(&error, ProviderError::Transient(text) if text.contains("signs that are none")), "{error}");
+    }
+    faulty.script(Verb::Attach, Fault::Before(ProviderError::Quota(format!("one\ntwo\x1b[2J{}", "x".repeat(1 << 20)))));
+    let error = client.attach(&id).unwrap_err().to_string();
+    assert!(error.contains("one two") && error.len() < 600 && !error.contains(char::is_control), "{error}");
+}
+
+#[test]
 fn private_addresses() {
     for (address, private) in [
         ("127.0.0.1", true),

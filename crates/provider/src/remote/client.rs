@@ -17,6 +17,8 @@ use super::wire::{
 };
 use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
 
+/// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
+const TEXT_BYTES_MAX: usize = 4096;
 /// How much is repeated of what a service says, in characters.
 const SENTENCE_MAX: usize = 400;
 
@@ -143,6 +145,25 @@ fn about<T>(id: &VolumeId, answer: Result<T, ProviderError>) -> Result<T, Provid
     }
 }
 
+/// A volume as a service describes it, if that is fit to be told: people see its id, its tags and where it is.
+fn described(body: VolumeBody) -> Result<VolumeDescription, ProviderError> {
+    let volume = VolumeDescription::from(body);
+    let is_fit = |text: &str| text.len() <= TEXT_BYTES_MAX && !text.contains(char::is_control);
+    let fit = is_id(&volume.id.0)
+        && is_fit(&volume.volume_type)
+        && volume.tags.iter().all(|(key, value)| is_fit(key) && is_fit(value))
+        && volume.serial.as_deref().is_none_or(is_fit)
+        && volume.device.as_ref().is_none_or(|path| is_fit(&path.to_string_lossy()));
+    if fit {
+        return Ok(volume);
+    }
+    Err(ProviderError::Transient(format!(
+        "the provisioning service describes a volume \"{}\" with an id that is no name for a path, a text of more than \
+         {TEXT_BYTES_MAX} bytes, or signs that are none: mend the service",
+        sentence(&volume.id.0)
+    )))
+}
+
 /// What a service says, as people are told: one line, and not a long one.
 fn sentence(said: &str) -> String {
     let shown = said.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -195,27 +216,19 @@ impl Provider for RemoteProvider {
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         named(id)?;
-        let volume: VolumeDescription = about(id, self.get::<VolumeBody>(&self.path(id, ""), &[]))?.into();
+        let volume = described(about(id, self.get::<VolumeBody>(&self.path(id, ""), &[]))?)?;
         if volume.id == *id {
             return Ok(volume);
         }
         Err(ProviderError::Transient(format!(
-            "the provisioning service was asked for {} and describes \"{}\"",
-            id.0,
-            sentence(&volume.id.0)
+            "the provisioning service was asked for {} and describes {}",
+            id.0, volume.id.0
         )))
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         let answer: ListBody = self.get(&self.base, &[("key", key), ("value", value)])?;
-        let volumes: Vec<VolumeDescription> = answer.volumes.into_iter().map(Into::into).collect();
-        match volumes.iter().find(|volume| !is_id(&volume.id.0)) {
-            None => Ok(volumes),
-            Some(odd) => Err(ProviderError::Transient(format!(
-                "the provisioning service lists a volume \"{}\", which is no name for a path",
-                sentence(&odd.id.0)
-            ))),
-        }
+        answer.volumes.into_iter().map(described).collect()
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
