@@ -1,4 +1,5 @@
-//! What goes to people and scripts: answers to stdout, everything else to stderr.
+//! What goes to people and scripts: answers to stdout, everything else to stderr. Nothing in it commands a terminal; a part
+//! that others wrote and that belongs on one line goes through [`text::line`] where it is put into an answer.
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
@@ -6,6 +7,7 @@ use std::path::Path;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+use surgetank_model::text;
 
 use crate::failure::{Doing, Failure};
 
@@ -13,7 +15,11 @@ use crate::failure::{Doing, Failure};
 ///
 /// # Errors
 /// `NoReader`, or the I/O error of stdout (a full disk behind a redirection).
-pub fn print(text: &str) -> Result<(), Failure> {
+pub fn print(answer: &str) -> Result<(), Failure> {
+    write(&text::lines(answer))
+}
+
+fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let written = stdout
         .write_all(text.as_bytes())
@@ -29,9 +35,9 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// # Errors
 /// As [`print`].
 pub fn print_json(document: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(document)
+    let document = serde_json::to_string_pretty(document)
         .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
-    print(&text)
+    write(&text::json(&document))
 }
 
 /// Writes a whole file or none.
@@ -45,9 +51,9 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     written.inspect_err(|_| drop(fs::remove_file(&part))).doing(|| format!("cannot write {}", path.display()))
 }
 
-/// Tells people something beside the answer. Nobody reading it is no reason to stop.
-pub fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+/// Tells people something beside the answer, in one line. Nobody reading it is no reason to stop.
+pub fn note(note: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", text::line(note));
 }
 
 /// Whether to colour what goes to stderr: a terminal, and `NO_COLOR` unset or empty (no-color.org).

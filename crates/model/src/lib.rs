@@ -9,6 +9,7 @@ pub mod observation;
 mod planted;
 pub mod random;
 pub mod request;
+pub mod text;
 pub mod time;
 pub mod toml_error;
 pub mod units;

@@ -10,6 +10,7 @@ use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::status::{DeviceStatus, Phase, StatusReport};
 use surgetank_daemon::toml_error::nearest;
+use surgetank_model::text::line;
 
 use crate::failure::Failure;
 use crate::output;
@@ -91,8 +92,8 @@ fn people(report: &StatusReport) -> String {
     for device in &report.devices {
         let caching = device.caching.as_ref();
         table.add_row([
-            device.name.clone(),
-            if device.address.is_empty() { "not served".into() } else { device.address.clone() },
+            line(&device.name).into_owned(),
+            if device.address.is_empty() { "not served".into() } else { line(&device.address).into_owned() },
             device.phase.to_string(),
             format!("{:.1}", device.throughput_mib_s),
             format!("{:.0} %", device.utilization * 100.0),
@@ -105,9 +106,10 @@ fn people(report: &StatusReport) -> String {
     }
     let mut text = table.to_string();
     for device in &report.devices {
+        let name = line(&device.name);
         if let Some(reason) = &device.reason {
             let retry = device.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
-            text.push_str(&format!("\n{}: {reason}{retry}", device.name));
+            text.push_str(&format!("\n{name}: {}{retry}", line(reason)));
         }
         if device.lost_bytes > 0 {
             let ranges = match device.lost_range_count {
@@ -117,13 +119,13 @@ fn people(report: &StatusReport) -> String {
                 count => format!(" in {count} ranges"),
             };
             text.push_str(&format!(
-                "\n{}: {} bytes are lost{ranges} and answer with an error until they are overwritten",
-                device.name, device.lost_bytes
+                "\n{name}: {} bytes are lost{ranges} and answer with an error until they are overwritten",
+                device.lost_bytes
             ));
         }
     }
     for warning in &report.warnings {
-        text.push_str(&format!("\nwarning: {warning}"));
+        text.push_str(&format!("\nwarning: {}", line(warning)));
     }
     text
 }
@@ -309,9 +311,11 @@ impl Gc {
     pub fn run(&self) -> Result<(), Failure> {
         let swept = self.daemon.client().gc()?;
         self.daemon.answer(&swept, || {
-            let mut lines: Vec<String> = swept.deleted.iter().map(|volume| format!("deleted {volume}")).collect();
-            lines.extend(swept.detached.iter().map(|volume| format!("detached {volume}; the next sweep deletes it")));
-            lines.extend(swept.warnings.iter().map(|warning| format!("warning: {warning}")));
+            let deleted = swept.deleted.iter().map(|volume| format!("deleted {}", line(volume)));
+            let detached = swept.detached.iter();
+            let detached = detached.map(|volume| format!("detached {}; the next sweep deletes it", line(volume)));
+            let warnings = swept.warnings.iter().map(|warning| format!("warning: {}", line(warning)));
+            let mut lines: Vec<String> = deleted.chain(detached).chain(warnings).collect();
             if lines.is_empty() {
                 lines.push("no volume is left over".into());
             }
@@ -388,6 +392,20 @@ mod tests {
         assert!(text.contains("data: the quota is used up (tries again in 8 s)"), "{text}");
         assert!(text.contains("4096 bytes are lost") && text.contains("warning: look"));
         assert!(text.contains("data: 4096 bytes are lost in 1 range and answer with an error"), "{text}");
+    }
+
+    #[test]
+    fn what_a_daemon_says_stays_on_its_line_and_commands_no_terminal() {
+        let evil = "x\ndata: fine\x1b[2J\u{9b}31m\u{202e}";
+        let device = DeviceStatus { name: evil.into(), address: evil.into(), reason: Some(evil.into()), ..device() };
+        let harmless = people(&StatusReport { devices: vec![self::device()], warnings: vec!["x".into()] });
+        let text = people(&StatusReport { devices: vec![device], warnings: vec![evil.into()] });
+        assert_eq!(text.lines().count(), harmless.lines().count(), "{text}");
+        assert!(
+            text.chars().all(|character| character == '\n' || surgetank_model::text::is_plain(character)),
+            "{text:?}"
+        );
+        assert!(text.contains("x\\ndata: fine\\u{1b}[2J"), "{text}");
     }
 
     #[test]
