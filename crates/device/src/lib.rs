@@ -6,7 +6,7 @@ pub mod discovery;
 mod event;
 pub mod front;
 pub mod poller;
-mod seldom;
+pub mod seldom;
 pub mod spin;
 pub mod volume;
 mod waking;
