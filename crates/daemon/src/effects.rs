@@ -4,6 +4,7 @@ use smallvec::smallvec;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::{Parse, Sealer, Summary};
 use surgetank_cache::{Effect, EffectId, IoFailure, Outcome, Slice, Target, format};
+use surgetank_device::seldom::Seldom;
 use surgetank_device::volume::{Memory, Operation};
 use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Volume, VolumeIo};
 use surgetank_model::Instant;
@@ -74,6 +75,8 @@ pub struct Volumes {
     /// What the caching volumes of the past have moved.
     cache_moved_before: Moved,
     sealer: Sealer,
+    /// When damage was logged: an application may read it as often as it likes.
+    damage: Seldom,
 }
 
 impl Volumes {
@@ -88,6 +91,7 @@ impl Volumes {
             completions: Vec::new(),
             cache_moved_before: Moved::default(),
             sealer: Sealer::default(),
+            damage: Seldom::default(),
         }
     }
 
@@ -214,6 +218,11 @@ impl Volumes {
                 Outcome::Failed(io_failure(failure))
             }
         };
+        if matches!(outcome, Outcome::Failed(IoFailure::Corrupt))
+            && let Some(untold) = self.damage.next(std::time::Instant::now())
+        {
+            tracing::warn!(untold, "data on the caching volume does not match its checksum");
+        }
         self.ready.push((io.effect, outcome));
     }
 
@@ -364,7 +373,6 @@ fn succeeded(purpose: Purpose) -> Outcome {
             if format::verifies(bytes, &checksums) {
                 return Outcome::Done;
             }
-            tracing::warn!("data on the caching volume does not match its checksum");
             Outcome::Failed(IoFailure::Corrupt)
         }
         Purpose::Append { summary } => Outcome::Appended(summary),
@@ -377,5 +385,32 @@ const fn io_failure(failure: Failure) -> IoFailure {
         Failure::NoSpace => IoFailure::NoSpace,
         Failure::Unsupported => IoFailure::Unsupported,
         Failure::Gone => IoFailure::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_device::MemoryVolume;
+
+    use super::*;
+
+    #[test]
+    fn damage_is_logged_seldom() {
+        let mut volumes = Volumes::new(Box::new(MemoryVolume::new(1 << 20, 512).unwrap()));
+        for number in 0..1000 {
+            let into = block_of(&[7; BLOCK_BYTES]);
+            let purpose = Purpose::Verify { into, checksums: Box::new([0]) };
+            let (effect, operation, length) = (EffectId(number), Operation::Read, BLOCK_BYTES as u64);
+            volumes.table.push(Some(InFlight { effect, target: Target::Backing, operation, length, purpose }));
+            volumes.backing.in_flight += 1;
+            volumes.finish(&Completion { token: number, result: Ok(()) });
+        }
+        let mut outcomes = Vec::new();
+        volumes.take_ended(&mut outcomes);
+        let is_corrupt = |outcome: &Outcome| matches!(outcome, Outcome::Failed(IoFailure::Corrupt));
+        assert_eq!(outcomes.iter().filter(|(_, outcome)| is_corrupt(outcome)).count(), 1000);
+        // What the next message will tell is what this one did not.
+        let later = std::time::Instant::now() + std::time::Duration::from_secs(3600);
+        assert!(volumes.damage.next(later).is_some_and(|untold| untold > 0));
     }
 }
