@@ -1,6 +1,6 @@
 //! `serve` and the commands that talk to it, over NBD in a temporary directory: no rights needed.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -79,12 +79,19 @@ impl Server {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// Ends it within a minute, or fails.
     fn stop(mut self) -> (i32, String) {
         let id = i32::try_from(self.child.id()).unwrap();
         rustix::process::kill_process(rustix::process::Pid::from_raw(id).unwrap(), rustix::process::Signal::TERM)
             .unwrap();
-        let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let mut stderr = self.child.stderr.take().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut log = String::new();
+            stderr.read_to_string(&mut log).unwrap();
+            let _ = tell.send(log);
+        });
+        let log = told.recv_timeout(Duration::from_secs(60)).expect("it ends");
         (self.child.wait().unwrap().code().unwrap_or(-1), log)
     }
 }
@@ -144,4 +151,56 @@ fn a_backing_volume_that_grew_is_followed() {
     backing.set_len(512 << 20).unwrap();
     assert_eq!(server.json(&["resize", "data"])["size_gib"], 0.5);
     assert_eq!(server.stop().0, 0);
+}
+
+#[test]
+fn a_daemon_whose_control_socket_is_gone_ends() {
+    let server = Server::start();
+    // What a cleaner of temporary directories leaves.
+    std::fs::remove_file(&server.socket).unwrap();
+    let (status, log) = server.stop();
+    assert_eq!(status, 0, "{log}");
+}
+
+#[test]
+fn the_unit_bounds_a_stop_and_closes_the_run_directory() {
+    let unit = include_str!("../../../packaging/systemd/surgetank.service");
+    let setting = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    assert_eq!(setting("TimeoutStopSec"), Some("10min"));
+    assert_eq!(setting("RuntimeDirectoryMode"), Some("0700"));
+}
+
+#[test]
+fn what_a_daemon_answers_commands_no_terminal() {
+    const EVIL: &str = "no\nroom\r\u{1b}[2J\u{7f}\u{9b}31m\u{202e}\u{2028}";
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let swept = serde_json::json!({ "deleted": [EVIL], "detached": [], "warnings": [EVIL] });
+    let answers =
+        [serde_json::json!({ "ok": swept }), serde_json::json!({ "ok": swept }), serde_json::json!({ "error": EVIL })];
+    let answering = std::thread::spawn(move || {
+        for answer in answers {
+            let (stream, _) = listener.accept().unwrap();
+            BufReader::new(&stream).read_line(&mut String::new()).unwrap();
+            (&stream).write_all(format!("{answer}\n").as_bytes()).unwrap();
+        }
+    });
+    let ask = |arguments: &[&str]| {
+        let output = binary().args(arguments).arg("--socket").arg(&socket).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let plain = |character| character == '\n' || surgetank_model::text::is_plain(character);
+        assert!(text.chars().all(plain), "{text:?}");
+        (output.status.code(), text)
+    };
+    let (status, people) = ask(&["gc"]);
+    assert_eq!((status, people.lines().count()), (Some(0), 2), "{people}");
+    assert!(people.contains("deleted no\\nroom\\r\\u{1b}[2J"), "{people}");
+    let (status, document) = ask(&["gc", "--json"]);
+    assert_eq!(status, Some(0));
+    assert_eq!(serde_json::from_str::<Value>(&document).unwrap(), swept, "it is the same document");
+    let (status, refusal) = ask(&["gc"]);
+    assert_eq!((status, refusal.lines().count()), (Some(1), 1), "{refusal}");
+    assert!(refusal.starts_with("surgetank: no\\nroom"), "{refusal}");
+    answering.join().unwrap();
 }

@@ -3,23 +3,25 @@
 //! Only root and the user who runs the daemon may connect; the socket's mode says so and the peer's credentials are
 //! checked as well. What a client can ask for is bounded in length, number and time.
 
-use std::fs;
+mod client;
+mod listener;
+mod peer;
+
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::Shutdown;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use surgetank_device::seldom::Seldom;
 
-use crate::files;
-use crate::status::StatusReport;
-use crate::sweep::Swept;
+pub use client::{Client, ClientError, read_answer};
+use listener::Listener;
 
 /// The longest request line, in bytes.
 const REQUEST_MAX: u64 = 64 << 10;
@@ -29,8 +31,6 @@ const CONNECTIONS_MAX: usize = 32;
 const REQUESTS_MAX: usize = 1024;
 /// How long a connection's requests may keep us waiting, all in all; and how long it may leave an answer unread.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
 
 /// What can be asked of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,19 +79,15 @@ enum Response {
 /// Answers a request with a JSON value, or with one sentence on why not.
 pub type Handler = Arc<dyn Fn(Request) -> Result<Value, String> + Send + Sync>;
 
-/// The listening socket and its thread.
+/// The listening socket and its thread. Dropping it ends both, whoever is connected.
 pub struct Server {
-    path: PathBuf,
+    listener: Listener,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The bound socket of a daemon that is still starting: clients wait. Dropping it removes the socket.
-pub struct Bound {
-    path: PathBuf,
-    listener: UnixListener,
-    served: bool,
-}
+pub struct Bound(Listener);
 
 impl Bound {
     /// Makes the socket.
@@ -99,78 +95,31 @@ impl Bound {
     /// # Errors
     /// One sentence: it cannot be made, another daemon listens on it, or something else lies there.
     pub fn new(path: &Path) -> Result<Self, String> {
-        let failed = |error: io::Error| format!("the control socket {} cannot be made: {error}", path.display());
-        if let Some(directory) = path.parent() {
-            files::make_directory(directory).map_err(failed)?;
-        }
-        remove_stale(path)?;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-        let socket = socket.map_err(|error| failed(error.into()))?;
-        let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
-        rustix::net::bind(&socket, &address).map_err(|error| failed(error.into()))?;
-        let bound = Self { path: path.to_owned(), listener: UnixListener::from(socket), served: false };
-        // Nobody can connect before `listen`, so there is no moment at which others could.
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        rustix::net::listen(&bound.listener, BACKLOG).map_err(|error| failed(error.into()))?;
-        Ok(bound)
+        Listener::bind(path).map(Self)
     }
 
     /// Answers clients from now on.
     ///
     /// # Errors
     /// One sentence: a thread cannot be started.
-    pub fn serve(mut self, handler: Handler) -> Result<Server, String> {
+    pub fn serve(self, handler: Handler) -> Result<Server, String> {
         let failed = |error: io::Error| format!("the control socket cannot be served: {error}");
-        let listener = self.listener.try_clone().map_err(failed)?;
+        let accepting = self.0.socket.try_clone().map_err(failed)?;
         let ending = Arc::new(AtomicBool::new(false));
         let flag = ending.clone();
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || listen(&listener, &handler, &flag))
+            .spawn(move || listen(&accepting, &handler, &flag))
             .map_err(failed)?;
-        self.served = true;
-        Ok(Server { path: self.path.clone(), ending, thread: Some(thread) })
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        if !self.served {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Removes the socket that a killed daemon left behind, and nothing else.
-fn remove_stale(path: &Path) -> Result<(), String> {
-    let shown = path.display();
-    let unusable = |error: io::Error| format!("the control socket {shown} cannot be made: {error}");
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(unusable(error)),
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(format!(
-                "the control socket {shown} cannot be made: something that is no socket lies there; move it away or \
-                 name another control_socket"
-            ));
-        }
-        Ok(_) => {}
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(format!(
-            "another surgetank daemon answers at {shown}: stop it first, or give this one another control_socket"
-        )),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(unusable),
-        Err(error) => Err(unusable(error)),
+        Ok(Server { listener: self.0, ending, thread: Some(thread) })
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Release);
-        // The thread sits in accept: a connection wakes it.
-        let _ = UnixStream::connect(&self.path);
-        let _ = fs::remove_file(&self.path);
+        // Ends the accept that the thread waits in. A connection would not do: the file may be gone, or another's.
+        let _ = rustix::net::shutdown(&self.listener.socket, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -179,6 +128,7 @@ impl Drop for Server {
 
 fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
     let served = Arc::new(AtomicUsize::new(0));
+    let mut failures = Seldom::default();
     loop {
         let accepted = listener.accept();
         if ending.load(Ordering::Acquire) {
@@ -187,7 +137,9 @@ fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "the control socket cannot accept");
+                if let Some(untold) = failures.next(Instant::now()) {
+                    tracing::warn!(%error, untold, "the control socket cannot accept");
+                }
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -216,8 +168,7 @@ fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
 
 /// Whether the process that connected belongs to root or to our own user.
 fn may_control(stream: &UnixStream) -> bool {
-    rustix::net::sockopt::socket_peercred(stream)
-        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    peer::user(stream).is_ok_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
 }
 
 fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
@@ -280,89 +231,11 @@ fn answer(mut writer: impl Write, result: Result<Value, String>) -> io::Result<(
     writer.write_all(&line)
 }
 
-/// Why a daemon did not do what it was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClientError {
-    /// There is no daemon, or it may not be asked by this user.
-    #[error("{0}")]
-    Unreachable(String),
-    /// It said no; one sentence.
-    #[error("{0}")]
-    Refused(String),
-}
-
-/// Talks to a daemon.
-#[derive(Clone, Debug)]
-pub struct Client {
-    path: PathBuf,
-}
-
-impl Client {
-    /// A client of the daemon with this control socket.
-    #[must_use]
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
-    }
-
-    /// Asks, and answers the daemon's JSON.
-    ///
-    /// # Errors
-    /// There is no daemon, or it refuses.
-    pub fn ask(&self, request: &Request) -> Result<Value, ClientError> {
-        let path = self.path.display();
-        let stream = UnixStream::connect(&self.path).map_err(|error| {
-            ClientError::Unreachable(match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    format!(
-                        "the control socket {path} may not be opened by this user: run as root or as the daemon's user"
-                    )
-                }
-                _ => {
-                    format!("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket")
-                }
-            })
-        })?;
-        let broken = |error: io::Error| ClientError::Unreachable(format!("the daemon at {path} went away: {error}"));
-        let mut line = serde_json::to_vec(request).map_err(|error| broken(error.into()))?;
-        line.push(b'\n');
-        // A daemon that refuses us may have said so and gone before we asked.
-        let asked = (&stream).write_all(&line);
-        let mut answer = String::new();
-        BufReader::new(&stream).read_line(&mut answer).map_err(broken)?;
-        if answer.is_empty() {
-            asked.map_err(broken)?;
-        }
-        match serde_json::from_str(&answer).map_err(|error| broken(error.into()))? {
-            Response::Ok(value) => Ok(value),
-            Response::Error(error) => Err(ClientError::Refused(error)),
-        }
-    }
-
-    /// The status of all devices.
-    ///
-    /// # Errors
-    /// As [`Client::ask`].
-    pub fn status(&self) -> Result<StatusReport, ClientError> {
-        self.typed(&Request::Status)
-    }
-
-    /// Gives back volumes that nobody knows of.
-    ///
-    /// # Errors
-    /// As [`Client::ask`].
-    pub fn gc(&self) -> Result<Swept, ClientError> {
-        self.typed(&Request::Gc)
-    }
-
-    fn typed<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, ClientError> {
-        let value = self.ask(request)?;
-        serde_json::from_value(value)
-            .map_err(|error| ClientError::Unreachable(format!("the daemon speaks another version: {error}")))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -485,6 +358,59 @@ mod tests {
         assert!(answers.contains("too many control connections"), "{answers}");
         drop(idle);
         drop(server);
+    }
+
+    /// Whether the server ends, however long it may take.
+    fn ends(server: Server) -> bool {
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(server);
+            let _ = ended.send(());
+        });
+        end.recv_timeout(Duration::from_secs(60)).is_ok()
+    }
+
+    #[test]
+    fn a_server_ends_without_its_file_and_leaves_that_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let server = serve_at(&path);
+        fs::remove_file(&path).unwrap();
+        assert!(ends(server), "its file is gone");
+        let server = serve_at(&path);
+        fs::remove_file(&path).unwrap();
+        let another = UnixListener::bind(&path).unwrap();
+        assert!(ends(server), "another's file has taken its place");
+        assert!(UnixStream::connect(&path).is_ok(), "and stays");
+        drop(another);
+        let bound = Bound::new(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        drop(bound);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_server_ends_whoever_holds_its_connections() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let (asked, is_asked) = std::sync::mpsc::channel();
+        let (go_on, stuck) = std::sync::mpsc::channel::<()>();
+        let (asked, stuck) = (std::sync::Mutex::new(asked), std::sync::Mutex::new(stuck));
+        let handler: Handler = Arc::new(move |_| {
+            asked.lock().unwrap().send(()).unwrap();
+            let _ = stuck.lock().unwrap().recv();
+            Ok(Value::Null)
+        });
+        let server = Bound::new(&path).unwrap().serve(handler).unwrap();
+        let mut one = UnixStream::connect(&path).unwrap();
+        one.write_all(b"{\"command\":\"status\"}\n").unwrap();
+        is_asked.recv_timeout(Duration::from_secs(60)).expect("its request is being carried out");
+        // As many as are served, and some that are refused or still wait to be accepted.
+        let idle: Vec<UnixStream> = (0..CONNECTIONS_MAX + 8).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        assert!(ends(server));
+        assert!(!path.exists() && UnixStream::connect(&path).is_err());
+        drop((go_on, idle));
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::losses;
 use crate::opening::Decorator;
 use crate::owner::parse_epoch;
 use crate::patient::Patient;
+use crate::places;
+use crate::provisioning::Served;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
@@ -89,11 +91,18 @@ struct Flags {
     stopping: bool,
 }
 
-/// Ends a [`Daemon::wait_stop`] early, from any thread.
-pub struct Nudger(std::sync::Weak<Inner>);
+/// A daemon as other threads see it, also while it stops.
+#[derive(Clone)]
+pub struct WeakDaemon(std::sync::Weak<Inner>);
 
-impl Nudger {
-    /// Ends the wait, or the next one.
+impl WeakDaemon {
+    /// The status of all devices, unless the daemon has ended.
+    #[must_use]
+    pub fn status(&self) -> Option<StatusReport> {
+        self.0.upgrade().map(|inner| inner.status())
+    }
+
+    /// Ends a [`Daemon::wait_stop`], or the next one.
     pub fn nudge(&self) {
         if let Some(inner) = self.0.upgrade() {
             guard(&inner.flags).nudged = true;
@@ -122,6 +131,7 @@ impl Daemon {
     /// As [`Daemon::start`].
     pub fn start_with(config: Config, overrides: Overrides) -> Result<Self, StartError> {
         refuse_own_ground(&config)?;
+        places::check_all(&config).map_err(StartError::Failed)?;
         let lock = lock_state(&config.state_directory)?;
         let owner_id = owner_id(&config.state_directory).map_err(|error| {
             StartError::Failed(format!("{} cannot be used: {error}", config.state_directory.display()))
@@ -232,10 +242,10 @@ impl Daemon {
         flags.stop_requested
     }
 
-    /// What ends [`Daemon::wait_stop`] early.
+    /// The daemon for other threads.
     #[must_use]
-    pub fn nudger(&self) -> Nudger {
-        Nudger(Arc::downgrade(&self.inner))
+    pub fn downgrade(&self) -> WeakDaemon {
+        WeakDaemon(Arc::downgrade(&self.inner))
     }
 
     /// Stops: nothing new is received, what is in flight is answered, everything is flushed; dirty data stays on
@@ -293,7 +303,8 @@ impl Drop for Daemon {
         if let Some(sweeping) = self.sweeping.take() {
             let _ = sweeping.join();
         }
-        for (_, slot) in std::mem::take(&mut *guard(&self.inner.devices)) {
+        let devices = std::mem::take(&mut *guard(&self.inner.devices));
+        for (_, slot) in devices {
             if let Slot::Running(device) = slot {
                 device.stop();
             }
@@ -531,11 +542,12 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
 
 /// The provider that the configuration describes, if any.
 fn open_provider(config: &Config) -> Result<Option<Arc<dyn Provider>>, String> {
-    let opened = match (&config.qemu, config.local.clone()) {
-        (Some(qemu), _) => RemoteProvider::open(qemu.clone()).map(|remote| Some(Arc::new(remote) as Arc<dyn Provider>)),
-        (None, local) => local.map(surgetank_provider::local::open).transpose(),
+    let opened = match (&config.qemu, &config.local) {
+        (Some(qemu), _) => RemoteProvider::open(qemu.clone()).map(|remote| Arc::new(remote) as Arc<dyn Provider>),
+        (None, Some(local)) => Served::Local(local.clone()).open(),
+        (None, None) => return Ok(None),
     };
-    opened.map_err(|error| error.to_string())
+    opened.map(Some).map_err(|error| error.to_string())
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.
@@ -555,8 +567,7 @@ fn lock_state(directory: &Path) -> Result<File, StartError> {
     let failed = |error: std::io::Error| {
         StartError::Failed(format!("the state directory {} cannot be used: {error}", directory.display()))
     };
-    files::make_directory(directory).map_err(failed)?;
-    files::check_ours(directory).map_err(StartError::Failed)?;
+    places::make(directory).map_err(StartError::Failed)?;
     let path: PathBuf = directory.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
     let give_up = std::time::Instant::now() + LOCK_PATIENCE;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IntoInnerError, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, RenameFlags};
@@ -117,30 +117,8 @@ pub fn make_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a directory in which others could plant what we then believe.
-///
-/// # Errors
-/// One sentence: who could, and the mend.
-pub fn check_ours(path: &Path) -> Result<(), String> {
-    let shown = path.display();
-    let metadata = fs::metadata(path).map_err(|error| format!("{shown} cannot be looked at: {error}"))?;
-    let mode = metadata.mode() & 0o7777;
-    if mode & 0o022 != 0 {
-        return Err(format!("others may write to {shown} (its mode is {mode:04o}): run `chmod go-w {shown}`"));
-    }
-    let (owner, we) = (metadata.uid(), rustix::process::geteuid().as_raw());
-    if owner != 0 && owner != we {
-        return Err(format!(
-            "{shown} belongs to the user {owner} and not to {we}, who runs the daemon: run `chown {we} {shown}`"
-        ));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -153,21 +131,6 @@ mod tests {
         write_atomically(&path, b"two").unwrap();
         assert_eq!(read(&path).unwrap().as_deref(), Some(&b"two"[..]));
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_directory_in_which_others_may_write_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path();
-        for (mode, refused) in [(0o700, false), (0o755, false), (0o775, true), (0o707, true), (0o1777, true)] {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(check_ours(path).is_err(), refused, "{mode:o}");
-        }
-        assert!(check_ours(path).is_err_and(|error| error.contains("chmod go-w")));
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
-        if std::os::unix::fs::chown(path, Some(65534), None).is_ok() && rustix::process::geteuid().is_root() {
-            assert!(check_ours(path).is_err_and(|error| error.contains("belongs to the user 65534")));
-        }
     }
 
     #[test]

@@ -12,8 +12,8 @@ use surgetank_device::front::{
 };
 
 use crate::config::{Config, DeviceConfig, Export};
-use crate::files;
 use crate::link::Link;
+use crate::places;
 
 /// How long the kernel may take to set the loop device up.
 const SET_UP_PATIENCE: Duration = Duration::from_secs(60);
@@ -127,13 +127,8 @@ fn fuse_is_possible() -> Result<(), String> {
     Ok(())
 }
 
-fn make_directory(directory: &Path) -> Result<(), String> {
-    files::make_directory(directory)
-        .map_err(|error| format!("the directory {} cannot be made: {error}", directory.display()))
-}
-
 fn nbd(export: front::Export, config: &DeviceConfig) -> Result<Opened, String> {
-    config.socket.parent().map_or(Ok(()), make_directory)?;
+    config.socket.parent().map_or(Ok(()), places::make)?;
     let (name, tcp) = (export.name.clone(), config.nbd_tcp.as_ref());
     let tls = config.certificates().map(Credentials::load).transpose().map_err(|error| error.to_string())?;
     let credentials = tls.clone();
@@ -173,7 +168,7 @@ fn lock_memory() {
 }
 
 fn ublk(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
-    make_directory(place.run_directory)?;
+    places::make(place.run_directory)?;
     lock_memory();
     let link = Link::new(place.run_directory, &export.name);
     let config = UblkConfig { identity: identity(place.owner, &export.name), export };
@@ -184,7 +179,7 @@ fn ublk(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
 
 fn fuse(export: front::Export, place: Place<'_>) -> Result<Opened, String> {
     let run_directory = place.run_directory;
-    make_directory(run_directory)?;
+    places::make(run_directory)?;
     lock_memory();
     let config = FuseConfig { export, run_directory: run_directory.to_owned(), session_threads: 1 };
     let link = Link::new(run_directory, &config.export.name);

@@ -27,6 +27,7 @@ mod losses;
 pub mod opening;
 pub mod owner;
 mod patient;
+pub mod places;
 mod planted;
 pub mod provisioning;
 mod reconciler;
@@ -40,6 +41,6 @@ pub mod toml_error;
 
 pub use config::{Config, ConfigError};
 pub use control::{Client, ClientError, Request};
-pub use daemon::{Daemon, Nudger, Overrides, StartError, accept_loss_offline};
+pub use daemon::{Daemon, Overrides, StartError, WeakDaemon, accept_loss_offline};
 pub use fronts::check_certificates;
 pub use status::{DeviceReport, DeviceStatus, Phase, StatusReport};

@@ -11,6 +11,7 @@ use surgetank_provider::remote::is_private;
 use surgetank_provider::{Provider, ProviderError, local, qemu};
 use toml::Spanned;
 
+use crate::places;
 use crate::toml_error::{ConfigError, Source, read};
 
 /// Where a service listens unless it is told otherwise. Nobody else is known for this port.
@@ -53,12 +54,20 @@ impl Served {
     /// Opens the provider.
     ///
     /// # Errors
-    /// As the provider's own `open`.
+    /// As the provider's own `open`; and `Invalid` if others could meddle with its directory.
     pub fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
-        match self {
+        let check = || {
+            let (Self::Local(LocalConfig { directory, .. }) | Self::Qemu(QemuConfig { directory, .. })) = self;
+            places::check(directory).map_err(ProviderError::Invalid)
+        };
+        check()?;
+        let provider = match self {
             Self::Local(config) => local::open(config.clone()),
             Self::Qemu(config) => qemu::open(config.clone()),
-        }
+        }?;
+        // It may have been made, where somebody was faster.
+        check()?;
+        Ok(provider)
     }
 }
 

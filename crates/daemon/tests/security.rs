@@ -17,7 +17,7 @@ use common::{Machine, Nbd, Shape, eventually, pattern, status};
 use pki::Authority;
 // For `pki`, whose source lies with another crate.
 use rcgen as _;
-use surgetank_daemon::{Client, Daemon, Phase, Request};
+use surgetank_daemon::{Client, Config, Daemon, Phase, Request, places};
 
 const MIB: u64 = 1 << 20;
 
@@ -78,7 +78,7 @@ fn assert_private(directory: &Path) -> usize {
 
 #[test]
 fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
-    // This program's only test that makes files: the umask is the process's.
+    // The umask is the process's; this program's other test gives every file a mode of its own.
     rustix::process::umask(rustix::fs::Mode::empty());
     let log = Log::start();
     let (machine, authority) = (Machine::new(), Authority::new("ours"));
@@ -135,4 +135,48 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
     std::fs::set_permissions(&state, std::fs::Permissions::from_mode(0o777)).unwrap();
     let refusal = Daemon::start(config).err().unwrap().to_string();
     assert!(refusal.contains("others may write to") && refusal.contains("chmod go-w"), "{refusal}");
+}
+
+/// One sentence that names what is wrong and what mends it.
+fn assert_refused(config: &Config, parts: &[&str]) {
+    let refusal = Daemon::start(config.clone()).err().expect("it does not start").to_string();
+    assert!(parts.iter().all(|part| refusal.contains(part)) && !refusal.contains('\n'), "{refusal}");
+}
+
+#[test]
+fn directories_that_others_may_meddle_with_are_refused() {
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let machine = Machine::new();
+    let backing = machine.backing("backing", 16 * MIB);
+    let mut config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
+    for name in ["state", "run", "volumes", "sockets"] {
+        std::fs::create_dir(machine.path(name)).unwrap();
+        set_mode(&machine.path(name), 0o700);
+    }
+    for device in config.devices.values_mut() {
+        device.socket = machine.path("sockets/data.sock");
+    }
+    for name in ["state", "run", "volumes", "sockets"] {
+        let path = machine.path(name);
+        let chmod = format!("`chmod go-w {}`", path.display());
+        for mode in [0o777, 0o1777, 0o770] {
+            set_mode(&path, mode);
+            assert_refused(&config, &["others may write to", &chmod]);
+        }
+        set_mode(&path, 0o700);
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
+            assert_refused(&config, &["belongs to the user 65534", &format!("chown 0 {}", path.display())]);
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
+    }
+    // The directory above them: others could put another one in the place of each.
+    set_mode(machine.directory.path(), 0o777);
+    assert_refused(&config, &["others may write to", "on the way to", "chmod go-w"]);
+    assert!(places::would_start(&config).is_err(), "a new binary says so before it takes over");
+    set_mode(machine.directory.path(), 0o1777);
+    assert_eq!(places::would_start(&config), Ok(()));
+    Daemon::start(config).unwrap().stop();
 }

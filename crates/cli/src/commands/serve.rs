@@ -6,14 +6,14 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGUSR2};
 use surgetank_daemon::config::Config;
-use surgetank_daemon::control::Client;
 use surgetank_daemon::status::{Phase, StatusReport};
-use surgetank_daemon::{Daemon, Nudger, StartError};
+use surgetank_daemon::{Daemon, StartError, WeakDaemon, places};
+use surgetank_model::text;
 
 use crate::commands::core_dumps::CoreDumps;
 use crate::commands::upgrade::Upgrade;
@@ -24,6 +24,10 @@ use crate::signals::Interrupt;
 
 /// How often a further signal is looked for while the daemon stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// How often a stop looks whether a drain comes on.
+const LOOK_FOR_PROGRESS: Duration = Duration::from_secs(10);
+/// How much time a stop asks systemd for whenever one does: more than the longest pause of a drain that goes on.
+const MORE_TIME: Duration = Duration::from_secs(120);
 /// How long one wait for something to do lasts: what there is to do ends it.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -56,6 +60,7 @@ impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         let config = Config::load(&self.config).map_err(Failure::invalid)?;
         if self.check {
+            places::would_start(&config).map_err(Failure::Failed)?;
             let count = config.devices.len();
             return output::print(&format!(
                 "{}: valid, {count} device{}",
@@ -68,8 +73,8 @@ impl Arguments {
         let no_handlers =
             |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
         let upgrade = Upgrade::new().map_err(no_handlers)?;
-        let nudger = Arc::new(OnceLock::<Nudger>::new());
-        let (ask_for_upgrade, to_nudge) = (upgrade.asker(), nudger.clone());
+        let weak = Arc::new(OnceLock::<WeakDaemon>::new());
+        let (ask_for_upgrade, to_nudge) = (upgrade.asker(), weak.clone());
         let reload = Arc::new(AtomicBool::new(false));
         let ask_for_reload = reload.clone();
         let interrupt = Interrupt::install_with(&[SIGHUP, SIGUSR2], move |signal| {
@@ -78,7 +83,7 @@ impl Arguments {
                 SIGUSR2 => ask_for_upgrade(),
                 _ => {}
             }
-            to_nudge.get().into_iter().for_each(Nudger::nudge);
+            to_nudge.get().into_iter().for_each(WeakDaemon::nudge);
         })
         .map_err(no_handlers)?;
         let daemon = Daemon::start(config).map_err(|error| match error {
@@ -89,7 +94,7 @@ impl Arguments {
         output::print(&addresses(&daemon.status()))?;
         notify("READY=1");
         // A signal may have come before there was anybody to nudge.
-        nudger.get_or_init(|| daemon.nudger()).nudge();
+        weak.get_or_init(|| daemon.downgrade()).nudge();
         while !interrupt.raised() && !daemon.wait_stop(LONG) {
             if reload.swap(false, Ordering::Relaxed) {
                 // It has said in the log what came of it.
@@ -104,7 +109,7 @@ impl Arguments {
             }
         }
         notify("STOPPING=1");
-        stop(&interrupt, daemon.control_socket().to_owned(), || daemon.stop())
+        stop(&interrupt, &daemon.downgrade(), || daemon.stop())
     }
 }
 
@@ -119,7 +124,7 @@ fn addresses(report: &StatusReport) -> String {
     let lines = report.devices.iter().map(|device| {
         let place = match (&device.address, &device.reason) {
             (address, _) if !address.is_empty() => address.clone(),
-            (_, Some(reason)) => format!("not served: {reason}"),
+            (_, Some(reason)) => format!("not served: {}", text::line(reason)),
             (_, None) => "not served".into(),
         };
         format!("{:width$}  {place}\n", device.name)
@@ -131,7 +136,7 @@ fn addresses(report: &StatusReport) -> String {
 fn hand_over(daemon: Daemon, upgrade: &Upgrade, interrupt: &Interrupt) -> Result<(), Failure> {
     tracing::info!("handing over to the new binary");
     notify("RELOADING=1");
-    stop(interrupt, daemon.control_socket().to_owned(), || daemon.hand_over())?;
+    stop(interrupt, &daemon.downgrade(), || daemon.hand_over())?;
     if interrupt.raised() {
         notify("STOPPING=1");
         return Ok(());
@@ -139,9 +144,9 @@ fn hand_over(daemon: Daemon, upgrade: &Upgrade, interrupt: &Interrupt) -> Result
     upgrade.become_it().map(|never| match never {})
 }
 
-/// Stops the daemon; each further signal is answered with what it waits for.
-fn stop(interrupt: &Interrupt, socket: PathBuf, how: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    let client = Client::new(socket);
+/// Stops the daemon; each further signal is answered with what it waits for. While a drain comes on, systemd is asked for
+/// more time.
+fn stop(interrupt: &Interrupt, daemon: &WeakDaemon, how: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let (ended, end) = mpsc::channel();
     let stopping = std::thread::Builder::new().name("stop".into()).spawn(move || {
         how();
@@ -149,14 +154,36 @@ fn stop(interrupt: &Interrupt, socket: PathBuf, how: impl FnOnce() + Send + 'sta
     });
     let stopping = stopping.map_err(|error| Failure::Failed(format!("a thread cannot be started: {error}")))?;
     let mut seen = interrupt.count().max(1);
+    let (mut looked, mut drain) = (Instant::now(), Drain::default());
     while let Err(mpsc::RecvTimeoutError::Timeout) = end.recv_timeout(LOOK_AGAIN) {
         let count = interrupt.count();
         if count > seen {
             seen = count;
-            note(&format!("surgetank: {}", waiting_for(client.status().ok().as_ref())));
+            note(&format!("surgetank: {}", waiting_for(daemon.status().as_ref())));
+        }
+        if looked.elapsed() >= LOOK_FOR_PROGRESS {
+            looked = Instant::now();
+            if daemon.status().is_some_and(|report| drain.comes_on(&report)) {
+                notify(&format!("EXTEND_TIMEOUT_USEC={}", MORE_TIME.as_micros()));
+            }
         }
     }
     stopping.join().map_err(|_| Failure::Failed("the daemon did not stop in order: see the log".into()))
+}
+
+/// How far the drains of a stop have come.
+#[derive(Debug, Default)]
+struct Drain {
+    /// As of the last look.
+    dirty_gib: Option<f64>,
+}
+
+impl Drain {
+    /// Whether there is less to drain than at the last look.
+    fn comes_on(&mut self, report: &StatusReport) -> bool {
+        let dirty_gib: f64 = report.devices.iter().filter_map(|device| Some(device.caching.as_ref()?.dirty_gib)).sum();
+        self.dirty_gib.replace(dirty_gib).is_some_and(|before| dirty_gib < before)
+    }
 }
 
 fn waiting_for(report: Option<&StatusReport>) -> String {
@@ -189,6 +216,24 @@ pub(super) fn notify(state: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_drain_comes_on_while_there_is_less_and_less_to_drain() {
+        let report = |dirty_gib: f64| {
+            let caching =
+                serde_json::json!({ "volume": "v", "size_gib": 4.0, "dirty_gib": dirty_gib, "high_water_gib": 2.0 });
+            let device = serde_json::json!({
+                "name": "data", "export": "nbd", "address": "", "size_gib": 1.0, "phase": "drain", "reason": null,
+                "retry_s": null, "throughput_mib_s": 0.0, "utilization": 0.0, "caching": caching, "boosts": 1,
+                "next_cache_gib": null, "cost_agbs": 0.0, "cost_usd": null, "lost_bytes": 0
+            });
+            serde_json::from_value::<StatusReport>(serde_json::json!({ "devices": [device], "warnings": [] })).unwrap()
+        };
+        let mut drain = Drain::default();
+        let looks = [2.0, 1.5, 1.5, 1.0, 1.2, 0.0].map(|dirty_gib| drain.comes_on(&report(dirty_gib)));
+        assert_eq!(looks, [false, true, false, true, false, true]);
+        assert!(!drain.comes_on(&StatusReport::default()), "nothing is left to drain");
+    }
 
     #[test]
     fn what_a_second_signal_says() {

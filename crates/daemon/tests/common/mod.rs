@@ -10,6 +10,7 @@ pub mod rounds;
 pub mod writers;
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,7 +49,9 @@ impl Default for Shape {
 
 impl Machine {
     pub fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        // Whatever the umask: a daemon refuses a directory in which others may write.
+        let ours = std::fs::Permissions::from_mode(0o700);
+        Self { directory: tempfile::Builder::new().permissions(ours).tempdir().unwrap() }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
