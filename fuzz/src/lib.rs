@@ -31,6 +31,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nbd", nbd::nbd),
     ("config", text::config),
     ("control", text::control),
+    ("answer", text::answer),
+    ("clean", text::clean),
     ("state", text::state),
     ("units", text::units),
     ("provider", provider::provider),

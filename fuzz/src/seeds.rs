@@ -37,6 +37,8 @@ pub fn of(target: &str) -> Vec<Seed> {
         "nbd" => decisions(target, &[20, 60, 120, 250, 500, 900]),
         "config" => configurations(),
         "control" => texts(CONTROL),
+        "answer" => texts(REPLIES),
+        "clean" => texts(FOREIGN),
         "state" => state(),
         "units" => {
             let mut seeds = texts(UNITS);
@@ -87,6 +89,21 @@ const REQUESTS: &[&str] = &[
      {\"key\": \"k\", \"value\": null}\r\n0\r\n\r\n",
     "0DELETE /v1/volumes/vol-1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOKEN\r\nExpect: 100-continue\r\n\r\n",
     "0GET / HTTP/1.0\r\n\r\n",
+];
+
+/// What daemons answer.
+const REPLIES: &[&str] = &[
+    "{\"ok\":{\"devices\":[],\"warnings\":[\"a\\nb \\u001b[2J\"]}}\n",
+    "{\"error\":\"there is no device \\\"\\u202edta\\\": this daemon has data\"}\n",
+    "{\"ok\":{\"deleted\":[\"vol-1\"],\"detached\":[],\"warnings\":[]}}\n",
+    "{\"ok\":{\"size_bytes\":4096}}",
+    "{\"ok\":[[1.5e300,-0],{\"a\u{7f}\":\"\u{9b}31m\u{2028}\"}]}\n{\"ok\":null}\n",
+];
+
+const FOREIGN: &[&str] = &[
+    "no volume: \u{1b}]0;title\u{7}\u{1b}[2J\r\n1970-01-01T00:00:00Z  INFO all is well\n",
+    "{\"a\": \"\u{7f}\u{9b}31m\u{202e}txt.exe\u{2066}\u{2028}\u{61c}\",\r\n\t\"b\\u001b\": [1, 2.5e-7]}",
+    "größer, 大きい, גדול, 👩‍👩‍👧 C:\\n \\u{1b}",
 ];
 
 const UNITS: &[&str] = &[

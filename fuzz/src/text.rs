@@ -1,16 +1,20 @@
 //! What people and other processes write to us as text: configuration, control requests, state files, quantities.
 
+use std::io::BufReader;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use serde_json::Value;
 use surgetank_cache::Owner;
-use surgetank_daemon::control::{Request, converse};
+use surgetank_daemon::control::{Request, converse, read_answer};
 use surgetank_daemon::healed;
 use surgetank_daemon::journal::State;
 use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
 use surgetank_daemon::resume::{self, Lookup, Resume};
+use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Config, StatusReport};
 use surgetank_model::catalog::Catalog;
+use surgetank_model::text as plain;
 use surgetank_model::toml_error::{ConfigError, Source};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops};
@@ -80,6 +84,44 @@ pub fn control(data: &[u8]) {
     assert!(asked <= lines && (ended.is_err() || asked == lines || data.len() > 64 << 10));
     if let Ok(report) = serde_json::from_slice::<StatusReport>(data) {
         serde_json::to_string(&report).expect("a report is JSON");
+    }
+}
+
+/// What a client reads from whoever listens on the control socket, and shows to people.
+pub fn answer(data: &[u8]) {
+    let read = |capacity| read_answer(BufReader::with_capacity(capacity, data)).map_err(|error| error.kind());
+    let answer = read(data.len().max(1));
+    assert_eq!(read(3), answer, "it is the same however it is cut");
+    let said = match answer {
+        Ok(Ok(value)) => {
+            let document = serde_json::to_string_pretty(&value).expect("an answer is JSON");
+            let shown = plain::json(&document);
+            assert_eq!(serde_json::from_str::<Value>(&shown).ok(), serde_json::from_str(&document).ok());
+            // Whatever it is: a report, or one sentence.
+            let _ = serde_json::from_value::<StatusReport>(value.clone());
+            let _ = serde_json::from_value::<Swept>(value);
+            shown.replace('\n', "")
+        }
+        Ok(Err(why)) => plain::line(&why).into_owned(),
+        Err(_) => return,
+    };
+    assert!(said.chars().all(plain::is_plain), "{said:?}");
+}
+
+/// What others wrote, on its way to a terminal or a log.
+pub fn clean(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (line, lines, json) = (plain::line(&text), plain::lines(&text), plain::json(&text));
+    assert!(line.chars().all(plain::is_plain));
+    assert!(lines.replace(['\n', '\t'], "").chars().all(plain::is_plain));
+    assert!(json.replace(['\n', '\t', '\r'], "").chars().all(plain::is_plain));
+    for (cleaned, again) in [(&line, plain::line(&line)), (&lines, plain::lines(&lines)), (&json, plain::json(&json))] {
+        assert_eq!(*cleaned, again, "what is clean stays as it is");
+        assert!(cleaned.len() <= text.len() * 6 && cleaned.len() >= text.len());
+    }
+    assert_eq!(lines.lines().count(), text.lines().count());
+    if let Ok(document) = serde_json::from_str::<Value>(&text) {
+        assert_eq!(serde_json::from_str::<Value>(&json).ok(), Some(document), "it is the same document");
     }
 }
 

@@ -80,6 +80,16 @@ fn control() {
 }
 
 #[test]
+fn answer() {
+    replay("answer");
+}
+
+#[test]
+fn clean() {
+    replay("clean");
+}
+
+#[test]
 fn state() {
     replay("state");
 }
@@ -126,6 +136,8 @@ fn no_target_is_left_out() {
         "nbd",
         "config",
         "control",
+        "answer",
+        "clean",
         "state",
         "units",
         "provider",
