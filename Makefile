@@ -9,16 +9,17 @@ ARGS ?=
 TIMES ?= 100
 FIRST ?= 1000000
 
-# The fuzzers: which target (all of them, one after the other, if none is named), for how many seconds each.
+# The fuzzers: which target (all of them, one after the other, if none is named), for how many seconds each; and for how many a soak lasts.
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help reproduce reproduce-sim validate demo test sim fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate demo test sim soak fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
 	@echo 'make test     style, layout and licence checks, then all tests'
 	@echo 'make sim      the crash tests for hours (TIMES=100 times the runs of make test, seeds from FIRST=1000000)'
+	@echo 'make soak     hostile clients beside a good one (TIME=600 seconds)'
 	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
 	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md)'
@@ -50,6 +51,10 @@ test:
 sim:
 	@scripts/setup test
 	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash
+
+soak:
+	@scripts/setup test
+	SURGETANK_SOAK_S=$(TIME) $(CARGO) test --release --package surgetank-daemon --test hostile -- --nocapture
 
 fuzz:
 	@CARGO='$(CARGO)' scripts/fuzz '$(TIME)' $(TARGET)

@@ -1,14 +1,12 @@
 //! The daemon: all devices of a configuration, the sweep and the control socket.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
 use surgetank_device::discovery::{Disks, Watch};
 use surgetank_provider::{Provider, RemoteProvider};
@@ -17,22 +15,18 @@ use crate::clock::Clock;
 use crate::config::{Config, Export};
 use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device};
-use crate::files;
 use crate::ground::Tables;
 use crate::losses;
 use crate::opening::Decorator;
-use crate::owner::parse_epoch;
 use crate::patient::Patient;
 use crate::places;
 use crate::provisioning::Served;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
+use crate::state_directory;
 use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
-use crate::steps::random_name;
 use crate::sweep::{Sweeper, Swept};
 
-/// How long a daemon that was killed may take to let go of its state directory.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a sweep waits for one answer of the provider: a stop waits for the sweep.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -132,8 +126,8 @@ impl Daemon {
     pub fn start_with(config: Config, overrides: Overrides) -> Result<Self, StartError> {
         refuse_own_ground(&config)?;
         places::check_all(&config).map_err(StartError::Failed)?;
-        let lock = lock_state(&config.state_directory)?;
-        let owner_id = owner_id(&config.state_directory).map_err(|error| {
+        let lock = state_directory::lock(&config.state_directory).map_err(StartError::Failed)?;
+        let owner_id = state_directory::owner_id(&config.state_directory).map_err(|error| {
             StartError::Failed(format!("{} cannot be used: {error}", config.state_directory.display()))
         })?;
         losses::refuse_forgotten(&config.state_directory, |name| config.devices.contains_key(name))
@@ -536,7 +530,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
         return Err(format!("there is no device \"{device}\" in this configuration"));
     }
     refuse_own_ground(config).map_err(|error| error.to_string())?;
-    let _lock = lock_state(&config.state_directory).map_err(|error| error.to_string())?;
+    let _lock = state_directory::lock(&config.state_directory)?;
     losses::give_up(&config.state_directory.join(device), device, open_provider(config)?.as_ref())
 }
 
@@ -560,47 +554,4 @@ fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
             .map_err(StartError::Invalid)?;
     }
     Ok(())
-}
-
-/// One daemon for one state directory.
-fn lock_state(directory: &Path) -> Result<File, StartError> {
-    let failed = |error: std::io::Error| {
-        StartError::Failed(format!("the state directory {} cannot be used: {error}", directory.display()))
-    };
-    places::make(directory).map_err(StartError::Failed)?;
-    let path: PathBuf = directory.join("lock");
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
-    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
-    let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    while locked == Err(rustix::io::Errno::WOULDBLOCK) && std::time::Instant::now() < give_up {
-        std::thread::sleep(Duration::from_millis(20));
-        locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    }
-    match locked {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::Failed(format!(
-            "another surgetank daemon uses the state directory {}: stop it first, or give this one its own state_directory",
-            directory.display()
-        ))),
-        Err(errno) => Err(failed(errno.into())),
-    }
-}
-
-/// The state directory's random name, made once: volumes carry it.
-fn owner_id(directory: &Path) -> std::io::Result<String> {
-    let path = directory.join("owner-id");
-    if let Some(bytes) = files::read(&path)? {
-        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-        if parse_epoch(&text).is_none() {
-            // Under another name the volumes that are rented would be nobody's.
-            return Err(std::io::Error::other(
-                "its owner-id is not 32 hex digits: restore it from a backup or from the tag surgetank:owner of a \
-                 rented volume, or remove it if none is rented",
-            ));
-        }
-        return Ok(text);
-    }
-    let name = random_name();
-    files::write_atomically(&path, format!("{name}\n").as_bytes())?;
-    Ok(name)
 }

@@ -34,6 +34,7 @@ mod reconciler;
 pub mod resume;
 pub mod shard;
 mod shared;
+mod state_directory;
 pub mod status;
 mod steps;
 pub mod sweep;

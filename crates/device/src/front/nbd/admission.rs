@@ -78,7 +78,9 @@ impl NbdFront {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept an NBD connection now");
+                    if let Some(others) = self.refusals.next(Instant::now()) {
+                        tracing::warn!(%error, others, "cannot accept an NBD connection now");
+                    }
                     self.accept_again = true;
                     return;
                 }
@@ -146,7 +148,9 @@ impl NbdFront {
         let data = epoll::EventData::new_u64(u64::from(key.serial) << 32 | (u64::from(key.slot) + SLOT_BASE));
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         if let Err(error) = epoll::add(&self.epoll, &socket, data, flags) {
-            tracing::warn!(%error, "cannot watch an NBD connection; it is closed");
+            if let Some(others) = self.refusals.next(Instant::now()) {
+                tracing::warn!(%error, others, "cannot watch an NBD connection; it is closed");
+            }
             return;
         }
         let mut handshake = Handshake::new(self.export.clone());

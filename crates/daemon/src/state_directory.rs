@@ -1,0 +1,62 @@
+//! The directory in which a daemon keeps what it must not forget: whose it is, and under which name it rents.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::owner::parse_epoch;
+use crate::steps::random_name;
+use crate::{files, places};
+
+/// How long a daemon that was killed may take to let go of it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Locks it: one daemon for one state directory.
+///
+/// # Errors
+/// One sentence with the mend.
+pub fn lock(directory: &Path) -> Result<File, String> {
+    let failed = |error: std::io::Error| format!("the state directory {} cannot be used: {error}", directory.display());
+    places::make(directory)?;
+    let path: PathBuf = directory.join("lock");
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
+    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+    let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    while locked == Err(rustix::io::Errno::WOULDBLOCK) && std::time::Instant::now() < give_up {
+        std::thread::sleep(Duration::from_millis(20));
+        locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    }
+    match locked {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
+            "another surgetank daemon uses the state directory {}: stop it first, or give this one its own state_directory",
+            directory.display()
+        )),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Its random name, made once: volumes carry it.
+///
+/// # Errors
+/// It cannot be read or written, or is none.
+pub fn owner_id(directory: &Path) -> std::io::Result<String> {
+    let path = directory.join("owner-id");
+    if let Some(bytes) = files::read(&path)? {
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        if parse_epoch(&text).is_none() {
+            // Under another name the volumes that are rented would be nobody's.
+            return Err(std::io::Error::other(
+                "its owner-id is not 32 hex digits: restore it from a backup or from the tag surgetank:owner of a \
+                 rented volume, or remove it if none is rented",
+            ));
+        }
+        return Ok(text);
+    }
+    let name = random_name();
+    files::write_atomically(&path, format!("{name}\n").as_bytes())?;
+    Ok(name)
+}
