@@ -18,8 +18,10 @@ const DISCARDED_PER_BYTE: u64 = 16;
 /// Pieces end at multiples of their length, which is a power of two between these, in bytes.
 const PIECE_MIN: u64 = 16 << 10;
 const PIECE_MAX: u64 = 1 << 20;
-/// In service while one flow alone asks for something, in bytes, at least and at most.
-const ALONE_MIN: u64 = 1 << 20;
+/// In service while one flow alone asks for something, in bytes: at least, on a volume that may be faster than we were told
+/// and on one that we hold to its limits; and at most.
+const ALONE_MIN: u64 = 4 << 20;
+const ALONE_MIN_HELD: u64 = 1 << 20;
 const ALONE_MAX: u64 = 16 << 20;
 /// How long the device takes for what is in service while one flow alone asks: it is busy however late we wake up, and
 /// whoever comes next waits no longer than that.
@@ -59,7 +61,7 @@ impl Windows {
     /// have to cover).
     #[must_use]
     pub fn new(limits: Limits, held: bool) -> Self {
-        let shared_time = if held { SHARED_TIME_HELD } else { SHARED_TIME };
+        let (shared_time, alone_min) = if held { (SHARED_TIME_HELD, ALONE_MIN_HELD) } else { (SHARED_TIME, ALONE_MIN) };
         let Some(bandwidth) = limits.bandwidth.filter(|bandwidth| bandwidth.get() > 0) else {
             return Self {
                 alone: Window { bytes: ALONE_MAX, piece: PIECE_MAX },
@@ -76,7 +78,7 @@ impl Windows {
         let pieces = if held { 1 } else { 4 };
         let piece = floor((shared / pieces).max(bytes(operation)));
         Self {
-            alone: Window { bytes: bytes(ALONE_TIME).clamp(ALONE_MIN, ALONE_MAX), piece: PIECE_MAX },
+            alone: Window { bytes: bytes(ALONE_TIME).clamp(alone_min, ALONE_MAX), piece: PIECE_MAX },
             shared: Window { bytes: shared.max(piece), piece },
         }
     }

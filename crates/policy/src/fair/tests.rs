@@ -121,7 +121,8 @@ fn windows_follow_the_limits() {
     };
     let held = Windows::new(limits(33, None), true);
     assert_eq!(held.shared, Window { bytes: (33 << 20) / 1000, piece: 32 * KIB });
-    assert_eq!(held.alone, Window { bytes: ALONE_MIN, piece: PIECE_MAX });
+    assert_eq!(held.alone, Window { bytes: ALONE_MIN_HELD, piece: PIECE_MAX });
+    assert_eq!(Windows::new(limits(33, None), false).alone.bytes, ALONE_MIN);
     // A piece takes no longer than an operation: 500 a second of 64 KiB are 31 MiB/s.
     assert_eq!(Windows::new(limits(33, Some(500)), true).shared.piece, 64 * KIB);
     assert_eq!(Windows::new(limits(1, None), true).shared, Window { bytes: PIECE_MIN, piece: PIECE_MIN });
