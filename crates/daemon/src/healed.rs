@@ -10,10 +10,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use surgetank_cache::Epoch;
+
 use crate::files;
+use crate::owner::parse_epoch;
 
 /// The file's name in the device's state directory.
 const FILE: &str = "healed.journal";
+/// How the files of journals without an entry are called, with the journal's name at the end.
+const BEGINNING: &str = "healed.";
 const MAGIC: [u8; 8] = *b"SGTKHEAL";
 const VERSION: u32 = 1;
 const HEADER: usize = 32;
@@ -28,6 +33,15 @@ pub type Pair = (u64, u64);
 /// Names a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id(pub [u8; 16]);
+
+/// A journal as a record names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its name.
+    pub id: Id,
+    /// It was there before the record. Those of older records came with their first entry.
+    pub is_there: bool,
+}
 
 /// What a journal's file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +61,9 @@ pub struct Content {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    id: Id,
+    /// Holds its place until the first entry, beside the journal of the record before.
+    beginning: PathBuf,
+    named: Named,
     /// Once the first entry is in it.
     file: Option<File>,
     entries: u64,
@@ -56,6 +72,10 @@ pub struct Journal {
     torn: bool,
     /// Bytes of the record.
     record: u64,
+}
+
+fn beginning(directory: &Path, id: Id) -> PathBuf {
+    directory.join(format!("{BEGINNING}{}", Epoch(id.0)))
 }
 
 fn header(id: Id) -> [u8; HEADER] {
@@ -138,18 +158,27 @@ pub fn read(bytes: &[u8]) -> Result<Content, String> {
 }
 
 impl Journal {
-    /// A new one for a record of so many bytes; its file comes with the first entry, in the place of any other's.
+    /// Makes a new one, durably, for a record that is to be written.
+    ///
+    /// # Errors
+    /// Whatever the file system answers.
+    pub fn begin(directory: &Path, id: Id) -> io::Result<()> {
+        files::write_atomically(&beginning(directory, id), &header(id))
+    }
+
+    /// That of a record of so many bytes; its first entry takes the place of any other journal.
     #[must_use]
-    pub fn new(directory: &Path, id: Id, record: u64) -> Self {
-        Self { path: directory.join(FILE), id, file: None, entries: 0, length: 0, torn: false, record }
+    pub fn new(directory: &Path, named: Named, record: u64) -> Self {
+        let beginning = beginning(directory, named.id);
+        Self { path: directory.join(FILE), beginning, named, file: None, entries: 0, length: 0, torn: false, record }
     }
 
     /// The journal of a record that is on disk, and what it says.
     ///
     /// # Errors
-    /// If the file cannot be read, or makes no sense.
-    pub fn open(directory: &Path, id: Id, record: u64) -> io::Result<(Self, Vec<Pair>)> {
-        let mut journal = Self::new(directory, id, record);
+    /// If the file cannot be read, makes no sense, or is missing.
+    pub fn open(directory: &Path, named: Named, record: u64) -> io::Result<(Self, Vec<Pair>)> {
+        let mut journal = Self::new(directory, named, record);
         let ranges = journal.load()?;
         Ok((journal, ranges))
     }
@@ -165,13 +194,19 @@ impl Journal {
             io::Error::new(io::ErrorKind::InvalidData, what)
         };
         let content = match files::read(&self.path)? {
-            Some(bytes) => Some(read(&bytes).map_err(damaged)?).filter(|content| content.id == self.id),
+            Some(bytes) => Some(read(&bytes).map_err(damaged)?).filter(|content| content.id == self.named.id),
             None => None,
         };
         if content.as_ref().map_or(0, |content| content.entries) < self.entries {
             return Err(damaged("is damaged: entries are missing".to_owned()));
         }
-        let Some(content) = content else { return Ok(Vec::new()) };
+        let Some(content) = content else {
+            // What it said would count as lost again, and an older version of it as the newest.
+            if self.named.is_there && files::read(&self.beginning)?.is_none() {
+                return Err(damaged("is missing".to_owned()));
+            }
+            return Ok(Vec::new());
+        };
         files::make_durable(&self.path)?;
         (self.entries, self.length, self.torn) = (content.entries, content.length, content.torn);
         Ok(content.ranges)
@@ -180,7 +215,7 @@ impl Journal {
     /// Whether this is its name.
     #[must_use]
     pub fn is(&self, id: Id) -> bool {
-        self.id == id
+        self.named.id == id
     }
 
     /// Whether the record had better be written anew, rather than this go on.
@@ -194,13 +229,15 @@ impl Journal {
     /// # Errors
     /// Whatever the file system answers.
     pub fn append(&mut self, ranges: &[Pair]) -> io::Result<()> {
-        let bytes = entry(self.id, self.entries, ranges);
+        let id = self.named.id;
+        let bytes = entry(id, self.entries, ranges);
         self.torn = true;
         if self.entries == 0 {
             self.length = files::replace(&self.path, |file| {
-                file.write_all(&header(self.id))?;
+                file.write_all(&header(id))?;
                 file.write_all(&bytes)
             })?;
+            forget(&self.beginning);
         } else {
             let file = match self.file.take() {
                 Some(file) => file,
@@ -216,12 +253,29 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes the file of a journal that counts no more.
+    /// Removes the files of a journal that counts no more.
     pub fn remove(directory: &Path) {
-        // One that stays does no harm.
-        if let Err(error) = files::remove(&directory.join(FILE)) {
-            tracing::debug!(%error, "a journal that counts no more stays");
+        forget(&directory.join(FILE));
+        Self::forget_others(directory, None);
+    }
+
+    /// Removes the beginnings of journals but for that of this one: their records are no more, or never came to be.
+    pub fn forget_others(directory: &Path, id: Option<Id>) {
+        let own = id.map(|id| beginning(directory, id));
+        let Ok(entries) = std::fs::read_dir(directory) else { return };
+        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(BEGINNING));
+            if name.and_then(parse_epoch).is_some() && own.as_ref() != Some(&path) {
+                forget(&path);
+            }
         }
+    }
+}
+
+/// Removes a file that counts no more: one that stays does no harm.
+fn forget(path: &Path) {
+    if let Err(error) = files::remove(path) {
+        tracing::debug!(%error, "a journal that counts no more stays");
     }
 }
 

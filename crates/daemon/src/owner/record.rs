@@ -7,10 +7,12 @@ use surgetank_cache::{Epoch, Owner};
 use surgetank_provider::VolumeId;
 
 use crate::files;
-use crate::healed::{Id, Pair};
+use crate::healed::{Id, Named, Pair};
 
-/// Version 1 had no journal beside a loss. Other records are as they were, and say so.
-const VERSION: u32 = 2;
+/// Version 1 had no journal beside a loss, and version 2 one that came with its first entry. Other records are as they were,
+/// and say so.
+const VERSION: u32 = 3;
+const VERSION_OF_LATE_JOURNALS: u32 = 2;
 const VERSION_WITHOUT_JOURNAL: u32 = 1;
 
 /// An owner record with the volume that it speaks of.
@@ -99,12 +101,12 @@ impl OwnerRecord {
         Self::decode_with_journal(bytes).map(|(record, _)| record)
     }
 
-    pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(Self, Option<Id>), String> {
+    pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(Self, Option<Named>), String> {
         files::version(bytes, VERSION)?;
         Self::of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)
     }
 
-    pub(super) fn of(written: Written) -> Result<(Self, Option<Id>), String> {
+    pub(super) fn of(written: Written) -> Result<(Self, Option<Named>), String> {
         let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
         let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
         let epoch = epoch.transpose()?;
@@ -116,7 +118,9 @@ impl OwnerRecord {
             (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
         };
         let not_a_journal = "is damaged: its journal is not 32 hex digits";
-        let journal = written.journal.map(|text| parse_epoch(&text).map(|name| Id(name.0)).ok_or(not_a_journal));
+        let is_there = written.version > VERSION_OF_LATE_JOURNALS;
+        let named = |name: Epoch| Named { id: Id(name.0), is_there };
+        let journal = written.journal.map(|text| parse_epoch(&text).map(named).ok_or(not_a_journal));
         Ok((Self { owner, volume: written.volume, ended }, journal.transpose()?))
     }
 

@@ -13,7 +13,7 @@ use surgetank_provider::VolumeId;
 use super::record::{OwnerRecord, loss};
 use crate::crash::crash_point;
 use crate::files;
-use crate::healed::{self, Id, Journal, Pair};
+use crate::healed::{self, Id, Journal, Named, Pair};
 
 /// The file's name in the device's state directory.
 const FILE: &str = "owner.json";
@@ -54,12 +54,12 @@ impl OwnerStore {
             return Ok(store);
         };
         let length = bytes.len() as u64;
-        let (record, journal) = OwnerRecord::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
+        let (record, named) = OwnerRecord::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
         drop(bytes);
         files::make_durable(&store.path)?;
         store.record = record;
-        if let (Owner::Lost { ranges, .. }, Some(id)) = (&mut store.record.owner, journal) {
-            let (journal, healed) = Journal::open(directory, id, length)?;
+        if let (Owner::Lost { ranges, .. }, Some(named)) = (&mut store.record.owner, named) {
+            let (journal, healed) = Journal::open(directory, named, length)?;
             if !healed.is_empty() {
                 *ranges = healed::without(ranges, &healed::joined(healed)).collect();
             }
@@ -134,8 +134,10 @@ impl OwnerStore {
     ) -> io::Result<Journal> {
         let id = Id(rand::random());
         let written = loss(epoch, volume, Some(id), ranges);
+        Journal::begin(&self.directory, id)?;
         let length = files::replace(&self.path, |file| Ok(serde_json::to_writer(file, &written)?))?;
-        Ok(Journal::new(&self.directory, id, length))
+        Journal::forget_others(&self.directory, Some(id));
+        Ok(Journal::new(&self.directory, Named { id, is_there: true }, length))
     }
 
     /// Says of ranges that they are not lost any more, durably.
@@ -204,16 +206,16 @@ impl OwnerStore {
     /// either is right: nothing takes the place of a loss but what is left of it, and that nothing is lost any more.
     fn write_anew(&mut self, healed: &[Pair]) -> io::Result<()> {
         let written = serde_json::from_reader(BufReader::new(File::open(&self.path)?))?;
-        let (record, id) = OwnerRecord::of(written).map_err(|why| self.damaged(&why))?;
+        let (record, named) = OwnerRecord::of(written).map_err(|why| self.damaged(&why))?;
         let Owner::Lost { epoch, ranges } = &record.owner else {
             files::write_atomically(&self.path, &record.encode())?;
             Journal::remove(&self.directory);
             (self.record, self.journal, self.uncertain) = (record, None, false);
             return Ok(());
         };
-        let mut before = match (id, &mut self.journal) {
-            (Some(id), Some(journal)) if journal.is(id) => journal.load()?,
-            (Some(id), _) => Journal::open(&self.directory, id, 0)?.1,
+        let mut before = match (named, &mut self.journal) {
+            (Some(named), Some(journal)) if journal.is(named.id) => journal.load()?,
+            (Some(named), _) => Journal::open(&self.directory, named, 0)?.1,
             (None, _) => Vec::new(),
         };
         before.extend(healed);

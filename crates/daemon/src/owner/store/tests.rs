@@ -12,7 +12,7 @@ fn a_damaged_record_is_refused_and_a_missing_one_is_backing() {
     assert_eq!(OwnerStore::open(directory.path()).unwrap().record(), &OwnerRecord::default());
     std::fs::write(directory.path().join(FILE), "{").unwrap();
     assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
-    std::fs::write(directory.path().join(FILE), "{\"version\": 3, \"owner\": \"nowhere\"}").unwrap();
+    std::fs::write(directory.path().join(FILE), "{\"version\": 4, \"owner\": \"nowhere\"}").unwrap();
     assert!(OwnerStore::open(directory.path()).unwrap_err().to_string().contains("by a newer surgetank"));
 }
 
@@ -34,6 +34,37 @@ fn a_loss_that_an_older_build_wrote_is_read_and_ours_is_refused_by_it() {
     // Other records are as they always were.
     store.persist(OwnerRecord::default()).unwrap();
     assert_eq!(version(), Ok(1));
+}
+
+/// What was healed would count as lost again, and older data as the newest.
+#[test]
+fn a_journal_that_somebody_removed_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let epoch = Epoch([1; 16]);
+    let mut store = OwnerStore::open(directory.path()).unwrap();
+    let ranges = vec![(0, 4096), (8192, 4096)];
+    store.persist(OwnerRecord { owner: Owner::Lost { epoch, ranges }, volume: None, ended: None }).unwrap();
+    let remove = || {
+        for entry in std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap) {
+            if entry.file_name().to_str().unwrap().starts_with("healed.") {
+                std::fs::remove_file(entry.path()).unwrap();
+            }
+        }
+    };
+    let missed = || OwnerStore::open(directory.path()).unwrap_err().to_string().contains("is missing");
+    assert_eq!(lost(&OwnerStore::open(directory.path()).unwrap()).len(), 2, "nothing is healed yet");
+    store.record_healed(epoch, &[(0, 4096)]).unwrap();
+    assert_eq!(lost(&OwnerStore::open(directory.path()).unwrap()), [(8192, 4096)]);
+    remove();
+    assert!(missed());
+    // One without an entry yet, as well.
+    let record = OwnerRecord { owner: Owner::Lost { epoch, ranges: vec![(0, 512)] }, volume: None, ended: None };
+    store.persist(record).unwrap();
+    assert_eq!(lost(&OwnerStore::open(directory.path()).unwrap()), [(0, 512)]);
+    remove();
+    assert!(missed());
+    store.persist(OwnerRecord::default()).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left of journals");
 }
 
 /// A healing costs what it says, whatever is lost; and a long journal ends in a new record, as long as that is.
@@ -97,7 +128,7 @@ fn put(directory: &Path, files: &Files) {
 }
 
 /// What a crash may leave of a change: a file that grew ends anywhere, with what never arrived as zeroes or cut off;
-/// one that was replaced is the old or the new one; the record before the journal, and a half-made file beside them.
+/// one that was replaced is the old or the new one; the record before the journal's entries, and a half-made file beside them.
 fn crashes(before: &Files, after: &Files, cut: prop::sample::Index) -> Vec<Files> {
     let mut states = vec![before.clone(), after.clone()];
     let (record, journal) = (FILE.to_owned(), "healed.journal".to_owned());
@@ -113,9 +144,17 @@ fn crashes(before: &Files, after: &Files, cut: prop::sample::Index) -> Vec<Files
             state
         }));
     }
+    // The beginning of a journal comes before the record that names it, and goes after what takes its place.
+    let is_beginning = |name: &str| name.starts_with("healed.") && name != journal;
+    let beginnings = |files: &Files| -> Files {
+        files.iter().filter(|(name, _)| is_beginning(name)).map(|(name, bytes)| (name.clone(), bytes.clone())).collect()
+    };
     let mut early = before.clone();
+    early.extend(beginnings(after));
+    states.push(early.clone());
     early.extend(after.get(&record).map(|bytes| (record.clone(), bytes.clone())));
     states.push(early);
+    states.push(after.iter().map(|(name, bytes)| (name.clone(), bytes.clone())).chain(beginnings(before)).collect());
     for (name, bytes) in after {
         let mut half = before.clone();
         half.insert(format!("{name}.new"), bytes[..cut.index(bytes.len() + 1)].to_vec());
