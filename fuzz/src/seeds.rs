@@ -187,7 +187,8 @@ fn state() -> Vec<Seed> {
     };
     // Journals are only made by opening one.
     let directory = tempfile::tempdir().expect("a directory");
-    let mut healed = healed::Journal::new(directory.path(), healed::Id([0x5a; 16]), 0);
+    let named = healed::Named { id: healed::Id([0x5a; 16]), is_there: false };
+    let mut healed = healed::Journal::new(directory.path(), named, 0);
     for ranges in [&[(0, 4096)][..], &[(8192, 512), (1 << 40, 512)]] {
         healed.append(ranges).expect("it can be written");
     }
