@@ -155,6 +155,12 @@ impl Packed {
     }
 }
 
+/// Extents that a range of blocks makes: chunks that it touches.
+#[must_use]
+pub const fn chunks(block: u64, blocks: u32) -> u64 {
+    (block + blocks as u64).div_ceil(CHUNK_BLOCKS) - block / CHUNK_BLOCKS
+}
+
 /// The extents of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Index {

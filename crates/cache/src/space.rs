@@ -57,6 +57,8 @@ pub struct Segment {
     pub dirty: u64,
     /// Blocks of data in the index that are here.
     pub held: u32,
+    /// Extents without data that its records make in the index.
+    pub tombstones: u64,
     /// Reads of it in flight: it must not be overwritten.
     pub pins: u32,
     /// Appends to it, and writes of its index, in flight.
@@ -85,6 +87,7 @@ impl Segment {
             oldest_superseded: u64::MAX,
             dirty: 0,
             held: 0,
+            tombstones: 0,
             pins: 0,
             appends: 0,
             indexed: Indexed::No,
@@ -110,6 +113,8 @@ pub struct Space {
     pub open_copies: Option<u32>,
     /// Blocks that queued writes may still need.
     pub reserved: u64,
+    /// Extents without data that queued changes may still make.
+    pub tombstones_reserved: u64,
     /// Blocks not on the backing volume.
     pub dirty: u64,
     /// Of those, blocks that could not be read.
@@ -119,6 +124,8 @@ pub struct Space {
     /// The superblock lets any segment hold records without an index.
     pub any_listed: bool,
     in_use: u32,
+    /// Extents without data that the records in the log make.
+    tombstones: u64,
     clock: u64,
 }
 
@@ -134,11 +141,13 @@ impl Space {
             open: None,
             open_copies: None,
             reserved: 0,
+            tombstones_reserved: 0,
             dirty: 0,
             bad: 0,
             high_water: 0,
             any_listed: true,
             in_use: 0,
+            tombstones: 0,
             clock: 0,
         }
     }
@@ -261,6 +270,19 @@ impl Space {
     #[must_use]
     pub fn has_room(&self, need: u64, keep: u64) -> bool {
         self.room(keep) >= need
+    }
+
+    /// Whether so many more extents without data may be made. A log that has none takes any change.
+    #[must_use]
+    pub const fn has_room_for_tombstones(&self, more: u64) -> bool {
+        let held = self.tombstones + self.tombstones_reserved;
+        more == 0 || held == 0 || held + more <= self.geometry.tombstones_max()
+    }
+
+    /// A record that is about to be written to a segment makes so many extents without data.
+    pub fn add_tombstones(&mut self, segment: u32, count: u64) {
+        self.segments[segment as usize].tombstones += count;
+        self.tombstones += count;
     }
 
     /// Blocks of a part of `blocks` that can be promised room, leaving `keep` segments free.
@@ -476,6 +498,7 @@ impl Space {
         let segment = &mut self.segments[number as usize];
         segment.generation += 1;
         segment.indexed = Indexed::No;
+        self.tombstones -= std::mem::take(&mut segment.tombstones);
         segment.usage = if segment.held > 0 { Use::Copies } else { Use::Free };
         segment.oldest_superseded = u64::MAX;
         if segment.held == 0 {

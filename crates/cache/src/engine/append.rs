@@ -31,6 +31,8 @@ pub(super) struct Part {
     pub fua: bool,
     /// Blocks of the log promised to it.
     pub reserved: u64,
+    /// Extents without data promised to it.
+    pub tombstones: u64,
 }
 
 /// A record in flight.
@@ -155,6 +157,8 @@ impl Engine {
                 part.split_off_front(take)
             } else {
                 boost.space.reserved -= part.reserved;
+                boost.space.tombstones_reserved -= part.tombstones;
+                boost.space.add_tombstones(segment, part.tombstones);
                 match boost.queue.pop_front() {
                     Some(part) => part,
                     None => break,

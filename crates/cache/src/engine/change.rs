@@ -14,7 +14,7 @@ use super::requests::covered;
 use super::{Engine, Pending, Stage};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
-use crate::index::{Extent, Kind, State};
+use crate::index::{Extent, Kind, State, chunks};
 use crate::planted::{Bug, planted};
 use crate::space::Space;
 
@@ -229,9 +229,12 @@ impl Engine {
     fn reserve(&mut self, plan: &Plan, is_write: bool, keep: u64) -> bool {
         let Some(boost) = self.boost.as_mut() else { return false };
         let need = plan.iter().map(|(run, way)| part_need(&boost.space, run, *way, is_write)).sum();
-        let room = need == 0 || boost.space.has_room(need, keep);
+        let bare = plan.iter().filter(|(_, way)| *way == Way::Log && !is_write);
+        let tombstones = bare.map(|(run, _)| part_tombstones(run)).sum();
+        let room = need == 0 || boost.space.has_room(need, keep) && boost.space.has_room_for_tombstones(tombstones);
         if room {
             boost.space.reserved += need;
+            boost.space.tombstones_reserved += tombstones;
         }
         room
     }
@@ -314,9 +317,21 @@ impl Engine {
             Operation::Discard | Operation::Read | Operation::Flush => (Content::Discarded, None, false),
         };
         let Some(boost) = self.boost.as_ref() else { return };
-        let reserved = boost.space.geometry.need(if content.has_data() { blocks } else { 0 });
+        let has_data = content.has_data();
+        let reserved = boost.space.geometry.need(if has_data { blocks } else { 0 });
+        let tombstones = if has_data { 0 } else { part_tombstones(&bytes) };
         self.add_part(request.id);
-        self.enqueue(Part { request: request.id, block, blocks, content, source, scratch: None, fua, reserved });
+        self.enqueue(Part {
+            request: request.id,
+            block,
+            blocks,
+            content,
+            source,
+            scratch: None,
+            fua,
+            reserved,
+            tombstones,
+        });
     }
 
     /// Fetches the old content of a block of which the request changes a part.
@@ -415,7 +430,17 @@ impl Engine {
         }
         let source = Some(whole_block(scratch));
         let content = Content::Data;
-        self.enqueue(Part { request, block, blocks: 1, content, source, scratch: Some(scratch), fua, reserved });
+        self.enqueue(Part {
+            request,
+            block,
+            blocks: 1,
+            content,
+            source,
+            scratch: Some(scratch),
+            fua,
+            reserved,
+            tombstones: 0,
+        });
     }
 }
 
@@ -431,6 +456,11 @@ fn part_need(space: &Space, run: &Range<u64>, way: Way, is_write: bool) -> u64 {
         Way::Log if is_write => space.geometry.need(((run.end - run.start) / BLOCK64) as u32),
         Way::Log => space.geometry.need(0),
     }
+}
+
+/// Extents in the index that a run of whole blocks without data makes.
+fn part_tombstones(run: &Range<u64>) -> u64 {
+    chunks(run.start / BLOCK64, ((run.end - run.start) / BLOCK64) as u32)
 }
 
 /// Adds a run, joined with the one before it if that goes the same way.

@@ -287,6 +287,7 @@ impl Engine {
         boost.queued_blocks = 0;
         let queue = std::mem::take(&mut boost.queue);
         boost.space.reserved -= queue.iter().map(|part| part.reserved).sum::<u64>();
+        boost.space.tombstones_reserved -= queue.iter().map(|part| part.tombstones).sum::<u64>();
         queue.into_iter().for_each(|part| self.strand(part));
     }
 

@@ -140,6 +140,21 @@ impl Geometry {
         (blocks - blocks.div_ceil(u64::from(self.record_blocks()) + 1)) * u64::from(BLOCK)
     }
 
+    /// Extents without data (zeroes, discarded ranges) that the records in the log may make in the index. They take no room
+    /// in the log to speak of, but as much memory as those with data.
+    #[must_use]
+    pub const fn tombstones_max(self) -> u64 {
+        self.segments as u64 * self.segment_blocks() as u64 / 2
+    }
+
+    /// The same as a recovery takes it: earlier versions did not count them.
+    #[must_use]
+    pub const fn tombstones_recovered_max(self) -> u64 {
+        const SMALL: u64 = 256 * KIB;
+        let twice = 2 * self.tombstones_max();
+        if twice > SMALL { twice } else { SMALL }
+    }
+
     /// 4 KiB blocks in a segment.
     #[must_use]
     pub const fn segment_blocks(self) -> u32 {

@@ -62,6 +62,8 @@ pub struct Records {
     pub end: u32,
     /// That block could not be read.
     pub end_unreadable: bool,
+    /// Extents without data that the records make in the index.
+    pub tombstones: u64,
     /// The index says all this: the data blocks were durable, and have not been looked at.
     pub indexed: bool,
 }
@@ -210,6 +212,7 @@ impl Records {
     pub(crate) fn push_unsealed(&mut self, sequence: u64, position: u32, entries: &[Entry], data_blocks: u32) {
         self.heads.push(Head { sequence, position, entries: entries.len() as u16, data_blocks: data_blocks as u16 });
         self.entries.extend(entries.iter().map(Packed::pack));
+        self.tombstones += entries.iter().map(Entry::tombstones).sum::<u64>();
         self.end = position + 1 + data_blocks;
         self.sequence_max = self.sequence_max.max(sequence);
     }

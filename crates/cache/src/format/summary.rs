@@ -1,5 +1,7 @@
 //! The summary block of a commit record.
 
+use crate::index::chunks;
+
 use super::{BLOCK, Block, DEVICE_BLOCKS_MAX, Epoch, Layout, Reader, SEQUENCE_MAX, SUMMARY_MAGIC, Writer, checksum};
 
 /// What a record says of a range of the device.
@@ -64,6 +66,12 @@ impl Entry {
     #[must_use]
     pub const fn data_blocks(&self) -> u32 {
         if self.content.has_data() { self.blocks } else { 0 }
+    }
+
+    /// Extents without data that it makes in the index.
+    #[must_use]
+    pub const fn tombstones(&self) -> u64 {
+        if self.content.has_data() { 0 } else { chunks(self.block, self.blocks) }
     }
 
     /// The entry in twelve bytes.

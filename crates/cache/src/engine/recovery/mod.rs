@@ -94,6 +94,8 @@ pub(super) struct Recovery {
     superblock: Option<Superblock>,
     table: Vec<SegmentTable>,
     found: BTreeMap<u32, Records>,
+    /// Extents without data that they make.
+    tombstones: u64,
     /// Blocks that could not be read, of each segment that was scanned.
     unreadable: BTreeMap<u32, Vec<u32>>,
     /// Runs of segments whose indexes are to be read.
@@ -145,10 +147,23 @@ impl Recovery {
         self.has_newest() && self.superblock.as_ref().is_some_and(|superblock| superblock.closed)
     }
 
+    fn found(&mut self, segment: u32, records: Records) {
+        self.tombstones += records.tombstones;
+        let before = self.found.insert(segment, records);
+        self.tombstones -= before.map_or(0, |before| before.tombstones);
+    }
+
+    /// Whether it would take more memory than any log that was written by an engine.
+    fn is_excessive(&self) -> bool {
+        self.superblock
+            .as_ref()
+            .is_some_and(|superblock| self.tombstones > superblock.geometry().tombstones_recovered_max())
+    }
+
     /// Takes what an index says of a segment, if it says anything.
     fn index_read(&mut self, segment: u32, records: Option<Records>) {
         match records {
-            Some(records) => _ = self.found.insert(segment, records),
+            Some(records) => self.found(segment, records),
             None if planted(Bug::DamagedIndexIsEmpty) => _ = self.unreadable.insert(segment, Vec::new()),
             None => _ = self.to_scan.insert(segment),
         }
@@ -166,6 +181,7 @@ impl Recovery {
 }
 
 const UNREADABLE: &str = "the caching volume cannot be read";
+const EXCESSIVE: &str = "the log on the caching volume names more zeroed and discarded ranges than one of its size may: it was tampered with";
 
 impl Engine {
     /// Reads back a caching volume after a crash; ends in `Event::Recovered` or `RecoverFailed`. Draining follows
@@ -214,6 +230,7 @@ impl Engine {
             superblock: None,
             table: Vec::new(),
             found: BTreeMap::new(),
+            tombstones: 0,
             unreadable: BTreeMap::new(),
             indexes: Vec::new(),
             indexes_in_flight: 0,
@@ -387,6 +404,9 @@ impl Engine {
                 recovery.indexes_in_flight -= 1;
                 let found = found.into_iter().chain(std::iter::repeat(None));
                 segments.clone().zip(found).for_each(|(segment, records)| recovery.index_read(segment, records));
+                if recovery.is_excessive() {
+                    return self.recovery_fails(EXCESSIVE);
+                }
                 self.pump_indexes();
             }
             (Wanted::Segment { segment, .. }, Outcome::Parsed(Parsed::Segment(records))) => {

@@ -39,6 +39,7 @@ impl Engine {
         found.iter().filter(|records| !records.is_empty()).for_each(|records| {
             let has_index = indexed[records.segment as usize];
             space.restore(records.segment, records.order(), if has_index { Indexed::Marked } else { Indexed::No });
+            space.add_tombstones(records.segment, records.tombstones);
         });
         space.listed(superblock.unindexed.as_deref());
         let sequences = table.iter().map(|page| page.sequence).collect();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::Engine;
-use super::{Scan, Wanted};
+use super::{EXCESSIVE, Scan, Wanted};
 use crate::effect::ScratchId;
 use crate::format::{BLOCK, Parse, Records, Superblock};
 
@@ -104,9 +104,13 @@ impl Engine {
         let Some(scan) = recovery.scans.remove(&segment) else { return };
         recovery.unreadable.insert(segment, scan.unreadable);
         if records.segment == segment {
-            recovery.found.insert(segment, records);
+            recovery.found(segment, records);
         }
+        let is_excessive = recovery.is_excessive();
         self.release_scratch(Some(scan.scratch));
+        if is_excessive {
+            return self.recovery_fails(EXCESSIVE);
+        }
         self.pump_scan();
     }
 }
