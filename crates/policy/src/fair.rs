@@ -131,6 +131,8 @@ enum Turn {
     New,
     /// It goes round.
     Old,
+    /// The same, and it has come back with something left of its last turn: it comes first as far as that goes.
+    Early,
 }
 
 #[derive(Debug)]
@@ -233,12 +235,20 @@ impl FairQueue {
         let fresh = || Flow { waiting: VecDeque::new(), deficit: 1, turn: Turn::None, asked: now };
         let flow = self.flows.entry(name).or_insert_with(fresh);
         flow.asked = now;
+        let had_nothing = flow.waiting.is_empty();
         flow.waiting.push_back(Waiting { request, before: 0 });
         self.waiting += 1;
-        if flow.turn == Turn::None {
-            flow.turn = Turn::New;
-            flow.deficit = 1;
-            self.fresh.push_back(name);
+        match flow.turn {
+            Turn::None => {
+                flow.turn = Turn::New;
+                flow.deficit = 1;
+                self.fresh.push_back(name);
+            }
+            Turn::Old if had_nothing && flow.deficit > 0 => {
+                flow.turn = Turn::Early;
+                self.fresh.push_back(name);
+            }
+            Turn::Old | Turn::New | Turn::Early => {}
         }
     }
 
@@ -250,12 +260,19 @@ impl FairQueue {
         self.in_service.forget_overdue(now);
         let window = if self.is_shared(now) { self.windows.shared } else { self.windows.alone };
         let quantum = i64::try_from(window.piece).unwrap_or(i64::MAX);
-        // What follows is RFC 8290, 4.2, with pieces for packets.
+        // What follows is RFC 8290, 4.2, with pieces for packets, but that a flow may take what its turn gives in parts: one
+        // request after the other waits for no round as long as it asks for less than its share.
         loop {
             let name = *self.fresh.front().or_else(|| self.round.front())?;
             let flow = self.flows.get_mut(&name)?;
             let Some(first) = flow.waiting.front_mut().filter(|_| flow.deficit > 0) else {
                 let was_fresh = flow.turn == Turn::New;
+                if flow.turn == Turn::Early {
+                    // It has its place in the round.
+                    flow.turn = Turn::Old;
+                    self.fresh.pop_front();
+                    continue;
+                }
                 if was_fresh {
                     self.fresh.pop_front()
                 } else {

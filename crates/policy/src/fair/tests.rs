@@ -65,6 +65,31 @@ fn a_small_request_comes_next_however_much_others_have_asked_for() {
 }
 
 #[test]
+fn small_requests_one_after_the_other_wait_for_no_round() {
+    let mut queue = FairQueue::new(windows());
+    let mut ids = 0..;
+    let mut ask = |queue: &mut FairQueue, number: u64, length: u64| {
+        let id = ids.next().unwrap();
+        queue.push(Instant::ZERO, client(number), request(id, Operation::Read, 0, length));
+        id
+    };
+    for number in 0..16 {
+        ask(&mut queue, number, 4 * GIB);
+    }
+    serve(&mut queue, |piece| piece.before > 1 << 20);
+    // Four for each round, in which everybody else is served a piece of 32 KiB: less than its share.
+    for round in 0..64 {
+        for _ in 0..4 {
+            let id = ask(&mut queue, 99, 4096);
+            let served = serve(&mut queue, |piece| piece.request.0 == id);
+            assert_eq!(served.len(), 1, "in round {round}");
+            serve(&mut queue, |_| true);
+            (0..3).for_each(|_| drop(serve(&mut queue, |_| true)));
+        }
+    }
+}
+
+#[test]
 fn what_a_client_zeroes_does_not_keep_its_own_reads_waiting() {
     for operation in [Operation::WriteZeroes { fua: true }, Operation::Discard] {
         let mut queue = FairQueue::new(windows());
