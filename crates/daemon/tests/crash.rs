@@ -72,12 +72,16 @@ fn daemon_in_a_child() {
     child::serve_if_asked();
 }
 
-/// What the device must hold: for each block the versions that may be read.
+/// Bytes that a write which a kill interrupts leaves old or new as a whole.
+const SECTOR: usize = 512;
+
+/// What the device must hold.
 #[derive(Default)]
 struct Oracle {
-    acknowledged: BTreeMap<u64, u64>,
-    /// Sent and not answered when the daemon died: either is right.
-    uncertain: Option<(u64, u64)>,
+    /// By block.
+    acknowledged: BTreeMap<u64, Vec<u8>>,
+    /// Sent and not answered when the daemon died: each sector may be old or new.
+    uncertain: Option<(u64, Vec<u8>)>,
     version: u64,
 }
 
@@ -86,21 +90,23 @@ impl Oracle {
     fn write(&mut self, nbd: &mut Nbd, block: u64) -> bool {
         self.version += 1;
         let offset = block * BLOCK as u64;
-        if nbd.write(offset, &pattern(offset, self.version, BLOCK)).is_err() {
-            self.uncertain = Some((block, self.version));
+        let bytes = pattern(offset, self.version, BLOCK);
+        if nbd.write(offset, &bytes).is_err() {
+            self.uncertain = Some((block, bytes));
             return false;
         }
-        self.acknowledged.insert(block, self.version);
+        self.acknowledged.insert(block, bytes);
         true
     }
 
     fn expects(&self, block: u64, bytes: &[u8]) -> bool {
-        let offset = block * BLOCK as u64;
-        let holds = |version: u64| {
-            if version == 0 { bytes.iter().all(|byte| *byte == 0) } else { bytes == pattern(offset, version, BLOCK) }
-        };
-        holds(self.acknowledged.get(&block).copied().unwrap_or(0))
-            || self.uncertain.is_some_and(|(uncertain, version)| uncertain == block && holds(version))
+        let old = self.acknowledged.get(&block);
+        let new = self.uncertain.as_ref().filter(|(uncertain, _)| *uncertain == block).map(|(_, new)| new);
+        bytes.chunks(SECTOR).enumerate().all(|(sector, bytes)| {
+            let at = sector * SECTOR..(sector + 1) * SECTOR;
+            let is_old = old.map_or_else(|| bytes.iter().all(|byte| *byte == 0), |old| bytes == &old[at.clone()]);
+            is_old || new.is_some_and(|new| bytes == &new[at])
+        })
     }
 
     /// Checks everything through the device; what is read of an uncertain block is certain from then on.
@@ -108,11 +114,8 @@ impl Oracle {
         for block in 0..BLOCKS {
             let bytes = nbd.read(block * BLOCK as u64, BLOCK).unwrap_or_else(|error| panic!("{context}: {error}"));
             assert!(self.expects(block, &bytes), "{context}: block {block} is not what was acknowledged");
-            if let Some((uncertain, version)) = self.uncertain
-                && uncertain == block
-                && bytes == pattern(block * BLOCK as u64, version, BLOCK)
-            {
-                self.acknowledged.insert(block, version);
+            if self.uncertain.as_ref().is_some_and(|(uncertain, _)| *uncertain == block) {
+                self.acknowledged.insert(block, bytes);
             }
         }
         self.uncertain = None;
