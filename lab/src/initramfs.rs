@@ -1,6 +1,6 @@
 //! The initial file system of a guest: busybox, modules and two scripts, as a cpio archive ("newc").
 //!
-//! <https://docs.kernel.org/driver-api/early-userspace/buffer-format.html>
+//! Source: initramfs (`docs/REFERENCES.md`).
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};

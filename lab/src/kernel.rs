@@ -68,7 +68,7 @@ fn unpacked(root: &Path) -> anyhow::Result<(String, PathBuf)> {
 /// The kernel without its compression: QEMU boots it directly (PVH), and an emulated processor takes seconds less.
 /// `None` if it is compressed in a way that we cannot undo.
 ///
-/// The boot protocol says where in the image it is: <https://docs.kernel.org/arch/x86/boot.html>
+/// The boot protocol says where in the image it is: x86-boot (`docs/REFERENCES.md`).
 fn uncompressed(cache: &Path, version: &str, image: &Path) -> anyhow::Result<Option<PathBuf>> {
     let kernel = cache.join(format!("vmlinux-{version}"));
     if kernel.exists() {

@@ -1,6 +1,6 @@
 //! An NBD server for QEMU: one client at a time, one request after the other.
 //!
-//! <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>: fixed newstyle, simple replies, flush and FUA.
+//! NBD (`docs/REFERENCES.md`): fixed newstyle, simple replies, flush and FUA.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

@@ -1,6 +1,6 @@
 //! The daemon's configuration file: `surgetank serve --config FILE`.
 //!
-//! The shape of the file is a contract (`interface.md`); what leaves this module has been checked as far as that goes
+//! Users rely on the shape of the file (`docs/OPERATIONS.md`); what leaves this module has been checked as far as that goes
 //! without touching a device.
 
 mod caching;

@@ -1,6 +1,6 @@
 //! Cost: adjusted GB-seconds (AGBs) and money.
 //!
-//! The papers charge a volume of size N (GB) and reserved bandwidth B (MB/s) N·B for each second (journal, III-B).
+//! The papers charge a volume of size N (GB) and reserved bandwidth B (MB/s) N·B for each second (NRK15, III-B).
 //! In their formulas 1 GB = 1024 MB, so that S GB at B MB/s take 1024·S/B seconds. Here GB is GiB and MB/s is MiB/s:
 //! the same numbers. With decimal units throughout an AGB would be a different unit: 1 GiB × 1 MiB/s is 1.126 decimal.
 

@@ -1,5 +1,5 @@
-//! LRU at every size, by stack distances (Mattson, Gecsei, Slutz and Traiger, "Evaluation techniques for storage
-//! hierarchies", 1970): a cache hits a request if fewer blocks than its size were used since the same block was.
+//! LRU at every size, by stack distances (Mattson70): a cache hits a request if fewer blocks than its size were used
+//! since the same block was.
 
 use crate::BATCH;
 use crate::bits::Counts;

@@ -1,4 +1,4 @@
-//! LRFU (Lee et al., IEEE Transactions on Computers 50(12), 2001): a block's value is the sum of ½^(λ·age) over all its
+//! LRFU (LRFU01): a block's value is the sum of ½^(λ·age) over all its
 //! uses while it is cached, ages in requests; the block of the least value goes. λ = 0 is LFU, λ = 1 is LRU.
 //!
 //! Values shrink alike as time passes, so their order changes only where a block is used: what is compared is the

@@ -2,8 +2,7 @@
 //!
 //! An LRU cache of n blocks holds the n keys that were used last: those from some position on, its *floor*. A request
 //! hits if its key's last position is not below the floor; a miss moves the floor past the oldest key. All sizes share the
-//! table and the bitmap (Kim, Hill and Wood, "Implementing stack simulation for highly-associative memories", 1991, mark
-//! the same borders in a linked list).
+//! table and the bitmap (KHW91 marks the same borders in a linked list).
 
 use crate::BATCH;
 use crate::history::History;

@@ -1,5 +1,5 @@
-//! S3-FIFO (Yang, Zhang, Qiu, Yue and Vinayak, SOSP 2023): a small queue of a tenth of the cache filters what is used
-//! once; a main queue gives what was used another round; a ghost queue remembers what the filter dropped.
+//! S3-FIFO (S3FIFO23): a small queue of a tenth of the cache filters what is used once; a main queue gives what was used
+//! another round; a ghost queue remembers what the filter dropped.
 //!
 //! As in algorithm 1 and section 4.2 of the paper: frequencies up to 3; more than one use in the small queue leads to the
 //! main queue, with the frequency cleared; the ghost queue has as many entries as the main queue has blocks, and an entry

@@ -1,5 +1,5 @@
-//! Curves from a sample of the keys: SHARDS (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015) for LRU, and miniature
-//! simulations (Waldspurger, Saemundsson, Ahmad and Park, USENIX ATC 2017) for all policies.
+//! Curves from a sample of the keys: SHARDS (SHARDS15) for LRU, and miniature simulations (Mini17) for all
+//! policies.
 //!
 //! A key is sampled if its hash is below a threshold, so all requests of a sampled key are. Among sampled keys, distances
 //! and cache sizes are smaller by the sampling rate. Both count on the adjustment of the first paper (SHARDS-adj): when

@@ -1,5 +1,5 @@
-//! SIEVE (Zhang, Yang, Yue, Vigfusson and Rashmi, NSDI 2024): a queue in the order of coming in, a mark on what was used,
-//! and a hand that goes from old to new, takes marks off and evicts the first block without one.
+//! SIEVE (SIEVE24): a queue in the order of coming in, a mark on what was used, and a hand that goes from old to new, takes
+//! marks off and evicts the first block without one.
 
 use crate::bits::Bits;
 use crate::history::History;

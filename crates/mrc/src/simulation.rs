@@ -15,14 +15,14 @@ pub enum Policy {
     Lru,
     /// The one that came in first.
     Fifo,
-    /// The one of the least combined recency and frequency (Lee et al., 2001).
+    /// The one of the least combined recency and frequency (LRFU01).
     Lrfu {
         /// How fast uses lose their weight: ½^(λ·age in requests), from 0 (LFU) to 1 (LRU).
         lambda: f64,
     },
-    /// Small, main and ghost queue (Yang et al., SOSP 2023).
+    /// Small, main and ghost queue (S3FIFO23).
     S3Fifo,
-    /// A queue and a hand (Zhang et al., NSDI 2024).
+    /// A queue and a hand (SIEVE24).
     Sieve,
 }
 

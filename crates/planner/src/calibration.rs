@@ -1,4 +1,4 @@
-//! Measured points, and what lies between them (journal, III-C).
+//! Measured points, and what lies between them (NRK15, III-C).
 //!
 //! What is interpolated is the time that a dataset takes to write, not its throughput: in the fluid model that time is
 //! made of straight pieces over both the dataset and the cache, so straight lines between points are exact but at the

@@ -1,7 +1,7 @@
 //! Cost: AGBs and money behind one interface.
 //!
 //! A [`Tariff`] says what a volume of some size costs over some time in both. AGBs are size × reserved bandwidth × time
-//! (journal, III-B). Money is billed time at a catalog's or the user's price; what is unknown stays unknown.
+//! (NRK15, III-B). Money is billed time at a catalog's or the user's price; what is unknown stays unknown.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How often to write checkpoints (Young's first-order rule, with elastic bandwidth).
+//! How often to write checkpoints (Young's first-order rule, Young74, with elastic bandwidth).
 //!
 //! W = √(2·t·MTBF) wastes the least time, t being what a checkpoint takes. It wastes the least money if t is what a
 //! checkpoint costs in time of the backing volume: t + Bc·M·D/(Bb·N). The drain must end before the next checkpoint, so

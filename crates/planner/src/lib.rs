@@ -9,8 +9,7 @@
 //! - [`whatif`]: the options for a recorded load;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
-//! Formulas are those of Nicolae, Riteau, Keahey, "Towards Transparent Throughput Elasticity for IaaS Cloud Storage"
-//! (the journal article), sections III-C and III-D, with 1 GB = 1024 MB.
+//! Formulas are those of NRK15 (`docs/REFERENCES.md`), sections III-C and III-D, with 1 GB = 1024 MB.
 
 pub mod calibration;
 pub mod cost;

@@ -1,4 +1,4 @@
-//! Completion time and cost of a bulk-synchronous application in the three modes (journal, III-C).
+//! Completion time and cost of a bulk-synchronous application in the three modes (NRK15, III-C).
 //!
 //! ```text
 //! T = I·It + K·Sc/B(Sc)                                            completion; excludes the initial dump

@@ -1,4 +1,4 @@
-//! The cache size to take for the checkpoints (journal, III-D): of those that keep the deadline, the cheapest.
+//! The cache size to take for the checkpoints (NRK15, III-D): of those that keep the deadline, the cheapest.
 
 use std::fmt;
 use std::str::FromStr;

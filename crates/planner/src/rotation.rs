@@ -1,4 +1,4 @@
-//! Rotation of one member of a burstable array, in closed form (Park et al., "More IOPS for Less", section 3.1).
+//! Rotation of one member of a burstable array, in closed form (PGA20, section 3.1).
 //!
 //! Before its credits run out a member is mirrored onto a new volume and deleted. With Q0 the bucket, b the baseline, λ
 //! the demand, ω the share of writes in it, r the copy rate and ρ its operations per second:

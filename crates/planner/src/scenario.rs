@@ -44,7 +44,7 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// A bulk-synchronous application: all VMs compute, then all write a checkpoint (journal, III-C).
+/// A bulk-synchronous application: all VMs compute, then all write a checkpoint (NRK15, III-C).
 #[derive(Clone, Debug, PartialEq)]
 pub struct App {
     /// How many VMs, the papers' n; at least 1.
@@ -100,7 +100,7 @@ pub struct Caching {
     pub usd_per_gib_month: Option<f64>,
 }
 
-/// One measurement: writing a dataset through an elastic device (journal, III-C).
+/// One measurement: writing a dataset through an elastic device (NRK15, III-C).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CalibrationPoint {
     /// Bytes written, the papers' x.

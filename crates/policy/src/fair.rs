@@ -1,6 +1,6 @@
 //! Shares a device among its clients: who is served next, and how much of a long request at a time.
 //!
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) over flows, in bytes, with the flows that have had nothing
+//! Deficit round robin (DRR95) over flows, in bytes, with the flows that have had nothing
 //! to do first (as in FQ-CoDel, RFC 8290). A flow is what one client reads and writes, or what it zeroes and discards: a
 //! range of any length is zeroed without a byte on the wire, so it must not keep the same client's reads waiting
 //! either. Requests are cut into pieces when their turn comes, and so many bytes are in service at a time as keep the

@@ -36,7 +36,7 @@ impl Bounds {
     }
 }
 
-/// The papers' rule (journal, III-A.3): `evicted > 0 ? M + evicted : min(M, high water)`, rounded up to the grain.
+/// The papers' rule (NRK15, III-A.3): `evicted > 0 ? M + evicted : min(M, high water)`, rounded up to the grain.
 #[must_use]
 pub fn paper_next_size(usage: &Usage, grain: Bytes) -> Bytes {
     let next = if usage.evicted > Bytes::ZERO {

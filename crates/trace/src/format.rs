@@ -7,8 +7,7 @@ use std::path::Path;
 pub enum Format {
     /// One key a token: numbers, or any words if it does not begin with a number. `#` and a leading `*` begin comments.
     Plain,
-    /// MSR Cambridge CSV: timestamp (100 ns), host, disk, Read or Write, offset, size, response time (Narayanan et al.,
-    /// FAST 2008).
+    /// MSR Cambridge CSV: timestamp (100 ns), host, disk, Read or Write, offset, size, response time (MSR08).
     Msr,
     /// CSV with a header that names columns: `time_s`, `op`, `offset_bytes`, `length_bytes` in any order, others ignored.
     Csv,
@@ -20,7 +19,7 @@ pub enum Format {
     FioIolog,
     /// Text that blkparse prints by default.
     Blkparse,
-    /// The ARC authors' traces: first 512-byte block, count, ignored, request number (Megiddo and Modha, FAST 2003).
+    /// The ARC authors' traces: first 512-byte block, count, ignored, request number (ARC03).
     Arc,
 }
 

@@ -1,6 +1,6 @@
-//! Job logs of batch systems, in the Standard Workload Format (version 2.2, Parallel Workloads Archive): which job ran
-//! when on how many processors. What such a log says of storage is a model: every job writes a part of its memory at
-//! regular times and when it ends, as applications that write checkpoints do.
+//! Job logs of batch systems, in the Standard Workload Format (SWF): which job ran when on how many processors. What such
+//! a log says of storage is a model: every job writes a part of its memory at regular times and when it ends, as
+//! applications that write checkpoints do.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! bcache, driven through sysfs.
 //!
-//! <https://docs.kernel.org/admin-guide/bcache.html>
+//! Source: bcache (`docs/REFERENCES.md`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The device mapper: its devices, and its caches, dm-writecache and dm-cache.
 //!
-//! <https://docs.kernel.org/admin-guide/device-mapper/writecache.html>,
-//! <https://docs.kernel.org/admin-guide/device-mapper/cache.html>
+//! Sources: dm-writecache, dm-cache (`docs/REFERENCES.md`).
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The log of the device mapper's log-writes target: every write to a device, in the order in which it became durable.
 //!
-//! <https://docs.kernel.org/admin-guide/device-mapper/log-writes.html>, `drivers/md/dm-log-writes.c`: a super block, then
+//! dm-log-writes (`docs/REFERENCES.md`), `drivers/md/dm-log-writes.c`: a super block, then
 //! entries of a sector each, a write's data after its entry; numbers are little-endian, positions count in the sectors
 //! that the super block names.
 //!

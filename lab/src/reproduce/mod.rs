@@ -25,7 +25,7 @@ const CELLS_MAX: u64 = 80;
 /// Sizes are whole multiples of this.
 const GRAIN_MIB: u64 = 8;
 
-/// The papers' numbers (000, IV-B to IV-D), sizes in MiB.
+/// The papers' numbers (NRK15, IV-B to IV-D), sizes in MiB.
 mod paper {
     /// Of the slow and the fast disk, MiB/s.
     pub const RATES_MIB_S: (u64, u64) = (33, 128);

@@ -8,11 +8,11 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, Workload, cache_agbs, sizes_mib};
 
-/// The papers' microbenchmark (000, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
+/// The papers' microbenchmark (NRK15, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
 const PAPERS_SLOW: [&str; 3] = ["0.26", "well below 1", "not told"];
 const PAPERS_FIRST: [&str; 3] = ["0.78", "almost 1", "about 1"];
 const PAPERS_REST: [&str; 3] = ["0.78", "almost 1", "0.75"];
-/// Their LAMMPS (000, Table II and Figure 4(a)).
+/// Their LAMMPS (NRK15, Table II and Figure 4(a)).
 const PAPERS_COMPLETION_S: (f64, f64, f64) = (1680.0, 1454.0, 1476.0);
 
 /// One mode of one workload that came to its end.

@@ -8,7 +8,7 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use super::content::FileContent;
 
-/// The unscaled setting (journal version, table II and section IV-A, for one of its 32 VMs).
+/// The unscaled setting (NRK15, table II and section IV-A, for one of its 32 VMs).
 mod cm1 {
     /// Size of the backing volume, MiB.
     pub const BACKING_MIB: u64 = 50 << 10;

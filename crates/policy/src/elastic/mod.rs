@@ -1,4 +1,4 @@
-//! The controller of one elastic device: the papers' (seeds' journal, III-A) and ours, which also splits.
+//! The controller of one elastic device: the papers' (NRK15, III-A) and ours, which also splits.
 //!
 //! ```text
 //! Idle → Create → Attach → Adopt → Boost ⇄ Drain → Release → Detach → Delete → Idle

@@ -1,6 +1,6 @@
 //! Bonnie++: what the papers' microbenchmark runs.
 //!
-//! <https://www.coker.com.au/bonnie++/readme.html>
+//! Source: bonnie++ (`docs/REFERENCES.md`).
 
 use std::fs;
 use std::path::Path;

@@ -78,7 +78,7 @@ pub fn moved_bytes(device: &Path) -> anyhow::Result<(u64, u64)> {
     parse(&ask(format!("/sys/class/block/{name}/stat"))?)
 }
 
-/// <https://docs.kernel.org/block/stat.html>
+/// Source: block-stat (`docs/REFERENCES.md`).
 fn parse(text: &str) -> anyhow::Result<(u64, u64)> {
     let fields: Vec<u64> = text.split_whitespace().filter_map(|field| field.parse().ok()).collect();
     match fields[..] {

@@ -1,6 +1,6 @@
 //! The numbers of the NBD protocol and how its messages lie on the wire (all integers big-endian).
 //!
-//! Source: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
+//! Source: NBD (`docs/REFERENCES.md`).
 
 /// Opens the handshake: "NBDMAGIC".
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
