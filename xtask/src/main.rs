@@ -12,6 +12,7 @@ mod supply;
 mod tidy;
 mod tree;
 mod validate;
+mod words;
 
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ struct Arguments {
 enum Task {
     /// All checks of the tree: tidy, arrows, licences, supply, semantics
     Check,
-    /// Layout and habits: file lengths, module docs, purity, markers, links
+    /// Layout and style: file lengths, module docs, purity, markers, links, the words of the glossary
     Tidy,
     /// Which crate may use which, and no dependency that nothing uses
     Arrows,

@@ -1,7 +1,8 @@
-//! Layout and habits that neither rustfmt nor clippy check.
+//! Layout and style that neither rustfmt nor clippy check.
 
 use crate::finding::Finding;
 use crate::tree::{File, Tree};
+use crate::words;
 
 /// Lines after which a source asks for a second look at where its seams are, its unit tests at the end not counted.
 const LINES_MAX: usize = 600;
@@ -60,6 +61,7 @@ pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
         }
     }
     findings.extend(pure_configuration(tree));
+    findings.extend(words::check(tree));
     Ok(findings)
 }
 
