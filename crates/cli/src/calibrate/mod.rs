@@ -33,14 +33,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   surgetank calibrate --config surgetank.toml --out points.toml
-  surgetank calibrate --config surgetank.toml --out points.toml --dataset \"3 GiB\" --dataset \"4 GiB\" \\
-      --cache \"4 GiB\" --cache \"6 GiB\" --repeats 5
+  surgetank calibrate --config surgetank.toml --out points.toml \\
+      --dataset \"3 GiB\" --dataset \"4 GiB\" --cache \"4 GiB\" --cache \"6 GiB\" \\
+      --repeats 5
   surgetank predict cm1.toml --calibration points.toml
 
-The configuration is one of surgetank serve with a single device that has a [caching] section; it must not be served
-meanwhile. Each dataset is written through the device with each cache size, which rents and gives back a volume, so
-this takes about dataset / backing bandwidth for each measurement. WRITES TO THE BACKING VOLUME: it must be an empty
-file, or --overwrite must be given. Interrupted, it gives back what is rented; run again, it goes on where it was.")]
+The configuration is one of surgetank serve with a single device that has a [caching] section; no daemon may serve \
+it meanwhile. Each dataset is written through the device with each cache size, which rents and deletes a volume, \
+so each measurement takes about dataset / backing bandwidth. WRITES TO THE BACKING VOLUME: it must be an empty \
+file, or --overwrite must be given. If interrupted, it deletes its volumes; a second run continues where the first \
+one stopped.")]
 pub struct Arguments {
     /// The configuration, as of surgetank serve
     #[arg(long, value_name = "FILE")]

@@ -187,7 +187,7 @@ impl Target {
   surgetank boost data
   surgetank boost data --wait && run-the-checkpoint
 
-The device boosts before it sees the burst, so the time to rent a volume is not lost.")]
+The device boosts before the burst begins, so the burst does not wait for a volume.")]
 pub struct Boost {
     #[command(flatten)]
     target: Target,
@@ -213,11 +213,11 @@ fn is_idle(status: &DeviceStatus) -> bool {
   surgetank drain data
   surgetank drain data --wait
 
-Ends the boost now: dirty data go back to the backing volume with priority, then the caching volume is given back.")]
+Ends the boost now: dirty data drain to the backing volume with priority, then the caching volume is deleted.")]
 pub struct Drain {
     #[command(flatten)]
     target: Target,
-    /// Return when everything is on the backing volume and the caching volume is given back
+    /// Return when everything is on the backing volume and the caching volume is deleted
     #[arg(long)]
     wait: bool,
 }
@@ -234,20 +234,21 @@ impl Drain {
 #[command(after_help = "Examples:
   surgetank detach data --wait
   surgetank detach data --accept-loss
-  surgetank detach data --accept-loss --config /etc/surgetank.toml   (no daemon runs)
+  surgetank detach data --accept-loss --config /etc/surgetank.toml
 
-Drains what is left, then gives the caching volume back. With --accept-loss a caching volume that failed or is
-missing is given up together with the data that only it had; the device then holds what the backing volume has.")]
+Drains the rest, then deletes the caching volume. With --accept-loss, a caching volume that failed or is missing \
+is discarded with the data that only it had; the device then holds the data of the backing volume. With --config, \
+no daemon may run.")]
 pub struct Detach {
     #[command(flatten)]
     target: Target,
-    /// Give up data that a failed or missing caching volume had
+    /// Discard data that only a failed or missing caching volume had
     #[arg(long)]
     accept_loss: bool,
-    /// Do it in the records of a daemon that does not run
+    /// Change the records of a daemon that does not run
     #[arg(long, value_name = "FILE", requires = "accept_loss", conflicts_with_all = ["wait", "socket"])]
     config: Option<PathBuf>,
-    /// Return when the caching volume is given back
+    /// Return when the caching volume is deleted
     #[arg(long)]
     wait: bool,
 }
@@ -277,7 +278,8 @@ impl Detach {
 #[command(after_help = "Examples:
   surgetank resize data && resize2fs /dev/loop0
 
-Grow the backing volume at its provider first; the device then follows, in use, and the file system can be grown.")]
+Grow the backing volume at its provider first; the device then grows while it is in use. Then grow the file \
+system.")]
 pub struct Resize {
     #[command(flatten)]
     target: Target,
@@ -300,8 +302,8 @@ impl Resize {
   surgetank gc
   surgetank gc --json
 
-Gives back rented volumes that carry this daemon's name and that none of its devices knows of. The daemon does this
-by itself at its start and every few minutes; a volume that may hold data is never deleted.")]
+Deletes rented volumes that carry this daemon's tag and that none of its devices owns. The daemon does so at its \
+start and every few minutes; it never deletes a volume that may hold data.")]
 pub struct Gc {
     #[command(flatten)]
     daemon: Daemon,
@@ -329,8 +331,9 @@ impl Gc {
 #[command(after_help = "Examples:
   surgetank reload
 
-For certificates that were renewed or revoked: every device reads the directory of its tls_certificates again. New
-connections are held to what lies there now; those that exist go on. Files that do not do leave the old ones in use.")]
+For renewed or revoked certificates: every device reads the directory of its tls_certificates again. New \
+connections are checked against the new files; existing ones continue. If the files are unusable, the old ones \
+stay in use.")]
 pub struct Reload {
     #[command(flatten)]
     daemon: Daemon,

@@ -21,16 +21,18 @@ use salvage::Salvage;
   surgetank inspect /dev/vdc
   surgetank inspect --json /var/lib/surgetank/volumes/vol-1.img
   surgetank inspect --salvage /dev/vdc --to newest.img
-  surgetank inspect --salvage /dev/vdc --to copy-of-the-backing-volume.img --apply
+  surgetank inspect --salvage /dev/vdc --to copy-of-vdb.img --apply
   surgetank inspect --salvage damaged.img --to /dev/vdb --apply --json
 
-Nothing is written to VOLUME. A volume that is in use changes while it is read: stop its device for an exact answer.
+Nothing is written to VOLUME. A volume that is in use changes while it is read: stop its device for an exact \
+answer.
 
---salvage gets out what can be got out of a volume that was not released, also of a damaged one. A new TARGET becomes a
-sparse file of the device's size with holes where the log has nothing. With --apply, TARGET is the backing volume or, better,
-a copy of it: afterwards it holds the newest data of both, as the device would. Blocks whose newest version cannot be
-read are left as they are, or get the newest version that can be read, and are listed. Exit status: 0 if everything was got out, 1
-if something is lost or doubtful (the report says what), 2 if VOLUME or TARGET will not do.")]
+--salvage copies all readable data out of a volume that was not released, also of a damaged one. A new TARGET \
+becomes a sparse file of the device's size with holes where the log has nothing. With --apply, TARGET is the \
+backing volume or, better, a copy of it: afterwards it holds the newest data of both, as the device would. Blocks \
+whose newest version cannot be read stay as they are, or get the newest readable version, and are listed. Exit \
+status: 0 if everything was recovered, 1 if something is lost or doubtful (the report has the details), 2 if \
+VOLUME or TARGET is unusable.")]
 pub struct Arguments {
     /// A block device or a file that is, or was, a caching volume
     #[arg(value_name = "VOLUME", required_unless_present = "salvage", conflicts_with = "salvage")]

@@ -27,13 +27,14 @@ const STYLES: Styles = Styles::styled()
 /// Rents fast volumes for the bursts of a slow one
 ///
 /// Surgetank gives a cheap, slow volume the throughput of an expensive, fast one, only while that throughput is
-/// needed: it rents a small fast volume when a burst starts, absorbs the burst on both, drains it back and gives the
-/// volume back.
+/// needed: it rents a small fast volume when a burst starts, absorbs the burst on both, drains the data to the slow one
+/// and deletes the fast one.
 #[derive(Debug, Parser)]
 #[command(name = "surgetank", version, styles = STYLES, max_term_width = 100, subcommand_required = true)]
 #[command(
     arg_required_else_help = false,
     after_help = "See \"surgetank COMMAND --help\" for examples.
+
 Exit status: 0 done; 1 failed while running; 2 invalid use or input; 3 no feasible answer."
 )]
 pub struct Cli {
@@ -47,21 +48,21 @@ enum Command {
     Demo(demo::Arguments),
     /// Serve the elastic devices of a configuration, in the foreground
     Serve(serve::Arguments),
-    /// Rent volumes of this machine to a guest, over HTTP, and plug them in through QEMU
+    /// Rent volumes of this machine to a guest, over HTTP, and hot-plug them through QEMU
     Provider(provider::Arguments),
     /// Show the devices of the running daemon
     Status(control::Status),
     /// Boost a device now, before its burst
     Boost(control::Boost),
-    /// End a device's boost: drain its caching volume and give it back
+    /// End a device's boost: drain its caching volume and delete it
     Drain(control::Drain),
-    /// Give a device's caching volume back, or give it up
+    /// Drain and delete a device's caching volume, or accept the loss of its data
     Detach(control::Detach),
-    /// Let a device follow its backing volume that has grown
+    /// Grow a device with its backing volume
     Resize(control::Resize),
-    /// Give back rented volumes that no device knows of
+    /// Delete rented volumes that no device owns
     Gc(control::Gc),
-    /// Take up certificates that were renewed or revoked
+    /// Load renewed or revoked certificates
     Reload(control::Reload),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
@@ -138,6 +139,21 @@ mod tests {
             assert!(command.get_about().is_some(), "{}", command.get_name());
             let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(after.contains(&format!("surgetank {}", command.get_name())), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn help_wraps_well_at_80_columns_and_less() {
+        let mut commands = vec![Cli::command()];
+        while let Some(command) = commands.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            let lines: Vec<&str> = help.lines().collect();
+            let broken = lines.windows(2).find(|pair| is_prose(pair[0]) && is_prose(pair[1]));
+            assert_eq!(broken, None, "{}: two lines of one paragraph", command.get_name());
+            let long = lines.iter().find(|line| line.starts_with(' ') && line.chars().count() > 80);
+            assert_eq!(long, None, "{}: an example that 80 columns wrap", command.get_name());
+            commands.extend(command.get_subcommands().cloned());
         }
     }
 }

@@ -26,8 +26,9 @@ const WAIT: Duration = Duration::from_secs(3600);
   surgetank provider --config /etc/surgetank/provider.toml
   surgetank provider --config provider.toml --check
 
-It rents volumes of this machine to one guest, and plugs them in through QEMU. The guest's daemon reaches it as its
-[provider.qemu]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; what is rented stays.")]
+The service rents volumes of this machine to one guest, and hot-plugs them through QEMU. The guest's daemon uses \
+it as its [provider.qemu]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; rented volumes \
+stay.")]
 pub struct Arguments {
     /// The configuration
     #[arg(long, value_name = "FILE")]

@@ -38,10 +38,10 @@ const LONG: Duration = Duration::from_secs(3600);
   surgetank serve --config surgetank.toml --check
   SURGETANK_LOG=debug surgetank serve --config surgetank.toml --log json
 
-SIGTERM and SIGINT stop it: requests in flight are finished, and dirty data stay on their caching volume or are
-drained first, as on_stop in the configuration says. A second signal says what it still waits for. SIGHUP takes up new
-certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that now lies at this one's path takes
-over; dirty data stay where they are.")]
+SIGTERM and SIGINT stop the daemon: it finishes the requests in flight, and drains dirty data first or leaves them \
+on their caching volume, according to on_stop in the configuration. At a second signal it prints what it still \
+waits for. SIGHUP loads new certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that \
+is now at this one's path takes over; dirty data stay where they are.")]
 pub struct Arguments {
     /// The configuration
     #[arg(long, value_name = "FILE")]

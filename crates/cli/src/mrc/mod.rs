@@ -30,17 +30,17 @@ const COUNTING_KEYS: usize = 16 << 10;
   surgetank mrc cluster.oracleGeneral.zst --sample 0.01 --out curve.html
   blkparse -i sda | surgetank mrc - --only writes --json
 
-A request counts as one key, its first address, unless --block-size splits it; a size is a number of keys.
-LRU without --sizes is exact at every size at once, in memory that grows with the distinct blocks; --sizes bounds it by
-the largest, --sample by the sample (SHARDS), --sample-keys by that number. A trace must not shrink while it is read.
-Compression (zstd, xz, gzip) is recognised by what the file begins with.")]
+A request counts as one key, its first address, unless --block-size splits it; a size is a number of keys. LRU \
+without --sizes is exact at every size at once, in memory that grows with the distinct blocks; --sizes bounds it \
+by the largest size, --sample by the sample (SHARDS), --sample-keys by that number. A trace must not shrink while \
+it is read. Compression (zstd, xz, gzip) is detected from the beginning of the file.")]
 pub struct Arguments {
     /// The trace; - is standard input
     trace: PathBuf,
     /// Cache sizes in blocks; by default some from 1 to all that the trace touches
     #[arg(long, value_delimiter = ',', value_name = "BLOCKS", value_parser = parse_size)]
     sizes: Vec<u64>,
-    /// Which block a full cache gives up
+    /// Which block a full cache evicts
     #[arg(long, value_enum, ignore_case = true, default_value = "lru")]
     policy: PolicyName,
     /// How fast lrfu forgets uses: from 0 (LFU) to 1 (LRU)

@@ -18,13 +18,16 @@ use crate::output;
 /// Flags of `model`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model burst --dataset \"4 GiB\" --backing-bandwidth \"33 MiB/s\" --caching-bandwidth \"128 MiB/s\" \\
-      --cache \"2 GiB\" --cache \"4 GiB\"
-  surgetank model sizing --cache \"4 GiB\" --high-water \"4 GiB\" --evicted \"1.5 GiB\"
-  surgetank model credits --type gp2 --size \"100 GiB\" --demand \"2000 IOPS for 1500 s\"
-  surgetank model rotation --type gp2 --size \"10 GiB\" --copy-rate \"64 MiB/s\" --copy-io-size \"256 KiB\" \\
-      --demand \"2500 IOPS\" --write-share 0.5
-  surgetank model interval --checkpoint \"4 GiB\" --throughput \"92 MiB/s\" --mtbf \"24 h\"")]
+  surgetank model burst --dataset \"4 GiB\" --backing-bandwidth \"33 MiB/s\" \\
+      --caching-bandwidth \"128 MiB/s\" --cache \"2 GiB\" --cache \"4 GiB\"
+  surgetank model sizing --cache \"4 GiB\" --high-water \"4 GiB\" \\
+      --evicted \"1.5 GiB\"
+  surgetank model credits --type gp2 --size \"100 GiB\" \\
+      --demand \"2000 IOPS for 1500 s\"
+  surgetank model rotation --type gp2 --size \"10 GiB\" --copy-rate \"64 MiB/s\" \\
+      --copy-io-size \"256 KiB\" --demand \"2500 IOPS\" --write-share 0.5
+  surgetank model interval --checkpoint \"4 GiB\" --throughput \"92 MiB/s\" \\
+      --mtbf \"24 h\"")]
 pub struct Arguments {
     #[command(subcommand)]
     form: Form,
@@ -88,11 +91,13 @@ impl Mode {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model burst --dataset \"4 GiB\" --backing-bandwidth \"33 MiB/s\" --caching-bandwidth \"128 MiB/s\" \\
-      --cache \"2 GiB\" --cache \"4 GiB\" --mode writeback --json
+  surgetank model burst --dataset \"4 GiB\" --backing-bandwidth \"33 MiB/s\" \\
+      --caching-bandwidth \"128 MiB/s\" --cache \"2 GiB\" --cache \"4 GiB\" \\
+      --mode writeback --json
 
-split: max((S−M)/Bb, S/(Bb+Bc)) to absorb, S/Bb until drained. writeback: M/Bc + (S−M)/Bb to absorb, and M/Bb more to
-drain, since the application comes first. Cost of the occupancy: Bb·N·absorb + Bc·M·occupied.")]
+split: max((S−M)/Bb, S/(Bb+Bc)) to absorb, S/Bb until drained. \
+writeback: M/Bc + (S−M)/Bb to absorb, and M/Bb more to drain, because the application has priority. \
+Cost of the occupancy: Bb·N·absorb + Bc·M·occupied.")]
 struct BurstArguments {
     /// Bytes that the burst writes, S
     #[arg(long, value_name = "S")]
@@ -209,7 +214,8 @@ fn burst_text(found: &BurstAnswer) -> String {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model sizing --cache \"10 GiB\" --high-water \"3.2 GiB\" --evicted \"0 GiB\"
+  surgetank model sizing --cache \"10 GiB\" --high-water \"3.2 GiB\" \\
+      --evicted \"0 GiB\"
 
 evicted > 0: M + evicted; else the smaller of M and the high water; rounded up to the grain.")]
 struct SizingArguments {
@@ -252,11 +258,13 @@ impl SizingArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model credits --type gp2 --size \"100 GiB\" --demand \"3000 IOPS for 40 min\" --demand \"100 IOPS for 5 h\"
+  surgetank model credits --type gp2 --size \"100 GiB\" \\
+      --demand \"3000 IOPS for 40 min\" --demand \"100 IOPS for 5 h\"
   surgetank model credits --type st1 --size \"2 TiB\" --demand \"500 MiB/s for 1 h\"
-  surgetank model credits --type premium-ssd --size \"128 GiB\" --demand \"3500 IOPS, 100 MB/s for 1 h\"
+  surgetank model credits --type premium-ssd --size \"128 GiB\" \\
+      --demand \"3500 IOPS, 100 MB/s for 1 h\"
 
-The buckets are full at the beginning. Served rates are averages of their stretch.")]
+The buckets are full at the beginning. Served rates are averages over their segment of demand.")]
 struct CreditsArguments {
     /// Volume type, as aws/gp2 or gp2
     #[arg(long = "type", value_name = "TYPE")]
@@ -305,8 +313,8 @@ impl CreditsArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model rotation --type gp2 --size \"10 GiB\" --copy-rate \"64 MiB/s\" --copy-io-size \"256 KiB\" \\
-      --demand \"2500 IOPS\" --write-share 0.5")]
+  surgetank model rotation --type gp2 --size \"10 GiB\" --copy-rate \"64 MiB/s\" \\
+      --copy-io-size \"256 KiB\" --demand \"2500 IOPS\" --write-share 0.5")]
 struct RotationArguments {
     /// Volume type, as aws/gp2 or gp2
     #[arg(long = "type", value_name = "TYPE")]
@@ -366,12 +374,14 @@ impl RotationArguments {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  surgetank model interval --checkpoint \"4 GiB\" --throughput \"92 MiB/s\" --mtbf \"24 h\"
-  surgetank model interval --checkpoint \"4 GiB\" --throughput \"161 MiB/s\" --mtbf \"24 h\" \\
-      --backing-bandwidth \"33 MiB/s\" --caching-bandwidth \"128 MiB/s\" --cache \"4 GiB\"
+  surgetank model interval --checkpoint \"4 GiB\" --throughput \"92 MiB/s\" \\
+      --mtbf \"24 h\"
+  surgetank model interval --checkpoint \"4 GiB\" --throughput \"161 MiB/s\" \\
+      --mtbf \"24 h\" --backing-bandwidth \"33 MiB/s\" \\
+      --caching-bandwidth \"128 MiB/s\" --cache \"4 GiB\"
 
-√(2·t·MTBF) of compute between checkpoints, t being what one takes. With an elastic device also the interval that costs
-least, and no interval is shorter than the drain.")]
+√(2·t·MTBF) of compute between checkpoints, where t is the time of one. With an elastic device also the interval \
+of least cost; no interval is shorter than the drain.")]
 struct IntervalArguments {
     /// Size of one checkpoint of one VM
     #[arg(long, value_name = "S")]

@@ -23,7 +23,7 @@ The file, with the papers' CM1:
   compute = \"1100 s\"             # without any checkpoint
   checkpoints = 3
   checkpoint_size = \"4 GiB\"      # of one VM
-  initial_dump = \"5 GiB\"         # of one VM; may be left out
+  initial_dump = \"5 GiB\"         # of one VM; optional
   [backing]
   size = \"50 GiB\"
   bandwidth = \"33 MiB/s\"
@@ -31,14 +31,15 @@ The file, with the papers' CM1:
   bandwidth = \"128 MiB/s\"
   checkpoint_cache = \"6 GiB\"
   initial_cache = \"10 GiB\"
-  [[calibration]]                # any number; without them the fluid model answers
+  [[calibration]]                # any number, also none
   dataset = \"4 GiB\"
   cache = \"6 GiB\"
   throughput = \"92 MiB/s\"
   attached = \"180 s\"
 
-[backing] and [caching] may say volume_type = \"aws/gp3\" or usd_per_gib_month = 0.08 for money besides AGBs. [policy]
-with name = \"paper\" has the fluid model send bursts to the caching volume alone; else they are split.")]
+[backing] and [caching] may have volume_type = \"aws/gp3\" or usd_per_gib_month = 0.08 for money besides AGBs. \
+With name = \"paper\" in [policy] the fluid model sends bursts to the caching volume alone; otherwise it splits \
+them.")]
 pub struct Arguments {
     /// The application and its volumes
     file: PathBuf,

@@ -20,9 +20,9 @@ use crate::output;
   surgetank price --capacity \"1 TiB\" --throughput \"1 GiB/s\" --provider aws
   surgetank price --capacity \"500 GiB\" --catalog our-prices.toml --json
 
-Arrays of equal volumes count as options: for each type the least number of volumes at its lowest price. What lives on
-burst credits comes after what is sustained. List prices, on demand, without taxes and snapshots. A catalog file is laid
-over the built-in one, for example:
+Arrays of equal volumes are options: for each type the least number of volumes at its lowest price. Options on \
+burst credits follow the sustained ones. List prices, on demand, without taxes and snapshots. A catalog file \
+overrides parts of the built-in one, for example:
   schema = 1
   [price.\"aws/gp3\"]
   gib_month_usd = 0.072

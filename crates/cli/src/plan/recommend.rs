@@ -22,10 +22,11 @@ use crate::output;
   surgetank recommend cm1.toml --budget \"2.50 USD\"
   surgetank recommend --trace load.csv.xz --deadline \"10 min\" --out page
 
-The candidates are the cache sizes of the file's calibration points; without points, whole GiB by the fluid model. Of
-those that keep the deadline the cheapest is taken; under a budget alone the fastest. If nothing is feasible the exit
-status is 3 and the nearest is named. With a trace, every volume type of the catalog is compared with elastic devices
-over it, in time and money; without a deadline the cheapest is taken that is no slower than what was recorded. See \"surgetank predict --help\" for the file.")]
+The candidates are the cache sizes of the file's calibration points; without points, whole GiB by the fluid model. \
+The answer is the cheapest that keeps the deadline; under a budget alone the fastest. If nothing is feasible, the \
+exit status is 3 and the message names the nearest. With a trace, every volume type of the catalog is compared \
+with elastic devices over it, in time and money; without a deadline the answer is the cheapest that is no slower \
+than the recording. See \"surgetank predict --help\" for the file.")]
 pub struct Arguments {
     /// The application and its volumes
     #[arg(required_unless_present = "trace")]

@@ -30,13 +30,15 @@ const STEP: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   surgetank simulate cm1.toml
   surgetank simulate cm1.toml --out report --policy paper
-  surgetank simulate cm1.toml --sweep caching.checkpoint_cache=2..12GiB --csv sweep.csv
-  surgetank simulate cm1.toml --sweep app.vms=1,8,32 --sweep policy.name=paper,adaptive --json
+  surgetank simulate cm1.toml --sweep caching.checkpoint_cache=2..12GiB \\
+      --csv sweep.csv
+  surgetank simulate cm1.toml --sweep app.vms=1,8,32 \\
+      --sweep policy.name=paper,adaptive --json
 
-The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, jitter and
-faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a unit and an optional
-/STEP, or a list, for any key of the file; several make a grid. One run goes through the block cache request by request,
-a sweep through its fluid model (--model says otherwise).")]
+The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, \
+jitter and faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a \
+unit and an optional /STEP, or a list, for any key of the file; several make a grid. One run drives the block \
+cache request by request, a sweep its fluid model (--model overrides this).")]
 pub struct Arguments {
     /// The scenario
     file: PathBuf,
