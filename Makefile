@@ -46,7 +46,7 @@ test:
 	@$(MAKE) --no-print-directory lint
 	$(CARGO) test --workspace --doc
 	$(CARGO) test --workspace --lib --bins --tests --examples --no-fail-fast
-	$(CARGO) test --package surgetank-sim --features planted-bugs --test planted -- --nocapture
+	$(CARGO) test --package surgetank-sim --features planted-bugs --test planted --test planted_rental -- --nocapture
 
 sim:
 	@scripts/setup test

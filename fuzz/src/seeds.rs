@@ -2,11 +2,12 @@
 
 use surgetank_cache::{Epoch, Owner};
 use surgetank_daemon::healed;
-use surgetank_daemon::journal::{Journal, Rental, Stage};
-use surgetank_daemon::owner::OwnerRecord;
+use surgetank_daemon::journal::Journal;
+use surgetank_daemon::owner;
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::VolumeId;
+use surgetank_rental::{OwnerRecord, RentalRecord, Stage};
 
 /// A name and its bytes.
 pub type Seed = (String, Vec<u8>);
@@ -173,9 +174,10 @@ fn state() -> Vec<Seed> {
     let volume = Some(VolumeId("vol-0000000000000001".to_owned()));
     let owners =
         [Owner::Backing, Owner::Cache { epoch }, Owner::Lost { epoch, ranges: vec![(0, 4096), (1 << 40, 512)] }];
-    let records = owners.into_iter().map(|owner| OwnerRecord { owner, volume: volume.clone(), ended: None }.encode());
+    let records =
+        owners.into_iter().map(|owner| owner::encode(&OwnerRecord { owner, volume: volume.clone(), ended: None }));
     let mut seeds: Vec<Seed> = records.enumerate().map(|(index, bytes)| (format!("owner-{index}"), bytes)).collect();
-    let rental = Rental {
+    let rental = RentalRecord {
         token: epoch.to_string(),
         volume_type: "fast".to_owned(),
         size: Bytes::from_gib(1),

@@ -9,8 +9,7 @@ use surgetank_cache::Owner;
 use surgetank_daemon::control::{Request, converse, read_answer};
 use surgetank_daemon::healed;
 use surgetank_daemon::journal::State;
-use surgetank_daemon::owner::{OwnerRecord, parse_epoch};
-use surgetank_daemon::resume::{self, Lookup, Resume};
+use surgetank_daemon::owner;
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Config, StatusReport};
 use surgetank_model::catalog::Catalog;
@@ -21,6 +20,9 @@ use surgetank_model::{Bandwidth, Bytes, Iops};
 use surgetank_planner::points::Points;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::scenario::Scenario;
+use surgetank_rental::OwnerRecord;
+use surgetank_rental::owner::parse_epoch;
+use surgetank_rental::resume::{self, Lookup, Resume};
 
 /// The daemon's configuration file; and the planner's files, which are TOML too.
 pub fn config(data: &[u8]) {
@@ -127,8 +129,8 @@ pub fn clean(data: &[u8]) {
 
 /// The files in the state directory.
 pub fn state(data: &[u8]) {
-    if let Ok(record) = OwnerRecord::decode(data) {
-        assert_eq!(OwnerRecord::decode(&record.encode()), Ok(record));
+    if let Ok(record) = owner::decode(data) {
+        assert_eq!(owner::decode(&owner::encode(&record)), Ok(record));
     }
     if let Ok(content) = healed::read(data) {
         assert!(content.ranges.len() * 16 <= data.len());

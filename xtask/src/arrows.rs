@@ -8,15 +8,16 @@ use crate::tree::Tree;
 const ARROWS: &[(&str, &[&str])] = &[
     ("cache", &["model"]),
     ("policy", &["model"]),
+    ("rental", &["model", "cache", "policy"]),
     ("planner", &["model", "policy"]),
     ("mrc", &["model"]),
     ("trace", &["model"]),
     ("provider", &["model"]),
     ("device", &["model"]),
-    ("sim", &["model", "cache", "policy", "planner"]),
-    ("daemon", &["model", "cache", "policy", "provider", "device"]),
+    ("sim", &["model", "cache", "policy", "rental", "planner"]),
+    ("daemon", &["model", "cache", "policy", "rental", "provider", "device"]),
     ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "sim", "daemon"]),
-    ("fuzz", &["model", "cache", "planner", "trace", "provider", "device", "daemon"]),
+    ("fuzz", &["model", "cache", "rental", "planner", "trace", "provider", "device", "daemon"]),
     ("lab", &["model", "policy", "provider"]),
 ];
 

@@ -16,6 +16,8 @@ use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, Name, ResumeAt};
 use surgetank_provider::{Provider, ProviderError};
+use surgetank_rental::resume::{self, Lookup, Resume};
+use surgetank_rental::{OwnerRecord, RentalRecord};
 
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_ms};
@@ -23,21 +25,18 @@ use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::files;
 use crate::fronts::{self, Control};
 use crate::identity::Identity;
-use crate::journal::{Journal, Rental, State, Unbooked};
+use crate::journal::{Journal, State, Unbooked};
+use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
-use crate::owner::{Keeper, OwnerRecord, OwnerStore};
+use crate::owner::{Keeper, OwnerStore};
 use crate::patient::Patient;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
-use crate::resume::{self, Lookup, Resume};
 use crate::shard::{self, Shard};
 use crate::shared::Shared;
-use crate::steps::{Lifecycle, Tools};
 
 /// How long the provider may take to say whether the volume with the newest data is there.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a device's control waits for one answer of the provider before it sees to other things.
-const CALL_PATIENCE: Duration = Duration::from_millis(500);
 /// How long one waits who has nothing else to do: at the start, and for the tags of a dirty volume.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -190,7 +189,7 @@ impl Starting<'_> {
         }
     }
 
-    fn look_up(&self, rental: Option<&Rental>, owner: &OwnerRecord) -> Lookup {
+    fn look_up(&self, rental: Option<&RentalRecord>, owner: &OwnerRecord) -> Lookup {
         let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
         let (Some(id), Some(provider)) = (id, &self.common.provider) else { return Lookup::Unnamed };
         let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
@@ -376,7 +375,7 @@ impl Starting<'_> {
     }
 
     /// Adds the controller and the caching volume, where the last run left them.
-    fn boosting(&self, mut parts: Parts, resume: Resume, journal: Journal, size: Bytes) -> Result<Parts, String> {
+    fn boosting(&self, mut parts: Parts, resume: Resume, mut journal: Journal, size: Bytes) -> Result<Parts, String> {
         let (Some(provider), Some(caching)) = (&self.common.provider, &self.config.caching) else { return Ok(parts) };
         let now = self.common.clock.now();
         let learned = journal.state().learned.clone();
@@ -385,7 +384,7 @@ impl Starting<'_> {
         let tools = Tools {
             device: self.name.to_owned(),
             owner_id: self.common.owner_id.clone(),
-            provider: Patient::new(provider.clone(), CALL_PATIENCE),
+            provider: provider.clone(),
             caching: caching.clone(),
             split: config.split,
             read_fill: match config.name {
@@ -401,31 +400,28 @@ impl Starting<'_> {
             shared: self.shared.clone(),
         };
         let mut controller = Controller::new(now, config, learned);
+        let known = match &resume {
+            Resume::Recover { rental, .. } => Some(rental.clone()),
+            Resume::Lost { rental, .. } => rental.as_deref().cloned(),
+            Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => None,
+        };
+        if let Some(record) = known {
+            // The owner record has the last word on what is rented.
+            let written = journal.update(|state| state.rental = Some(record));
+            written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+        }
         let mut lifecycle = Lifecycle::new(tools, journal);
-        let rented = |lifecycle: &Lifecycle| lifecycle.rental().map(|rental| rental.size);
+        if let Some(record) = lifecycle.rental().record() {
+            parts.accounts.rent(now, record.size);
+        }
         match resume {
-            Resume::Idle | Resume::Refuse { .. } => {}
-            Resume::GiveBack { at } => {
-                controller.resume(now, at);
-                parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
+            Resume::Idle | Resume::Refuse { .. } | Resume::Recover { .. } => {}
+            Resume::GiveBack { at } => controller.resume(now, at),
+            Resume::Lost { ranges, rental: Some(rental), .. } => {
+                lifecycle.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
+                controller.resume(now, ResumeAt::Adopted { size: rental.size });
             }
-            Resume::Recover { rental, .. } => {
-                lifecycle
-                    .take_over(rental)
-                    .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
-                parts.accounts.rent(now, rented(&lifecycle).unwrap_or_default());
-            }
-            Resume::Lost { ranges, rental, .. } => {
-                if let Some(rental) = rental {
-                    let size = rental.size;
-                    lifecycle
-                        .take_over(*rental)
-                        .map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
-                    lifecycle.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
-                    controller.resume(now, ResumeAt::Adopted { size });
-                    parts.accounts.rent(now, size);
-                }
-            }
+            Resume::Lost { rental: None, .. } => {}
         }
         parts.boosting = Some((controller, lifecycle));
         Ok(parts)

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use surgetank_cache::Epoch;
 
 use crate::files;
-use crate::owner::parse_epoch;
+use surgetank_rental::owner::parse_epoch;
 
 /// The file's name in the device's state directory.
 const FILE: &str = "healed.journal";

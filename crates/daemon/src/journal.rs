@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use surgetank_model::Bytes;
 use surgetank_policy::Learned;
-use surgetank_provider::VolumeId;
+use surgetank_rental::RentalRecord;
 
 use crate::accounting::Totals;
 use crate::files;
@@ -17,51 +17,6 @@ use crate::identity::Identity;
 const FILE: &str = "journal.json";
 /// Version 1 counted in seconds, and knew no rentals that had ended.
 const VERSION: u32 = 2;
-
-/// How far a rented volume is. The present participles are intents: the call may or may not have been carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    /// `create` is being called.
-    Creating,
-    /// It is there.
-    Created,
-    /// `attach` is being called.
-    Attaching,
-    /// It is attached; the engine has nothing on it.
-    Attached,
-    /// The engine is formatting it.
-    Adopting,
-    /// The engine uses it.
-    Adopted,
-    /// The engine has let go of it.
-    Released,
-    /// `detach` is being called.
-    Detaching,
-    /// `delete` is being called.
-    Deleting,
-}
-
-/// A caching volume from before its creation until after its deletion.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rental {
-    /// The client token it is created with; also on the volume as a tag.
-    pub token: String,
-    /// Its type.
-    pub volume_type: String,
-    /// Its size.
-    pub size: Bytes,
-    /// Milliseconds since 1970 at which its creation was asked for.
-    pub started_unix_ms: u64,
-    /// How far it is.
-    pub stage: Stage,
-    /// The provider's name, once known.
-    pub volume: Option<VolumeId>,
-    /// The attachment, once the engine was given it.
-    pub epoch: Option<String>,
-    /// Nothing on it counts: it was never adopted, or that was proved, or the user gave it up. Only then may it be deleted.
-    pub disposable: bool,
-}
 
 /// A rental that has ended and that `learned` and `totals` do not know of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +43,7 @@ pub struct State {
     pub recovery_failed: bool,
     /// The volume that is rented now.
     #[serde(default)]
-    pub rental: Option<Rental>,
+    pub rental: Option<RentalRecord>,
     /// What ended after `saved_unix_ms`.
     #[serde(default)]
     pub unbooked: Vec<Unbooked>,
@@ -181,11 +136,6 @@ impl Journal {
         &self.state
     }
 
-    /// Changes it in memory alone: a bug to be planted.
-    pub(crate) fn remember(&mut self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state);
-    }
-
     /// Changes it, durably. On an error nothing has changed in memory, and the file may hold either.
     ///
     /// # Errors
@@ -202,6 +152,8 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_rental::Stage;
+
     use super::*;
 
     #[test]
@@ -209,7 +161,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(directory.path()).unwrap();
         assert_eq!(journal.state().rental, None);
-        let rental = Rental {
+        let rental = RentalRecord {
             token: "t".to_owned(),
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),

@@ -1,5 +1,5 @@
 //! Live drivers of the pure crates: each elastic device has a thread that moves its bytes ([`shard`]), one that runs
-//! its controller ([`reconciler`], [`steps`]) and one that persists where its newest data is ([`owner`]).
+//! its controller and the rental of its caching volume ([`reconciler`], [`lifecycle`]) and one that persists where its newest data is ([`owner`]).
 //!
 //! [`Daemon::start`] runs all devices of a [`Config`] in this process; [`Client`] talks to a daemon elsewhere.
 
@@ -22,6 +22,7 @@ mod ground;
 pub mod healed;
 mod identity;
 pub mod journal;
+mod lifecycle;
 pub mod link;
 mod losses;
 pub mod opening;
@@ -31,12 +32,10 @@ pub mod places;
 mod planted;
 pub mod provisioning;
 mod reconciler;
-pub mod resume;
 pub mod shard;
 mod shared;
 mod state_directory;
 pub mod status;
-mod steps;
 pub mod sweep;
 pub mod toml_error;
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use surgetank_cache::Owner;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
+use surgetank_rental::owner::parse_epoch;
+use surgetank_rental::{OwnerRecord, RentalRecord, Stage};
 
 use crate::clock::Clock;
 use crate::crash::crash_point;
-use crate::journal::{Journal, Rental, Stage};
-use crate::owner::{OwnerRecord, OwnerStore, parse_epoch};
+use crate::journal::Journal;
+use crate::owner::OwnerStore;
 
 /// How long the provider may fail to list volumes before the device goes on without the list.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +62,7 @@ fn dirty_strangers(
 
 /// The rental of which the owner record speaks. If there is no such record although the volume was in use, the records are
 /// lost in part, and the volume is as strange as any.
-fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a Rental> {
+fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a RentalRecord> {
     let rental = journal.state().rental.as_ref();
     rental.filter(|rental| !store.is_missing() || rental.stage != Stage::Adopted)
 }

@@ -64,8 +64,8 @@ impl Patient {
     }
 
     /// Whether the last answer was put off because a call is still under way.
-    #[must_use]
-    pub fn is_waiting(&self) -> bool {
+    #[cfg(test)]
+    fn is_waiting(&self) -> bool {
         self.guard().is_some()
     }
 

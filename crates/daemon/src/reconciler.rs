@@ -6,20 +6,21 @@ mod asks;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::{Epoch, Event, Stage as EngineStage};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
 use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
+use surgetank_rental::Ended;
 
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
+use crate::lifecycle::Lifecycle;
 use crate::owner::KeeperHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
 use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange, Phase};
-use crate::steps::{Ended, Lifecycle};
 
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_secs(3);
@@ -143,15 +144,21 @@ impl Reconciler {
 
     /// Runs until everybody who could tell it something is gone.
     pub fn run(mut self) {
+        crate::planted::plant();
+        let inbox = self.parts.inbox.clone();
+        let answers = self.lifecycle().map_or_else(crossbeam_channel::never, |lifecycle| lifecycle.answers());
         loop {
-            let message = match self.parts.clock.until(Some(self.next_wake())) {
-                Some(wait) => self.parts.inbox.recv_timeout(wait),
-                None => self.parts.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match message {
-                Ok(message) => self.message(message),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
+            let wait = self.parts.clock.until(Some(self.next_wake()));
+            let timeout = wait.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
+            crossbeam_channel::select_biased! {
+                recv(inbox) -> message => match message {
+                    Ok(message) => self.message(message),
+                    Err(_) => break,
+                },
+                recv(answers) -> done => if let (Ok(done), Some(lifecycle)) = (done, self.lifecycle()) {
+                    lifecycle.done(done);
+                },
+                recv(timeout) -> _ => {}
             }
             self.advance();
         }
@@ -207,7 +214,7 @@ impl Reconciler {
     /// A caching volume whose file was removed is drained while it is open.
     fn drain_nameless(&mut self, now: Instant) {
         if let Some((controller, lifecycle)) = &mut self.parts.boosting
-            && lifecycle.is_nameless()
+            && lifecycle.rental().is_nameless()
             && controller.phase() == surgetank_policy::Phase::Boost
         {
             controller.hint_detach(now);
@@ -261,7 +268,7 @@ impl Reconciler {
             self.parts.accounts.boosted(&record);
             ended = true;
         }
-        if lifecycle.rental().is_none() && ended {
+        if lifecycle.rental().record().is_none() && ended {
             self.parts.accounts.give_back(now);
             self.keep(now);
         }
@@ -288,7 +295,7 @@ impl Reconciler {
         let Recovery::Running(epoch) = self.recovery else { return };
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
         if *outcome == Outcome::Done {
-            let size = lifecycle.rental().map_or_else(Default::default, |rental| rental.size);
+            let size = lifecycle.rental().record().map_or_else(Default::default, |record| record.size);
             tracing::info!(device = self.parts.name, "the caching volume is read back after a crash");
             controller.resume(now, ResumeAt::Adopted { size });
             self.recovery = Recovery::None;
@@ -303,7 +310,7 @@ impl Reconciler {
         self.reason = Some(format!(
             "its newest data is on a caching volume that cannot be read back ({why}); it is tried again, and requests wait \
              for that for up to {}, after which they fail: repair the volume, or give its data up with `surgetank detach {} --accept-loss`",
-            Span(lifecycle.patience()),
+            Span(lifecycle.rental().patience()),
             self.parts.name
         ));
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
@@ -367,13 +374,13 @@ impl Reconciler {
     /// Bytes that answer EIO, also while they are being read back.
     fn lost_bytes(&self) -> u64 {
         let engine = self.last.as_ref().map_or(0, |sample| sample.status.lost_bytes);
-        let restoring = self.parts.boosting.as_ref().filter(|(_, lifecycle)| lifecycle.is_restoring());
-        engine.max(restoring.and_then(|(_, lifecycle)| lifecycle.lost_bytes()).unwrap_or(0))
+        let restoring = self.parts.boosting.as_ref().filter(|(_, lifecycle)| lifecycle.rental().is_restoring());
+        engine.max(restoring.and_then(|(_, lifecycle)| lifecycle.rental().lost_bytes()).unwrap_or(0))
     }
 
     /// Whether the controller may do nothing more: the device stops, and what is rented stays or is gone.
     fn held(&self) -> bool {
-        let rented = self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| lifecycle.rental().is_some());
+        let rented = self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| lifecycle.rental().record().is_some());
         self.ending && (self.parts.on_stop == OnStop::Keep || !rented)
     }
 
@@ -381,7 +388,7 @@ impl Reconciler {
         if keep {
             self.parts.on_stop = OnStop::Keep;
         }
-        if self.lifecycle().is_some_and(|lifecycle| lifecycle.must_not_close(now)) {
+        if self.lifecycle().is_some_and(|lifecycle| lifecycle.must_not_close()) {
             tracing::warn!(device = self.parts.name, "draining before the device stops: nobody could do it afterwards");
             self.parts.on_stop = OnStop::Drain;
         }
@@ -406,11 +413,9 @@ impl Reconciler {
         }
         let draining = self.parts.on_stop == OnStop::Drain
             && self.recovery == Recovery::None
-            && self
-                .parts
-                .boosting
-                .as_ref()
-                .is_some_and(|(_, lifecycle)| lifecycle.rental().is_some() && lifecycle.lost_bytes().is_none());
+            && self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| {
+                lifecycle.rental().record().is_some() && lifecycle.rental().lost_bytes().is_none()
+            });
         if !draining {
             for answer in self.stopping.drain(..) {
                 let _ = answer.send(Ok(Answer::Done));
@@ -433,7 +438,7 @@ impl Reconciler {
             Some((controller, lifecycle)) => (Some(controller.status()), Some(lifecycle)),
             None => (None, None),
         };
-        let caching = lifecycle.and_then(Lifecycle::rental).map(|rental| CachingStatus {
+        let caching = lifecycle.and_then(|lifecycle| lifecycle.rental().record()).map(|rental| CachingStatus {
             volume: rental.volume.as_ref().map_or_else(String::new, |id| id.0.clone()),
             size_gib: rental.size.as_gib(),
             dirty_gib: engine.map_or(0.0, |status| gib(status.dirty_bytes)),
@@ -466,7 +471,7 @@ impl Reconciler {
             Recovery::Waiting(_, at) => Some(at.since(now)),
             _ => None,
         };
-        let lifecycle = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.tried_in(now));
+        let lifecycle = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.rental().tried_in(now));
         let controller = controller.and_then(|status| status.retry_in).map(|span| span.0);
         recovery.or(lifecycle).or(controller)
     }
@@ -493,7 +498,7 @@ impl Reconciler {
     fn reason(&self, now: Instant, lost_bytes: u64, controller: Option<&surgetank_policy::Status>) -> Option<String> {
         let dirty = self.last.as_ref().map_or(0, |sample| sample.status.dirty_bytes);
         let bytes = if lost_bytes > 0 { lost_bytes } else { dirty };
-        let trouble = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.trouble(now, bytes));
+        let trouble = self.parts.boosting.as_ref().and_then(|(_, lifecycle)| lifecycle.rental().trouble(now, bytes));
         if let Some(reason) = trouble.or_else(|| self.kept()) {
             return Some(reason);
         }

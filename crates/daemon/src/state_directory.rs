@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use surgetank_cache::Epoch;
 
-use crate::owner::parse_epoch;
-use crate::steps::random_name;
 use crate::{files, places};
+use surgetank_rental::owner::parse_epoch;
 
 /// How long a daemon that was killed may take to let go of it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ pub fn owner_id(directory: &Path) -> std::io::Result<String> {
         }
         return Ok(text);
     }
-    let name = random_name();
+    let name = Epoch(rand::random()).to_string();
     files::write_atomically(&path, format!("{name}\n").as_bytes())?;
     Ok(name)
 }

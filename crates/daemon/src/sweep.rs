@@ -7,14 +7,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use surgetank_cache::format::LogState;
 use surgetank_device::discovery::Disks;
-use surgetank_provider::sweep::{Action, Known, orphans};
 use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
+use surgetank_rental::owner::parse_epoch;
+use surgetank_rental::sweep::{Action, Known, orphans};
 
 use crate::clock::Clock;
 use crate::opening::{self, Decorator};
-use crate::owner::{OwnerStore, parse_epoch};
+use crate::owner::OwnerStore;
 use crate::patient::Patient;
-use crate::planted::{Bug, planted};
 use crate::shared::Shared;
 
 /// What a sweep did.
@@ -50,6 +50,7 @@ impl Sweeper {
     /// Looks once.
     #[must_use]
     pub fn sweep(&self) -> Swept {
+        crate::planted::plant();
         let mut swept = Swept::default();
         let listed = match self.provider.list(tag::OWNER, &self.owner_id) {
             Ok(listed) => listed,
@@ -62,9 +63,6 @@ impl Sweeper {
         let mut known = self.known();
         known.reread_clean = self.clean(&listed, &known.expected);
         for action in orphans(&listed, &self.owner_id, &known) {
-            if planted(Bug::SweepIgnoresStrangers) {
-                continue;
-            }
             self.act(action, &mut swept);
         }
         for warning in &swept.warnings {

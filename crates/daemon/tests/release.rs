@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use surgetank_cache::{Epoch, Owner};
-use surgetank_daemon::journal::{Journal, Stage};
+use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_model::Bytes;
 use surgetank_provider::VolumeId;
+use surgetank_rental::Stage;
 
 /// A copy of a state directory, private as the daemon wants it.
 fn state(kind: &str) -> (tempfile::TempDir, PathBuf) {

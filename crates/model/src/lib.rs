@@ -13,6 +13,7 @@ pub mod text;
 pub mod time;
 pub mod toml_error;
 pub mod units;
+pub mod volume;
 pub mod volume_type;
 
 pub use bucket::{Limits, TokenBucket};

@@ -9,7 +9,6 @@ pub mod local;
 pub mod qemu;
 pub mod recording;
 pub mod remote;
-pub mod sweep;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
@@ -18,122 +17,11 @@ pub use qemu::{QemuConfig, QemuProvider};
 pub use recording::{Call, Recording};
 pub use remote::{RemoteConfig, RemoteProvider};
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use surgetank_model::Bytes;
-
-/// A provider's name of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-pub struct VolumeId(pub String);
-
-/// Tags of a volume. Ours all begin with `surgetank:` (see [`tag`]).
-pub type Tags = BTreeMap<String, String>;
-
-/// The tag keys that surgetank puts on every volume it rents.
-pub mod tag {
-    /// Which daemon rented it (the state directory's random id).
-    pub const OWNER: &str = "surgetank:owner";
-    /// Which elastic device it serves.
-    pub const DEVICE: &str = "surgetank:device";
-    /// The epoch of the attachment whose data may be dirty on it; absent: none.
-    pub const DIRTY_EPOCH: &str = "surgetank:dirty-epoch";
-}
-
-/// What to rent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CreateVolume {
-    /// Client token: creating twice with the same token gives the same volume, as long as that volume exists.
-    /// Whether a token may be used again after its volume was deleted is the provider's affair: draw a fresh one
-    /// for every rental.
-    pub token: String,
-    /// The provider's name of the type.
-    pub volume_type: String,
-    /// Size.
-    pub size: Bytes,
-    /// Tags to set from the start.
-    pub tags: Tags,
-}
-
-/// Where a volume is in its life. Clouds answer calls before they are carried out; poll `describe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VolumeState {
-    /// Being made.
-    Creating,
-    /// Made, not attached.
-    Available,
-    /// Being attached.
-    Attaching,
-    /// Attached: `device` says where.
-    Attached,
-    /// Being detached.
-    Detaching,
-    /// Being deleted (still listed by some providers).
-    Deleting,
-}
-
-/// What a provider says of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeDescription {
-    /// Its name.
-    pub id: VolumeId,
-    /// Where it is in its life.
-    pub state: VolumeState,
-    /// Its type.
-    pub volume_type: String,
-    /// Its size.
-    pub size: Bytes,
-    /// Its tags.
-    pub tags: Tags,
-    /// When attached: where it is in this machine. Of a disk this is for people, since its serial is what it is found by;
-    /// of a file it counts only beneath [`Provider::files`].
-    pub device: Option<PathBuf>,
-    /// When attached as a disk: what the disk's serial must read.
-    pub serial: Option<String>,
-}
-
-/// Whether an idempotent verb changed something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// It did.
-    Changed,
-    /// It was so already.
-    Identity,
-}
-
-/// Why a provider did not do something.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProviderError {
-    /// No volume of that name.
-    #[error("no volume {0:?}")]
-    NotFound(VolumeId),
-    /// The quota is used up.
-    #[error("quota exceeded: {0}")]
-    Quota(String),
-    /// No capacity of this type now.
-    #[error("insufficient capacity: {0}")]
-    Capacity(String),
-    /// No free attachment slot on this machine.
-    #[error("attachment limit reached: {0}")]
-    AttachLimit(String),
-    /// The volume is in a state that does not allow it (delete while attached, attach elsewhere).
-    #[error("volume {id:?} is {state:?}: {reason}")]
-    Conflict {
-        /// Which volume.
-        id: VolumeId,
-        /// Its state.
-        state: VolumeState,
-        /// Why that does not go.
-        reason: String,
-    },
-    /// Will not pass by itself: unknown type, size out of limits, no permission.
-    #[error("{0}")]
-    Invalid(String),
-    /// May pass: I/O error, timeout, throttling.
-    #[error("{0}")]
-    Transient(String),
-}
+pub use surgetank_model::volume::{
+    Change, CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
+};
 
 /// A provider of volumes. Calls may block for a network round trip but not until the change is carried out.
 /// Every verb is idempotent: asked again, it answers `Identity`.

@@ -6,8 +6,9 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Sender, unbounded};
 use surgetank_cache::{EffectId, Epoch, Owner};
 use surgetank_provider::{Provider, VolumeId, tag};
+use surgetank_rental::{OwnerRecord, OwnerWrite, OwnerWriter};
 
-use super::{OwnerRecord, OwnerStore};
+use super::OwnerStore;
 use crate::crash::crash_point;
 use crate::healed::Pair;
 use crate::patient::Patient;
@@ -64,8 +65,8 @@ impl Keeper {
     pub fn start(name: &str, mut store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
         let (jobs, received) = unbounded();
         store.forget_ranges();
-        let OwnerRecord { volume, ended: epoch, .. } = store.record().clone().ended();
-        let mut keeping = Keeping { device: name.to_owned(), store, provider, volume, epoch };
+        let writer = OwnerWriter::new(store.record());
+        let mut keeping = Keeping { device: name.to_owned(), store, provider, writer };
         let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
             while let Ok(job) = received.recv() {
                 match job {
@@ -75,7 +76,7 @@ impl Keeper {
                             let _ = shard.send(Command::Persisted { effect, durable });
                         }
                     }
-                    Job::Volume(volume) => keeping.volume = volume,
+                    Job::Volume(volume) => keeping.writer.set_volume(volume),
                     Job::Settle { answer } => {
                         let settled = keeping.store.settle().map(|()| keeping.store.record().clone());
                         // Nobody waits any more when the device stops.
@@ -131,9 +132,7 @@ struct Keeping {
     device: String,
     store: OwnerStore,
     provider: Option<Patient>,
-    volume: Option<VolumeId>,
-    /// The attachment that the engine spoke of last.
-    epoch: Option<Epoch>,
+    writer: OwnerWriter,
 }
 
 impl Keeping {
@@ -160,20 +159,15 @@ impl Keeping {
     }
 
     fn persist(&mut self, owner: Owner) -> bool {
-        if let Owner::Cache { epoch } | Owner::Lost { epoch, .. } = &owner {
-            self.epoch = Some(*epoch);
-        }
         crash_point("owner", "before");
-        let result = match &owner {
-            Owner::Cache { epoch } => self.tag(Some(*epoch)).and_then(|()| self.write(owner)),
-            Owner::Lost { .. } => self.write(owner),
-            Owner::Backing => self.write(owner).inspect(|()| {
-                crash_point("owner-untag", "before");
-                // A tag that stays does no harm: the record says that this attachment has ended.
-                if let Err(error) = self.tag(None) {
-                    tracing::warn!(device = self.device, error, "cannot remove the dirty tag from the caching volume");
-                }
-            }),
+        let mut next = self.writer.begin(owner);
+        let result = loop {
+            let written = match next {
+                OwnerWrite::Done(result) => break result,
+                OwnerWrite::Record(record) => self.store.persist(record).map_err(|error| error.to_string()),
+                OwnerWrite::Tag { volume, epoch } => self.tag(&volume, epoch),
+            };
+            next = self.writer.written(written);
         };
         crash_point("owner", "after");
         if let Err(error) = &result {
@@ -182,17 +176,19 @@ impl Keeping {
         result.is_ok()
     }
 
-    fn write(&mut self, owner: Owner) -> Result<(), String> {
-        let ended = self.epoch.filter(|_| owner == Owner::Backing);
-        let record = OwnerRecord { owner, volume: self.volume.clone(), ended };
-        self.store.persist(record).map_err(|error| error.to_string())
-    }
-
-    fn tag(&self, epoch: Option<Epoch>) -> Result<(), String> {
-        let (Some(provider), Some(volume)) = (&self.provider, &self.volume) else {
-            return Err("the caching volume has no name to tag".to_owned());
-        };
+    fn tag(&self, volume: &VolumeId, epoch: Option<Epoch>) -> Result<(), String> {
+        if epoch.is_none() {
+            crash_point("owner-untag", "before");
+        }
+        let no_provider = || "there is no provider to tag the caching volume".to_owned();
+        let provider = self.provider.as_ref().ok_or_else(no_provider)?;
         let value = epoch.map(|epoch| epoch.to_string());
-        provider.set_tag(volume, tag::DIRTY_EPOCH, value.as_deref()).map(|_| ()).map_err(|error| error.to_string())
+        let tagged = provider.set_tag(volume, tag::DIRTY_EPOCH, value.as_deref()).map(|_| ());
+        if let Err(error) = &tagged
+            && epoch.is_none()
+        {
+            tracing::warn!(device = self.device, %error, "cannot remove the dirty tag from the caching volume");
+        }
+        tagged.map_err(|error| error.to_string())
     }
 }

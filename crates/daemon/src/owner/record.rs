@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 use surgetank_cache::{Epoch, Owner};
 use surgetank_provider::VolumeId;
+use surgetank_rental::owner::{OwnerRecord, parse_epoch};
 
 use crate::files;
 use crate::healed::{Id, Named, Pair};
@@ -14,17 +15,6 @@ use crate::healed::{Id, Named, Pair};
 const VERSION: u32 = 3;
 const VERSION_OF_LATE_JOURNALS: u32 = 2;
 const VERSION_WITHOUT_JOURNAL: u32 = 1;
-
-/// An owner record with the volume that it speaks of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnerRecord {
-    /// Where the newest data is.
-    pub owner: Owner,
-    /// The caching volume of `Cache` and `Lost`, or of the attachment that has ended.
-    pub volume: Option<VolumeId>,
-    /// With `Backing`: the attachment that has ended last. Nothing on it counts any more.
-    pub ended: Option<Epoch>,
-}
 
 /// As it is written.
 #[derive(Serialize, Deserialize)]
@@ -75,79 +65,52 @@ enum Kind {
     Lost,
 }
 
-impl OwnerRecord {
-    /// The record as its file holds it.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let (owner, epoch) = match &self.owner {
-            Owner::Backing => (Kind::Backing, self.ended.map(|epoch| epoch.to_string())),
-            Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string())),
-            Owner::Lost { epoch, ranges } => {
-                let written = loss(*epoch, self.volume.as_ref(), None, || ranges.iter().copied());
-                return serde_json::to_vec(&written).expect("a record of strings and numbers is always JSON");
-            }
-        };
-        let version = VERSION_WITHOUT_JOURNAL;
-        let volume = self.volume.clone();
-        let written = Written { version, owner, epoch, volume, journal: None, lost_ranges: Vec::new() };
-        serde_json::to_vec_pretty(&written).expect("a record of strings and numbers is always JSON")
-    }
+/// The record as its file holds it.
+#[must_use]
+pub fn encode(record: &OwnerRecord) -> Vec<u8> {
+    let (owner, epoch) = match &record.owner {
+        Owner::Backing => (Kind::Backing, record.ended.map(|epoch| epoch.to_string())),
+        Owner::Cache { epoch } => (Kind::Cache, Some(epoch.to_string())),
+        Owner::Lost { epoch, ranges } => {
+            let written = loss(*epoch, record.volume.as_ref(), None, || ranges.iter().copied());
+            return serde_json::to_vec(&written).expect("a record of strings and numbers is always JSON");
+        }
+    };
+    let version = VERSION_WITHOUT_JOURNAL;
+    let volume = record.volume.clone();
+    let written = Written { version, owner, epoch, volume, journal: None, lost_ranges: Vec::new() };
+    serde_json::to_vec_pretty(&written).expect("a record of strings and numbers is always JSON")
+}
 
-    /// Reads what a file holds.
-    ///
-    /// # Errors
-    /// Why it is no record that can be read, as the end of a sentence.
-    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        Self::decode_with_journal(bytes).map(|(record, _)| record)
-    }
+/// Reads what a file holds.
+///
+/// # Errors
+/// Why it is no record that can be read, as the end of a sentence.
+pub fn decode(bytes: &[u8]) -> Result<OwnerRecord, String> {
+    decode_with_journal(bytes).map(|(record, _)| record)
+}
 
-    pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(Self, Option<Named>), String> {
-        files::version(bytes, VERSION)?;
-        Self::of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)
-    }
+pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(OwnerRecord, Option<Named>), String> {
+    files::version(bytes, VERSION)?;
+    of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)
+}
 
-    pub(super) fn of(written: Written) -> Result<(Self, Option<Named>), String> {
-        let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
-        let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
-        let epoch = epoch.transpose()?;
-        let ended = epoch.filter(|_| written.owner == Kind::Backing);
-        let owner = match (written.owner, epoch) {
-            (Kind::Backing, _) => Owner::Backing,
-            (Kind::Cache, Some(epoch)) => Owner::Cache { epoch },
-            (Kind::Lost, Some(epoch)) => Owner::Lost { epoch, ranges: written.lost_ranges },
-            (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
-        };
-        let not_a_journal = "is damaged: its journal is not 32 hex digits";
-        let is_there = written.version > VERSION_OF_LATE_JOURNALS;
-        let named = |name: Epoch| Named { id: Id(name.0), is_there };
-        let journal = written.journal.map(|text| parse_epoch(&text).map(named).ok_or(not_a_journal));
-        Ok((Self { owner, volume: written.volume, ended }, journal.transpose()?))
-    }
-
-    /// The record after the data of this one was given up, or is on the backing volume.
-    #[must_use]
-    pub fn ended(self) -> Self {
-        let ended = match self.owner {
-            Owner::Backing => self.ended,
-            Owner::Cache { epoch } | Owner::Lost { epoch, .. } => Some(epoch),
-        };
-        Self { owner: Owner::Backing, volume: self.volume, ended }
-    }
-
-    /// Whether this attachment of this volume has ended: whatever is on it may be deleted.
-    #[must_use]
-    pub fn has_ended(&self, volume: &VolumeId, epoch: Epoch) -> bool {
-        self.owner == Owner::Backing && self.volume.as_ref() == Some(volume) && self.ended == Some(epoch)
-    }
-
-    /// Without the ranges of a loss.
-    pub(super) fn in_short(&self) -> Self {
-        let owner = match self.owner {
-            Owner::Lost { epoch, .. } => Owner::Lost { epoch, ranges: Vec::new() },
-            ref owner => owner.clone(),
-        };
-        Self { owner, volume: self.volume.clone(), ended: self.ended }
-    }
+pub(super) fn of(written: Written) -> Result<(OwnerRecord, Option<Named>), String> {
+    let not_an_epoch = "is damaged: its epoch is not 32 hex digits";
+    let epoch = written.epoch.as_deref().map(|text| parse_epoch(text).ok_or(not_an_epoch));
+    let epoch = epoch.transpose()?;
+    let ended = epoch.filter(|_| written.owner == Kind::Backing);
+    let owner = match (written.owner, epoch) {
+        (Kind::Backing, _) => Owner::Backing,
+        (Kind::Cache, Some(epoch)) => Owner::Cache { epoch },
+        (Kind::Lost, Some(epoch)) => Owner::Lost { epoch, ranges: written.lost_ranges },
+        (Kind::Cache | Kind::Lost, None) => return Err("is damaged: its epoch is missing".to_owned()),
+    };
+    let not_a_journal = "is damaged: its journal is not 32 hex digits";
+    let is_there = written.version > VERSION_OF_LATE_JOURNALS;
+    let named = |name: Epoch| Named { id: Id(name.0), is_there };
+    let journal = written.journal.map(|text| parse_epoch(&text).map(named).ok_or(not_a_journal));
+    Ok((OwnerRecord { owner, volume: written.volume, ended }, journal.transpose()?))
 }
 
 /// A record of a loss as its file holds it.
@@ -166,20 +129,6 @@ pub(super) fn loss<F: Fn() -> I, I: Iterator<Item = Pair>>(
         journal,
         lost_ranges: Ranges(ranges),
     }
-}
-
-/// Reads an epoch as it is written: 32 hex digits.
-#[must_use]
-pub fn parse_epoch(text: &str) -> Option<Epoch> {
-    let mut epoch = Epoch::default();
-    // `from_str_radix` would take a sign as well.
-    if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (index, byte) in epoch.0.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-    }
-    Some(epoch)
 }
 
 #[cfg(test)]
@@ -207,38 +156,24 @@ mod tests {
         ) {
             let ended = ended.map(Epoch).filter(|_| owner == Owner::Backing);
             let record = OwnerRecord { owner, volume: volume.map(VolumeId), ended };
-            prop_assert_eq!(OwnerRecord::decode(&record.encode()).unwrap(), record);
+            prop_assert_eq!(decode(&encode(&record)).unwrap(), record);
         }
 
         #[test]
         fn damage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), text in "[a-zé0-9]{0,40}") {
-            let _ = OwnerRecord::decode(&bytes);
+            let _ = decode(&bytes);
             let _ = parse_epoch(&text);
         }
     }
 
     #[test]
-    fn a_record_names_the_attachment_that_has_ended() {
-        let (epoch, other, volume) = (Epoch([7; 16]), Epoch([8; 16]), VolumeId("a".to_owned()));
-        let lost = Owner::Lost { epoch, ranges: vec![(0, 4096)] };
-        for owner in [Owner::Cache { epoch }, lost] {
-            let record = OwnerRecord { owner, volume: Some(volume.clone()), ended: None };
-            assert!(!record.has_ended(&volume, epoch), "its data counts");
-            let ended = record.ended();
-            assert!(ended.has_ended(&volume, epoch));
-            assert!(!ended.has_ended(&volume, other) && !ended.has_ended(&VolumeId("b".to_owned()), epoch));
-            assert_eq!(ended.clone().ended(), ended);
-        }
-    }
-
-    #[test]
     fn what_builds_wrote_that_did_not_name_it_is_read() {
-        let record = OwnerRecord::decode(b"{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+        let record = decode(b"{\"version\": 1, \"owner\": \"backing\"}").unwrap();
         assert_eq!(record, OwnerRecord::default());
         // They refuse fields that they do not know, so there is no new one.
         let ended =
             OwnerRecord { owner: Owner::Backing, volume: Some(VolumeId("a".into())), ended: Some(Epoch([7; 16])) };
-        let written: serde_json::Map<_, _> = serde_json::from_slice(&ended.encode()).unwrap();
+        let written: serde_json::Map<_, _> = serde_json::from_slice(&encode(&ended)).unwrap();
         let known = ["version", "owner", "epoch", "volume", "lost_ranges"];
         assert!(written.keys().all(|key| known.contains(&key.as_str())), "{written:?}");
     }

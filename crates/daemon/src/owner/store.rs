@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use surgetank_cache::{Epoch, Owner};
 use surgetank_provider::VolumeId;
 
-use super::record::{OwnerRecord, loss};
+use surgetank_rental::OwnerRecord;
+
+use super::record::{self, encode, loss};
 use crate::crash::crash_point;
 use crate::files;
 use crate::healed::{self, Id, Journal, Named, Pair};
@@ -54,7 +56,7 @@ impl OwnerStore {
             return Ok(store);
         };
         let length = bytes.len() as u64;
-        let (record, named) = OwnerRecord::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
+        let (record, named) = record::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
         drop(bytes);
         files::make_durable(&store.path)?;
         store.record = record;
@@ -105,7 +107,7 @@ impl OwnerStore {
             Owner::Lost { epoch, ranges } => self
                 .write_loss(*epoch, record.volume.as_ref(), || ranges.iter().copied())
                 .map(|journal| self.journal = Some(journal)),
-            Owner::Backing | Owner::Cache { .. } => files::write_atomically(&self.path, &record.encode()).map(|()| {
+            Owner::Backing | Owner::Cache { .. } => files::write_atomically(&self.path, &encode(&record)).map(|()| {
                 self.journal = None;
                 Journal::remove(&self.directory);
             }),
@@ -197,7 +199,7 @@ impl OwnerStore {
         if matches!(self.record.owner, Owner::Lost { .. }) {
             return self.write_anew(&[]);
         }
-        files::write_atomically(&self.path, &self.record.encode())?;
+        files::write_atomically(&self.path, &encode(&self.record))?;
         self.uncertain = false;
         Ok(())
     }
@@ -206,9 +208,9 @@ impl OwnerStore {
     /// either is right: nothing takes the place of a loss but what is left of it, and that nothing is lost any more.
     fn write_anew(&mut self, healed: &[Pair]) -> io::Result<()> {
         let written = serde_json::from_reader(BufReader::new(File::open(&self.path)?))?;
-        let (record, named) = OwnerRecord::of(written).map_err(|why| self.damaged(&why))?;
+        let (record, named) = record::of(written).map_err(|why| self.damaged(&why))?;
         let Owner::Lost { epoch, ranges } = &record.owner else {
-            files::write_atomically(&self.path, &record.encode())?;
+            files::write_atomically(&self.path, &encode(&record))?;
             Journal::remove(&self.directory);
             (self.record, self.journal, self.uncertain) = (record, None, false);
             return Ok(());

@@ -58,7 +58,7 @@ impl Reconciler {
         }
         self.sample();
         self.boostable()?.hint_detach(now);
-        if let Some(lifecycle) = self.lifecycle().filter(|lifecycle| lifecycle.is_gone()) {
+        if let Some(lifecycle) = self.lifecycle().filter(|lifecycle| lifecycle.rental().is_gone()) {
             lifecycle.try_now(now);
             let name = &self.parts.name;
             return Err(format!(
@@ -79,7 +79,7 @@ impl Reconciler {
 
     /// Why the caching volume is not given back, and what would help.
     pub(super) fn kept(&self) -> Option<String> {
-        let (volume, why) = self.parts.boosting.as_ref()?.1.kept()?;
+        let (volume, why) = self.parts.boosting.as_ref()?.1.rental().kept()?;
         let name = &self.parts.name;
         Some(format!(
             "the caching volume {} is not given back: {why}; it is tried again by itself once it can be read, and \
@@ -97,7 +97,7 @@ impl Reconciler {
             self.boostable()?.hint_detach(now);
             return Ok(Answer::Done);
         }
-        if !lost && self.lifecycle().is_some_and(|lifecycle| lifecycle.waits_for_volume()) {
+        if !lost && self.lifecycle().is_some_and(|lifecycle| lifecycle.rental().waits_for_volume()) {
             return Err(format!(
                 "nothing of {} is lost: its caching volume fails, and what cannot be read in time counts as lost then and \
                  can be given up; `surgetank status` says how long that is",
@@ -122,7 +122,7 @@ impl Reconciler {
             Ok(()) => return Ok(Answer::Done),
             Err(rejected) => rejected.to_string(),
         };
-        if self.lifecycle().is_some_and(|lifecycle| lifecycle.is_restoring()) {
+        if self.lifecycle().is_some_and(|lifecycle| lifecycle.rental().is_restoring()) {
             return Err(format!(
                 "what {} has lost is being read back at this moment: wait until that has ended, then ask again",
                 self.parts.name

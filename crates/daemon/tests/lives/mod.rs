@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use surgetank_cache::Owner;
 use surgetank_daemon::config::Timeouts;
-use surgetank_daemon::journal::{Journal, Rental};
+use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
 use surgetank_model::Bytes;
@@ -18,6 +18,7 @@ use surgetank_model::random::Random;
 use surgetank_provider::{
     CreateVolume, LocalConfig, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag,
 };
+use surgetank_rental::RentalRecord;
 
 use crate::common::{Machine, Nbd, PATIENCE, Shape, eventually};
 use log::{Log, Writer};
@@ -126,7 +127,7 @@ impl Camp {
         self.provider().list(tag::OWNER, owner.trim()).unwrap()
     }
 
-    fn rentals(&self) -> Vec<(String, Rental)> {
+    fn rentals(&self) -> Vec<(String, RentalRecord)> {
         let of = |index| {
             let directory = self.machine.path("state").join(name(index));
             let journal = Journal::open(&directory).unwrap();

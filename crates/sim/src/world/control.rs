@@ -72,11 +72,16 @@ impl World<'_> {
             self.disks.cache = Some(disk);
             self.apply_trouble();
         }
-        self.note_outage_at_hand();
         let (high, low) = (self.random.next_u64(), self.random.next_u64());
         let mut epoch = Epoch::default();
         epoch.0[..8].copy_from_slice(&high.to_le_bytes());
         epoch.0[8..].copy_from_slice(&low.to_le_bytes());
+        self.adopt_as(epoch)
+    }
+
+    /// The same of the caching volume that is attached.
+    pub(super) fn adopt_as(&mut self, epoch: Epoch) -> Step {
+        self.note_outage_at_hand();
         self.epoch = epoch;
         self.books.adopt(epoch);
         self.deceived = false;
@@ -106,7 +111,7 @@ impl World<'_> {
     /// What the engine tells the controller's driver.
     pub(super) fn hear(&mut self, event: Event) -> Step {
         self.note(&event)?;
-        self.tell_pilot(&event)
+        self.tell_rental(&event)
     }
 
     fn note(&mut self, event: &Event) -> Step {
@@ -184,8 +189,10 @@ impl World<'_> {
             self.lost = true;
             return self.accept_loss();
         }
-        let after = Duration::from_nanos(self.random.below(RECOVERY_PAUSE.as_nanos() as u64));
-        self.schedule(after, Happening::Recover);
+        if !self.rents() {
+            let after = Duration::from_nanos(self.random.below(RECOVERY_PAUSE.as_nanos() as u64));
+            self.schedule(after, Happening::Recover);
+        }
         Ok(())
     }
 
@@ -251,7 +258,7 @@ impl World<'_> {
                 self.submit_all(Operation::Write { fua: false });
             }
             // The controller ends the boost, and gives everything back, because the application is quiet.
-            _ if self.pilot.as_ref().is_some_and(|pilot| !pilot.is_idle()) => return Ok(false),
+            _ if self.renting.as_ref().is_some_and(|renting| !renting.is_idle()) => return Ok(false),
             Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
             Stage::PassThrough if !self.swept => {
                 self.swept = true;
@@ -275,9 +282,6 @@ impl World<'_> {
     pub(super) fn check_volumes(&mut self) -> Step {
         if self.owner != Owner::Backing || self.disks.cache.is_some() {
             return Err(format!("the run ends with the owner {:?}", self.owner));
-        }
-        if self.pilot.as_ref().is_some_and(|pilot| pilot.volumes() > 0) {
-            return Err("a volume is left at the provider, and nobody knows of it".into());
         }
         if self.driver.scratch_buffers() > 0 {
             return Err(format!("an idle engine keeps {} scratch buffers", self.driver.scratch_buffers()));
@@ -309,8 +313,10 @@ impl World<'_> {
                 self.recovering = true;
                 self.books.restart(self.now, self.disks.cache.as_ref());
                 self.accepting = false;
-                let after = Duration::from_micros(self.random.below(2_000));
-                self.schedule(after, Happening::Recover);
+                if !self.rents() {
+                    let after = Duration::from_micros(self.random.below(2_000));
+                    self.schedule(after, Happening::Recover);
+                }
                 Engine::awaiting_recovery(config)
             }
             Owner::Lost { epoch, ranges } => {

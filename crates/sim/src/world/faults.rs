@@ -1,5 +1,7 @@
 //! Faults strike, and the device grows, when the scenario says so.
 
+use std::time::Duration;
+
 use surgetank_cache::format::BLOCK;
 use surgetank_cache::{IoFailure, Stage, Target};
 use surgetank_model::Instant;
@@ -138,6 +140,9 @@ impl World<'_> {
     /// The kernel says that the caching volume is gone, sometimes; else the engine finds out by errors.
     fn tell_gone(&mut self) {
         if self.random.below(2) == 0 {
+            if self.rents() {
+                return self.schedule(Duration::ZERO, Happening::DiskChanged);
+            }
             self.books.cache_failures += 1;
             self.books.notice_outage(self.now);
             self.engine.cache_gone(self.now);
@@ -219,7 +224,7 @@ impl World<'_> {
             self.disturb();
             if outage.victim != Some(Victim::Backing) && !self.vanished {
                 self.books.end_outage(now);
-                if outage.gone && self.disks.cache.is_some() && !self.recovering {
+                if outage.gone && self.disks.cache.is_some() && !self.recovering && !self.rents() {
                     self.engine.cache_returned(now);
                 }
             }

@@ -42,6 +42,9 @@ impl World<'_> {
     }
 
     pub(super) fn schedule_restore(&mut self) {
+        if self.rents() {
+            return;
+        }
         let after = Duration::from_nanos(self.random.below(PAUSE_MAX.as_nanos() as u64));
         self.schedule(after, Happening::Restore);
     }
@@ -122,7 +125,11 @@ impl World<'_> {
     pub(super) fn give_back(&mut self, disk: Disk) {
         self.books.let_go();
         self.books.forget_outage();
-        self.spare = (!std::mem::take(&mut self.vanished)).then_some(disk);
+        let vanished = std::mem::take(&mut self.vanished);
+        match &mut self.renting {
+            Some(renting) => renting.give_back(disk),
+            None => self.spare = (!vanished).then_some(disk),
+        }
     }
 
     /// The engine lets go of its caching volume.

@@ -1,14 +1,15 @@
 //! One run in virtual time: the engine, its driver and volumes, an application, a controller, crashes and restarts.
 
 mod application;
+mod cloud;
 mod control;
 mod faults;
 mod finish;
 mod health;
 mod judge;
 mod lost;
-mod pilot;
 mod record;
+mod renting;
 mod report;
 mod restart;
 mod stop;
@@ -20,7 +21,7 @@ use surgetank_cache::format::Parse;
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits, Request, RequestId};
-use surgetank_policy::StepId;
+use surgetank_rental::AskId;
 
 use crate::books::Books;
 use crate::content::SECTOR;
@@ -34,8 +35,8 @@ use crate::workload::Workload;
 use crate::world::faults::Outages;
 use crate::world::finish::Finish;
 use crate::world::health::Health;
-use crate::world::pilot::Pilot;
 use crate::world::record::Entry;
+use crate::world::renting::Renting;
 pub use crate::world::report::Report;
 use crate::world::stop::Stopping;
 
@@ -74,10 +75,22 @@ enum Happening {
     Restore,
     /// The controller looks at the device.
     Observe,
-    /// A step of the controller's is due.
-    Answer(StepId),
+    /// The provider answers a call.
+    Called(AskId),
+    /// Something else that a rental asked has been done.
+    Answered,
+    /// The rental wants to be called.
+    Tick,
+    /// The kernel tells of a disk.
+    DiskChanged,
+    /// The tag of the caching volume is set or removed.
+    Tag,
     /// The provider carries out what nobody waits for any more.
     Late,
+    /// The daemon looks for volumes that nobody knows of.
+    Sweep,
+    /// It deletes them.
+    Swept,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +133,7 @@ struct World<'a> {
     growths: VecDeque<(u32, u32)>,
     /// Bytes of the caching volume that is attached, or was last.
     cache_size: u64,
-    pilot: Option<Pilot>,
+    renting: Option<Renting>,
     random: Random,
     now: Instant,
     queue: EventQueue<Happening>,
@@ -213,7 +226,11 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
             at: world.now,
             what,
             scenario: format!("{scenario:?}"),
-            status: format!("{:?}", world.engine.status()),
+            status: format!(
+                "{:?}; {}",
+                world.engine.status(),
+                world.renting.as_ref().map_or_else(String::new, Renting::summary)
+            ),
         })),
     }
 }
@@ -244,7 +261,9 @@ impl<'a> World<'a> {
             size,
             growths: scenario.growths.iter().copied().collect(),
             cache_size: scenario.cache_size,
-            pilot: scenario.provider_faults.map(|faults| Pilot::new(scenario.seed, size, faults)),
+            renting: scenario
+                .provider_faults
+                .map(|faults| Renting::new(scenario.seed, size, scenario.patience, faults)),
             now: Instant::ZERO,
             queue: EventQueue::default(),
             engine: Engine::new(config(scenario, size)),
@@ -302,8 +321,9 @@ impl<'a> World<'a> {
         world.apply_trouble();
         world.schedule(Duration::ZERO, Happening::Submit);
         world.schedule_first_control();
-        if world.pilot.is_some() {
+        if world.rents() {
             world.schedule(Duration::ZERO, Happening::Observe);
+            world.schedule(Duration::ZERO, Happening::Sweep);
         }
         world
     }
@@ -419,14 +439,21 @@ impl<'a> World<'a> {
             Happening::Recorded => self.recorded()?,
             Happening::Submit => self.submit_next()?,
             Happening::Control => self.control()?,
+            Happening::Recover if self.rents() => self.recover_rental()?,
             Happening::Recover => self.recover()?,
             Happening::Unstick(target) => self.unstick(target),
             Happening::Settle => {}
             Happening::Mend => self.mend(),
             Happening::Restore => self.restore()?,
             Happening::Observe => self.observe()?,
-            Happening::Answer(id) => self.answer(id)?,
+            Happening::Called(id) => self.called(id)?,
+            Happening::Answered => self.answered()?,
+            Happening::Tick => self.tick_rental()?,
+            Happening::Tag => self.tag()?,
+            Happening::DiskChanged => self.tell_rental_of_disks()?,
             Happening::Late => self.late()?,
+            Happening::Sweep => self.sweep()?,
+            Happening::Swept => self.swept()?,
         }
         Ok(())
     }
@@ -449,6 +476,7 @@ impl<'a> World<'a> {
                             self.schedule_at(done_at, Happening::Done(target, io));
                         }
                     }
+                    Executed::PersistOwner { id, owner } if self.rents() => self.write_owner(id, owner)?,
                     Executed::PersistOwner { id, owner } => self.record(id, Entry::Owner(owner))?,
                     Executed::RecordHealed { id, epoch, ranges } => {
                         self.record(id, Entry::Healed { epoch, ranges })?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use surgetank_cache::{EffectId, Epoch, IoFailure, Outcome, Owner};
 
+use crate::world::renting::Renting;
 use crate::world::{Happening, Step, World};
 
 /// What the engine wants to have on record.
@@ -39,6 +40,7 @@ impl World<'_> {
     /// The record has been written, or not; either may be told as a failure.
     pub(super) fn recorded(&mut self) -> Step {
         let (id, entry) = self.recording.pop_front().ok_or("a record was written twice")?;
+        let is_owner = matches!(entry, Entry::Owner(_));
         let errors = self.scenario.trouble.filter(|_| self.faulty).map_or(0.0, |trouble| trouble.owner_errors);
         let outcome = if errors > 0.0 && self.random.chance(errors) {
             self.report.owner_failures += 1;
@@ -46,11 +48,15 @@ impl World<'_> {
             Outcome::Failed(IoFailure::Io)
         } else {
             match entry {
-                Entry::Owner(owner) => self.owner = owner,
-                Entry::Healed { ranges, .. } => ranges.into_iter().for_each(|range| heal(&mut self.owner, range)),
+                Entry::Owner(owner) => self.replace_owner(owner),
+                Entry::Healed { ranges, .. } => ranges.into_iter().for_each(|range| self.heal_owner(range)),
             }
             Outcome::Done
         };
+        if is_owner && self.rents() {
+            let failed = matches!(outcome, Outcome::Failed(_));
+            return self.owner_recorded(if failed { Err("no space".to_owned()) } else { Ok(()) });
+        }
         let touched = self.books.end(self.now, id, &outcome, None, None);
         self.touch(&touched);
         self.engine.complete(self.now, id, outcome);
@@ -64,18 +70,30 @@ impl World<'_> {
         }
     }
 
+    fn replace_owner(&mut self, owner: Owner) {
+        self.owner = owner;
+        self.renting.iter_mut().for_each(Renting::recorded);
+    }
+
+    fn heal_owner(&mut self, range: (u64, u64)) {
+        heal(&mut self.owner, range);
+        if let Some(renting) = &mut self.renting {
+            renting.healed(&self.owner);
+        }
+    }
+
     /// A record is replaced atomically, and each range that was healed is on record or not.
     fn record_in_part(&mut self, entry: Entry) {
         match entry {
             Entry::Owner(owner) => {
                 if self.random.below(2) == 0 {
-                    self.owner = owner;
+                    self.replace_owner(owner);
                 }
             }
             Entry::Healed { ranges, .. } => {
                 for range in ranges {
                     if self.random.below(2) == 0 {
-                        heal(&mut self.owner, range);
+                        self.heal_owner(range);
                     }
                 }
             }

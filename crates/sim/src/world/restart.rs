@@ -27,6 +27,7 @@ impl World<'_> {
                 self.report.power_cuts += 1;
                 self.disks.backing.power_cut();
                 let caches = self.disks.cache.iter_mut().chain(&mut self.spare).chain(&mut self.kept);
+                let caches = caches.chain(self.renting.iter_mut().flat_map(|renting| renting.disks()));
                 caches.for_each(|disk| disk.power_cut());
                 self.oracle.power_cut();
             }
@@ -34,11 +35,13 @@ impl World<'_> {
                 self.report.daemon_crashes += u32::from(!orderly);
                 self.disks.backing.submitter_crash();
                 let caches = self.disks.cache.iter_mut().chain(&mut self.spare).chain(&mut self.kept);
+                let caches = caches.chain(self.renting.iter_mut().flat_map(|renting| renting.disks()));
                 caches.for_each(|disk| disk.submitter_crash());
                 self.oracle.daemon_crash();
             }
         }
         self.interrupt_records();
+        self.stop_renting()?;
         self.trace.add(u64::from(kind == CrashKind::Daemon));
         self.deceived |= self.disks.cache.as_ref().is_some_and(Disk::has_forgotten);
         if self.disks.backing.has_forgotten() || self.deceived {
@@ -54,7 +57,7 @@ impl World<'_> {
             self.note_loss()?;
         }
         self.resume();
-        self.restart_pilot()?;
+        self.restart_renting()?;
         self.pump()
     }
 

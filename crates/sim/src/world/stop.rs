@@ -32,7 +32,7 @@ impl World<'_> {
         match self.stopping {
             Stopping::No if self.phase == Phase::Work && self.is_due(stop.at_event) => {
                 let in_use = matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain);
-                if in_use && self.outages.is_calm() && self.pilot.is_none() {
+                if in_use && self.outages.is_calm() && !self.rents() {
                     self.stopping = Stopping::Answering;
                 }
             }

@@ -2,11 +2,12 @@
 
 use surgetank_cache::{Epoch, Owner};
 use surgetank_model::Bytes;
+use surgetank_model::volume::{VolumeDescription, VolumeId};
 use surgetank_policy::ResumeAt;
-use surgetank_provider::{VolumeDescription, VolumeId};
 
-use crate::journal::{Rental, Stage};
 use crate::owner::OwnerRecord;
+use crate::planted::{Bug, planted};
+use crate::record::{RentalRecord, Stage};
 
 /// What the provider says of the volume that the records name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub enum Resume {
         /// Which attachment.
         epoch: Epoch,
         /// What is known of the rental.
-        rental: Rental,
+        rental: RentalRecord,
     },
     /// Data is lost and stays so until the user accepts it or overwrites it.
     Lost {
@@ -47,7 +48,7 @@ pub enum Resume {
         /// Offset and length in bytes.
         ranges: Vec<(u64, u64)>,
         /// The volume that they may still be read back from, if one is known.
-        rental: Option<Box<Rental>>,
+        rental: Option<Box<RentalRecord>>,
     },
     /// Serving the device would serve stale data.
     Refuse {
@@ -58,7 +59,7 @@ pub enum Resume {
 
 /// Decides. The owner record has the last word on where the data is, the journal on what is rented.
 #[must_use]
-pub fn decide(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, lookup: &Lookup) -> Resume {
+pub fn decide(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, lookup: &Lookup) -> Resume {
     match &owner.owner {
         Owner::Backing => match rental {
             None => Resume::Idle,
@@ -69,11 +70,14 @@ pub fn decide(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, lookup
             let rental = volume.map(|volume| Box::new(in_use(rental, volume, *epoch, lookup)));
             Resume::Lost { epoch: *epoch, ranges: ranges.clone(), rental }
         }
+        Owner::Cache { .. } if planted(Bug::RecoveryForgotten) && rental.is_some() => {
+            rental.map_or(Resume::Idle, |rental| Resume::GiveBack { at: give_back(rental) })
+        }
         Owner::Cache { epoch } => recover(device, rental, owner, *epoch, lookup),
     }
 }
 
-fn give_back(rental: &Rental) -> ResumeAt {
+fn give_back(rental: &RentalRecord) -> ResumeAt {
     let size = rental.size;
     match rental.stage {
         Stage::Creating | Stage::Created | Stage::Deleting => ResumeAt::Created { size },
@@ -83,7 +87,7 @@ fn give_back(rental: &Rental) -> ResumeAt {
     }
 }
 
-fn recover(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, epoch: Epoch, lookup: &Lookup) -> Resume {
+fn recover(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, epoch: Epoch, lookup: &Lookup) -> Resume {
     let mend = format!(
         "look for it at the provider and attach it again, or give its data up with `surgetank detach {device} --accept-loss`"
     );
@@ -108,19 +112,19 @@ fn recover(device: &str, rental: Option<&Rental>, owner: &OwnerRecord, epoch: Ep
 }
 
 /// The rental of the volume that the owner record names.
-fn in_use(rental: Option<&Rental>, volume: &VolumeId, epoch: Epoch, lookup: &Lookup) -> Rental {
+fn in_use(rental: Option<&RentalRecord>, volume: &VolumeId, epoch: Epoch, lookup: &Lookup) -> RentalRecord {
     let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
     let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
-    Rental { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
+    RentalRecord { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
 }
 
 /// What can be said of a rental of which the journal knows nothing.
-fn adopted(lookup: &Lookup, volume: &VolumeId) -> Rental {
+fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
     let (size, volume_type) = match lookup {
         Lookup::Found(description) => (description.size, description.volume_type.clone()),
         _ => (Bytes::ZERO, String::new()),
     };
-    Rental {
+    RentalRecord {
         token: String::new(),
         volume_type,
         size,
@@ -135,7 +139,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> Rental {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use surgetank_provider::{Tags, VolumeState};
+    use surgetank_model::volume::{Tags, VolumeState};
 
     use super::*;
 
@@ -153,9 +157,9 @@ mod tests {
         ])
     }
 
-    fn any_rental() -> impl Strategy<Value = Rental> {
+    fn any_rental() -> impl Strategy<Value = RentalRecord> {
         (any_stage(), prop::option::of(prop::sample::select(vec!["a", "b"])), any::<bool>()).prop_map(
-            |(stage, volume, disposable)| Rental {
+            |(stage, volume, disposable)| RentalRecord {
                 token: "t".to_owned(),
                 volume_type: "fast".to_owned(),
                 size: Bytes::from_gib(1),

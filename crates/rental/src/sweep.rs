@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{VolumeDescription, VolumeId, VolumeState, tag};
+use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState, tag};
+
+use crate::planted::{Bug, planted};
 
 /// What is known of the volumes beside what the provider lists.
 ///
@@ -76,11 +78,13 @@ fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<A
     let ours = volume.tags.get(tag::OWNER).is_some_and(|owner| owner == owner_id);
     let device = volume.tags.get(tag::DEVICE);
     let in_flight = device.is_some_and(|device| known.creating.contains(device));
-    if !ours || in_flight || known.expected.contains(&volume.id) {
+    let in_flight = in_flight && !planted(Bug::SweepIgnoresCreations);
+    if !ours || in_flight || known.expected.contains(&volume.id) || planted(Bug::SweepIgnoresStrangers) {
         return None;
     }
     if let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH)
         && known.reread_clean.get(&volume.id) != Some(epoch)
+        && !planted(Bug::SweepIgnoresTags)
     {
         return Some(Action::Keep { id: volume.id.clone(), device: device.cloned(), dirty_epoch: epoch.clone() });
     }

@@ -1,0 +1,617 @@
+//! Carries out what a rental asks: provider calls, the journal, the disks of this machine, the device's engine.
+//!
+//! What may take long runs on threads of its own, and its answer comes through a channel.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use surgetank_cache::format::{Geometry, LogState};
+use surgetank_cache::{Attach, Epoch, Event, ReadFill};
+use surgetank_device::Volume;
+use surgetank_device::discovery::{Disks, is_same};
+use surgetank_model::{Bytes, Instant};
+use surgetank_policy::{Step, StepId};
+use surgetank_provider::{Change, Provider, ProviderError, VolumeDescription, VolumeId};
+use surgetank_rental::{
+    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Stage, VolumeAsk, ask,
+};
+
+use crate::clock::{Clock, unix_ms};
+use crate::config::CachingConfig;
+use crate::crash::crash_point;
+use crate::journal::Journal;
+use crate::opening::{self, Decorator, Fresh, Identity, Opened, Place};
+use crate::owner::KeeperHandle;
+use crate::shard::{self, ShardHandle};
+use crate::shared::Shared;
+
+/// How long one waits at once for the shard to close a volume, and how often it is looked at after that.
+const CLOSING: Duration = Duration::from_millis(50);
+const CLOSING_POLL: Duration = Duration::from_millis(5);
+
+/// What a lifecycle works with.
+pub struct Tools {
+    /// The device's name.
+    pub device: String,
+    /// The state directory's random name, for tags.
+    pub owner_id: String,
+    /// Who rents volumes out.
+    pub provider: Arc<dyn Provider>,
+    /// What to rent.
+    pub caching: CachingConfig,
+    /// Split burst writes over both volumes.
+    pub split: bool,
+    /// When read misses fill the cache.
+    pub read_fill: ReadFill,
+    /// The device's shard.
+    pub shard: ShardHandle,
+    /// Who persists the owner.
+    pub keeper: KeeperHandle,
+    /// The device's clock.
+    pub clock: Clock,
+    /// The disks of this machine.
+    pub disks: Disks,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<Decorator>,
+    /// The longest pause between two tries of anything.
+    pub longest_pause: Duration,
+    /// What other threads may know.
+    pub shared: Arc<Shared>,
+}
+
+/// What a thread of its own has done.
+pub enum Done {
+    /// A call of the provider.
+    Called(AskId, Answer),
+    /// A volume was opened again. `None`: it is not here.
+    Opened(AskId, Result<Option<Opened>, String>),
+}
+
+/// The caching volume of one device.
+pub struct Lifecycle {
+    tools: Tools,
+    journal: Journal,
+    rental: Rental,
+    done: (Sender<Done>, Receiver<Done>),
+    /// Open for the engine, by the ask that opened it.
+    open: Option<(AskId, Opened)>,
+    /// Where the volume that the engine uses or has lost is or was, and what was there when last looked at.
+    place: Option<Place>,
+    seen: Option<Identity>,
+    /// The engine has it.
+    in_use: bool,
+    /// The shard is closing a volume.
+    closing: Vec<(AskId, Receiver<()>)>,
+    /// The last step, but for changes of the mode.
+    step: Option<Step>,
+}
+
+impl Lifecycle {
+    /// Takes over what the journal says.
+    #[must_use]
+    pub fn new(tools: Tools, journal: Journal) -> Self {
+        let config = surgetank_rental::Config {
+            device: tools.device.clone(),
+            owner_id: tools.owner_id.clone(),
+            volume_type: tools.caching.volume_type.clone(),
+            outage_patience: tools.caching.outage_patience,
+            longest_pause: tools.longest_pause,
+        };
+        let rental = Rental::new(config, journal.state().rental.clone());
+        let lifecycle = Self {
+            tools,
+            journal,
+            rental,
+            done: crossbeam_channel::unbounded(),
+            open: None,
+            place: None,
+            seen: None,
+            in_use: false,
+            closing: Vec::new(),
+            step: None,
+        };
+        lifecycle.publish();
+        lifecycle
+    }
+
+    /// What is decided of the volume.
+    #[must_use]
+    pub fn rental(&self) -> &Rental {
+        &self.rental
+    }
+
+    /// The journal, to keep what the controller learned.
+    pub fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+
+    /// Where answers of other threads arrive, for [`Lifecycle::done`].
+    #[must_use]
+    pub fn answers(&self) -> Receiver<Done> {
+        self.done.1.clone()
+    }
+
+    /// When [`Lifecycle::poll`] should be called.
+    #[must_use]
+    pub fn next_poll(&self) -> Option<Instant> {
+        let closing = (!self.closing.is_empty()).then(|| self.tools.clock.now() + CLOSING_POLL);
+        [closing, self.rental.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// Begins a step; `timeout` is how long it may take.
+    pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
+        tracing::info!(device = self.tools.device, ?step, "step");
+        if !matches!(step, Step::Absorb | Step::Drain | Step::Finish) {
+            self.step = Some(step.clone());
+        }
+        self.rental.begin(now, id, step, timeout);
+        self.carry_out();
+    }
+
+    /// Begins to read a volume back after a crash.
+    pub fn begin_recovery(&mut self, now: Instant, epoch: Epoch) {
+        self.rental.begin_recovery(now, epoch);
+        self.carry_out();
+    }
+
+    /// Takes an event of the engine.
+    pub fn event(&mut self, now: Instant, event: &Event) {
+        match event {
+            Event::Adopted => crash_point("adopt", "after"),
+            Event::Recovered { .. } => crash_point("recover", "after"),
+            Event::CacheLost { .. } => crash_point("lost", "before"),
+            Event::CacheDropped => crash_point("dropped", "before"),
+            _ => {}
+        }
+        self.rental.event(now, event);
+        if matches!(event, Event::CacheLost { .. }) {
+            crash_point("lost", "after");
+        }
+        self.carry_out();
+    }
+
+    /// Takes what another thread has done.
+    pub fn done(&mut self, done: Done) {
+        let (id, answer) = match done {
+            Done::Called(id, answer) => (id, answer),
+            Done::Opened(id, opened) => {
+                let opened = opened.map(|opened| opened.map(|opened| self.throttled(opened)));
+                (id, self.opened(id, opened))
+            }
+        };
+        self.rental.complete(self.tools.clock.now(), id, answer);
+        self.carry_out();
+    }
+
+    /// Goes on with what is being carried out, and answers what has ended.
+    pub fn poll(&mut self, now: Instant) -> Option<Ended> {
+        let closed: Vec<AskId> =
+            self.closing.extract_if(.., |(_, closed)| !is_pending(closed)).map(|(id, _)| id).collect();
+        for id in closed {
+            self.rental.complete(now, id, Answer::Began(Ok(())));
+        }
+        self.rental.tick(now);
+        self.carry_out();
+        self.rental.next_ended()
+    }
+
+    /// A disk came or went.
+    pub fn disk_changed(&mut self) {
+        let there = self.place.as_ref().filter(|_| !self.in_use).map(|place| place.look(&self.tools.disks));
+        let news = match there {
+            Some(Ok(there)) => std::mem::replace(&mut self.seen, there) != there && there.is_some(),
+            _ => false,
+        };
+        self.rental.disk_changed(self.tools.clock.now(), news);
+        self.carry_out();
+    }
+
+    /// A user wants the volume tried now. False: there is none in trouble.
+    pub fn try_now(&mut self, now: Instant) -> bool {
+        let tried = self.rental.try_now(now);
+        self.carry_out();
+        tried
+    }
+
+    /// Looks whether the volume in use is one that nobody could open again: what is on it has to be drained before it is
+    /// closed.
+    #[must_use]
+    pub fn must_not_close(&self) -> bool {
+        self.rental.is_nameless() || self.look() == Presence::Nameless
+    }
+
+    /// Data is lost since the last run: the volume stays until the user has decided, and is tried again.
+    pub fn resume_lost(&mut self, now: Instant, lost_bytes: u64) {
+        self.rental.resume_lost(now, lost_bytes);
+    }
+
+    /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
+    pub fn give_up(&mut self) -> Option<Bytes> {
+        self.rental.give_up()
+    }
+
+    /// The user gives up whatever is on the volume that is kept for want of a proof.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn give_up_proof(&mut self) -> Result<(), String> {
+        let record = self.rental.without_proof();
+        let written = self.journal.update(|state| state.rental = record);
+        written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
+        self.rental.proof_given_up();
+        Ok(())
+    }
+
+    /// Lets other threads know what is rented.
+    fn publish(&self) {
+        let record = self.rental.record();
+        let volume = record.and_then(|record| record.volume.clone());
+        self.tools.shared.set_rental(volume, record.is_some());
+    }
+
+    /// Carries out what the rental asks.
+    fn carry_out(&mut self) {
+        while let Some((id, ask)) = self.rental.next_ask() {
+            if let Some(answer) = self.answer(id, ask) {
+                self.rental.complete(self.tools.clock.now(), id, answer);
+                self.publish();
+            }
+        }
+        let device = &self.tools.device;
+        while let Some(notice) = self.rental.next_notice() {
+            match notice {
+                Notice::NotDone(what) => tracing::warn!(device, what, "not done"),
+                Notice::Warning(what) => tracing::warn!(device, "{what}"),
+                Notice::Error(what) => tracing::error!(device, "{what}"),
+                Notice::Passed(what) => tracing::info!(device, "{what}"),
+            }
+        }
+        self.publish();
+    }
+
+    /// The answer, unless it comes later.
+    fn answer(&mut self, id: AskId, ask: Ask) -> Option<Answer> {
+        Some(match ask {
+            Ask::Persist(record) => Answer::Persisted(self.persist(record)),
+            Ask::Draw => Answer::Drawn { random: rand::random(), unix_ms: unix_ms() },
+            Ask::Owner => Answer::Owner(self.tools.keeper.settle().map_err(|error| error.to_string())),
+            Ask::Provider(call) => return self.call(id, call),
+            Ask::Volume(ask) => return self.ask_volume(id, ask),
+            Ask::Engine(command) => return self.command(id, command),
+        })
+    }
+
+    fn persist(&mut self, record: Option<RentalRecord>) -> Result<(), String> {
+        let before = self.journal.state().rental.as_ref();
+        let named = record.as_ref().is_some_and(|record| record.volume.is_some());
+        let created = named && before.is_some_and(|before| before.volume.is_none());
+        let stage = record.as_ref().map(|record| record.stage);
+        let adopted = stage == Some(Stage::Adopted) && before.is_some_and(|before| before.stage == Stage::Adopting);
+        let point = match stage {
+            None => Some("forget"),
+            Some(Stage::Released) => Some("clean"),
+            Some(_) => None,
+        };
+        point.inspect(|point| crash_point(point, "before"));
+        let forgotten = record.is_none();
+        if forgotten {
+            self.tools.keeper.set_volume(None);
+        }
+        let written = self.journal.update(|state| match record {
+            Some(record) => state.rental = Some(record),
+            None => state.forget_rental(unix_ms()),
+        });
+        written.map_err(|error| error.to_string())?;
+        let after = point.or(created.then_some("created")).or(adopted.then_some("adopted"));
+        after.inspect(|point| crash_point(point, "after"));
+        Ok(())
+    }
+
+    /// Calls the provider, on a thread of its own.
+    fn call(&self, id: AskId, call: Call) -> Option<Answer> {
+        let (provider, done, asked) = (self.tools.provider.clone(), self.done.0.clone(), call.clone());
+        let calling = move || {
+            let answer = catch_unwind(AssertUnwindSafe(|| make(&*provider, &call)));
+            let died = || failed(&call, "the provider's call ended without an answer".to_owned());
+            // The device may have ended.
+            let _ = done.send(Done::Called(id, answer.unwrap_or_else(|_| died())));
+        };
+        let spawned = std::thread::Builder::new().name("provider".into()).spawn(calling);
+        spawned.err().map(|error| failed(&asked, format!("a thread cannot be started: {error}")))
+    }
+
+    fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
+        let Tools { disks, clock, decorator, .. } = &self.tools;
+        Some(match ask {
+            // A machine that does not tell of its disks finds none by its serial either.
+            VolumeAsk::Serials => Answer::Serials(disks.serials().unwrap_or_default()),
+            VolumeAsk::Open { description, size, opening: Opening::Again(epoch) } => {
+                match self.open_again(id, &description, size, epoch) {
+                    Ok(()) => return None,
+                    Err(why) => Answer::Opened(Err(why)),
+                }
+            }
+            VolumeAsk::Open { description, size, opening } => {
+                self.open = None;
+                match self.open(&description, size, opening) {
+                    Ok(opened) => self.opened(id, Ok(opened)),
+                    Err(refused) => Answer::Opened(refused),
+                }
+            }
+            VolumeAsk::Close(opened) => {
+                self.open.take_if(|(by, _)| *by == opened);
+                Answer::Closed
+            }
+            VolumeAsk::Superblock(description) => {
+                let read =
+                    opening::superblock(&description, self.files().as_deref(), disks, *clock, decorator.as_ref());
+                let says = |superblock: surgetank_cache::format::Superblock| {
+                    (superblock.state == LogState::Clean, superblock.epoch)
+                };
+                Answer::Superblock(read.map(|superblock| superblock.map(says)))
+            }
+            VolumeAsk::Look => Answer::Looked(self.look()),
+        })
+    }
+
+    /// Where volumes may lie that are files.
+    fn files(&self) -> Option<PathBuf> {
+        self.tools.provider.files()
+    }
+
+    fn look(&self) -> Presence {
+        let (Some(place), Some(seen), true) = (&self.place, self.seen, self.in_use) else { return Presence::Here };
+        match place.look(&self.tools.disks) {
+            Ok(there) if there != Some(seen) && seen.is_file() => Presence::Nameless,
+            Ok(there) if there != Some(seen) => Presence::Gone,
+            Ok(_) | Err(_) => Presence::Here,
+        }
+    }
+
+    /// Keeps what was opened for the engine.
+    fn opened(&mut self, id: AskId, opened: Result<Option<Opened>, String>) -> Answer {
+        Answer::Opened(opened.map(|opened| match opened {
+            Some(opened) => {
+                self.open = Some((id, opened));
+                ask::Opened::Open
+            }
+            None => ask::Opened::Absent,
+        }))
+    }
+
+    /// Opens an attached volume. `None`: its disk has not appeared yet.
+    fn open(
+        &self,
+        description: &VolumeDescription,
+        size: Bytes,
+        opening: Opening,
+    ) -> Result<Option<Opened>, Result<ask::Opened, String>> {
+        let Tools { disks, decorator, clock, .. } = &self.tools;
+        let refused = |why: String| Ok(ask::Opened::Refused(why));
+        let place = Place::of(description, self.files().as_deref()).map_err(refused)?;
+        let id = &description.id.0;
+        let opened = match opening {
+            Opening::Used | Opening::Again(_) => {
+                opening::caching(&place, size, disks, decorator.as_ref()).map_err(Err)?
+            }
+            Opening::Fresh { before } => {
+                if let Place::Disk { serial } = &place
+                    && before.iter().any(|there| is_same(there, serial))
+                {
+                    return Err(refused(format!(
+                        "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before \
+                         it was attached: nothing was written to it; let the service say the serial of the disk that it \
+                         plugs in"
+                    )));
+                }
+                match opening::caching_fresh(&place, size, disks, decorator.as_ref(), *clock).map_err(Err)? {
+                    None => None,
+                    Some(Fresh::Blank(opened)) => Some(opened),
+                    Some(Fresh::Used) => {
+                        return Err(refused(format!(
+                            "the volume {id} was just rented and is not blank, so it may be somebody's: nothing was written \
+                             to it; see whose it is, and let the service rent out volumes that read as zeroes"
+                        )));
+                    }
+                }
+            }
+        };
+        Ok(opened.map(|opened| self.throttled(opened)))
+    }
+
+    fn throttled(&self, opened: Opened) -> Opened {
+        let Tools { caching, clock, .. } = &self.tools;
+        if !caching.throttle {
+            return opened;
+        }
+        Opened { volume: opening::throttled(opened.volume, caching.limits, *clock), ..opened }
+    }
+
+    /// Opens a volume that was in use on a thread of its own, and reads of it.
+    fn open_again(
+        &mut self,
+        id: AskId,
+        description: &VolumeDescription,
+        size: Bytes,
+        epoch: Epoch,
+    ) -> Result<(), String> {
+        let place = Place::of(description, self.files().as_deref())?;
+        if self.place.as_ref().is_some_and(|before| *before != place) {
+            return Err("the provider says that it is another disk or file than it was".to_owned());
+        }
+        let Tools { disks, decorator, clock, .. } = &self.tools;
+        self.seen = place.look(disks).ok().flatten();
+        self.place = Some(place.clone());
+        let (disks, decorator, clock) = (disks.clone(), decorator.clone(), *clock);
+        let (done, volume) = (self.done.0.clone(), description.id.clone());
+        let open = move || {
+            let opened = opening::caching_again(&place, &volume, size, epoch, &disks, decorator.as_ref(), clock);
+            // The device may have ended.
+            let _ = done.send(Done::Opened(id, opened));
+        };
+        let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
+        spawned.map(|_| ()).map_err(|error| format!("a thread cannot be started: {error}"))
+    }
+
+    fn command(&mut self, id: AskId, command: Command) -> Option<Answer> {
+        let point = match command {
+            Command::Mode(surgetank_cache::Mode::Absorb) => Some("absorb"),
+            Command::Mode(surgetank_cache::Mode::Drain) => Some("drain"),
+            Command::Mode(surgetank_cache::Mode::Finish) => Some("finish"),
+            Command::Adopt(_) => Some("adopt"),
+            Command::Recover(_) => Some("recover"),
+            Command::Restore(_) => Some("restore"),
+            Command::Release => Some("release"),
+            Command::Gone => Some("gone"),
+            Command::Returned => Some("returned"),
+            Command::Close | Command::Sample => None,
+        };
+        point.inspect(|point| crash_point(point, "before"));
+        let told = match command {
+            Command::Mode(mode) => self.tools.shard.send(shard::Command::SetMode(mode)).map(|()| Some(began())),
+            Command::Adopt(epoch) => {
+                self.use_open(epoch, |volume, attach, answer| shard::Command::Adopt { volume, attach, answer })
+            }
+            Command::Recover(epoch) => {
+                self.use_open(epoch, |volume, attach, answer| shard::Command::Recover { volume, attach, answer })
+            }
+            Command::Restore(epoch) => {
+                self.use_open(epoch, |volume, attach, answer| shard::Command::Restore { volume, attach, answer })
+            }
+            Command::Returned => self.returned().map(Some),
+            Command::Release => {
+                let asked = self.tools.shard.ask(|answer| shard::Command::Release { answer });
+                asked.map(|began| Some(Answer::Began(began.map_err(|rejected| rejected.to_string()))))
+            }
+            Command::Close => {
+                if self.step == Some(Step::Release) {
+                    crash_point("release", "after");
+                }
+                self.open = None;
+                self.close(id, |answer| shard::Command::CloseCache { answer })
+            }
+            Command::Gone => {
+                self.seen = None;
+                self.close(id, |answer| shard::Command::CacheGone { answer })
+            }
+            Command::Sample => {
+                let asked = self.tools.shard.ask(|answer| shard::Command::Sample { answer });
+                asked.map(|sample| Some(Answer::Sampled { stage: sample.status.stage, unplugged: sample.cache_gone }))
+            }
+        };
+        match told {
+            Ok(answer) => {
+                let done = matches!(answer, None | Some(Answer::Began(Ok(()))));
+                let after =
+                    matches!(command, Command::Mode(_) | Command::Gone | Command::Returned | Command::Restore(_));
+                point.filter(|_| done && after).inspect(|point| crash_point(point, "after"));
+                answer
+            }
+            Err(gone) => Some(Answer::EngineEnded(gone.to_string())),
+        }
+    }
+
+    /// Gives the engine the volume that is open.
+    fn use_open(
+        &mut self,
+        epoch: Epoch,
+        command: impl FnOnce(Box<dyn Volume>, Attach, Sender<Result<(), surgetank_cache::Rejected>>) -> shard::Command,
+    ) -> Result<Option<Answer>, shard::ShardGone> {
+        let Some((_, Opened { volume, place, identity })) = self.open.take() else {
+            return Ok(Some(Answer::Began(Err("the caching volume is not open".to_owned()))));
+        };
+        let Tools { caching, split, read_fill, keeper, .. } = &self.tools;
+        let attach = Attach {
+            epoch,
+            cache_size: volume.size(),
+            cache_limits: caching.limits,
+            split: *split,
+            read_fill: *read_fill,
+            indexes: Geometry::wants_indexes(volume.size()),
+        };
+        keeper.set_volume(self.rental.record().and_then(|record| record.volume.clone()));
+        let began = self.tools.shard.ask(|answer| command(volume, attach, answer))?;
+        if began.is_ok() {
+            self.used(place, identity);
+        }
+        Ok(Some(Answer::Began(began.map_err(|rejected| rejected.to_string()))))
+    }
+
+    fn returned(&mut self) -> Result<Answer, shard::ShardGone> {
+        let not_open = || Answer::Began(Err("the caching volume is not open".to_owned()));
+        let Some((_, Opened { volume, place, identity })) = self.open.take() else { return Ok(not_open()) };
+        if !self.tools.shard.ask(|answer| shard::Command::CacheReturned { volume, answer })? {
+            return Ok(Answer::Began(Err("the engine does not wait for it any more".to_owned())));
+        }
+        self.used(place, identity);
+        Ok(began())
+    }
+
+    fn used(&mut self, place: Place, identity: Identity) {
+        (self.place, self.seen, self.in_use) = (Some(place), Some(identity), true);
+    }
+
+    /// Has the shard close its volume. What is in flight on one that fails may keep it from that for long.
+    fn close(
+        &mut self,
+        id: AskId,
+        command: impl FnOnce(Sender<()>) -> shard::Command,
+    ) -> Result<Option<Answer>, shard::ShardGone> {
+        self.in_use = false;
+        let (answer, closed) = crossbeam_channel::bounded(1);
+        self.tools.shard.send(command(answer))?;
+        match closed.recv_timeout(CLOSING) {
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+                self.closing.push((id, closed));
+                Ok(None)
+            }
+            // A shard that has ended has closed it.
+            Ok(()) | Err(crossbeam_channel::RecvTimeoutError::Disconnected) => Ok(Some(began())),
+        }
+    }
+}
+
+fn began() -> Answer {
+    Answer::Began(Ok(()))
+}
+
+fn is_pending(closed: &Receiver<()>) -> bool {
+    closed.try_recv() == Err(crossbeam_channel::TryRecvError::Empty)
+}
+
+fn make(provider: &dyn Provider, call: &Call) -> Answer {
+    let (point, change, id): (_, fn(&dyn Provider, &VolumeId) -> Result<Change, ProviderError>, _) = match call {
+        Call::Create(request) => {
+            crash_point("create", "before");
+            let created = provider.create(request).map(|(description, _)| description);
+            if created.is_ok() {
+                crash_point("create", "after");
+            }
+            return Answer::Described(created);
+        }
+        Call::Describe(id) => return Answer::Described(provider.describe(id)),
+        Call::List { key, value } => return Answer::Listed(provider.list(key, value)),
+        Call::Attach(id) => ("attach", |provider, id| provider.attach(id), id),
+        Call::Detach(id) => ("detach", |provider, id| provider.detach(id), id),
+        Call::Delete(id) => ("delete", |provider, id| provider.delete(id), id),
+    };
+    crash_point(point, "before");
+    let changed = change(provider, id).map(|_| ());
+    if changed.is_ok() {
+        crash_point(point, "after");
+    }
+    Answer::Changed(changed)
+}
+
+/// The answer to a call that could not be made.
+fn failed(call: &Call, why: String) -> Answer {
+    let error = ProviderError::Transient(why);
+    match call {
+        Call::Create(_) | Call::Describe(_) => Answer::Described(Err(error)),
+        Call::List { .. } => Answer::Listed(Err(error)),
+        Call::Attach(_) | Call::Detach(_) | Call::Delete(_) => Answer::Changed(Err(error)),
+    }
+}

@@ -1,0 +1,177 @@
+//! What a rental asks of its driver, and what the driver answers: once for each ask, in any order, late or never.
+
+use surgetank_cache::{Epoch, Mode, Stage as EngineStage};
+use surgetank_model::Bytes;
+use surgetank_model::volume::{CreateVolume, ProviderError, VolumeDescription, VolumeId};
+
+use crate::owner::OwnerRecord;
+use crate::record::RentalRecord;
+
+/// Names an ask from `next_ask` to `complete`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AskId(pub u64);
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Make the record of the rental durable; `None`: nothing is rented any more. On an error the old one or the new one may
+    /// be durable.
+    Persist(Option<RentalRecord>),
+    /// 128 random bits and the time of day.
+    Draw,
+    /// The owner record, after all that was to be written of it is durable.
+    Owner,
+    /// Call the provider. At most one call of a rental is under way.
+    Provider(Call),
+    /// Look at a disk or file of this machine.
+    Volume(VolumeAsk),
+    /// Tell the engine.
+    Engine(Command),
+}
+
+/// A call of the provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Rent a volume.
+    Create(CreateVolume),
+    /// Attach it to this machine.
+    Attach(VolumeId),
+    /// Detach it.
+    Detach(VolumeId),
+    /// Delete it.
+    Delete(VolumeId),
+    /// What is known of it.
+    Describe(VolumeId),
+    /// Volumes with this tag.
+    List {
+        /// The tag.
+        key: String,
+        /// Its value.
+        value: String,
+    },
+}
+
+/// How an attached volume is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// It was just rented: it must be a disk that was not here before, and blank.
+    Fresh {
+        /// Serials of the disks that were here before it was attached.
+        before: Vec<String>,
+    },
+    /// Something of ours may be on it.
+    Used,
+    /// It was in use and has gone: it must be where it was, readable, and of this attachment as far as it is of any. It may
+    /// not answer for long: whatever else is asked meanwhile is not to wait for it.
+    Again(Epoch),
+}
+
+/// What is asked of the disks and files of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeAsk {
+    /// The serials of all disks.
+    Serials,
+    /// Open the volume, for the next command of the engine; what was open before and not given to it is closed.
+    Open {
+        /// What the provider says of it.
+        description: VolumeDescription,
+        /// The size that it must have.
+        size: Bytes,
+        /// How.
+        opening: Opening,
+    },
+    /// Close what this ask has opened, unless the engine was given it.
+    Close(AskId),
+    /// Read the superblock from the medium, of a volume that nobody uses.
+    Superblock(VolumeDescription),
+    /// Whether the volume in use is where it was found.
+    Look,
+}
+
+/// What the engine is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Absorb, drain or finish.
+    Mode(Mode),
+    /// Take the open volume into use under this name.
+    Adopt(Epoch),
+    /// Read the open volume back after a crash.
+    Recover(Epoch),
+    /// Read the open volume back after it was lost.
+    Restore(Epoch),
+    /// Release the volume.
+    Release,
+    /// Close the volume that the engine has released, and the one that is open for it.
+    Close,
+    /// The volume is not on this machine: close it when nothing is in flight on it any more. Answered then.
+    Gone,
+    /// The open volume is the one that had gone.
+    Returned,
+    /// Where the engine is.
+    Sample,
+}
+
+/// Whether the volume in use is where it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is, or none is in use, or that cannot be told.
+    Here,
+    /// Its disk has left, or another one is there.
+    Gone,
+    /// Its file has no name any more: nobody but who has it open can use it.
+    Nameless,
+}
+
+/// What became of opening a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// It is open.
+    Open,
+    /// Its disk has not appeared on this machine.
+    Absent,
+    /// It is not as it must be; the text says why. That does not pass by itself.
+    Refused(String),
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To `Persist`.
+    Persisted(Result<(), String>),
+    /// To `Draw`.
+    Drawn {
+        /// 128 random bits.
+        random: [u8; 16],
+        /// Milliseconds since 1970.
+        unix_ms: u64,
+    },
+    /// To `Owner`.
+    Owner(Result<OwnerRecord, String>),
+    /// To `Create` and `Describe`.
+    Described(Result<VolumeDescription, ProviderError>),
+    /// To `Attach`, `Detach` and `Delete`.
+    Changed(Result<(), ProviderError>),
+    /// To `List`.
+    Listed(Result<Vec<VolumeDescription>, ProviderError>),
+    /// To `Serials`.
+    Serials(Vec<String>),
+    /// To `Open`.
+    Opened(Result<Opened, String>),
+    /// To `Superblock`: whether it says that the log is clean, and of which attachment; `None`: there is none.
+    Superblock(Result<Option<(bool, Epoch)>, String>),
+    /// To `Close`.
+    Closed,
+    /// To `Look`.
+    Looked(Presence),
+    /// To commands of the engine: whether it has begun. `Returned`: whether it still waited for the volume.
+    Began(Result<(), String>),
+    /// To `Sample`.
+    Sampled {
+        /// Where the engine is.
+        stage: EngineStage,
+        /// The volume has answered that it was unplugged.
+        unplugged: bool,
+    },
+    /// The engine has ended.
+    EngineEnded(String),
+}

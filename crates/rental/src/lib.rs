@@ -1,0 +1,24 @@
+//! The life of a rented volume: from the intent to create it until its deletion is certain. Pure: fed with the controller's
+//! steps, with answers, engine events and the time, and polled for what is to be done.
+//!
+//! - [`rental`]: the state machine of one volume;
+//! - [`ask`]: its contract with the driver (the daemon's reconciler or the simulator);
+//! - [`record`]: what is durable about a rental;
+//! - [`owner`]: where the newest data is, and in which order that is written down;
+//! - [`resume`]: where a device goes on after a crash;
+//! - [`sweep`]: which volumes nobody knows of any more.
+//!
+//! Absent on purpose: any provider call, any clock, any file, any byte of data.
+
+pub mod ask;
+pub mod owner;
+pub mod planted;
+pub mod record;
+pub mod rental;
+pub mod resume;
+pub mod sweep;
+
+pub use ask::{Answer, Ask, AskId, Call, Command, Opened, Opening, Presence, VolumeAsk};
+pub use owner::{OwnerRecord, OwnerWrite, OwnerWriter};
+pub use record::{RentalRecord, Stage};
+pub use rental::{Config, Ended, Notice, Rental};

@@ -1,0 +1,44 @@
+//! Bugs on purpose, to see that the crash tests and the tests of life cycles find them: compiled in by the feature
+//! `planted-bugs` only, which nothing but those tests may switch on, and even then asleep until a test wakes one.
+
+surgetank_model::plant_bugs! {
+    /// A bug that can be planted.
+    pub enum Bug {
+        /// A volume is created before the record says so.
+        IntentNotPersisted,
+        /// The sweep leaves volumes alone that no record knows.
+        SweepIgnoresStrangers,
+        /// A deletion that failed, or whose answer was lost, is taken for done.
+        FailedDeleteIsDone,
+        /// A volume whose deletion was asked for counts as deleted.
+        AskedIsDeleted,
+        /// The caching volume is used without a tag that says so.
+        TagForgotten,
+        /// A tag that could not be set counts as set.
+        FailedTagIgnored,
+        /// A creation whose answer was lost is forgotten instead of being looked for by its token.
+        TokenNotLookedFor,
+        /// Every creation has the same token.
+        TokenReused,
+        /// A call of the provider is made while another one is under way.
+        CallsOvertake,
+        /// A volume that is open for the engine is not closed before it is detached.
+        OpenNotClosed,
+        /// A volume counts as released as soon as the engine was told to release it.
+        ReleaseNotAwaited,
+        /// After a restart the rental that the owner record names is taken for one that can be deleted.
+        RecoveryForgotten,
+        /// The sweep deletes volumes whose tag says that they may hold the newest data.
+        SweepIgnoresTags,
+        /// The sweep deletes volumes that are being created.
+        SweepIgnoresCreations,
+    }
+}
+
+impl Bug {
+    /// The bug of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
+    }
+}

@@ -1,0 +1,50 @@
+//! What is durable about a rental, from before the volume is created until it is certain that it is gone.
+
+use serde::{Deserialize, Serialize};
+use surgetank_model::Bytes;
+use surgetank_model::volume::VolumeId;
+
+/// How far a rented volume is. The present participles are intents: the call may or may not have been carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// `create` is being called.
+    Creating,
+    /// It is there.
+    Created,
+    /// `attach` is being called.
+    Attaching,
+    /// It is attached; the engine has nothing on it.
+    Attached,
+    /// The engine is formatting it.
+    Adopting,
+    /// The engine uses it.
+    Adopted,
+    /// The engine has released it.
+    Released,
+    /// `detach` is being called.
+    Detaching,
+    /// `delete` is being called.
+    Deleting,
+}
+
+/// A caching volume from before its creation until after its deletion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RentalRecord {
+    /// The client token it is created with; also on the volume as a tag.
+    pub token: String,
+    /// Its type.
+    pub volume_type: String,
+    /// Its size; zero: unknown, since the record was put together from the owner record.
+    pub size: Bytes,
+    /// Milliseconds since 1970 at which its creation was asked for.
+    pub started_unix_ms: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// The provider's name, once known.
+    pub volume: Option<VolumeId>,
+    /// The attachment, once the engine was given it.
+    pub epoch: Option<String>,
+    /// Nothing on it counts: it was never adopted, or that was proved, or the user gave it up. Only then may it be deleted.
+    pub disposable: bool,
+}

@@ -1,0 +1,694 @@
+//! One caching volume from before its creation until it is certain that it is gone.
+//!
+//! A step is carried out by *walks*. A walk runs the step's function from its beginning: it asks one thing after the other,
+//! stops at the first one that has not been answered, and runs anew when the answer has come. What was answered in this walk
+//! is not asked twice. A walk ends when the step has ended or waits for a change; the next one begins without knowledge. So a
+//! step may be begun again after a crash at any point, and each ask is such a point.
+
+mod outage;
+mod renting;
+mod returning;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use surgetank_cache::{Epoch, Event, Mode, Owner, Stage as EngineStage};
+use surgetank_model::volume::{ProviderError, VolumeDescription, VolumeId};
+use surgetank_model::{Bytes, Instant};
+use surgetank_policy::{Outcome, Refusal, Step, StepId};
+
+use self::outage::Outage;
+use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
+use crate::owner::{OwnerRecord, parse_epoch};
+use crate::planted::{Bug, planted};
+use crate::record::{RentalRecord, Stage};
+
+/// First and longest pause between two looks at a change under way.
+const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+
+/// What a rental is told at start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The device's name.
+    pub device: String,
+    /// The state directory's random name, for tags.
+    pub owner_id: String,
+    /// The provider's name of the type to rent.
+    pub volume_type: String,
+    /// How long requests wait for a volume that cannot be read.
+    pub outage_patience: Duration,
+    /// The longest pause between two tries of anything.
+    pub longest_pause: Duration,
+}
+
+/// How a task ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// A step of the controller.
+    Step(StepId, Outcome),
+    /// The recovery.
+    Recovery(Outcome),
+}
+
+/// What operators should know, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A task was not carried out.
+    NotDone(String),
+    /// Something is wrong, and goes on all the same.
+    Warning(String),
+    /// Something is wrong that risks data.
+    Error(String),
+    /// What was wrong has passed.
+    Passed(String),
+}
+
+/// What is being carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Task {
+    Step(StepId, Step),
+    /// Reading a volume back after a crash; not a step of the controller.
+    Recover(Epoch),
+}
+
+/// What the engine said of the task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    Nothing,
+    Done,
+    Failed(&'static str),
+    Cancelled,
+}
+
+#[derive(Clone, Debug)]
+struct Running {
+    task: Task,
+    deadline: Option<Instant>,
+    next_walk: Instant,
+    pause: Duration,
+    /// The engine was told, and its event is awaited.
+    told: bool,
+    said: Said,
+}
+
+/// Why the engine holds nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Release {
+    /// It released the volume: CLEAN is on it.
+    Clean,
+    /// The volume failed and nothing was lost, or the loss was accepted: CLEAN may not be on it.
+    Dropped,
+}
+
+/// Why a walk does not go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pause {
+    /// An answer is awaited.
+    Asked,
+    /// A change is under way: look again later.
+    Wait,
+    /// The same, and it has only just begun.
+    WaitBriefly,
+    /// It cannot be done.
+    Refused(Refusal),
+}
+
+type Walked<T = ()> = Result<T, Pause>;
+
+/// What one of the two walks has learned, and what it waits for.
+#[derive(Clone, Debug, Default)]
+struct Walk {
+    known: Vec<(Ask, Answer)>,
+    awaited: Option<(AskId, Ask)>,
+    /// It wants to call the provider or to write the record, and another call or write is under way.
+    queued: bool,
+}
+
+impl Walk {
+    fn is_under_way(&self) -> bool {
+        self.awaited.is_some() || self.queued
+    }
+}
+
+/// Who walks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// The task.
+    Task,
+    /// The look after a volume in trouble.
+    Outage,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Rental {
+    config: Config,
+    now: Instant,
+    record: Option<RentalRecord>,
+    running: Option<Running>,
+    task_walk: Walk,
+    outage_walk: Walk,
+    lane: Lane,
+    asks: VecDeque<(AskId, Ask)>,
+    next_ask: u64,
+    /// The call of the provider that is under way, wanted or not.
+    call: Option<(AskId, Call)>,
+    /// The record that is being written, wanted or not.
+    writing: Option<(AskId, Option<RentalRecord>)>,
+    ended: VecDeque<Ended>,
+    notices: VecDeque<Notice>,
+    /// The driver has a volume open that the engine was not given.
+    open: bool,
+    released: Option<Release>,
+    /// Bytes lost with the caching volume, while that stands.
+    lost_bytes: Option<u64>,
+    outage: Outage,
+    /// Why the volume is not given back, while that cannot be proved to be harmless.
+    kept: Option<String>,
+    /// The user gave up what is on the volume.
+    given_up: bool,
+    /// The volume that is attached, while its disk has not appeared.
+    missing_disk: Option<VolumeId>,
+    /// The serials of the disks that were here before the volume was attached for the first time. Not written down: after a
+    /// crash in between, its own disk may be among them.
+    disks_before: Option<(VolumeId, Vec<String>)>,
+}
+
+impl Rental {
+    /// Goes on from the record that is durable.
+    #[must_use]
+    pub fn new(config: Config, record: Option<RentalRecord>) -> Self {
+        Self {
+            config,
+            now: Instant::ZERO,
+            record,
+            running: None,
+            task_walk: Walk::default(),
+            outage_walk: Walk::default(),
+            lane: Lane::Task,
+            asks: VecDeque::new(),
+            next_ask: 0,
+            call: None,
+            writing: None,
+            ended: VecDeque::new(),
+            notices: VecDeque::new(),
+            open: false,
+            released: None,
+            lost_bytes: None,
+            outage: Outage::default(),
+            kept: None,
+            given_up: false,
+            missing_disk: None,
+            disks_before: None,
+        }
+    }
+
+    /// What is rented, as far as that is durable.
+    #[must_use]
+    pub fn record(&self) -> Option<&RentalRecord> {
+        self.record.as_ref()
+    }
+
+    /// Bytes lost with the caching volume.
+    #[must_use]
+    pub fn lost_bytes(&self) -> Option<u64> {
+        self.lost_bytes
+    }
+
+    /// The volume that is not given back, and why: it cannot be proved that nothing on it counts.
+    #[must_use]
+    pub fn kept(&self) -> Option<(VolumeId, &str)> {
+        Some((self.volume()?, self.kept.as_deref()?))
+    }
+
+    /// Begins a step; `timeout` is how long it may take.
+    pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
+        self.now = self.now.max(now);
+        match step {
+            Step::Absorb => self.set_mode(id, Mode::Absorb),
+            Step::Drain => self.set_mode(id, Mode::Drain),
+            Step::Finish => self.set_mode(id, Mode::Finish),
+            step => self.run(Task::Step(id, step), timeout),
+        }
+        self.advance();
+    }
+
+    /// Begins to read a volume back after a crash. It may take as long as it takes: requests wait for it.
+    pub fn begin_recovery(&mut self, now: Instant, epoch: Epoch) {
+        self.now = self.now.max(now);
+        self.run(Task::Recover(epoch), None);
+        self.advance();
+    }
+
+    fn run(&mut self, task: Task, timeout: Option<Duration>) {
+        self.missing_disk = None;
+        self.task_walk = Walk::default();
+        let deadline = timeout.map(|timeout| self.now + timeout);
+        let (next_walk, pause) = (self.now, POLL.0);
+        self.running = Some(Running { task, deadline, next_walk, pause, told: false, said: Said::Nothing });
+    }
+
+    /// The engine changes its mode at once, also while it releases the volume.
+    fn set_mode(&mut self, id: StepId, mode: Mode) {
+        self.emit(Ask::Engine(Command::Mode(mode)));
+        self.ended.push_back(Ended::Step(id, Outcome::Done));
+    }
+
+    /// Takes an event of the engine.
+    pub fn event(&mut self, now: Instant, event: &Event) {
+        self.now = self.now.max(now);
+        self.follow(event);
+        match event {
+            Event::Released => self.released = Some(Release::Clean),
+            Event::CacheDropped => {
+                self.released = Some(Release::Dropped);
+                self.lost_bytes = None;
+            }
+            Event::CacheLost { lost_bytes } => self.lost_bytes = Some(*lost_bytes),
+            Event::Adopted
+            | Event::AdoptFailed
+            | Event::Recovered { .. }
+            | Event::RecoverFailed { .. }
+            | Event::RestoreFailed { .. }
+            | Event::ReleaseCancelled
+            | Event::CacheFailing
+            | Event::Stopped => {}
+        }
+        if let Some(running) = &mut self.running {
+            running.next_walk = self.now;
+            running.pause = POLL.0;
+            let said = match (&running.task, event) {
+                (Task::Step(_, Step::Adopt), Event::Adopted) => Said::Done,
+                (Task::Step(_, Step::Adopt), Event::AdoptFailed) => Said::Failed(""),
+                (Task::Step(_, Step::Release), Event::ReleaseCancelled) => Said::Cancelled,
+                (Task::Recover(_), Event::Recovered { .. }) => Said::Done,
+                (Task::Recover(_), Event::RecoverFailed { reason }) => Said::Failed(reason),
+                _ => Said::Nothing,
+            };
+            if running.told && said != Said::Nothing {
+                running.said = said;
+            }
+        }
+        self.advance();
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.advance();
+    }
+
+    /// When [`Rental::tick`] should be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let running = self.running.as_ref();
+        let task = running.map(|running| match self.is_walking() {
+            // Only the step's time can run out.
+            true => running.deadline.filter(|_| self.waits_for_provider()),
+            false => Some(running.next_walk),
+        });
+        let outage = self.next_look().filter(|_| !self.is_walking());
+        [task.flatten(), outage].into_iter().flatten().min()
+    }
+
+    /// What is to be done next.
+    pub fn next_ask(&mut self) -> Option<(AskId, Ask)> {
+        self.asks.pop_front()
+    }
+
+    /// What has ended.
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// What operators should know.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Takes the answer to an ask. One that nobody waits for any more changes nothing.
+    pub fn complete(&mut self, now: Instant, id: AskId, answer: Answer) {
+        self.now = self.now.max(now);
+        self.call.take_if(|(call, _)| *call == id);
+        if let Some((_, record)) = self.writing.take_if(|(writing, _)| *writing == id)
+            && answer == Answer::Persisted(Ok(()))
+        {
+            self.record = record;
+        }
+        let mut wanted = false;
+        for walk in [&mut self.task_walk, &mut self.outage_walk] {
+            if walk.awaited.as_ref().is_some_and(|(awaited, _)| *awaited == id)
+                && let Some((_, ask)) = walk.awaited.take()
+            {
+                walk.known.push((ask, answer.clone()));
+                wanted = true;
+            }
+        }
+        if !wanted && !self.outage_answered(id, &answer) && answer == Answer::Opened(Ok(Opened::Open)) {
+            self.emit(Ask::Volume(VolumeAsk::Close(id)));
+        }
+        self.advance();
+    }
+
+    /// Walks as far as the answers and the time allow.
+    fn advance(&mut self) {
+        loop {
+            let before = (self.next_ask, self.ended.len(), self.running.is_some());
+            if self.outage_walk.is_under_way() {
+                self.walk_outage();
+            } else if !self.task_walk.is_under_way() && self.next_look().is_some_and(|next| next <= self.now) {
+                self.walk_outage();
+            }
+            if !self.outage_walk.is_under_way() {
+                self.walk_task();
+            }
+            self.time_out();
+            if before == (self.next_ask, self.ended.len(), self.running.is_some()) {
+                return;
+            }
+        }
+    }
+
+    fn is_walking(&self) -> bool {
+        self.task_walk.is_under_way() || self.outage_walk.is_under_way()
+    }
+
+    /// A provider that does not answer in time says nothing of the step.
+    fn time_out(&mut self) {
+        let overdue = self.running.as_ref().and_then(|running| running.deadline).is_some_and(|at| at <= self.now);
+        if overdue && self.waits_for_provider() {
+            self.settle(Outcome::Refused(self.overdue()));
+        }
+    }
+
+    /// Whether the task goes on when the provider has answered.
+    fn waits_for_provider(&self) -> bool {
+        let waits = |walk: &Walk| walk.queued || matches!(walk.awaited, Some((_, Ask::Provider(_))));
+        self.call.is_some() && (waits(&self.task_walk) || !self.task_walk.is_under_way() && waits(&self.outage_walk))
+    }
+
+    fn walk_task(&mut self) {
+        let Some(running) = &self.running else { return };
+        if self.task_walk.awaited.is_some() || !self.task_walk.is_under_way() && running.next_walk > self.now {
+            return;
+        }
+        self.lane = Lane::Task;
+        self.task_walk.queued = false;
+        let overdue = running.deadline.is_some_and(|deadline| deadline <= self.now);
+        let walked = match (running.task.clone(), running.said) {
+            (Task::Step(_, Step::Create { size }), _) => self.create(size),
+            (Task::Step(_, Step::Attach), _) => self.attach(),
+            (Task::Step(_, Step::Adopt), Said::Done) => self.adopted(),
+            (Task::Step(_, Step::Adopt), Said::Failed(_)) => self.adopt_failed(),
+            (Task::Step(_, Step::Adopt), _) => self.adopt(),
+            (Task::Step(_, Step::Release), Said::Cancelled) => Ok(Outcome::Cancelled),
+            (Task::Step(_, Step::Release), _) => self.release(),
+            (Task::Step(_, Step::Detach), _) => self.detach(),
+            (Task::Step(_, Step::Delete), _) => self.delete(),
+            (Task::Step(_, Step::Absorb | Step::Drain | Step::Finish), _) => Ok(Outcome::Done),
+            (Task::Recover(_), Said::Done) => Ok(Outcome::Done),
+            (Task::Recover(_), Said::Failed(reason)) => self.recover_failed(reason),
+            (Task::Recover(epoch), _) => self.recover(epoch),
+        };
+        match walked {
+            Ok(outcome) => self.settle(outcome),
+            Err(Pause::Asked) => {}
+            Err(Pause::Wait | Pause::WaitBriefly) if overdue => self.settle(Outcome::Refused(self.overdue())),
+            Err(Pause::Refused(refusal)) => self.settle(Outcome::Refused(refusal)),
+            Err(pause @ (Pause::Wait | Pause::WaitBriefly)) => {
+                self.task_walk = Walk::default();
+                let Some(running) = &mut self.running else { return };
+                if pause == Pause::WaitBriefly {
+                    running.pause = POLL.0;
+                }
+                running.next_walk = self.now + running.pause;
+                // Slow growth: a change is noticed late by at most a quarter of the time that it took.
+                running.pause = (running.pause * 5 / 4).min(POLL.1);
+            }
+        }
+    }
+
+    /// What took too long.
+    fn overdue(&self) -> Refusal {
+        let Some(VolumeId(volume)) = self.missing_disk.clone() else { return Refusal::Timeout };
+        Refusal::Transient(format!(
+            "the provider has attached the volume {volume}, but no disk with its serial has appeared on this machine: \
+             does the guest's kernel know PCI hot-plug?"
+        ))
+    }
+
+    /// The task has ended. A call of the provider that is under way goes on, and nothing overtakes it.
+    fn settle(&mut self, outcome: Outcome) {
+        let Some(running) = self.running.take() else { return };
+        self.task_walk = Walk::default();
+        if outcome != Outcome::Done {
+            self.notices.push_back(Notice::NotDone(format!("{:?}: {outcome:?}", running.task)));
+        }
+        self.ended.push_back(match running.task {
+            Task::Step(id, _) => Ended::Step(id, outcome),
+            Task::Recover(_) => Ended::Recovery(outcome),
+        });
+    }
+
+    /// A disk came or went: what is waited for may be there. `news`: what is where the volume in trouble was, has changed.
+    pub fn disk_changed(&mut self, now: Instant, news: bool) {
+        self.now = self.now.max(now);
+        self.look_again(news);
+        if let Some(running) = &mut self.running {
+            running.pause = POLL.0;
+            running.next_walk = self.now;
+        }
+        self.advance();
+    }
+
+    /// Data is lost since the last run: the volume stays until the user has decided, and is tried again.
+    pub fn resume_lost(&mut self, now: Instant, lost_bytes: u64) {
+        self.now = self.now.max(now);
+        self.lost_bytes = Some(lost_bytes);
+        self.outage.lost_before(self.now);
+    }
+
+    /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
+    pub fn give_up(&mut self) -> Option<Bytes> {
+        self.running = None;
+        self.task_walk = Walk::default();
+        self.end_outage();
+        self.released = Some(Release::Dropped);
+        self.lost_bytes = None;
+        self.given_up = true;
+        self.record.as_ref().map(|record| record.size)
+    }
+
+    /// The user gives up whatever is on the volume that is kept for want of a proof: the record to make durable before
+    /// [`Rental::proof_given_up`].
+    #[must_use]
+    pub fn without_proof(&self) -> Option<RentalRecord> {
+        self.record.clone().map(|record| RentalRecord { disposable: true, ..record })
+    }
+
+    /// That record is durable.
+    pub fn proof_given_up(&mut self) {
+        self.record = self.without_proof();
+        self.kept = None;
+    }
+
+    fn emit(&mut self, ask: Ask) -> AskId {
+        let id = AskId(self.next_ask);
+        self.next_ask += 1;
+        match &ask {
+            Ask::Provider(call) => self.call = Some((id, call.clone())),
+            Ask::Persist(record) => self.writing = Some((id, record.clone())),
+            Ask::Draw | Ask::Owner | Ask::Volume(_) | Ask::Engine(_) => {}
+        }
+        self.asks.push_back((id, ask));
+        id
+    }
+
+    fn walk(&mut self) -> &mut Walk {
+        match self.lane {
+            Lane::Task => &mut self.task_walk,
+            Lane::Outage => &mut self.outage_walk,
+        }
+    }
+
+    /// The answer to an ask in this walk.
+    fn ask(&mut self, ask: Ask) -> Walked<Answer> {
+        if let Some((_, answer)) = self.walk().known.iter().find(|(known, _)| *known == ask) {
+            return match answer.clone() {
+                Answer::EngineEnded(why) => Err(Pause::Refused(Refusal::Permanent(why))),
+                answer => Ok(answer),
+            };
+        }
+        let id = match (&ask, &self.call) {
+            // It is under way already: its answer serves.
+            (Ask::Provider(call), Some((id, under_way))) if call == under_way => *id,
+            (Ask::Provider(_), Some(_)) if !planted(Bug::CallsOvertake) => {
+                self.walk().queued = true;
+                return Err(Pause::Asked);
+            }
+            (Ask::Persist(_), _) if self.writing.is_some() => {
+                self.walk().queued = true;
+                return Err(Pause::Asked);
+            }
+            _ => self.emit(ask.clone()),
+        };
+        self.walk().awaited = Some((id, ask));
+        Err(Pause::Asked)
+    }
+
+    /// Changes the record, durably. An unchanged one is not written.
+    fn note(&mut self, change: impl FnOnce(&mut RentalRecord)) -> Walked {
+        let Some(mut record) = self.record.clone() else { return Ok(()) };
+        change(&mut record);
+        if self.record.as_ref() == Some(&record) {
+            return Ok(());
+        }
+        self.persist(Some(record))
+    }
+
+    fn persist(&mut self, record: Option<RentalRecord>) -> Walked {
+        match self.ask(Ask::Persist(record))? {
+            Answer::Persisted(Err(why)) => {
+                Err(Pause::Refused(Refusal::Transient(format!("the state directory cannot be written: {why}"))))
+            }
+            Answer::Persisted(Ok(())) => Ok(()),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn volume(&self) -> Option<VolumeId> {
+        self.record.as_ref().and_then(|record| record.volume.clone())
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        self.record.as_ref().map(|record| record.stage)
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.record.as_ref().and_then(|record| parse_epoch(record.epoch.as_deref()?))
+    }
+
+    fn describe(&mut self, id: &VolumeId) -> Walked<Option<VolumeDescription>> {
+        match self.ask(Ask::Provider(Call::Describe(id.clone())))? {
+            Answer::Described(Ok(description)) => Ok(Some(description)),
+            Answer::Described(Err(ProviderError::NotFound(_))) => Ok(None),
+            Answer::Described(Err(error)) => Err(refused(error)),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    /// Attach, detach or delete.
+    fn change(&mut self, call: Call) -> Walked {
+        match self.ask(Ask::Provider(call))? {
+            Answer::Changed(Ok(())) => Ok(()),
+            Answer::Changed(Err(error)) => Err(refused(error)),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    /// The owner record, as it is durable.
+    fn owner_record(&mut self) -> Walked<OwnerRecord> {
+        match self.ask(Ask::Owner)? {
+            Answer::Owner(Ok(record)) => Ok(record),
+            Answer::Owner(Err(error)) => {
+                Err(Pause::Refused(Refusal::Transient(format!("the owner record cannot be written: {error}"))))
+            }
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    /// Makes sure that the owner record says so, durably.
+    fn owner_is_backing(&mut self) -> Walked {
+        if self.owner_record()?.owner == Owner::Backing {
+            return Ok(());
+        }
+        Err(Pause::Refused(Refusal::Transient("the owner record still names the caching volume".to_owned())))
+    }
+
+    /// Tells the engine something. The inner error says why it did not begin.
+    fn tell(&mut self, command: Command) -> Walked<Result<(), String>> {
+        match self.ask(Ask::Engine(command))? {
+            Answer::Began(began) => Ok(began),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn sample(&mut self) -> Walked<(EngineStage, bool)> {
+        match self.ask(Ask::Engine(Command::Sample))? {
+            Answer::Sampled { stage, unplugged } => Ok((stage, unplugged)),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn close(&mut self) -> Walked {
+        match self.ask(Ask::Engine(Command::Close))? {
+            Answer::Began(_) => {
+                self.open = false;
+                self.outage.closed();
+                Ok(())
+            }
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn superblock(&mut self, description: &VolumeDescription) -> Walked<Result<Option<(bool, Epoch)>, String>> {
+        match self.ask(Ask::Volume(VolumeAsk::Superblock(description.clone())))? {
+            Answer::Superblock(read) => Ok(read),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn told(&mut self, told: bool) {
+        if let Some(running) = &mut self.running {
+            running.told = told;
+        }
+    }
+
+    fn is_told(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.told)
+    }
+
+    /// What must hold between any two calls.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[cfg(any(test, debug_assertions, feature = "planted-bugs"))]
+    pub fn check(&self) {
+        let walks = [&self.task_walk, &self.outage_walk];
+        assert!(walks.iter().filter(|walk| walk.is_under_way()).count() <= 1, "one walk at a time: {walks:?}");
+        assert!(self.running.is_some() || !self.task_walk.is_under_way(), "a walk without a task");
+        for walk in walks {
+            if let Some((id, Ask::Provider(call))) = &walk.awaited {
+                assert_eq!(self.call.as_ref(), Some(&(*id, call.clone())), "the call under way is known");
+            }
+            let busy = self.call.is_some() || self.writing.is_some();
+            assert!(!walk.queued || busy, "a walk waits for nothing");
+        }
+        if let Some(record) = &self.record {
+            assert!(
+                record.volume.is_some() || record.epoch.is_none(),
+                "what has no name was never adopted: {record:?}"
+            );
+            assert!(!record.token.is_empty() || record.volume.is_some(), "it can be found: {record:?}");
+        }
+        assert!(self.kept.is_none() || self.record.is_some(), "nothing is kept when nothing is rented");
+        self.outage.check();
+    }
+}
+
+fn mixed_up(answer: &Answer) -> Pause {
+    Pause::Refused(Refusal::Permanent(format!("the driver answered another question: {answer:?}")))
+}
+
+/// What a provider's error means to the controller.
+fn refused(error: ProviderError) -> Pause {
+    Pause::Refused(match error {
+        ProviderError::Quota(_) => Refusal::Quota,
+        ProviderError::Capacity(_) => Refusal::Capacity,
+        ProviderError::AttachLimit(_) => Refusal::AttachLimit,
+        ProviderError::Invalid(text) => Refusal::Permanent(text),
+        error @ (ProviderError::NotFound(_) | ProviderError::Conflict { .. } | ProviderError::Transient(_)) => {
+            Refusal::Transient(error.to_string())
+        }
+    })
+}

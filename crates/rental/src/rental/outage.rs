@@ -1,0 +1,458 @@
+//! A caching volume that fails, vanishes or counts as lost: it is kept, looked for, put back and tried again.
+//!
+//! ```text
+//! in use → failing ⇄ gone
+//!             ↓        ↓          the engine has waited long enough
+//!            lost ⇄ restoring     until everything is back, overwritten, or given up
+//! ```
+
+use std::time::Duration;
+
+use surgetank_cache::Event;
+use surgetank_model::Instant;
+use surgetank_model::units::Span;
+use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState};
+use surgetank_policy::Refusal;
+
+use super::{Lane, Notice, Pause, Rental, Walk, Walked, mixed_up};
+use crate::ask::{Answer, Ask, AskId, Command, Opened, Opening, Presence, VolumeAsk};
+use crate::record::Stage;
+
+/// How often the disk of the volume in use is looked for: the kernel tells when it goes, but not on every machine.
+const LOOK: Duration = Duration::from_secs(5);
+/// First and longest pause between two looks at a volume that fails or has gone: it is waited for.
+const WAITING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// First and longest pause between two tries of a volume that counts as lost.
+const LOST: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// How long one waits for what is in flight on a volume that has gone, before it is opened anew all the same.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Trouble {
+    /// It is in use, or there is none.
+    #[default]
+    None,
+    /// The engine drains what can be read of it and waits for the rest.
+    Failing,
+    /// It is not on this machine; the engine was told.
+    Gone,
+    /// The engine has released it, with data on it.
+    Lost,
+    /// The engine reads back what was lost.
+    Restoring,
+}
+
+/// What is known of the volume that the engine uses or has lost.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outage {
+    trouble: Trouble,
+    /// When the trouble began.
+    since: Instant,
+    /// What is wrong, as far as is known: the end of a sentence.
+    why: Option<String>,
+    /// When to look again, and the pause after that.
+    next: Instant,
+    pause: Duration,
+    /// The engine has it.
+    in_use: bool,
+    /// It is in use under no name: its file was removed.
+    nameless: bool,
+    /// It is being opened again.
+    opening: Option<AskId>,
+    /// The engine is closing it; so long one waits for that.
+    closing: Option<(AskId, Instant)>,
+}
+
+impl Outage {
+    /// The engine's volume is closed.
+    pub(super) fn closed(&mut self) {
+        self.in_use = false;
+        self.nameless = false;
+        self.closing = None;
+    }
+
+    /// The volume was lost before this daemon started.
+    pub(super) fn lost_before(&mut self, now: Instant) {
+        *self = Self { trouble: Trouble::Lost, since: now, next: now, pause: LOST.0, ..Self::default() };
+    }
+
+    /// Not now: again after a pause, which grows.
+    fn later(&mut self, now: Instant, why: Option<String>, most: Duration) {
+        let (first, longest) = if self.trouble == Trouble::Lost { LOST } else { WAITING };
+        let longest = longest.min(most);
+        self.pause = if self.pause.is_zero() { first.min(longest) } else { (self.pause * 2).min(longest) };
+        self.next = now + self.pause;
+        if why.is_some() {
+            self.why = why;
+        }
+    }
+
+    #[cfg(any(test, debug_assertions, feature = "planted-bugs"))]
+    pub(super) fn check(&self) {
+        let away = matches!(self.trouble, Trouble::Gone | Trouble::Lost);
+        assert!(!(away && self.in_use), "a volume that is away is in use: {self:?}");
+        assert!(away || self.opening.is_none(), "a volume is opened again that is not away: {self:?}");
+        assert!(!self.nameless || self.in_use, "only a volume in use can have lost its name: {self:?}");
+    }
+}
+
+impl Rental {
+    /// The engine has taken the volume.
+    pub(super) fn in_use(&mut self) {
+        self.outage.in_use = true;
+        self.outage.nameless = false;
+        self.outage.closing = None;
+        self.outage.next = self.now + LOOK.min(self.config.longest_pause);
+    }
+
+    /// When the volume should be looked at.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        let Outage { trouble, next, in_use, opening, closing, .. } = &self.outage;
+        let watched = *in_use || *trouble != Trouble::None;
+        let next = closing.map_or(*next, |(_, give_up)| give_up.max(*next));
+        (watched && opening.is_none()).then_some(next)
+    }
+
+    fn enter(&mut self, trouble: Trouble) {
+        if self.outage.trouble == Trouble::None {
+            self.outage.since = self.now;
+        }
+        self.outage.trouble = trouble;
+        self.outage.opening = None;
+        self.outage.pause = Duration::ZERO;
+        self.outage.next = self.now;
+        self.outage_walk = Walk::default();
+    }
+
+    /// The same, and the pause between two tries goes on growing.
+    fn enter_again(&mut self, trouble: Trouble) {
+        let pause = self.outage.pause;
+        self.enter(trouble);
+        self.outage.pause = pause;
+    }
+
+    fn look_later(&mut self, why: Option<String>) {
+        self.outage.later(self.now, why, self.config.longest_pause);
+    }
+
+    /// The volume matters no more.
+    pub(super) fn end_outage(&mut self) {
+        let Outage { in_use, nameless, .. } = self.outage;
+        self.outage = Outage { in_use, nameless, next: self.outage.next, ..Outage::default() };
+        self.outage_walk = Walk::default();
+    }
+
+    /// Follows what the engine says of the volume.
+    pub(super) fn follow(&mut self, event: &Event) {
+        match event {
+            Event::CacheFailing if matches!(self.outage.trouble, Trouble::None | Trouble::Restoring) => {
+                self.enter(Trouble::Failing);
+            }
+            Event::CacheLost { lost_bytes } => {
+                let less = self.lost_bytes.is_some_and(|before| *lost_bytes < before);
+                let tried = self.outage.trouble == Trouble::Restoring;
+                self.lost(tried && !less);
+                self.look_later(tried.then(|| "a part of it cannot be read".to_owned()));
+            }
+            Event::RestoreFailed { reason } => {
+                self.lost(true);
+                self.look_later(Some((*reason).to_owned()));
+            }
+            Event::CacheDropped | Event::Released | Event::AdoptFailed | Event::RecoverFailed { .. } => {
+                self.end_outage();
+            }
+            Event::CacheFailing
+            | Event::Adopted
+            | Event::Recovered { .. }
+            | Event::ReleaseCancelled
+            | Event::Stopped => {}
+        }
+    }
+
+    /// The engine has released the volume: close it, and keep it. `again`: it was tried in vain.
+    fn lost(&mut self, again: bool) {
+        if again {
+            self.enter_again(Trouble::Lost);
+        } else {
+            self.enter(Trouble::Lost);
+        }
+        if std::mem::take(&mut self.outage.in_use) {
+            self.outage.nameless = false;
+            let id = self.emit(Ask::Engine(Command::Close));
+            self.outage.closing = Some((id, self.now + STUCK));
+        }
+    }
+
+    /// Looks at the volume in use, or for the one that has gone, when it is time to.
+    pub(super) fn walk_outage(&mut self) {
+        let due = self.next_look().is_some_and(|next| next <= self.now);
+        if self.outage_walk.awaited.is_some() || !self.outage_walk.is_under_way() && !due {
+            return;
+        }
+        self.lane = Lane::Outage;
+        self.outage_walk.queued = false;
+        let walked = match self.outage.trouble {
+            Trouble::None | Trouble::Restoring => self.watch(),
+            Trouble::Failing => self.find_out(),
+            Trouble::Gone | Trouble::Lost => self.bring_back(),
+        };
+        match walked {
+            Err(Pause::Asked) => return,
+            Ok(()) => {}
+            Err(Pause::Wait | Pause::WaitBriefly) => {
+                let why = "the provider is bringing it back".to_owned();
+                self.outage.later(self.now, Some(why), WAITING.0.min(self.config.longest_pause));
+            }
+            Err(Pause::Refused(refusal)) => self.look_later(Some(text(refusal))),
+        }
+        self.outage_walk = Walk::default();
+    }
+
+    fn presence(&mut self) -> Walked<Presence> {
+        match self.ask(Ask::Volume(VolumeAsk::Look))? {
+            Answer::Looked(presence) => Ok(presence),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    /// Whether the volume in use is where it was found.
+    fn watch(&mut self) -> Walked {
+        let presence = self.presence()?;
+        self.outage.next = self.now + LOOK.min(self.config.longest_pause);
+        let nameless = presence == Presence::Nameless && self.outage.in_use;
+        if presence == Presence::Gone && self.outage.in_use {
+            self.gone("its disk has left this machine");
+        } else if nameless != std::mem::replace(&mut self.outage.nameless, nameless) && nameless {
+            let what = "somebody removed the caching volume's file while it is in use".to_owned();
+            self.notices.push_back(Notice::Error(what));
+        }
+        Ok(())
+    }
+
+    /// Why a failing volume fails.
+    fn find_out(&mut self) -> Walked {
+        let presence = self.presence()?;
+        if presence == Presence::Gone {
+            self.gone("its disk has left this machine");
+        } else if self.sample()?.1 {
+            self.gone("its disk answers that it was unplugged");
+        } else if presence == Presence::Nameless {
+            // It is read through what is open, as far as it can be.
+            self.look_later(None);
+        } else {
+            let described = match self.volume() {
+                Some(id) => self.describe(&id),
+                None => return Ok(self.look_later(None)),
+            };
+            match described {
+                Err(Pause::Asked) => return Err(Pause::Asked),
+                Ok(None) => self.gone("the provider knows no such volume"),
+                Ok(Some(VolumeDescription { state: VolumeState::Attached, .. })) | Err(_) => self.look_later(None),
+                Ok(Some(_)) => self.gone("the provider says that it is not attached"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the engine that the volume is not here, so that it waits.
+    fn gone(&mut self, why: &str) {
+        self.notices.push_back(Notice::Warning(format!("the caching volume has gone: {why}")));
+        let id = self.emit(Ask::Engine(Command::Gone));
+        // One that comes and goes is looked for more and more rarely.
+        self.enter_again(Trouble::Gone);
+        self.outage.why = Some(why.to_owned());
+        self.outage.in_use = false;
+        self.outage.nameless = false;
+        self.outage.closing = Some((id, self.now + STUCK));
+    }
+
+    /// Attaches the volume if it is not, opens it anew, and gives it to the engine.
+    fn bring_back(&mut self) -> Walked {
+        if self.open {
+            return match self.outage.trouble {
+                Trouble::Lost => self.restore(),
+                _ => self.put_back(),
+            };
+        }
+        self.outage.closing = None;
+        let (description, size) = self.bring_in(Stage::Adopted)?;
+        let Some(epoch) = self.epoch() else { return Ok(self.look_later(None)) };
+        let opening = Opening::Again(epoch);
+        self.outage.opening = Some(self.emit(Ask::Volume(VolumeAsk::Open { description, size, opening })));
+        Ok(())
+    }
+
+    /// Takes an answer that the look after the volume waits for. `false`: it is none.
+    pub(super) fn outage_answered(&mut self, id: AskId, answer: &Answer) -> bool {
+        if self.outage.closing.is_some_and(|(closing, _)| closing == id) {
+            self.outage.closing = None;
+            return true;
+        }
+        if self.outage.opening != Some(id) {
+            return false;
+        }
+        self.outage.opening = None;
+        match answer {
+            Answer::Opened(Ok(Opened::Open)) => {
+                self.open = true;
+                self.outage.next = self.now;
+            }
+            Answer::Opened(Ok(Opened::Absent)) => {
+                self.look_later(Some("its disk has not appeared on this machine".to_owned()));
+            }
+            Answer::Opened(Ok(Opened::Refused(why)) | Err(why)) => self.look_later(Some(why.clone())),
+            _ => self.look_later(None),
+        }
+        true
+    }
+
+    /// Puts the volume that is here again under the engine.
+    fn put_back(&mut self) -> Walked {
+        let returned = self.tell(Command::Returned)?;
+        self.open = false;
+        if returned.is_ok() {
+            self.notices.push_back(Notice::Passed("the caching volume is here again".to_owned()));
+            self.enter_again(Trouble::Failing);
+            self.outage.why = None;
+            self.in_use();
+        }
+        // If the engine does not want it any more, its event says why.
+        self.look_later(None);
+        Ok(())
+    }
+
+    /// Has the engine read back what was lost.
+    fn restore(&mut self) -> Walked {
+        let Some(epoch) = self.epoch() else { return Ok(self.look_later(None)) };
+        let restored = self.tell(Command::Restore(epoch))?;
+        self.open = false;
+        match restored {
+            Ok(()) => {
+                self.outage.trouble = Trouble::Restoring;
+                self.in_use();
+            }
+            Err(rejected) => self.look_later(Some(rejected)),
+        }
+        Ok(())
+    }
+
+    /// The kernel told of disks. `news`: what is where the volume was, has changed.
+    pub(super) fn look_again(&mut self, news: bool) {
+        match self.outage.trouble {
+            Trouble::None | Trouble::Failing | Trouble::Restoring => self.outage.next = self.now,
+            // Closing a disk makes the kernel tell of it as well: that is no news.
+            Trouble::Gone | Trouble::Lost if news && self.outage.opening.is_none() => self.outage.next = self.now,
+            Trouble::Gone | Trouble::Lost => {}
+        }
+    }
+
+    /// A user wants the volume tried now. False: there is none in trouble.
+    pub fn try_now(&mut self, now: Instant) -> bool {
+        self.now = self.now.max(now);
+        if self.outage.trouble == Trouble::None {
+            return false;
+        }
+        if self.outage.opening.is_none() && self.outage.trouble != Trouble::Restoring {
+            self.outage.pause = Duration::ZERO;
+            self.outage.next = self.now;
+        }
+        self.advance();
+        true
+    }
+
+    /// Has it looked at now whether the volume in use is one that nobody could open again: what is on it has to be drained
+    /// before it is closed.
+    pub fn look_now(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        if matches!(self.outage.trouble, Trouble::None | Trouble::Restoring) {
+            self.outage.next = self.now;
+            self.advance();
+        }
+    }
+
+    /// Whether the volume in use has no name any more, as last looked at.
+    #[must_use]
+    pub fn is_nameless(&self) -> bool {
+        self.outage.nameless
+    }
+
+    /// What people are told of the volume's trouble; `bytes` are on it alone.
+    #[must_use]
+    pub fn trouble(&self, now: Instant, bytes: u64) -> Option<String> {
+        let Outage { trouble, since, why, next, nameless, .. } = &self.outage;
+        let device = &self.config.device;
+        let volume = self.volume().map_or_else(String::new, |VolumeId(id)| id);
+        let whole = |time: Duration| Span(Duration::from_secs(time.as_secs().max(1)));
+        let (lasted, patience) = (whole(now.since(*since)), Span(self.config.outage_patience));
+        let why = why.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        match trouble {
+            Trouble::None => nameless.then(|| {
+                format!(
+                    "somebody removed the file of the caching volume {volume}: what is on it alone, {bytes} bytes, is being \
+                     drained from what is still open, and lost if the daemon is killed before that"
+                )
+            }),
+            Trouble::Failing => Some(format!(
+                "the caching volume {volume} has failed {lasted} ago{why}: what is on it alone, {bytes} bytes, is being \
+                 drained; while nothing of it can be read, requests wait for up to {patience}, and after that they fail"
+            )),
+            Trouble::Gone => Some(format!(
+                "the caching volume {volume} has been gone for {lasted}{why}: requests for what is on it alone, {bytes} \
+                 bytes, wait for it, and fail when {patience} are over; attach it again if the provider does not"
+            )),
+            Trouble::Restoring => Some(format!(
+                "the caching volume {volume} is read back: {bytes} bytes of {device} that are on it alone answer EIO until \
+                 then"
+            )),
+            Trouble::Lost => Some(format!(
+                "{bytes} bytes of {device} are on the caching volume {volume} alone, which has failed {lasted} ago{why}, \
+                 and answer EIO until it can be read or they are overwritten: it is kept and tried again in {}, or at once \
+                 with `surgetank drain {device}`; `surgetank detach {device} --accept-loss` gives them up",
+                whole(next.since(now))
+            )),
+        }
+    }
+
+    /// How long requests wait for a volume that cannot be read.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.config.outage_patience
+    }
+
+    /// How long it is until a volume that counts as lost is tried again, by itself.
+    #[must_use]
+    pub fn tried_in(&self, now: Instant) -> Option<Duration> {
+        let waits = self.outage.trouble == Trouble::Lost && self.outage.opening.is_none();
+        waits.then(|| self.outage.next.since(now)).filter(|left| !left.is_zero())
+    }
+
+    /// Whether the volume is waited for, and nothing is lost so far.
+    #[must_use]
+    pub fn waits_for_volume(&self) -> bool {
+        matches!(self.outage.trouble, Trouble::Failing | Trouble::Gone)
+    }
+
+    /// Whether the volume is not on this machine.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.outage.trouble == Trouble::Gone
+    }
+
+    /// Whether the engine reads back what was lost.
+    #[must_use]
+    pub fn is_restoring(&self) -> bool {
+        self.outage.trouble == Trouble::Restoring
+    }
+}
+
+/// What a refusal says.
+fn text(refusal: Refusal) -> String {
+    match refusal {
+        Refusal::Transient(text) | Refusal::Permanent(text) => text,
+        Refusal::Quota => "the provider's quota is used up".to_owned(),
+        Refusal::Capacity => "the provider has no capacity".to_owned(),
+        Refusal::AttachLimit => "this machine has no free attachment slot".to_owned(),
+        Refusal::Timeout => "the provider took too long".to_owned(),
+    }
+}

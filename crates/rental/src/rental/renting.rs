@@ -1,0 +1,216 @@
+//! From the intent to create a volume to its adoption, and its recovery after a crash.
+
+use surgetank_cache::Epoch;
+use surgetank_model::Bytes;
+use surgetank_model::volume::{CreateVolume, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use surgetank_policy::{Outcome, Refusal};
+
+use super::{Notice, Pause, Rental, Walked, mixed_up, refused};
+use crate::ask::{Answer, Ask, Call, Command, Opened, Opening, VolumeAsk};
+use crate::planted::{Bug, planted};
+use crate::record::{RentalRecord, Stage};
+
+fn transient(text: &str) -> Pause {
+    Pause::Refused(Refusal::Transient(text.to_owned()))
+}
+
+impl Rental {
+    pub(super) fn create(&mut self, size: Bytes) -> Walked<Outcome> {
+        if self.record.is_none() {
+            let (random, started_unix_ms) = self.draw()?;
+            let token = if planted(Bug::TokenReused) { Epoch::default() } else { Epoch(random) };
+            let record = RentalRecord {
+                token: token.to_string(),
+                volume_type: self.config.volume_type.clone(),
+                size,
+                started_unix_ms,
+                stage: Stage::Creating,
+                volume: None,
+                epoch: None,
+                disposable: true,
+            };
+            self.released = None;
+            self.given_up = false;
+            if planted(Bug::IntentNotPersisted) {
+                self.record = Some(record);
+            } else {
+                self.persist(Some(record))?;
+            }
+        }
+        let Some(id) = self.volume() else { return self.call_create(size) };
+        match self.describe(&id)? {
+            Some(description) if description.state == VolumeState::Creating => Err(Pause::Wait),
+            Some(_) => self.note(|record| record.stage = Stage::Created).map(|()| Outcome::Done),
+            None => Err(transient("the volume vanished while it was created")),
+        }
+    }
+
+    fn draw(&mut self) -> Walked<([u8; 16], u64)> {
+        match self.ask(Ask::Draw)? {
+            Answer::Drawn { random, unix_ms } => Ok((random, unix_ms)),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    fn call_create(&mut self, size: Bytes) -> Walked<Outcome> {
+        let Some(record) = &self.record else { return Err(Pause::Wait) };
+        let (token, volume_type) = (record.token.clone(), record.volume_type.clone());
+        let tags = Tags::from([
+            (tag::OWNER.to_owned(), self.config.owner_id.clone()),
+            (tag::DEVICE.to_owned(), self.config.device.clone()),
+            (tag::TOKEN.to_owned(), token.clone()),
+        ]);
+        match self.ask(Ask::Provider(Call::Create(CreateVolume { token, volume_type, size, tags })))? {
+            Answer::Described(Ok(description)) => {
+                self.note(|record| record.volume = Some(description.id.clone()))?;
+                Err(Pause::WaitBriefly)
+            }
+            Answer::Described(Err(error)) => Err(refused(error)),
+            answer => Err(mixed_up(&answer)),
+        }
+    }
+
+    pub(super) fn attach(&mut self) -> Walked<Outcome> {
+        let (description, size) = self.bring_in(Stage::Attaching)?;
+        if !self.open {
+            // Once it has an epoch it was blank, and we may have begun to format it.
+            let formatted = self.record.as_ref().is_some_and(|record| record.epoch.is_some());
+            let before = self.disks_before.as_ref().filter(|(id, _)| *id == description.id);
+            let opening = match before {
+                _ if formatted => Opening::Used,
+                before => Opening::Fresh { before: before.map(|(_, serials)| serials.clone()).unwrap_or_default() },
+            };
+            self.open_volume(&description, size, opening)?;
+        }
+        self.note(|record| record.stage = Stage::Attached)?;
+        Ok(Outcome::Done)
+    }
+
+    /// Attaches the volume and waits until it is there; `intent` is what the record says meanwhile.
+    pub(super) fn bring_in(&mut self, intent: Stage) -> Walked<(VolumeDescription, Bytes)> {
+        let vanished = || transient("the caching volume vanished");
+        let id = self.volume().ok_or_else(vanished)?;
+        self.note(|record| record.stage = intent)?;
+        let description = self.describe(&id)?.ok_or_else(vanished)?;
+        match description.state {
+            VolumeState::Attached => {
+                // A rental that was put together from the owner record knows no size.
+                let rented = self.record.as_ref().map(|record| record.size).filter(|size| *size != Bytes::ZERO);
+                let size = rented.unwrap_or(description.size);
+                Ok((description, size))
+            }
+            VolumeState::Available => {
+                self.remember_disks(&id)?;
+                self.change(Call::Attach(id))?;
+                Err(Pause::WaitBriefly)
+            }
+            VolumeState::Creating | VolumeState::Attaching | VolumeState::Detaching => Err(Pause::Wait),
+            VolumeState::Deleting => Err(vanished()),
+        }
+    }
+
+    /// Before a volume is attached for the first time: which disks are not it.
+    fn remember_disks(&mut self, id: &VolumeId) -> Walked {
+        if self.disks_before.as_ref().is_none_or(|(before, _)| before != id) {
+            match self.ask(Ask::Volume(VolumeAsk::Serials))? {
+                Answer::Serials(serials) => self.disks_before = Some((id.clone(), serials)),
+                answer => return Err(mixed_up(&answer)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the attached volume for the engine's next command.
+    fn open_volume(&mut self, description: &VolumeDescription, size: Bytes, opening: Opening) -> Walked {
+        let ask = VolumeAsk::Open { description: description.clone(), size, opening };
+        let opened = match self.ask(Ask::Volume(ask))? {
+            Answer::Opened(opened) => opened,
+            answer => return Err(mixed_up(&answer)),
+        };
+        self.missing_disk = matches!(opened, Ok(Opened::Absent)).then(|| description.id.clone());
+        match opened {
+            Ok(Opened::Open) => {
+                self.open = true;
+                Ok(())
+            }
+            Ok(Opened::Absent) => Err(Pause::Wait),
+            Ok(Opened::Refused(why)) => Err(Pause::Refused(Refusal::Permanent(why))),
+            Err(why) => Err(Pause::Refused(Refusal::Transient(why))),
+        }
+    }
+
+    pub(super) fn adopt(&mut self) -> Walked<Outcome> {
+        if self.is_told() {
+            return Err(Pause::Wait);
+        }
+        let (random, _) = self.draw()?;
+        let epoch = Epoch(random);
+        if self.epoch() != Some(epoch) && !self.open {
+            return Err(transient("the caching volume was closed meanwhile"));
+        }
+        self.note(|record| {
+            record.stage = Stage::Adopting;
+            record.epoch = Some(epoch.to_string());
+            record.disposable = false;
+        })?;
+        self.released = None;
+        self.open = false;
+        match self.tell(Command::Adopt(epoch))? {
+            Ok(()) => {
+                self.told(true);
+                self.in_use();
+                Err(Pause::Wait)
+            }
+            Err(rejected) => {
+                self.unused()?;
+                Err(Pause::Refused(Refusal::Permanent(rejected)))
+            }
+        }
+    }
+
+    pub(super) fn adopted(&mut self) -> Walked<Outcome> {
+        // The engine uses it whatever the record of the rental says; the owner record is what counts after a crash.
+        match self.note(|record| record.stage = Stage::Adopted) {
+            Err(Pause::Refused(refusal)) => self.notices.push_back(Notice::Warning(format!("{refusal:?}"))),
+            noted => noted?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn adopt_failed(&mut self) -> Walked<Outcome> {
+        self.close()?;
+        self.unused()?;
+        Err(transient("the caching volume could not be formatted"))
+    }
+
+    /// The engine does not use the volume after all.
+    fn unused(&mut self) -> Walked {
+        self.owner_is_backing()?;
+        self.note(|record| {
+            record.stage = Stage::Attached;
+            record.disposable = true;
+        })
+    }
+
+    pub(super) fn recover(&mut self, epoch: Epoch) -> Walked<Outcome> {
+        if self.is_told() {
+            return Err(Pause::Wait);
+        }
+        let (description, size) = self.bring_in(Stage::Adopted)?;
+        self.open_volume(&description, size, Opening::Used)?;
+        self.open = false;
+        match self.tell(Command::Recover(epoch))? {
+            Ok(()) => {
+                self.told(true);
+                self.in_use();
+                Err(Pause::Wait)
+            }
+            Err(rejected) => Err(transient(&rejected)),
+        }
+    }
+
+    pub(super) fn recover_failed(&mut self, reason: &str) -> Walked<Outcome> {
+        self.close()?;
+        Err(transient(reason))
+    }
+}

@@ -1,0 +1,198 @@
+//! From the release of a volume to its deletion, with the proof that nothing on it counts.
+
+use surgetank_cache::Stage as EngineStage;
+use surgetank_model::volume::{VolumeDescription, VolumeState, tag};
+use surgetank_policy::{Outcome, Refusal};
+
+use super::{Notice, Pause, Release, Rental, Walked, mixed_up, refused};
+use crate::ask::{Answer, Ask, Call, Command};
+use crate::planted::{Bug, planted};
+use crate::record::Stage;
+
+impl Rental {
+    pub(super) fn release(&mut self) -> Walked<Outcome> {
+        if self.lost_bytes.is_some() {
+            // Nothing is detached before the user accepts the loss, or overwrites what was lost.
+            return Err(Pause::Wait);
+        }
+        if self.released.is_some() {
+            return self.finish_release();
+        }
+        if self.is_told() {
+            return if planted(Bug::ReleaseNotAwaited) { Ok(Outcome::Done) } else { Err(Pause::Wait) };
+        }
+        match self.tell(Command::Release)? {
+            Ok(()) => {
+                self.told(true);
+                Err(Pause::Wait)
+            }
+            Err(rejected) => {
+                if self.sample()?.0 != EngineStage::PassThrough {
+                    return Err(Pause::Refused(Refusal::Transient(rejected)));
+                }
+                // It has released the volume by itself, and the event came before this step or before a restart.
+                self.released = Some(Release::Dropped);
+                self.finish_release()
+            }
+        }
+    }
+
+    /// The engine has released the volume: close it, prove that nothing on it counts, and write that down.
+    fn finish_release(&mut self) -> Walked<Outcome> {
+        self.close()?;
+        self.owner_is_backing()?;
+        if self.released == Some(Release::Clean) {
+            self.look_for_clean()?;
+        }
+        self.note(|record| {
+            record.stage = Stage::Released;
+            record.disposable = true;
+        })?;
+        Ok(Outcome::Done)
+    }
+
+    /// Reads CLEAN from the medium. A volume that has failed meanwhile need not be read: the owner record decides.
+    fn look_for_clean(&mut self) -> Walked {
+        let Some(id) = self.volume() else { return Ok(()) };
+        let Some(description) = self.describe(&id)? else { return Ok(()) };
+        let why = match self.superblock(&description)? {
+            Ok(Some((true, epoch))) if Some(epoch) == self.epoch() => return Ok(()),
+            Ok(_) => format!("the caching volume {} does not read as clean after its release", id.0),
+            Err(why) => why,
+        };
+        if !self.record_names_its_end()? {
+            return Err(Pause::Refused(Refusal::Transient(why)));
+        }
+        self.notices.push_back(Notice::Warning(format!(
+            "{why}; it is deleted all the same: the owner record says that nothing on it counts"
+        )));
+        Ok(())
+    }
+
+    /// Whether the owner record says that this very attachment has ended. It says so only after everything on the volume
+    /// was durable on the backing volume, or was given up.
+    fn record_names_its_end(&mut self) -> Walked<bool> {
+        let (Some(volume), Some(epoch)) = (self.volume(), self.epoch()) else { return Ok(false) };
+        Ok(self.owner_record()?.has_ended(&volume, epoch))
+    }
+
+    /// After a restart: proves that nothing on the volume counts, before it is detached.
+    fn prove_disposable(&mut self) -> Walked {
+        let Some(record) = &self.record else { return Ok(()) };
+        if record.disposable {
+            return Ok(());
+        }
+        if self.given_up {
+            return self.note(|record| record.disposable = true);
+        }
+        let formatting = record.stage == Stage::Adopting;
+        // The owner record is durable before anything is acknowledged from a cache, and cleared after CLEAN is durable.
+        self.owner_is_backing()?;
+        let Some(id) = self.volume() else { return Ok(()) };
+        if !formatting && !self.record_names_its_end()? && self.describe(&id)?.is_some() {
+            // Attached without forgetting how far the rental is.
+            let stage = self.stage().unwrap_or(Stage::Adopted);
+            let (description, _) = self.bring_in(stage)?;
+            self.kept = self.unproved(&description)?.err();
+            if let Some(why) = &self.kept {
+                return Err(Pause::Refused(Refusal::Permanent(why.clone())));
+            }
+        }
+        self.kept = None;
+        self.note(|record| record.disposable = true)
+    }
+
+    /// Looks at a volume of which the owner record does not speak: it is from before a build that writes that down, or
+    /// was restored. The error says why the volume may be needed.
+    fn unproved(&mut self, description: &VolumeDescription) -> Walked<Result<(), String>> {
+        let tagged = description.tags.contains_key(tag::DIRTY_EPOCH);
+        Ok(match self.superblock(description)? {
+            Err(why) => Err(format!("whether it holds data that is needed cannot be told ({why})")),
+            Ok(Some((false, _))) if tagged => {
+                Err("it reads as in use, although the owner record says that nothing is on it".to_owned())
+            }
+            Ok(_) => Ok(()),
+        })
+    }
+
+    pub(super) fn detach(&mut self) -> Walked<Outcome> {
+        if self.open && !planted(Bug::OpenNotClosed) {
+            self.close()?;
+        }
+        self.prove_disposable()?;
+        let Some(id) = self.volume() else { return Ok(Outcome::Done) };
+        self.note(|record| record.stage = Stage::Detaching)?;
+        let Some(description) = self.describe(&id)? else { return Ok(Outcome::Done) };
+        match description.state {
+            VolumeState::Attached | VolumeState::Attaching => {
+                self.change(Call::Detach(id))?;
+                Err(Pause::WaitBriefly)
+            }
+            VolumeState::Detaching => Err(Pause::Wait),
+            VolumeState::Creating | VolumeState::Available | VolumeState::Deleting => Ok(Outcome::Done),
+        }
+    }
+
+    pub(super) fn delete(&mut self) -> Walked<Outcome> {
+        if self.record.is_none() {
+            return Ok(Outcome::Done);
+        }
+        if self.volume().is_none() && (planted(Bug::TokenNotLookedFor) || !self.find_by_token()?) {
+            return self.forget();
+        }
+        self.prove_disposable()?;
+        self.owner_is_backing()?;
+        let Some(id) = self.volume() else { return self.forget() };
+        let Some(description) = self.describe(&id)? else { return self.gone_or_twin() };
+        match description.state {
+            VolumeState::Attached | VolumeState::Attaching => {
+                self.detach()?;
+                Err(Pause::Wait)
+            }
+            VolumeState::Detaching => Err(Pause::Wait),
+            VolumeState::Deleting => self.gone_or_twin(),
+            VolumeState::Creating | VolumeState::Available => {
+                self.note(|record| record.stage = Stage::Deleting)?;
+                let deleted = self.change(Call::Delete(id));
+                if deleted == Err(Pause::Asked) {
+                    return Err(Pause::Asked);
+                }
+                if planted(Bug::AskedIsDeleted) || deleted.is_err() && planted(Bug::FailedDeleteIsDone) {
+                    return self.forget();
+                }
+                deleted?;
+                Err(Pause::WaitBriefly)
+            }
+        }
+    }
+
+    /// Learns the name of a volume that was created while nobody was there to be told. `false`: there is none.
+    fn find_by_token(&mut self) -> Walked<bool> {
+        let token = self.record.as_ref().map(|record| record.token.clone()).filter(|token| !token.is_empty());
+        let Some(token) = token else { return Ok(false) };
+        let list = Call::List { key: tag::TOKEN.to_owned(), value: token.clone() };
+        let listed = match self.ask(Ask::Provider(list))? {
+            Answer::Listed(Ok(listed)) => listed,
+            Answer::Listed(Err(error)) => return Err(refused(error)),
+            answer => return Err(mixed_up(&answer)),
+        };
+        // What is found here is going to be deleted: that it bears the token is not left to the provider's filter.
+        let is_ours = |volume: &VolumeDescription| volume.tags.get(tag::TOKEN) == Some(&token);
+        let found = listed.into_iter().find(|volume| is_ours(volume) && volume.state != VolumeState::Deleting);
+        let Some(found) = found else { return Ok(false) };
+        self.note(|record| record.volume = Some(found.id))?;
+        Ok(true)
+    }
+
+    /// The volume is gone. A create that was repeated on the way may have left another of the same token.
+    fn gone_or_twin(&mut self) -> Walked<Outcome> {
+        if self.find_by_token()? { Err(Pause::Wait) } else { self.forget() }
+    }
+
+    fn forget(&mut self) -> Walked<Outcome> {
+        if self.record.is_some() {
+            self.persist(None)?;
+        }
+        Ok(Outcome::Done)
+    }
+}
