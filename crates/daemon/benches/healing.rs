@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant as Clock};
 
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Outcome, Owner};
-use surgetank_daemon::owner::{OwnerRecord, OwnerStore};
+use surgetank_daemon::owner::OwnerStore;
 use surgetank_model::random::Random;
 use surgetank_model::{Instant, Limits, Operation, Request, RequestId};
 

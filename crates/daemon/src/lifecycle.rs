@@ -2,6 +2,8 @@
 //!
 //! What may take long runs on threads of its own, and its answer comes through a channel.
 
+mod calls;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use surgetank_device::Volume;
 use surgetank_device::discovery::{Disks, is_same};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Step, StepId};
-use surgetank_provider::{Change, Provider, ProviderError, VolumeDescription, VolumeId};
+use surgetank_provider::{Provider, VolumeDescription};
 use surgetank_rental::{
     Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Stage, VolumeAsk, ask,
 };
@@ -314,13 +316,13 @@ impl Lifecycle {
     fn call(&self, id: AskId, call: Call) -> Option<Answer> {
         let (provider, done, asked) = (self.tools.provider.clone(), self.done.0.clone(), call.clone());
         let calling = move || {
-            let answer = catch_unwind(AssertUnwindSafe(|| make(&*provider, &call)));
-            let died = || failed(&call, "the provider's call ended without an answer".to_owned());
+            let answer = catch_unwind(AssertUnwindSafe(|| calls::make(&*provider, &call)));
+            let died = || calls::failed(&call, "the provider's call ended without an answer".to_owned());
             // The device may have ended.
             let _ = done.send(Done::Called(id, answer.unwrap_or_else(|_| died())));
         };
         let spawned = std::thread::Builder::new().name("provider".into()).spawn(calling);
-        spawned.err().map(|error| failed(&asked, format!("a thread cannot be started: {error}")))
+        spawned.err().map(|error| calls::failed(&asked, format!("a thread cannot be started: {error}")))
     }
 
     fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
@@ -580,38 +582,4 @@ fn began() -> Answer {
 
 fn is_pending(closed: &Receiver<()>) -> bool {
     closed.try_recv() == Err(crossbeam_channel::TryRecvError::Empty)
-}
-
-fn make(provider: &dyn Provider, call: &Call) -> Answer {
-    let (point, change, id): (_, fn(&dyn Provider, &VolumeId) -> Result<Change, ProviderError>, _) = match call {
-        Call::Create(request) => {
-            crash_point("create", "before");
-            let created = provider.create(request).map(|(description, _)| description);
-            if created.is_ok() {
-                crash_point("create", "after");
-            }
-            return Answer::Described(created);
-        }
-        Call::Describe(id) => return Answer::Described(provider.describe(id)),
-        Call::List { key, value } => return Answer::Listed(provider.list(key, value)),
-        Call::Attach(id) => ("attach", |provider, id| provider.attach(id), id),
-        Call::Detach(id) => ("detach", |provider, id| provider.detach(id), id),
-        Call::Delete(id) => ("delete", |provider, id| provider.delete(id), id),
-    };
-    crash_point(point, "before");
-    let changed = change(provider, id).map(|_| ());
-    if changed.is_ok() {
-        crash_point(point, "after");
-    }
-    Answer::Changed(changed)
-}
-
-/// The answer to a call that could not be made.
-fn failed(call: &Call, why: String) -> Answer {
-    let error = ProviderError::Transient(why);
-    match call {
-        Call::Create(_) | Call::Describe(_) => Answer::Described(Err(error)),
-        Call::List { .. } => Answer::Listed(Err(error)),
-        Call::Attach(_) | Call::Detach(_) | Call::Delete(_) => Answer::Changed(Err(error)),
-    }
 }

@@ -63,7 +63,6 @@ fn every_planted_bug_of_the_rental_code_is_found() {
         writeln!(table, "{row}").expect("a string takes it");
     }
     println!("{table}");
-    let missed: Vec<_> =
-        results.iter().filter(|(_, found)| found.is_none()).map(|(bug, _)| bug).collect();
+    let missed: Vec<_> = results.iter().filter(|(_, found)| found.is_none()).map(|(bug, _)| bug).collect();
     assert!(missed.is_empty(), "the crash tests do not find {missed:?}");
 }

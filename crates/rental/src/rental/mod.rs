@@ -8,20 +8,19 @@
 mod outage;
 mod renting;
 mod returning;
+mod walk;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use surgetank_cache::{Epoch, Event, Mode, Owner, Stage as EngineStage};
-use surgetank_model::volume::{ProviderError, VolumeDescription, VolumeId};
+use surgetank_cache::{Epoch, Event, Mode};
+use surgetank_model::volume::{ProviderError, VolumeId};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Outcome, Refusal, Step, StepId};
 
 use self::outage::Outage;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
-use crate::owner::{OwnerRecord, parse_epoch};
-use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Stage};
+use crate::record::RentalRecord;
 
 /// First and longest pause between two looks at a change under way.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
@@ -354,9 +353,8 @@ impl Rental {
     fn advance(&mut self) {
         loop {
             let before = (self.next_ask, self.ended.len(), self.running.is_some());
-            if self.outage_walk.is_under_way() {
-                self.walk_outage();
-            } else if !self.task_walk.is_under_way() && self.next_look().is_some_and(|next| next <= self.now) {
+            // One walk at a time; the look after a volume in trouble begins when it is due.
+            if self.outage_walk.is_under_way() || !self.task_walk.is_under_way() {
                 self.walk_outage();
             }
             if !self.outage_walk.is_under_way() {
@@ -490,152 +488,6 @@ impl Rental {
     pub fn proof_given_up(&mut self) {
         self.record = self.without_proof();
         self.kept = None;
-    }
-
-    fn emit(&mut self, ask: Ask) -> AskId {
-        let id = AskId(self.next_ask);
-        self.next_ask += 1;
-        match &ask {
-            Ask::Provider(call) => self.call = Some((id, call.clone())),
-            Ask::Persist(record) => self.writing = Some((id, record.clone())),
-            Ask::Draw | Ask::Owner | Ask::Volume(_) | Ask::Engine(_) => {}
-        }
-        self.asks.push_back((id, ask));
-        id
-    }
-
-    fn walk(&mut self) -> &mut Walk {
-        match self.lane {
-            Lane::Task => &mut self.task_walk,
-            Lane::Outage => &mut self.outage_walk,
-        }
-    }
-
-    /// The answer to an ask in this walk.
-    fn ask(&mut self, ask: Ask) -> Walked<Answer> {
-        if let Some((_, answer)) = self.walk().known.iter().find(|(known, _)| *known == ask) {
-            return match answer.clone() {
-                Answer::EngineEnded(why) => Err(Pause::Refused(Refusal::Permanent(why))),
-                answer => Ok(answer),
-            };
-        }
-        let id = match (&ask, &self.call) {
-            // It is under way already: its answer serves.
-            (Ask::Provider(call), Some((id, under_way))) if call == under_way => *id,
-            (Ask::Provider(_), Some(_)) if !planted(Bug::CallsOvertake) => {
-                self.walk().queued = true;
-                return Err(Pause::Asked);
-            }
-            (Ask::Persist(_), _) if self.writing.is_some() => {
-                self.walk().queued = true;
-                return Err(Pause::Asked);
-            }
-            _ => self.emit(ask.clone()),
-        };
-        self.walk().awaited = Some((id, ask));
-        Err(Pause::Asked)
-    }
-
-    /// Changes the record, durably. An unchanged one is not written.
-    fn note(&mut self, change: impl FnOnce(&mut RentalRecord)) -> Walked {
-        let Some(mut record) = self.record.clone() else { return Ok(()) };
-        change(&mut record);
-        if self.record.as_ref() == Some(&record) {
-            return Ok(());
-        }
-        self.persist(Some(record))
-    }
-
-    fn persist(&mut self, record: Option<RentalRecord>) -> Walked {
-        match self.ask(Ask::Persist(record))? {
-            Answer::Persisted(Err(why)) => {
-                Err(Pause::Refused(Refusal::Transient(format!("the state directory cannot be written: {why}"))))
-            }
-            Answer::Persisted(Ok(())) => Ok(()),
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    fn volume(&self) -> Option<VolumeId> {
-        self.record.as_ref().and_then(|record| record.volume.clone())
-    }
-
-    fn stage(&self) -> Option<Stage> {
-        self.record.as_ref().map(|record| record.stage)
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.record.as_ref().and_then(|record| parse_epoch(record.epoch.as_deref()?))
-    }
-
-    fn describe(&mut self, id: &VolumeId) -> Walked<Option<VolumeDescription>> {
-        match self.ask(Ask::Provider(Call::Describe(id.clone())))? {
-            Answer::Described(Ok(description)) => Ok(Some(description)),
-            Answer::Described(Err(ProviderError::NotFound(_))) => Ok(None),
-            Answer::Described(Err(error)) => Err(refused(error)),
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    /// Attach, detach or delete.
-    fn change(&mut self, call: Call) -> Walked {
-        match self.ask(Ask::Provider(call))? {
-            Answer::Changed(Ok(())) => Ok(()),
-            Answer::Changed(Err(error)) => Err(refused(error)),
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    /// The owner record, as it is durable.
-    fn owner_record(&mut self) -> Walked<OwnerRecord> {
-        match self.ask(Ask::Owner)? {
-            Answer::Owner(Ok(record)) => Ok(record),
-            Answer::Owner(Err(error)) => {
-                Err(Pause::Refused(Refusal::Transient(format!("the owner record cannot be written: {error}"))))
-            }
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    /// Makes sure that the owner record says so, durably.
-    fn owner_is_backing(&mut self) -> Walked {
-        if self.owner_record()?.owner == Owner::Backing {
-            return Ok(());
-        }
-        Err(Pause::Refused(Refusal::Transient("the owner record still names the caching volume".to_owned())))
-    }
-
-    /// Tells the engine something. The inner error says why it did not begin.
-    fn tell(&mut self, command: Command) -> Walked<Result<(), String>> {
-        match self.ask(Ask::Engine(command))? {
-            Answer::Began(began) => Ok(began),
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    fn sample(&mut self) -> Walked<(EngineStage, bool)> {
-        match self.ask(Ask::Engine(Command::Sample))? {
-            Answer::Sampled { stage, unplugged } => Ok((stage, unplugged)),
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    fn close(&mut self) -> Walked {
-        match self.ask(Ask::Engine(Command::Close))? {
-            Answer::Began(_) => {
-                self.open = false;
-                self.outage.closed();
-                Ok(())
-            }
-            answer => Err(mixed_up(&answer)),
-        }
-    }
-
-    fn superblock(&mut self, description: &VolumeDescription) -> Walked<Result<Option<(bool, Epoch)>, String>> {
-        match self.ask(Ask::Volume(VolumeAsk::Superblock(description.clone())))? {
-            Answer::Superblock(read) => Ok(read),
-            answer => Err(mixed_up(&answer)),
-        }
     }
 
     fn told(&mut self, told: bool) {

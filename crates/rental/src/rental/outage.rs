@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::Event;
+use surgetank_cache::{Epoch, Event};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
 use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState};
@@ -241,10 +241,7 @@ impl Rental {
             // It is read through what is open, as far as it can be.
             self.look_later(None);
         } else {
-            let described = match self.volume() {
-                Some(id) => self.describe(&id),
-                None => return Ok(self.look_later(None)),
-            };
+            let described = self.volume().map_or(Ok(None), |id| self.describe(&id));
             match described {
                 Err(Pause::Asked) => return Err(Pause::Asked),
                 Ok(None) => self.gone("the provider knows no such volume"),
@@ -277,10 +274,16 @@ impl Rental {
         }
         self.outage.closing = None;
         let (description, size) = self.bring_in(Stage::Adopted)?;
-        let Some(epoch) = self.epoch() else { return Ok(self.look_later(None)) };
+        let epoch = self.lost_epoch()?;
         let opening = Opening::Again(epoch);
         self.outage.opening = Some(self.emit(Ask::Volume(VolumeAsk::Open { description, size, opening })));
         Ok(())
+    }
+
+    /// The attachment of the volume that is away.
+    fn lost_epoch(&self) -> Walked<Epoch> {
+        let unknown = || Pause::Refused(Refusal::Transient("the record names no attachment of it".to_owned()));
+        self.epoch().ok_or_else(unknown)
     }
 
     /// Takes an answer that the look after the volume waits for. `false`: it is none.
@@ -324,7 +327,7 @@ impl Rental {
 
     /// Has the engine read back what was lost.
     fn restore(&mut self) -> Walked {
-        let Some(epoch) = self.epoch() else { return Ok(self.look_later(None)) };
+        let epoch = self.lost_epoch()?;
         let restored = self.tell(Command::Restore(epoch))?;
         self.open = false;
         match restored {

@@ -1,0 +1,133 @@
+//! What a rental asks of the disks of its machine and of the engine.
+
+use surgetank_cache::format::{LogState, SUPERBLOCKS_LENGTH, choose_superblock};
+use surgetank_cache::{Epoch, Stage};
+use surgetank_model::volume::VolumeDescription;
+use surgetank_rental::{Answer, AskId, Command, Opened, Opening, Presence, VolumeAsk};
+
+use crate::world::{Step, World};
+
+impl World<'_> {
+    pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Step<Answer> {
+        let (now, gone) = (self.now, self.outages.is_cache_gone() || self.vanished);
+        let stage = self.engine.status().stage;
+        let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        Ok(match ask {
+            VolumeAsk::Serials => Answer::Serials(Vec::new()),
+            VolumeAsk::Open { description, opening, .. } => {
+                renting.close();
+                if !renting.cloud.has_appeared(now, &description.id) {
+                    return Ok(Answer::Opened(Ok(Opened::Absent)));
+                }
+                if gone {
+                    return Ok(Answer::Opened(Err("it does not answer".to_owned())));
+                }
+                let again = matches!(opening, Opening::Again(_));
+                let has_disk = renting.in_use.as_ref() == Some(&description.id);
+                let disk = match (again && has_disk, stage) {
+                    (true, Stage::Lost) => self.kept.take(),
+                    (true, _) => None,
+                    (false, _) => renting.cloud.volume(&description.id).and_then(|volume| volume.disk.take()),
+                };
+                if disk.is_none() && !(again && has_disk && stage != Stage::Lost) {
+                    return Err(format!("the volume {} is opened, which is open", description.id.0));
+                }
+                renting.process.open = Some((id, description.id, disk));
+                Answer::Opened(Ok(Opened::Open))
+            }
+            VolumeAsk::Close(opened) => {
+                if renting.process.open.as_ref().is_some_and(|(by, ..)| *by == opened) {
+                    renting.close();
+                }
+                Answer::Closed
+            }
+            VolumeAsk::Superblock(description) => Answer::Superblock(self.superblock(&description)),
+            VolumeAsk::Look if gone => Answer::Looked(Presence::Gone),
+            VolumeAsk::Look => Answer::Looked(Presence::Here),
+        })
+    }
+
+    pub(super) fn superblock(&mut self, description: &VolumeDescription) -> Result<Option<(bool, Epoch)>, String> {
+        let out = self.outages.is_any_passing() || self.vanished;
+        let disk = self.renting.as_mut().and_then(|renting| renting.cloud.volume(&description.id)?.disk.as_ref());
+        let disk = disk.filter(|_| !out).ok_or("it cannot be read")?;
+        let mut area = [0; SUPERBLOCKS_LENGTH as usize];
+        disk.peek(0, &mut area);
+        Ok(choose_superblock(&area).map(|superblock| (superblock.state == LogState::Clean, superblock.epoch)))
+    }
+
+    pub(super) fn command(&mut self, command: Command) -> Step<Answer> {
+        let began = |result: Result<(), String>| Answer::Began(result);
+        let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        Ok(match command {
+            Command::Mode(mode) => {
+                self.set_mode(mode);
+                began(Ok(()))
+            }
+            Command::Adopt(epoch) => {
+                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                    return Err("a volume is adopted that is not open".to_owned());
+                };
+                renting.process.writer.set_volume(Some(id.clone()));
+                renting.in_use = Some(id);
+                self.cache_size = disk.size();
+                self.disks.cache = Some(disk);
+                self.apply_trouble();
+                self.adopt_as(epoch)?;
+                began(Ok(()))
+            }
+            Command::Recover(_) => {
+                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                    return Err("a volume is read back that is not open".to_owned());
+                };
+                renting.process.writer.set_volume(Some(id.clone()));
+                renting.in_use = Some(id);
+                self.disks.cache = Some(disk);
+                self.apply_trouble();
+                self.recover()?;
+                began(Ok(()))
+            }
+            Command::Restore(_) => {
+                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                    return Err("a volume is restored that is not open".to_owned());
+                };
+                renting.process.writer.set_volume(Some(id));
+                self.kept = Some(disk);
+                self.restore()?;
+                began(if self.restoring { Ok(()) } else { Err("it cannot be restored now".to_owned()) })
+            }
+            Command::Returned => {
+                renting.process.open = None;
+                self.engine.cache_returned(self.now);
+                began(Ok(()))
+            }
+            Command::Gone => {
+                self.books.cache_failures += 1;
+                self.books.notice_outage(self.now);
+                self.engine.cache_gone(self.now);
+                began(Ok(()))
+            }
+            Command::Release => {
+                let released = self.engine.release(self.now);
+                self.release_wanted |= released.is_ok();
+                began(released.map_err(|rejected| rejected.to_string()))
+            }
+            Command::Close => {
+                renting.close();
+                let used = !matches!(self.engine.status().stage, Stage::PassThrough | Stage::Recovering | Stage::Lost);
+                if self.disks.cache.is_some() && !used {
+                    let disk = self.let_go()?;
+                    if let Some(renting) = &mut self.renting {
+                        renting.give_back(disk);
+                    }
+                } else if self.disks.cache.is_some() {
+                    return Err("a volume is closed that the engine uses".to_owned());
+                }
+                began(Ok(()))
+            }
+            Command::Sample => {
+                Answer::Sampled { stage: self.engine.status().stage, unplugged: self.outages.is_cache_gone() }
+            }
+        })
+    }
+}

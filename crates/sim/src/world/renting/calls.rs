@@ -1,0 +1,130 @@
+//! Calls of the provider, and what becomes of them.
+
+use surgetank_cache::Owner;
+use surgetank_model::volume::{ProviderError, VolumeId};
+use surgetank_rental::{Answer, AskId, Call};
+
+use super::{ANSWER_MAX, Fate, LATE_MAX};
+use crate::world::{Happening, Step, World};
+
+impl World<'_> {
+    /// The intent is durable before the call, and no call overtakes another one.
+    pub(super) fn check_call(&self, call: &Call) -> Step {
+        let Some(renting) = &self.renting else { return Ok(()) };
+        if let Call::Create(request) = call
+            && renting.journal.as_ref().is_none_or(|record| record.token != request.token)
+        {
+            return Err("a volume is created before that is on record".to_owned());
+        }
+        match renting.process.calls.first() {
+            Some((_, under_way, _)) => Err(format!("{call:?} is called while {under_way:?} is under way")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn call(&mut self, id: AskId, call: Call) {
+        let fate = if !self.fault() {
+            Fate::Done { twice: self.faulty && self.random.below(8) == 0 }
+        } else {
+            match self.random.below(5) {
+                0 => Fate::Refused,
+                1 => Fate::Lost,
+                2 => Fate::Later,
+                3 => Fate::Late { done: self.random.below(2) == 0 },
+                _ => Fate::Refused,
+            }
+        };
+        let after = match fate {
+            Fate::Late { .. } => ANSWER_MAX + self.soon(LATE_MAX),
+            _ => self.soon(ANSWER_MAX),
+        };
+        if let Some(renting) = &mut self.renting {
+            renting.process.calls.push((id, call, fate));
+            self.schedule(after, Happening::Called(id));
+        }
+    }
+
+    /// The provider answers.
+    pub(in crate::world) fn called(&mut self, id: AskId) -> Step {
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let calls = &mut renting.process.calls;
+        let Some(place) = calls.iter().position(|(other, ..)| *other == id) else { return Ok(()) };
+        let (_, call, fate) = calls.remove(place);
+        let carried = match fate {
+            Fate::Done { .. } | Fate::Lost | Fate::Late { done: true } => Some(self.carry_out_call(&call)?),
+            Fate::Refused | Fate::Later | Fate::Late { done: false } => None,
+        };
+        if fate == Fate::Later {
+            let at = self.now + self.soon(LATE_MAX);
+            if let Some(renting) = &mut self.renting {
+                renting.late.push((at, call.clone()));
+            }
+            self.schedule_at(at, Happening::Late);
+        }
+        let answer = match (carried, fate) {
+            (Some(answer), Fate::Done { .. }) => answer,
+            _ => {
+                let error = match self.random.below(if fate == Fate::Refused { 6 } else { 1 }) {
+                    1 => ProviderError::Quota("all of it".to_owned()),
+                    2 => ProviderError::Capacity("none".to_owned()),
+                    3 => ProviderError::AttachLimit("no slot".to_owned()),
+                    4 => ProviderError::Invalid("no permission".to_owned()),
+                    _ => ProviderError::Transient("a fault".to_owned()),
+                };
+                match call {
+                    Call::Create(_) | Call::Describe(_) => Answer::Described(Err(error)),
+                    Call::List { .. } => Answer::Listed(Err(error)),
+                    Call::Attach(_) | Call::Detach(_) | Call::Delete(_) => Answer::Changed(Err(error)),
+                }
+            }
+        };
+        self.complete(id, answer.clone());
+        if fate == (Fate::Done { twice: true }) {
+            self.complete(id, answer);
+        }
+        self.drive()
+    }
+
+    /// Carries a call out, unless that would lose data.
+    pub(super) fn carry_out_call(&mut self, call: &Call) -> Step<Answer> {
+        let (now, faulty) = (self.now, self.faulty);
+        let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        if let Call::Delete(id) = call {
+            let may_be_needed = match &renting.owner.owner {
+                Owner::Backing => false,
+                Owner::Cache { .. } | Owner::Lost { .. } => renting.owner.volume.as_ref() == Some(id),
+            };
+            if may_be_needed || renting.in_use.as_ref() == Some(id) {
+                return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));
+            }
+        }
+        if let Call::Detach(id) = call
+            && renting.in_use.as_ref() == Some(id)
+        {
+            return Err(format!("the volume {} is detached, which the engine uses", id.0));
+        }
+        renting.cloud.carry_out(now, call, &mut self.random, faulty)
+    }
+
+    /// What the provider was asked long ago happens now.
+    pub(in crate::world) fn late(&mut self) -> Step {
+        let now = self.now;
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let due: Vec<Call> = renting.late.extract_if(.., |(at, _)| *at <= now).map(|(_, call)| call).collect();
+        for call in due {
+            // What a volume in use was asked before it was in use does it no harm.
+            let harms = matches!(&call, Call::Detach(id) | Call::Delete(id) if self.is_needed(id));
+            if !harms {
+                self.carry_out_call(&call)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_needed(&self, id: &VolumeId) -> bool {
+        self.renting.as_ref().is_some_and(|renting| {
+            let open = renting.process.open.as_ref().is_some_and(|(_, open, _)| open == id);
+            open || renting.in_use.as_ref() == Some(id)
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! What is written down: the record of the rental, and the owner with its tag.
+
+use surgetank_cache::{EffectId, IoFailure, Outcome, Owner};
+use surgetank_model::volume::{VolumeState, tag};
+use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord};
+
+use super::ANSWER_MAX;
+use crate::world::record::Entry;
+use crate::world::{Happening, Step, World};
+
+impl World<'_> {
+    pub(super) fn persist_rental(&mut self, record: Option<RentalRecord>) -> Step<Answer> {
+        let fails = self.random.below(4) == 0 && self.fault();
+        let written = !fails || self.random.below(2) == 0;
+        let ended = record.is_none();
+        self.check_tokens(record.as_ref())?;
+        if let Some(renting) = self.renting.as_mut().filter(|_| written) {
+            self.report.rentals += u32::from(ended && renting.journal.is_some());
+            renting.journal = record;
+        }
+        Ok(Answer::Persisted(if fails { Err("no space".to_owned()) } else { Ok(()) }))
+    }
+
+    /// A token names one volume for ever, and a volume that is listed is not forgotten.
+    pub(super) fn check_tokens(&mut self, record: Option<&RentalRecord>) -> Step {
+        let now = self.now;
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let begins = renting.process.rental.record().is_none();
+        let before = renting.journal.as_ref().map(|record| record.token.clone());
+        match (record, before) {
+            (Some(record), _) if begins && !renting.tokens.insert(record.token.clone()) => {
+                return Err(format!("the token {} was used before", record.token));
+            }
+            (None, Some(token)) if !token.is_empty() => {
+                let listed = renting.cloud.list(now, tag::TOKEN, &token, true);
+                let left = listed.iter().find(|volume| volume.state != VolumeState::Deleting);
+                if let Some(volume) = left {
+                    return Err(format!("the volume {} is forgotten, which is {:?}", volume.id.0, volume.state));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The owner record, once what is being written is durable.
+    pub(super) fn owner_record(&mut self, id: AskId) -> Option<Answer> {
+        let fails = self.random.below(4) == 0 && self.fault();
+        let renting = self.renting.as_mut()?;
+        if renting.is_busy_with_owner() {
+            renting.process.waiting.push(id);
+            return None;
+        }
+        let believed = renting.process.believed.clone();
+        if renting.owner != believed {
+            // A write that failed half-way is made good first.
+            if fails {
+                return Some(Answer::Owner(Err("no space".to_owned())));
+            }
+            renting.owner = believed.clone();
+            self.owner = believed.owner.clone();
+        }
+        Some(Answer::Owner(Ok(believed.in_short())))
+    }
+
+    /// The engine has an owner written down.
+    pub(in crate::world) fn write_owner(&mut self, id: EffectId, owner: Owner) -> Step {
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        renting.process.writing = Some((id, None));
+        let write = renting.process.writer.begin(owner);
+        self.go_on_writing(write)
+    }
+
+    pub(super) fn go_on_writing(&mut self, write: OwnerWrite) -> Step {
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        match write {
+            OwnerWrite::Tag { volume, epoch } => {
+                renting.tagging = Some((volume, epoch));
+                let after = self.soon(ANSWER_MAX);
+                self.schedule(after, Happening::Tag);
+                Ok(())
+            }
+            OwnerWrite::Record(record) => {
+                let Some((id, writing)) = &mut renting.process.writing else { return Ok(()) };
+                let (id, owner) = (*id, record.owner.clone());
+                *writing = Some(record);
+                self.record(id, Entry::Owner(owner))
+            }
+            OwnerWrite::Done(result) => {
+                let Some((id, _)) = renting.process.writing.take() else { return Ok(()) };
+                let waiting = std::mem::take(&mut renting.process.waiting);
+                let outcome = if result.is_ok() { Outcome::Done } else { Outcome::Failed(IoFailure::Io) };
+                let touched = self.books.end(self.now, id, &outcome, None, None);
+                self.touch(&touched);
+                self.engine.complete(self.now, id, outcome);
+                for id in waiting {
+                    if let Some(answer) = self.owner_record(id) {
+                        self.complete(id, answer);
+                    }
+                }
+                self.drive()
+            }
+        }
+    }
+
+    /// The tag of the caching volume is set or removed.
+    pub(in crate::world) fn tag(&mut self) -> Step {
+        let tagging = self.renting.as_mut().and_then(|renting| renting.tagging.take());
+        let Some((volume, epoch)) = tagging else { return Ok(()) };
+        let fails = self.fault();
+        let carried = !fails || self.random.below(2) == 0;
+        let now = self.now;
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let text = epoch.map(|epoch| epoch.to_string());
+        let mut result = Err("the tag could not be set".to_owned());
+        if carried {
+            let set = renting.cloud.set_tag(now, &volume, tag::DIRTY_EPOCH, text.as_deref());
+            result = set.map_err(|()| "no such volume".to_owned());
+        }
+        let result = if fails { Err("a fault".to_owned()) } else { result };
+        let write = renting.process.writer.written(result);
+        self.go_on_writing(write)
+    }
+
+    /// The write of the owner record has ended.
+    pub(in crate::world) fn owner_recorded(&mut self, result: Result<(), String>) -> Step {
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        if result.is_ok() {
+            renting.process.believed = renting.owner.clone();
+        }
+        let write = renting.process.writer.written(result);
+        self.go_on_writing(write)
+    }
+}
