@@ -14,9 +14,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("trace", &["model"]),
     ("provider", &["model"]),
     ("device", &["model"]),
-    ("sim", &["model", "cache", "policy", "rental", "planner"]),
+    ("sim", &["model", "cache", "policy", "rental"]),
+    ("whatif", &["model", "cache", "policy", "planner"]),
     ("daemon", &["model", "cache", "policy", "rental", "provider", "device"]),
-    ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "sim", "daemon"]),
+    ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "whatif", "daemon"]),
     ("fuzz", &["model", "cache", "rental", "planner", "trace", "provider", "device", "daemon"]),
     ("lab", &["model", "policy", "provider"]),
 ];

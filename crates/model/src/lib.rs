@@ -5,6 +5,7 @@
 pub mod bucket;
 pub mod catalog;
 pub mod cost;
+pub mod event_queue;
 pub mod observation;
 mod planted;
 pub mod random;
@@ -18,6 +19,7 @@ pub mod volume_type;
 
 pub use bucket::{Limits, TokenBucket};
 pub use catalog::Catalog;
+pub use event_queue::EventQueue;
 pub use observation::Observation;
 pub use request::{BufferRange, ClientId, Operation, Request, RequestId};
 pub use time::Instant;

@@ -1,11 +1,9 @@
-//! Virtual-time world that drives the pure crates over simulated volumes.
+//! Crash tests: a virtual-time world that drives the pure crates over simulated volumes with faults.
 //!
 //! - [`disk`]: a volume with real bytes, a volatile write cache and faults; its fault model stands on the type.
 //! - [`driver`]: executes the engine's effects over two such volumes, as the daemon does over real ones.
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
 //! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
-//!
-//! - [`queue`]: the event queue of both worlds; [`whatif`]: what a run would take and cost, over modelled volumes.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
@@ -17,11 +15,9 @@ pub mod driver;
 pub mod family;
 pub mod oracle;
 pub mod pages;
-pub mod queue;
 pub mod scenario;
 pub mod shrink;
 pub mod trace;
-pub mod whatif;
 pub mod workload;
 pub mod world;
 

@@ -25,7 +25,7 @@ const SWEEP: [&str; 4] =
 /// If a program fails.
 pub fn run(bench: &Bench, root: &Path, report: &mut Report) -> anyhow::Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let speed = ["bench", "--quiet", "--package", "surgetank-sim", "--bench", "speed"];
+    let speed = ["bench", "--quiet", "--package", "surgetank-whatif", "--bench", "speed"];
     // Built on all cores, run on one.
     product::done(Command::new(&cargo).current_dir(root).args(speed).arg("--no-run"))?;
     let found = product::answer(product::one_core(cargo.as_ref()).current_dir(root).args(speed))?;

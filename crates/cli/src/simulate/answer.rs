@@ -4,8 +4,8 @@ use std::path::Path;
 
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Name;
-use surgetank_sim::whatif::volume::{Activity as Moved, INTERVAL};
-use surgetank_sim::whatif::{self, Fidelity, Phase, Setup};
+use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
+use surgetank_whatif::{self as whatif, Fidelity, Phase, Setup};
 
 use crate::demo::outcome::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
 use crate::demo::plan::Mode;

@@ -14,7 +14,7 @@ use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Name;
-use surgetank_sim::whatif::{self, Fidelity, Mode, Setup};
+use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
 
 use crate::demo::{outcome::Outcome, report as page};

@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
-use surgetank_sim::whatif::{self, Fidelity, Mode, Setup};
+use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 use toml::{Table, Value};
 
 use super::values::{self, RUNS_MAX, Sweep, number_and_unit};

@@ -20,7 +20,7 @@ use std::time::Duration;
 use surgetank_cache::format::Parse;
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
 use surgetank_model::random::Random;
-use surgetank_model::{Bandwidth, Instant, Iops, Limits, Request, RequestId};
+use surgetank_model::{Bandwidth, EventQueue, Instant, Iops, Limits, Request, RequestId};
 use surgetank_rental::AskId;
 
 use crate::books::Books;
@@ -28,7 +28,6 @@ use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
 use crate::oracle::{Moment, Oracle, Version};
-use crate::queue::EventQueue;
 use crate::scenario::{Crash, Scenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;

@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_policy::{Config, Name};
-use surgetank_sim::whatif::{Application, Caching, Fidelity, Mode, Outcome, Phase, Provider, Setup, Volume, run};
+use surgetank_whatif::{Application, Caching, Fidelity, Mode, Outcome, Phase, Provider, Setup, Volume, run};
 
 fn limits(mib_s: u64) -> Limits {
     Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None }

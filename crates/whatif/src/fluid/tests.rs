@@ -8,8 +8,8 @@ use surgetank_planner::cost::Tariff;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Name};
 
-use super::super::setup::{Application, Caching, Provider, Volume};
-use super::super::{Outcome, run_machines};
+use crate::setup::{Application, Caching, Provider, Volume};
+use crate::{Outcome, run_machines};
 use super::*;
 
 /// What is drawn at random.

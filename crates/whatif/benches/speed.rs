@@ -1,4 +1,4 @@
-//! What one core simulates in a second, as one JSON document: `cargo bench --package surgetank-sim`, or with its bars
+//! What one core simulates in a second, as one JSON document: `cargo bench --package surgetank-whatif`, or with its bars
 //! `make bench ARGS=sim`.
 
 #![expect(clippy::print_stdout, reason = "the answer")]
@@ -8,10 +8,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use surgetank_model::toml_error::Source;
-use surgetank_model::{Catalog, Instant as Moment};
+use surgetank_model::{Catalog, EventQueue, Instant as Moment};
 use surgetank_planner::scenario::Scenario;
-use surgetank_sim::queue::EventQueue;
-use surgetank_sim::whatif::{self, Fidelity, Mode, Phase, Setup};
+use surgetank_whatif::{Fidelity, Mode, Phase, Setup};
 
 /// Events waiting while others come and go: some for every request in flight of many machines.
 const WAITING: u64 = 1000;
@@ -46,7 +45,7 @@ fn checkpoints_per_s(setup: &Setup) -> f64 {
     let writes = setup.application.phases.iter().filter(|phase| matches!(phase, Phase::Write(_))).count();
     let begun = Instant::now();
     for _ in 0..RUNS {
-        let _ = black_box(whatif::run(setup, Mode::Elastic, Fidelity::Fluid));
+        let _ = black_box(surgetank_whatif::run(setup, Mode::Elastic, Fidelity::Fluid));
     }
     f64::from(RUNS) * writes as f64 / begun.elapsed().as_secs_f64()
 }

@@ -7,14 +7,13 @@ use surgetank_cache::{
     Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Mode as CacheMode, Outcome, Slice,
     Target,
 };
-use surgetank_model::{Instant, Operation, Request, RequestId};
+use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
 use surgetank_policy::StepId;
 
-use super::pilot::{Deed, Pilot};
-use super::setup::{Mode, Phase, Setup, Stuck};
-use super::volume::{Server, Traffic};
-use super::{Machine, Share};
-use crate::queue::EventQueue;
+use crate::pilot::{Deed, Pilot};
+use crate::setup::{Mode, Phase, Setup, Stuck};
+use crate::volume::{Server, Traffic};
+use crate::{Machine, Share};
 
 /// Bytes of a summary, a superblock or a page of the segment table.
 const PAGE: u64 = 4096;

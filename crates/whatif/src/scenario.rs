@@ -10,7 +10,7 @@ use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Config, Name};
 
-use super::setup::{Application, Caching, Phase, Provider, Setup, Volume};
+use crate::setup::{Application, Caching, Phase, Provider, Setup, Volume};
 
 /// Bytes of a request: what an operating system sends of a long write.
 const REQUEST: Bytes = Bytes::new(1 << 20);

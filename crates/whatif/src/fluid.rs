@@ -4,7 +4,7 @@
 //! writes at its own rate (with split, at both volumes' rates) until it is full, and drains only while the application
 //! leaves the volumes alone; a full cache takes writes as fast as the backing volume takes what makes room; a drain has
 //! the backing volume to itself but for what the application writes meanwhile. The tests hold it to within 2 % of
-//! [`block`](super::block) on completion and cost.
+//! [`block`](crate::block) on completion and cost.
 //!
 //! Flows last for stretches; within one, levels follow from its start and not from what happened meanwhile. So samples in
 //! which the controller decides nothing ([`Pilot::steady`]) are left out, and not a bit of the outcome changes.
@@ -16,10 +16,10 @@ use surgetank_model::volume_type::CreditUnit;
 use surgetank_model::{Bytes, Instant, Limits, Observation};
 use surgetank_policy::StepId;
 
-use super::pilot::{Deed, Pilot};
-use super::setup::{Mode, Phase, Setup, Stuck};
-use super::volume::Traffic;
-use super::{Machine, Share};
+use crate::pilot::{Deed, Pilot};
+use crate::setup::{Mode, Phase, Setup, Stuck};
+use crate::volume::Traffic;
+use crate::{Machine, Share};
 
 /// Writes of the engine's drain that share the backing volume with the application's.
 const DRAIN_DEPTH: f64 = 4.0;

@@ -6,8 +6,8 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bytes, Instant, Observation};
 use surgetank_policy::{BoostRecord, Controller, Learned, Outcome, Phase, Refusal, Steady, Step, StepId};
 
-use super::report::Boost;
-use super::setup::{Provider, Setup};
+use crate::report::Boost;
+use crate::setup::{Provider, Setup};
 
 /// The production controller of one machine's elastic device, and its provider.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use surgetank_model::Instant;
+use crate::Instant;
 
 /// Events to come, earliest first; those of one moment in the order in which they were scheduled.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 
-use super::setup::{Mode, Phase};
-use super::volume::Traffic;
+use crate::setup::{Mode, Phase};
+use crate::volume::Traffic;
 
 /// A finished boost of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
