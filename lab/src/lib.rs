@@ -19,7 +19,6 @@ pub mod modules;
 pub mod nbd;
 pub mod outages;
 pub mod peers;
-mod picture;
 pub mod plan;
 pub mod replay;
 mod report;

@@ -17,9 +17,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("sim", &["model", "cache", "policy", "rental"]),
     ("whatif", &["model", "cache", "policy", "planner"]),
     ("daemon", &["model", "cache", "policy", "rental", "provider", "device"]),
-    ("cli", &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "whatif", "daemon"]),
+    ("report", &["model", "planner"]),
+    (
+        "cli",
+        &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "whatif", "daemon", "report"],
+    ),
     ("fuzz", &["model", "cache", "rental", "planner", "trace", "provider", "device", "daemon"]),
-    ("lab", &["model", "policy", "provider"]),
+    ("lab", &["model", "policy", "provider", "report"]),
 ];
 
 const PREFIX: &str = "surgetank-";

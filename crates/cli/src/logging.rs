@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use clap::ValueEnum;
 use surgetank_model::text;
+use surgetank_report::{Failure, output};
 use tracing::Subscriber;
 use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
@@ -12,9 +13,6 @@ use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::util::SubscriberInitExt;
-
-use crate::failure::Failure;
-use crate::output;
 
 /// Which log lines appear: as `RUST_LOG` of other programs, such as "debug" or "surgetank_daemon=trace".
 pub const VARIABLE: &str = "SURGETANK_LOG";

@@ -3,19 +3,16 @@
 mod calibrate;
 mod commands;
 mod demo;
-mod failure;
 mod logging;
 mod mrc;
-mod output;
 mod plan;
-mod signals;
 mod simulate;
+mod source;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-
-use failure::Failure;
+use surgetank_report::{Failure, output};
 
 fn main() -> ExitCode {
     let cli = match commands::Cli::try_parse() {

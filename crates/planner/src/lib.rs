@@ -1,5 +1,6 @@
 //! What a run will take and cost, before anything is rented. Pure: files come in as text, answers go out as values.
 //!
+//! - [`Mode`]: the three ways to run an application that every answer compares;
 //! - [`scenario`]: the file of `predict`, `recommend` and `simulate`, parsed and checked;
 //! - [`cost`]: AGBs and money behind one interface;
 //! - [`fluid`]: one burst by the fluid model;
@@ -16,6 +17,7 @@ pub mod cost;
 pub mod credits;
 pub mod fluid;
 pub mod interval;
+mod mode;
 pub mod points;
 pub mod predict;
 pub mod price;
@@ -23,3 +25,5 @@ pub mod recommend;
 pub mod rotation;
 pub mod scenario;
 pub mod whatif;
+
+pub use mode::Mode;

@@ -11,9 +11,9 @@ use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
 use surgetank_policy::StepId;
 
 use crate::pilot::{Deed, Pilot};
-use crate::setup::{Mode, Phase, Setup, Stuck};
+use crate::setup::{Phase, Setup, Stuck};
 use crate::volume::{Server, Traffic};
-use crate::{Machine, Share};
+use crate::{Machine, Mode, Share};
 
 /// Bytes of a summary, a superblock or a page of the segment table.
 const PAGE: u64 = 4096;

@@ -17,9 +17,9 @@ use surgetank_model::{Bytes, Instant, Limits, Observation};
 use surgetank_policy::StepId;
 
 use crate::pilot::{Deed, Pilot};
-use crate::setup::{Mode, Phase, Setup, Stuck};
+use crate::setup::{Phase, Setup, Stuck};
 use crate::volume::Traffic;
-use crate::{Machine, Share};
+use crate::{Machine, Mode, Share};
 
 /// Writes of the engine's drain that share the backing volume with the application's.
 const DRAIN_DEPTH: f64 = 4.0;

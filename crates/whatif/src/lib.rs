@@ -22,9 +22,10 @@ pub mod volume;
 
 use surgetank_model::Instant;
 use surgetank_model::cost::Cost;
+pub use surgetank_planner::Mode;
 
 pub use report::{Boost, Outcome, PhaseTime};
-pub use setup::{Application, Caching, Fidelity, Mode, Phase, Provider, Setup, Stuck, Volume};
+pub use setup::{Application, Caching, Fidelity, Phase, Provider, Setup, Stuck, Volume};
 
 /// A machine of the application: it works through the phases and lets time pass in between.
 trait Machine {

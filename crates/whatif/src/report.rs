@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
+use surgetank_planner::Mode;
 
-use crate::setup::{Mode, Phase};
+use crate::setup::Phase;
 use crate::volume::Traffic;
 
 /// A finished boost of one machine.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use surgetank_cache::ReadFill;
 use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bytes, Limits};
+use surgetank_planner::Mode;
 use surgetank_planner::cost::Tariff;
 
 /// A run: an application, what it runs on, and how its volumes are steered.
@@ -103,42 +104,6 @@ pub struct Provider {
     pub jitter: f64,
     /// Share of calls that fail and are tried again by the controller, 0 to below 1.
     pub faults: f64,
-}
-
-/// One of the three ways to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// On the backing volume alone.
-    StaticSlow,
-    /// On a volume of the backing volume's size and the caching volume's speed.
-    StaticFast,
-    /// On the backing volume, with boosts.
-    Elastic,
-}
-
-impl Mode {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 3] = [Self::StaticSlow, Self::StaticFast, Self::Elastic];
-
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn key(self) -> &'static str {
-        match self {
-            Self::StaticSlow => "static_slow",
-            Self::StaticFast => "static_fast",
-            Self::Elastic => "elastic",
-        }
-    }
-
-    /// Its name for people.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::StaticSlow => "static-slow",
-            Self::StaticFast => "static-fast",
-            Self::Elastic => "elastic",
-        }
-    }
 }
 
 /// How exactly.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use surgetank_report::number::digits;
 
 use super::bars::{Bar, Limit};
 use crate::inside::{Found, Kind, Load, Sample, Shape};
@@ -214,15 +215,6 @@ fn load_table(rows: &[&Row]) -> String {
         };
     }
     text
-}
-
-/// Three significant digits or the whole number, whichever is more.
-fn digits(value: f64) -> String {
-    match value.abs() {
-        large if large >= 100.0 => format!("{value:.0}"),
-        medium if medium >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,9 @@ use surgetank_daemon::config::{Backing, CachingConfig, Config, DeviceConfig, Exp
 use surgetank_daemon::{Daemon, Phase, Request};
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::scenario::CalibrationPoint;
+use surgetank_report::{Doing, Failure, Interrupt};
 
 use crate::demo::nbd;
-use crate::failure::{Doing, Failure};
-use crate::signals::Interrupt;
 
 /// Bytes of one write, as the article's.
 const REQUEST: u64 = 1 << 20;

@@ -11,18 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use surgetank_daemon::config::{CachingConfig, Config};
-use surgetank_daemon::toml_error;
 use surgetank_model::Bytes;
 use surgetank_planner::points::{Points, Setting};
 use surgetank_planner::scenario::CalibrationPoint;
+use surgetank_report::{Doing, Failure, Interrupt, Table, output, progress};
 
 use self::bench::{Bench, Target};
-use crate::failure::{Doing, Failure};
-use crate::output;
-use crate::signals::Interrupt;
+use crate::source;
 
 /// Datasets and caches are multiples of this, as devices have it.
 const BLOCK: u64 = 4096;
@@ -135,7 +132,7 @@ impl Arguments {
             }
             return Ok(Points { setting, points: Vec::new() });
         }
-        let source = toml_error::read(&self.out).map_err(Failure::invalid)?;
+        let source = source::read(&self.out)?;
         let points = Points::parse(&source).map_err(Failure::invalid)?;
         if !points.setting.fits(&setting) {
             return Err(Failure::Invalid(format!(
@@ -195,7 +192,9 @@ impl Arguments {
         let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
         let mut points = plan.points.clone();
         let missing = plan.missing(self.repeats);
-        let bar = bar(missing.len() as u64);
+        let bar =
+            progress::bar("calibrate {bar:24.colour} {pos}/{len}  {eta_precise} left  {msg}", missing.len() as u64);
+        bar.enable_steady_tick(Duration::from_secs(1));
         plan.target.begin()?;
         let mut bench: Option<Bench> = None;
         let mut outcome = Ok(());
@@ -203,7 +202,7 @@ impl Arguments {
             bar.set_message(format!("{dataset} with a cache of {cache}"));
             outcome = self.one(plan, &mut bench, *cache, *dataset, &interrupt).and_then(|point| {
                 points.points.push(point);
-                self.save(&points)
+                output::write_whole(&self.out, &points.to_text())
             });
             if outcome.is_err() {
                 break;
@@ -236,16 +235,6 @@ impl Arguments {
         }
     }
 
-    /// The file is whole at any time.
-    fn save(&self, points: &Points) -> Result<(), Failure> {
-        let mut name = self.out.as_os_str().to_owned();
-        name.push(".new");
-        let new = PathBuf::from(name);
-        let doing = || format!("cannot write {}", self.out.display());
-        std::fs::write(&new, points.to_text()).doing(doing)?;
-        std::fs::rename(&new, &self.out).doing(doing)
-    }
-
     fn answer(&self, points: &Points, measured: usize) -> Result<(), Failure> {
         if self.json {
             let point = |point: &CalibrationPoint| AnswerPoint {
@@ -261,7 +250,7 @@ impl Arguments {
             });
         }
         let calibration = surgetank_planner::calibration::Calibration::new(&points.points);
-        let mut table = output::table(&["dataset", "cache", "repeats", "throughput", "attached"]);
+        let mut table = Table::new(["dataset", "cache", "repeats", "throughput", "attached"]);
         let mut seen = Vec::new();
         for point in &points.points {
             if seen.contains(&(point.dataset, point.cache)) {
@@ -269,7 +258,7 @@ impl Arguments {
             }
             seen.push((point.dataset, point.cache));
             let Ok(found) = calibration.at(point.dataset, point.cache) else { continue };
-            table.add_row([
+            table.row([
                 point.dataset.to_string(),
                 point.cache.to_string(),
                 found.repeats.to_string(),
@@ -321,12 +310,4 @@ fn check_sizes(datasets: &[Bytes], caches: &[Bytes], caching: &CachingConfig, ba
         }
     }
     Ok(())
-}
-
-fn bar(count: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("calibrate {bar:24} {pos}/{len}  {eta_precise} left  {msg}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::new(count).with_style(style);
-    bar.enable_steady_tick(Duration::from_secs(1));
-    bar
 }

@@ -7,13 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use surgetank_daemon::config::Config;
-use surgetank_daemon::control::{Client, ClientError, Request};
+use surgetank_daemon::control::{Client, Request};
 use surgetank_daemon::status::{DeviceStatus, Phase, StatusReport};
-use surgetank_daemon::toml_error::nearest;
 use surgetank_model::text::line;
-
-use crate::failure::Failure;
-use crate::output;
+use surgetank_model::toml_error::nearest;
+use surgetank_report::{Failure, Table, output};
 
 /// Where a daemon listens unless its configuration says otherwise.
 const DEFAULT_SOCKET: &str = "/run/surgetank/control.sock";
@@ -48,12 +46,6 @@ impl Daemon {
     }
 }
 
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
 /// Flags of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -66,7 +58,7 @@ pub struct Status {
 
 impl Status {
     pub fn run(&self) -> Result<(), Failure> {
-        let report = self.daemon.client().status()?;
+        let report = self.daemon.client().status().map_err(Failure::failed)?;
         self.daemon.answer(&report, || people(&report))
     }
 }
@@ -77,21 +69,11 @@ fn size(gib: f64) -> String {
 }
 
 fn people(report: &StatusReport) -> String {
-    let mut table = output::table(&[
-        "device",
-        "address",
-        "phase",
-        "MiB/s",
-        "of backing",
-        "cache",
-        "dirty",
-        "boosts",
-        "AGBs",
-        "USD",
-    ]);
+    let mut table =
+        Table::new(["device", "address", "phase", "MiB/s", "of backing", "cache", "dirty", "boosts", "AGBs", "USD"]);
     for device in &report.devices {
         let caching = device.caching.as_ref();
-        table.add_row([
+        table.row([
             line(&device.name).into_owned(),
             if device.address.is_empty() { "not served".into() } else { line(&device.address).into_owned() },
             device.phase.to_string(),
@@ -141,7 +123,7 @@ pub struct Target {
 
 impl Target {
     fn look(&self, client: &Client) -> Result<DeviceStatus, Failure> {
-        let report = client.status()?;
+        let report = client.status().map_err(Failure::failed)?;
         let names: Vec<&str> = report.devices.iter().map(|device| device.name.as_str()).collect();
         if let Some(device) = report.devices.iter().find(|device| device.name == self.device) {
             return Ok(device.clone());
@@ -157,7 +139,7 @@ impl Target {
     fn ask(&self, request: &Request, done: &str, until: Option<fn(&DeviceStatus) -> bool>) -> Result<(), Failure> {
         let client = self.daemon.client();
         self.look(&client)?;
-        client.ask(request)?;
+        client.ask(request).map_err(Failure::failed)?;
         let mut status = self.look(&client)?;
         if let Some(until) = until {
             let mut stuck = 0;
@@ -289,7 +271,7 @@ impl Resize {
     pub fn run(&self) -> Result<(), Failure> {
         let client = self.target.daemon.client();
         self.target.look(&client)?;
-        let answer = client.ask(&Request::Resize { device: self.target.device.clone() })?;
+        let answer = client.ask(&Request::Resize { device: self.target.device.clone() }).map_err(Failure::failed)?;
         let gib = answer["size_bytes"].as_u64().unwrap_or_default() as f64 / (1u64 << 30) as f64;
         let resized = serde_json::json!({ "device": self.target.device, "size_gib": gib });
         self.target.daemon.answer(&resized, || format!("{}: {}", self.target.device, size(gib)))
@@ -311,7 +293,7 @@ pub struct Gc {
 
 impl Gc {
     pub fn run(&self) -> Result<(), Failure> {
-        let swept = self.daemon.client().gc()?;
+        let swept = self.daemon.client().gc().map_err(Failure::failed)?;
         self.daemon.answer(&swept, || {
             let deleted = swept.deleted.iter().map(|volume| format!("deleted {}", line(volume)));
             let detached = swept.detached.iter();
@@ -341,7 +323,7 @@ pub struct Reload {
 
 impl Reload {
     pub fn run(&self) -> Result<(), Failure> {
-        let answer = self.daemon.client().ask(&Request::Reload)?;
+        let answer = self.daemon.client().ask(&Request::Reload).map_err(Failure::failed)?;
         self.daemon.answer(&answer, || {
             let names: Vec<&str> =
                 answer["reloaded"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

@@ -9,9 +9,8 @@ use clap::Args;
 use serde::Serialize;
 use surgetank_cache::format::{self, LogState, Records};
 use surgetank_model::Bytes;
+use surgetank_report::{Failure, output};
 
-use crate::failure::Failure;
-use crate::output;
 use medium::{Generations, Medium};
 use salvage::Salvage;
 

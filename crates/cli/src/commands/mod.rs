@@ -10,10 +10,10 @@ mod upgrade;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};
+use surgetank_report::Failure;
 
 use crate::calibrate;
 use crate::demo;
-use crate::failure::Failure;
 use crate::mrc;
 use crate::plan;
 use crate::simulate;

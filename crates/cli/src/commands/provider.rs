@@ -9,13 +9,11 @@ use surgetank_provider::ProviderError;
 use surgetank_provider::remote::secret::Secret;
 use surgetank_provider::remote::service::Service;
 use surgetank_provider::remote::tls::Credentials;
+use surgetank_report::{Failure, Interrupt, output};
 
 use super::core_dumps::CoreDumps;
 use super::serve::notify;
-use crate::failure::Failure;
 use crate::logging;
-use crate::output;
-use crate::signals::Interrupt;
 
 /// How long one wait for a signal takes; there is always a next one.
 const WAIT: Duration = Duration::from_secs(3600);

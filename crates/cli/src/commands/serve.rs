@@ -14,13 +14,12 @@ use surgetank_daemon::config::Config;
 use surgetank_daemon::status::{Phase, StatusReport};
 use surgetank_daemon::{Daemon, StartError, WeakDaemon, places};
 use surgetank_model::text;
+use surgetank_report::output::{self, note};
+use surgetank_report::{Failure, Interrupt};
 
 use crate::commands::core_dumps::CoreDumps;
 use crate::commands::upgrade::Upgrade;
-use crate::failure::Failure;
 use crate::logging;
-use crate::output::{self, note};
-use crate::signals::Interrupt;
 
 /// How often a further signal is looked for while the daemon stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
+use surgetank_report::{Doing, Failure, output};
 
 use super::Cli;
-use crate::failure::{Doing, Failure};
-use crate::output;
 
 /// Flags of `completions`.
 #[derive(Debug, Args)]

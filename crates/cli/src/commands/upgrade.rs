@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use surgetank_daemon::{Config, Daemon, check_certificates};
-
-use crate::failure::Failure;
+use surgetank_report::Failure;
 
 /// What to start, as it was found when this process started: later the binary's own link names a deleted file.
 #[derive(Debug)]

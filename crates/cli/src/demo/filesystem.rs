@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use crate::failure::{Doing, Failure};
+use surgetank_report::{Doing, Failure};
 
 /// Where system administration commands live when they are not on the user's PATH.
 const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";

@@ -8,11 +8,12 @@ use surgetank_daemon::config::Config;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Daemon, DeviceReport, Phase};
 use surgetank_model::{Bandwidth, Instant};
+use surgetank_planner::Mode;
+use surgetank_report::run::{Activity, Boost, CostPoint};
+use surgetank_report::{Doing, Failure};
 
-use super::outcome::{Activity, Boost, CostPoint};
-use super::plan::{Mode, Plan};
+use super::plan::Plan;
 use super::progress::Live;
-use crate::failure::{Doing, Failure};
 
 /// Name of the only device of each daemon.
 const DEVICE: &str = "demo";

@@ -4,7 +4,6 @@
 //! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
 //! are done every byte is read back from the backing volumes, without surgetank.
 
-pub mod chart;
 mod content;
 mod filesystem;
 mod host;
@@ -12,10 +11,8 @@ mod machine;
 mod mode;
 mod money;
 pub mod nbd;
-pub mod outcome;
 pub mod plan;
 mod progress;
-pub mod report;
 mod verify;
 mod workspace;
 mod writer;
@@ -25,18 +22,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use surgetank_planner::Mode;
+use surgetank_report::output::{self, note};
+use surgetank_report::run::{self, ModeOutcome, Outcome};
+use surgetank_report::{Doing, Failure, Interrupt};
 
 pub use writer::{Arguments as WriterArguments, run as run_writer};
 
 use self::host::{Export, Layout};
 use self::mode::ModeRun;
-use self::outcome::{ModeOutcome, Outcome};
-use self::plan::{Mode, Plan};
+use self::plan::Plan;
 use self::progress::Board;
 use self::workspace::Workspace;
-use crate::failure::{Doing, Failure};
-use crate::output::{self, note};
-use crate::signals::Interrupt;
 
 /// Where the report goes unless told otherwise.
 const DEFAULT_OUT: &str = "surgetank-demo-report";
@@ -358,11 +355,11 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
 }
 
 fn answer(outcome: &Outcome, arguments: &Arguments) -> Result<(), Failure> {
-    let page = report::write(outcome, &arguments.out)?;
+    let page = run::write(outcome, &arguments.out)?;
     if arguments.json {
         output::print_json(&outcome.without_series())
     } else {
-        output::print(&format!("{}\nreport: {}", report::text(outcome), page.display()))
+        output::print(&format!("{}\nreport: {}", run::text(outcome), page.display()))
     }
 }
 

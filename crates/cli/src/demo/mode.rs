@@ -5,15 +5,16 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
+use surgetank_planner::Mode;
+use surgetank_report::run::{ModeOutcome, PhaseSpan};
+use surgetank_report::{Doing, Failure, Interrupt};
+
 use super::filesystem::{self, Mount};
 use super::host::{self, Export, Host, Layout};
 use super::money;
-use super::outcome::{ModeOutcome, PhaseSpan};
-use super::plan::{Dump, Mode, Plan, PlannedFile};
+use super::plan::{Dump, Plan, PlannedFile};
 use super::progress::Line;
 use super::writer::{self, Destination, Written};
-use crate::failure::{Doing, Failure};
-use crate::signals::Interrupt;
 
 /// How often writers and the device are looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

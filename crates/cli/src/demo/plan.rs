@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes};
+use surgetank_planner::Mode;
 
 use super::content::FileContent;
 
@@ -35,43 +36,6 @@ mod cm1 {
     pub const INACTIVITY_S: f64 = 30.0;
     /// Sampling interval, seconds.
     pub const SAMPLING_S: f64 = 5.0;
-}
-
-/// What the elastic mode is compared with, and itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// A slow volume for the whole run.
-    StaticSlow,
-    /// A fast volume for the whole run.
-    StaticFast,
-    /// A slow volume, and a fast one while it is needed.
-    Elastic,
-}
-
-impl Mode {
-    /// In the order of every table.
-    pub const ALL: [Self; 3] = [Self::StaticSlow, Self::StaticFast, Self::Elastic];
-
-    /// As people read it, in tables and paths.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::StaticSlow => "static-slow",
-            Self::StaticFast => "static-fast",
-            Self::Elastic => "elastic",
-        }
-    }
-
-    /// Number of the mode, in [`Mode::ALL`].
-    #[must_use]
-    pub fn index(self) -> u64 {
-        match self {
-            Self::StaticSlow => 0,
-            Self::StaticFast => 1,
-            Self::Elastic => 2,
-        }
-    }
 }
 
 /// A write phase: one file for each writer.
@@ -199,7 +163,7 @@ impl Plan {
                 size,
                 content: FileContent {
                     seed: self.seed,
-                    file: mode.index() << 32 | u64::from(number) << 16 | u64::from(writer),
+                    file: (mode as u64) << 32 | u64::from(number) << 16 | u64::from(writer),
                 },
                 // Half of the writers bypass the page cache, half write through it and fsync: applications do both.
                 direct: writer % 2 == 0,

@@ -3,10 +3,9 @@
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-
-use super::plan::Mode;
-use crate::output::{colours_on_stderr, note};
+use surgetank_planner::Mode;
+use surgetank_report::output::note;
+use surgetank_report::progress::{self, MultiProgress, ProgressBar};
 
 /// What a mode's line shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,10 +37,7 @@ impl Board {
     #[must_use]
     pub fn line(&self, mode: Mode, bytes: u64) -> Line {
         let bar = self.lines.as_ref().map(|lines| {
-            let colour = if colours_on_stderr() { ".cyan/dim" } else { "" };
-            let template = format!("{{prefix:11}} {{bar:24{colour}}} {{percent:>3}} %  {{msg}}");
-            let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            let bar = lines.add(ProgressBar::new(bytes).with_style(style.progress_chars("█▉▊▋▌▍▎▏ ")));
+            let bar = lines.add(progress::bar("{prefix:11} {bar:24.colour} {percent:>3} %  {msg}", bytes));
             bar.set_prefix(mode.name());
             bar
         });

@@ -5,13 +5,13 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use surgetank_planner::Mode;
+use surgetank_report::{Doing, Failure, Interrupt};
+
 use super::content::BLOCK;
 use super::filesystem::{self, Mount};
 use super::host::{Export, Layout};
 use super::mode::{WrittenFile, interrupted};
-use super::plan::Mode;
-use crate::failure::{Doing, Failure};
-use crate::signals::Interrupt;
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;

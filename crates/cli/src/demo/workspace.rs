@@ -11,10 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use surgetank_report::output::note;
+use surgetank_report::{Doing, Failure};
 
 use super::filesystem;
-use crate::failure::{Doing, Failure};
-use crate::output::note;
 
 /// Every work directory's name begins so.
 const PREFIX: &str = "surgetank-demo-";

@@ -10,11 +10,11 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use surgetank_device::Buffer;
+use surgetank_report::{Doing, Failure, output};
 
 use super::content::{BLOCK, FileContent};
 use super::nbd;
 use super::plan::PlannedFile;
-use crate::failure::{Doing, Failure};
 
 /// Bytes of one write.
 const REQUEST: usize = 1 << 20;
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     sink.finish().doing(|| format!("cannot make {} durable", arguments.path.display()))?;
     let written = Written { bytes: arguments.bytes, crc32c, seconds: begin.elapsed().as_secs_f64() };
-    crate::output::print(&serde_json::to_string(&written).map_err(Failure::failed)?)
+    output::print(&serde_json::to_string(&written).map_err(Failure::failed)?)
 }
 
 enum Sink {

@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-
-use crate::demo::chart::thousands;
-use crate::output;
+use surgetank_report::Table;
+use surgetank_report::number::thousands;
 
 /// Everything that the command found.
 #[derive(Debug, Default, Serialize)]
@@ -62,16 +61,15 @@ impl Answer {
         format!("{}: {} {blocks} under {}{sampled}", self.trace, grouped(self.requests), self.policy)
     }
 
+    /// Hits and miss ratio of each size.
+    pub fn table(&self) -> Table {
+        let row = |point: &Point| [grouped(point.size_blocks), grouped(point.hits), format!("{:.4}", point.miss_ratio)];
+        Table::new(["blocks", "hits", "miss ratio"]).words(0).with(self.points.iter().map(row))
+    }
+
     /// Table and picture.
     pub fn people(&self) -> String {
-        let mut table = output::table(&["blocks", "hits", "miss ratio"]);
-        if let Some(first) = table.column_mut(0) {
-            first.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-        for point in &self.points {
-            table.add_row([grouped(point.size_blocks), grouped(point.hits), format!("{:.4}", point.miss_ratio)]);
-        }
-        let mut text = format!("{}\n{table}\n", self.title());
+        let mut text = format!("{}\n{}\n", self.title(), self.table());
         if let Some(distinct) = self.distinct_blocks {
             let about = if self.sample_rate.is_some() || self.sample_keys_max.is_some() { "about " } else { "" };
             let _ = writeln!(text, "{about}{} different blocks", grouped(distinct));

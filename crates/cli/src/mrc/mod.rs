@@ -3,18 +3,16 @@
 mod answer;
 mod picture;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use surgetank_model::Bytes;
 use surgetank_mrc::{Curve, ExactLru, Miniature, Policy, Rate, SampledLru, Simulation, spread_sizes};
-use surgetank_trace::{Format, Gathered, Keys, Only, Options, Reader, Tally, TraceError};
+use surgetank_report::{Failure, output, progress};
+use surgetank_trace::{Format, Gathered, Keys, Only, Options, Reader, Tally};
 
-use crate::failure::Failure;
-use crate::output;
+use crate::source::unreadable;
 use answer::Answer;
 
 /// Sizes in a curve that nobody gave sizes for.
@@ -132,15 +130,6 @@ fn parse_size(text: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|_| "a size is a whole number of blocks, as in --sizes 100,1000".to_owned())
 }
 
-impl From<TraceError> for Failure {
-    fn from(error: TraceError) -> Self {
-        match error {
-            TraceError::Invalid(text) => Self::Invalid(text),
-            TraceError::Failed(text) => Self::Failed(text),
-        }
-    }
-}
-
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
         self.check()?;
@@ -237,7 +226,7 @@ impl Arguments {
     /// Feeds the whole trace.
     fn feed(&self, curve: &mut dyn Curve) -> Result<(Format, Tally), Failure> {
         let options = Options { format: self.format.map(|name| name.0), strict: self.strict };
-        let mut reader = Reader::open(&self.trace, options)?;
+        let mut reader = Reader::open(&self.trace, options).map_err(unreadable)?;
         let format = reader.format();
         if self.block_size.is_some() && !format.has_lengths() {
             return Err(Failure::Invalid(format!(
@@ -251,46 +240,20 @@ impl Arguments {
             Some(OnlyName::Writes) => Only::Writes,
         };
         let mut gathered = Gathered::new(Keys { block: self.block_size, only });
-        let bar = Bar::of(&reader);
-        while reader.read_keys(&mut gathered, |keys| curve.feed(keys))? {
-            bar.show(&reader);
-        }
-        bar.clear();
-        if let Some(warning) = reader.warning() {
-            output::note(&format!("surgetank: {warning}"));
-        }
-        Ok((format, reader.finish()?))
-    }
-}
-
-/// How far reading has come, on a terminal.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn of(reader: &Reader) -> Self {
         let (_, total) = reader.progress();
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let colour = if output::colours_on_stderr() { ".cyan/dim" } else { "" };
-            let template = match total {
-                Some(_) => format!("reading {{bar:30{colour}}} {{percent:>3}} %  {{msg}}  {{eta}} left"),
-                None => "reading {bytes}  {msg}".to_owned(),
-            };
-            let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(total.unwrap_or(0)).with_style(style.progress_chars("█▉▊▋▌▍▎▏ "))
-        });
-        Self(bar)
-    }
-
-    fn show(&self, reader: &Reader) {
-        if let Some(bar) = &self.0 {
+        let template = match total {
+            Some(_) => "reading {bar:30.colour} {percent:>3} %  {msg}  {eta} left",
+            None => "reading {bytes}  {msg}",
+        };
+        let bar = progress::bar(template, total.unwrap_or(0));
+        while reader.read_keys(&mut gathered, |keys| curve.feed(keys)).map_err(unreadable)? {
             bar.set_position(reader.progress().0);
             bar.set_message(format!("{} requests", answer::grouped(reader.tally().requests)));
         }
-    }
-
-    fn clear(&self) {
-        if let Some(bar) = &self.0 {
-            bar.finish_and_clear();
+        bar.finish_and_clear();
+        if let Some(warning) = reader.warning() {
+            output::note(&format!("surgetank: {warning}"));
         }
+        Ok((format, reader.finish().map_err(unreadable)?))
     }
 }

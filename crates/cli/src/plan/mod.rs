@@ -10,12 +10,12 @@ mod trace;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use surgetank_daemon::toml_error;
 use surgetank_model::{Catalog, Iops, VolumeType};
 use surgetank_planner::points::{Points, Setting};
 use surgetank_planner::scenario::{Scenario, find_type};
+use surgetank_report::Failure;
 
-use crate::failure::Failure;
+use crate::source;
 
 /// Which volume types and prices count.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ impl CatalogChoice {
         match &self.catalog {
             None => Ok(Catalog::builtin()),
             Some(file) => {
-                let source = toml_error::read(file).map_err(Failure::invalid)?;
+                let source = source::read(file)?;
                 Catalog::builtin().with_file(&source).map_err(Failure::invalid)
             }
         }
@@ -46,7 +46,7 @@ impl CatalogChoice {
 /// # Errors
 /// The first thing wrong with it.
 pub fn scenario(file: &Path, catalog: &Catalog) -> Result<Scenario, Failure> {
-    let source = toml_error::read(file).map_err(Failure::invalid)?;
+    let source = source::read(file)?;
     Scenario::parse(&source, catalog).map_err(Failure::invalid)
 }
 
@@ -56,7 +56,7 @@ pub fn scenario(file: &Path, catalog: &Catalog) -> Result<Scenario, Failure> {
 /// What is wrong with the file, or that its points are of other volumes.
 pub fn with_points(mut scenario: Scenario, file: Option<&Path>) -> Result<Scenario, Failure> {
     let Some(file) = file else { return Ok(scenario) };
-    let source = toml_error::read(file).map_err(Failure::invalid)?;
+    let source = source::read(file)?;
     let mut points = Points::parse(&source).map_err(Failure::invalid)?;
     let setting = Setting {
         backing_size: scenario.backing.size,
@@ -93,20 +93,4 @@ pub fn bare_iops(text: &str) -> Result<Iops, String> {
     let bare = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let text = if bare { format!("{text} IOPS") } else { text.to_owned() };
     text.parse().map_err(|error| format!("{error}"))
-}
-
-/// A cell for what may be unknown.
-fn dollars(usd: Option<f64>, decimals: usize) -> String {
-    usd.map_or_else(|| "unknown".to_owned(), |usd| format!("${usd:.decimals$}"))
-}
-
-/// USD of a run, which may be a fraction of a cent.
-fn small_dollars(usd: f64) -> String {
-    if usd < 0.01 { format!("${usd:.6}") } else { format!("${usd:.4}") }
-}
-
-/// A number without the zeros that nobody needs.
-fn plain(number: f64) -> String {
-    let text = format!("{number:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

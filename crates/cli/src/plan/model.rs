@@ -9,11 +9,10 @@ use surgetank_planner::fluid::{Absorb, Pipes};
 use surgetank_planner::interval::{Checkpointing, ElasticDevice, interval};
 use surgetank_planner::rotation::{Member, rotation};
 use surgetank_policy::sizing::{Usage, paper_next_size};
+use surgetank_report::number::{plain, thousands};
+use surgetank_report::{Failure, Table, output};
 
-use super::{CatalogChoice, plain, volume_type};
-use crate::demo::chart::thousands;
-use crate::failure::Failure;
-use crate::output;
+use super::{CatalogChoice, volume_type};
 
 /// Flags of `model`.
 #[derive(Debug, clap::Args)]
@@ -184,15 +183,15 @@ impl BurstArguments {
 }
 
 fn burst_text(found: &BurstAnswer) -> String {
-    let mut table = output::table(&["cache", "absorb", "occupied", "AGBs"]);
-    table.add_row([
+    let mut table = Table::new(["cache", "absorb", "occupied", "AGBs"]);
+    table.row([
         "none".to_owned(),
         format!("{:.1} s", found.without_cache_s),
         "–".to_owned(),
         thousands(found.without_cache_agbs),
     ]);
     for point in &found.points {
-        table.add_row([
+        table.row([
             format!("{} GiB", plain(point.cache_gib)),
             format!("{:.1} s", point.absorb_s),
             format!("{:.1} s", point.occupied_s),
@@ -295,7 +294,7 @@ impl CreditsArguments {
         let segments = serve(known, self.size, &self.demand).map_err(Failure::Invalid)?;
         let found = CreditsAnswer { volume_type: known.key(), segments };
         answer(self.json, &found, || {
-            let mut table = output::table(&["stretch", "IOPS", "MiB/s", "credits at its end", "exhausted after"]);
+            let mut table = Table::new(["stretch", "IOPS", "MiB/s", "credits at its end", "exhausted after"]);
             for (demand, segment) in self.demand.iter().zip(&found.segments) {
                 let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), thousands);
                 let credits = match (segment.credits_end, segment.credits_end_mib) {
@@ -304,7 +303,7 @@ impl CreditsArguments {
                 };
                 let exhausted = segment.exhausted_after_s.map_or_else(|| "never".to_owned(), |s| format!("{s:.0} s"));
                 let stretch = Span(demand.lasts).to_string();
-                table.add_row([stretch, number(segment.served_iops), number(segment.served_mib_s), credits, exhausted]);
+                table.row([stretch, number(segment.served_iops), number(segment.served_mib_s), credits, exhausted]);
             }
             format!("{}\n{table}", found.volume_type)
         })

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 
 use surgetank_model::Bytes;
 use surgetank_planner::predict::{ModePrediction, Prediction, Predictor};
+use surgetank_report::number::{difference, dollars, plain, thousands};
+use surgetank_report::{Failure, Table, output};
 
-use super::{CatalogChoice, dollars, plain};
-use crate::demo::chart::thousands;
-use crate::failure::Failure;
-use crate::output;
+use super::CatalogChoice;
 
 /// Flags of `predict`.
 #[derive(Debug, clap::Args)]
@@ -83,21 +82,17 @@ fn row(name: &str, mode: &ModePrediction, fast: &ModePrediction) -> [String; 7] 
     [
         name.to_owned(),
         format!("{:.1} s{}", mode.completion_s, range(mode.completion_low_s, mode.completion_high_s)),
-        format!("{:+.2} %", (mode.completion_s / fast.completion_s - 1.0) * 100.0),
+        difference(mode.completion_s / fast.completion_s, 2),
         format!("{:.1} s", mode.billed_s),
         thousands(mode.cost_total_agbs),
-        format!("{:+.1} %", (mode.cost_total_agbs / fast.cost_total_agbs - 1.0) * 100.0),
+        difference(mode.cost_total_agbs / fast.cost_total_agbs, 1),
         dollars(mode.cost_total_usd, 4),
     ]
 }
 
 fn text(found: &Prediction) -> String {
-    let mut table = output::table(&HEADER);
-    for (name, mode) in
-        [("static-slow", &found.static_slow), ("static-fast", &found.static_fast), ("elastic", &found.elastic)]
-    {
-        table.add_row(row(name, mode, &found.static_fast));
-    }
+    let modes = [("static-slow", &found.static_slow), ("static-fast", &found.static_fast), ("elastic", &found.elastic)];
+    let table = Table::new(HEADER).with(modes.map(|(name, mode)| row(name, mode, &found.static_fast)));
     let mut text = format!("{table}\n");
     for (what, burst) in [("initial dump", &found.initial), ("checkpoint", &found.checkpoint)] {
         let Some(burst) = burst else { continue };

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use surgetank_daemon::toml_error::nearest;
+use surgetank_model::toml_error::nearest;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Iops, Limits};
 use surgetank_planner::price::{Need, PriceOption, options};
+use surgetank_report::number::{dollars, plain, thousands};
+use surgetank_report::{Failure, Table, output};
 
-use super::{CatalogChoice, bare_iops, dollars, plain};
-use crate::demo::chart::thousands;
-use crate::failure::Failure;
-use crate::output;
+use super::{CatalogChoice, bare_iops};
 
 /// Flags of `price`.
 #[derive(Debug, clap::Args)]
@@ -122,10 +121,7 @@ fn row(option: &PriceOption) -> [String; 7] {
 }
 
 fn text(found: &[PriceOption]) -> String {
-    let mut table = output::table(&HEADER);
-    for option in found {
-        table.add_row(row(option));
-    }
+    let table = Table::new(HEADER).with(found.iter().map(row));
     let mut text = format!("{table}\n");
     // The same note of many types is said once.
     let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();

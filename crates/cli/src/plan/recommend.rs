@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use surgetank_model::units::Span;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::recommend::{Budget, Candidate, Constraints, Recommendation, recommend};
+use surgetank_report::number::{dollars, plain, thousands};
+use surgetank_report::{Failure, Table, output};
 
+use super::CatalogChoice;
 use super::trace::TraceArguments;
-use super::{CatalogChoice, dollars, plain};
-use crate::demo::chart::thousands;
-use crate::failure::Failure;
-use crate::output;
 
 /// Flags of `recommend`.
 #[derive(Debug, clap::Args)]
@@ -89,10 +88,7 @@ fn row(one: &Candidate) -> [String; 5] {
 }
 
 fn text(found: &Recommendation) -> String {
-    let mut table = output::table(&HEADER);
-    for one in &found.considered {
-        table.add_row(row(one));
-    }
+    let table = Table::new(HEADER).with(found.considered.iter().map(row));
     let mut text = format!("{table}\n");
     if let (Some(cache), Some(time), Some(cost)) =
         (found.checkpoint_cache_gib, found.completion_s, found.cost_total_agbs)

@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use surgetank_daemon::toml_error::nearest;
+use surgetank_model::toml_error::nearest;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::recommend::Budget;
 use surgetank_planner::whatif::{
     Answer, Application, Choice, Constraint, Detection, FoundBurst, Load, Moment, compare, fit,
 };
+use surgetank_report::number::small_dollars;
+use surgetank_report::{Failure, Table, output};
 use surgetank_trace::{Format, Options, Reader, Series};
 
-use super::{page, small_dollars};
-use crate::failure::{Doing, Failure};
-use crate::output;
+use super::page;
+use crate::source::unreadable;
 
 /// Options that a terminal shows; JSON and the page have all.
 const SHOWN: usize = 12;
@@ -112,7 +113,8 @@ impl TraceArguments {
         let found = self.find(trace, catalog, &constraint, backing)?;
         // The page is drawn before anything is written, and written whole.
         let page = self.out.as_ref().map(|directory| Ok::<_, Failure>((directory, page::html(&found)?))).transpose()?;
-        let written = page.map(|(directory, page)| write_page(directory, &page)).transpose()?;
+        let written =
+            page.map(|(directory, page)| output::write_into(directory, ("recommend.html", &page), &[])).transpose()?;
         if json {
             output::print_json(&found)?;
         }
@@ -130,8 +132,8 @@ impl TraceArguments {
         constraint: &Constraint,
         backing: Option<Bytes>,
     ) -> Result<Findings, Failure> {
-        let reader = Reader::open(trace, Options { format: self.format, strict: self.strict })?;
-        let series = Series::read(reader, self.interval.0)?;
+        let reader = Reader::open(trace, Options { format: self.format, strict: self.strict }).map_err(unreadable)?;
+        let series = Series::read(reader, self.interval.0).map_err(unreadable)?;
         let moment = |sample: &surgetank_trace::Sample| Moment {
             written: sample.written.get(),
             read: sample.read.get(),
@@ -157,32 +159,27 @@ impl TraceArguments {
     }
 }
 
-fn write_page(directory: &Path, page: &str) -> Result<PathBuf, Failure> {
-    let path = directory.join("recommend.html");
-    let doing = || format!("cannot write {}", path.display());
-    std::fs::create_dir_all(directory).doing(doing)?;
-    let new = directory.join("recommend.html.new");
-    std::fs::write(&new, page).doing(doing)?;
-    std::fs::rename(&new, &path).doing(doing)?;
-    Ok(path)
+/// A table of options.
+pub fn options<'a>(choices: impl Iterator<Item = &'a Choice>) -> Table {
+    let row = |choice: &Choice| {
+        [
+            choice.name(),
+            format!("{:.1} s", choice.completion_s),
+            small_dollars(choice.cost_usd),
+            match &choice.caching {
+                None => format!("{:.0}", choice.throughput_mib_s),
+                Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
+            },
+            if choice.sustained { "yes" } else { "on credits" }.to_owned(),
+        ]
+    };
+    Table::new(["option", "completion", "cost", "MiB/s", "sustained"]).with(choices.map(row))
 }
 
-/// The header of tables of options.
-pub const HEADER: [&str; 5] = ["option", "completion", "cost", "MiB/s", "sustained"];
-
-/// A row of such a table.
+/// What to take, in a sentence.
 #[must_use]
-pub fn row(choice: &Choice) -> [String; 5] {
-    [
-        choice.name(),
-        format!("{:.1} s", choice.completion_s),
-        small_dollars(choice.cost_usd),
-        match &choice.caching {
-            None => format!("{:.0}", choice.throughput_mib_s),
-            Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
-        },
-        if choice.sustained { "yes" } else { "on credits" }.to_owned(),
-    ]
+pub fn advice(choice: &Choice) -> String {
+    format!("Take {}: {:.1} s for {}.", choice.name(), choice.completion_s, small_dollars(choice.cost_usd))
 }
 
 /// What the load is, in a sentence.
@@ -196,10 +193,7 @@ pub fn sentence(app: &Application) -> String {
 }
 
 fn text(found: &Findings, page: Option<&Path>) -> String {
-    let mut table = output::table(&HEADER);
-    for choice in found.answer.pareto.iter().take(SHOWN) {
-        table.add_row(row(choice));
-    }
+    let table = options(found.answer.pareto.iter().take(SHOWN));
     let more = found.answer.pareto.len().saturating_sub(SHOWN);
     let mut text =
         format!("{}\n\nNothing is both faster and cheaper than these:\n{table}\n", sentence(&found.application));
@@ -207,13 +201,7 @@ fn text(found: &Findings, page: Option<&Path>) -> String {
         let _ = writeln!(text, "and {more} more (--json has them all)");
     }
     if let Some(choice) = &found.answer.choice {
-        let _ = write!(
-            text,
-            "\nTake {}: {:.1} s for {}.",
-            choice.name(),
-            choice.completion_s,
-            small_dollars(choice.cost_usd)
-        );
+        let _ = write!(text, "\n{}", advice(choice));
     }
     let _ = write!(
         text,

@@ -4,20 +4,9 @@ use std::path::Path;
 
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Name;
+use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
 use surgetank_whatif::{self as whatif, Fidelity, Phase, Setup};
-
-use crate::demo::outcome::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
-use crate::demo::plan::Mode;
-
-/// The same mode in reports.
-pub fn mode(mode: whatif::Mode) -> Mode {
-    match mode {
-        whatif::Mode::StaticSlow => Mode::StaticSlow,
-        whatif::Mode::StaticFast => Mode::StaticFast,
-        whatif::Mode::Elastic => Mode::Elastic,
-    }
-}
 
 /// One mode's run: cost and series of one VM.
 pub fn mode_outcome(setup: &Setup, found: &whatif::Outcome) -> ModeOutcome {

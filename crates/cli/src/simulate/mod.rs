@@ -4,7 +4,6 @@ mod answer;
 mod sweep;
 mod values;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -14,12 +13,13 @@ use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Name;
-use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
+use surgetank_report::Failure;
+use surgetank_report::output::{self, note};
+use surgetank_report::run::{self, Outcome};
 use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
+use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
-use crate::demo::{outcome::Outcome, report as page};
-use crate::failure::Failure;
-use crate::output::{self, note};
+use crate::source;
 use values::{Setting, Sweep};
 
 /// Traces are replayed in steps of this: what a controller that samples each second can see.
@@ -106,17 +106,16 @@ impl Arguments {
     /// # Errors
     /// A file that cannot be read or does not make sense, or an answer that cannot be written.
     pub fn run(self) -> Result<(), Failure> {
-        let text = fs::read_to_string(&self.file)
-            .map_err(|error| Failure::Invalid(format!("cannot read the scenario {}: {error}", self.file.display())))?;
+        let source = source::read(&self.file)?;
         // The file alone must make sense first: its mistakes have a line.
-        let scenario = parse(&self.file, &text)?;
+        let scenario = parse(&source)?;
         if !self.sweep.is_empty() {
-            return sweep::run(&self, &text);
+            return sweep::run(&self, &source.text);
         }
         if self.set.is_empty() {
             return self.run_once(&scenario);
         }
-        let table = toml::from_str(&text).map_err(Failure::invalid)?;
+        let table = toml::from_str(&source.text).map_err(Failure::invalid)?;
         let settings: Vec<_> = self.set.iter().map(Setting::pair).collect();
         self.run_once(&values::scenario(&self.file, &table, &settings)?)
     }
@@ -128,28 +127,27 @@ impl Arguments {
         let mut outcome = Outcome::default();
         for mode in Mode::ALL {
             let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
-            outcome.modes.insert(answer::mode(mode), answer::mode_outcome(&setup, &found));
+            outcome.modes.insert(mode, answer::mode_outcome(&setup, &found));
         }
         answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
         outcome.relate();
         if let Some(directory) = &self.out {
-            page::write(&outcome, directory)?;
+            run::write(&outcome, directory)?;
         }
         if self.json {
             return output::print_json(&outcome.without_series());
         }
         let report =
             self.out.as_ref().map(|directory| format!("\nreport: {}", directory.join("report.html").display()));
-        output::print(&format!("{}{}", page::text(&outcome), report.unwrap_or_default()))
+        output::print(&format!("{}{}", run::text(&outcome), report.unwrap_or_default()))
     }
 }
 
 /// Read once: a sweep parses thousands of scenarios.
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
 
-fn parse(file: &Path, text: &str) -> Result<Scenario, Failure> {
-    let source = Source { file: file.to_owned(), text: text.to_owned() };
-    Scenario::parse(&source, &CATALOG).map_err(Failure::invalid)
+fn parse(source: &Source) -> Result<Scenario, Failure> {
+    Scenario::parse(source, &CATALOG).map_err(Failure::invalid)
 }
 
 /// Makes a recorded load what is simulated.

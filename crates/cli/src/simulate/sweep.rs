@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::IsTerminal;
 
-use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
+use surgetank_report::chart::{Axis, Mark, Picture, Plot};
+use surgetank_report::number::{difference, thousands};
+use surgetank_report::progress::{self, ProgressBar};
+use surgetank_report::run::mode_colour;
+use surgetank_report::{Doing, Failure, Page, Table, output};
 use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
-use toml::{Table, Value};
+use toml::Value;
 
 use super::values::{self, RUNS_MAX, Sweep, number_and_unit};
 use super::{Arguments, setup};
-use crate::demo::chart::{self, Curve};
-use crate::demo::report as page;
-use crate::failure::{Doing, Failure};
-use crate::output;
 
 /// With fewer runs nobody needs to see progress.
 const PROGRESS_MIN: usize = 2000;
+const CURVES_HEIGHT: u32 = 320;
 
 /// One run of a sweep.
 #[derive(Debug, Serialize)]
@@ -49,11 +49,15 @@ struct Answer<'a> {
 /// # Errors
 /// A value that does not make sense, or an answer that cannot be written.
 pub fn run(arguments: &Arguments, text: &str) -> Result<(), Failure> {
-    let table: Table = toml::from_str(text).map_err(Failure::invalid)?;
+    let table: toml::Table = toml::from_str(text).map_err(Failure::invalid)?;
     let fixed: Vec<_> = arguments.set.iter().map(values::Setting::pair).collect();
     let grid = grid(&arguments.sweep, &fixed)?;
     let fidelity = arguments.model.map_or(Fidelity::Fluid, Fidelity::from);
-    let progress = progress(grid.len());
+    let progress = if grid.len() < PROGRESS_MIN {
+        ProgressBar::hidden()
+    } else {
+        progress::bar("{bar:40.colour} {pos}/{len}  {eta} left", grid.len() as u64)
+    };
     let runs: Result<Vec<Run>, Failure> = grid
         .par_iter()
         .map(|settings| {
@@ -64,11 +68,6 @@ pub fn run(arguments: &Arguments, text: &str) -> Result<(), Failure> {
         .collect();
     progress.finish_and_clear();
     answer(arguments, &runs?, fidelity)
-}
-
-fn progress(runs: usize) -> ProgressBar {
-    let shown = runs >= PROGRESS_MIN && std::io::stderr().is_terminal();
-    if shown { ProgressBar::new(runs as u64) } else { ProgressBar::hidden() }
 }
 
 /// Every run's settings: the fixed ones, then each sweep's.
@@ -93,7 +92,12 @@ fn grid<'a>(sweeps: &'a [Sweep], fixed: &[(&'a str, &'a Value)]) -> Result<Vec<V
     Ok(grid)
 }
 
-fn one(arguments: &Arguments, table: &Table, settings: &[(&str, &Value)], fidelity: Fidelity) -> Result<Run, Failure> {
+fn one(
+    arguments: &Arguments,
+    table: &toml::Table,
+    settings: &[(&str, &Value)],
+    fidelity: Fidelity,
+) -> Result<Run, Failure> {
     let scenario = values::scenario(&arguments.file, table, settings)?;
     let setup = setup(&scenario, arguments.policy())?;
     Ok(Run {
@@ -177,26 +181,26 @@ fn answer(arguments: &Arguments, runs: &[Run], fidelity: Fidelity) -> Result<(),
     };
     let document = Answer { model, sweep: runs };
     if let Some(directory) = &arguments.out {
-        let text = serde_json::to_string_pretty(&document).doing(|| "cannot write the report as JSON".to_owned())?;
-        page::write_pair(directory, &html(arguments, runs)?, &text)?;
+        let (page, data) = (html(arguments, runs)?, output::json(&document)?);
+        output::write_into(directory, ("report.html", &page), &[("report.json", &data)])?;
     }
     if arguments.json {
         return output::print_json(&document);
     }
-    output::print(&table(arguments, runs))
+    output::print(&format!("The elastic mode, {} runs:\n{}", runs.len(), table(arguments, runs)))
 }
 
 const COLUMNS: [&str; 6] = ["completion", "vs fast", "AGBs", "vs fast", "boosts", "largest cache"];
 
-fn rows(arguments: &Arguments, runs: &[Run]) -> Vec<Vec<String>> {
+fn table(arguments: &Arguments, runs: &[Run]) -> Table {
     let cells = |run: &Run| {
         let keys = arguments.sweep.iter().filter_map(|sweep| run.settings.get(&sweep.key));
         let mut cells: Vec<String> = keys.map(|value| Plain(value).to_string()).collect();
         if let Some(found) = run.modes.get(Mode::Elastic.key()) {
             cells.extend([
                 format!("{:.1} s", found.completion_s),
-                format!("{:+.1} %", (found.overhead_ratio - 1.0) * 100.0),
-                chart::thousands(found.cost_agbs),
+                difference(found.overhead_ratio, 1),
+                thousands(found.cost_agbs),
                 format!("× {:.3}", found.cost_ratio),
                 found.boosts.to_string(),
                 format!("{} GiB", found.largest_cache_gib),
@@ -204,47 +208,40 @@ fn rows(arguments: &Arguments, runs: &[Run]) -> Vec<Vec<String>> {
         }
         cells
     };
-    runs.iter().map(cells).collect()
-}
-
-fn columns(arguments: &Arguments) -> Vec<&str> {
-    arguments.sweep.iter().map(|sweep| sweep.key.as_str()).chain(COLUMNS).collect()
-}
-
-fn table(arguments: &Arguments, runs: &[Run]) -> String {
-    let mut table = output::table(&columns(arguments));
-    for row in rows(arguments, runs) {
-        table.add_row(row);
-    }
-    format!("The elastic mode, {} runs:\n{table}", runs.len())
+    let columns = arguments.sweep.iter().map(|sweep| sweep.key.as_str()).chain(COLUMNS);
+    Table::new(columns).with(runs.iter().map(cells))
 }
 
 /// A page with the table, and curves if one key is swept over numbers.
 fn html(arguments: &Arguments, runs: &[Run]) -> Result<String, Failure> {
-    let mut pictures = String::new();
+    let lead = format!("{} runs of {}.", runs.len(), arguments.file.display());
+    let mut page = Page::new("surgetank sweep", "surgetank sweep", &lead);
     if let [sweep] = arguments.sweep.as_slice()
         && let Some(numbers) = sweep.values.iter().map(first_number).collect::<Option<Vec<f64>>>()
     {
-        let curve = |mode: Mode, value: fn(&ModeRun) -> f64| Curve {
-            name: mode.name(),
-            colour: chart::mode_colour(super::answer::mode(mode)),
-            points: numbers
-                .iter()
-                .zip(runs)
-                .filter_map(|(x, run)| Some((*x, value(run.modes.get(mode.key())?))))
-                .collect(),
-        };
         for (title, unit, value) in [
             ("Completion time", "s", (|run: &ModeRun| run.completion_s) as fn(&ModeRun) -> f64),
             ("Cost of one VM", "AGBs", |run: &ModeRun| run.cost_agbs),
         ] {
-            let curves = Mode::ALL.map(|mode| curve(mode, value));
-            pictures += &format!("<h2>{title}</h2>{}", page::curves(title, &sweep.key, unit, &curves)?);
+            let curve = |mode: Mode| -> Vec<(f64, f64)> {
+                let points = numbers.iter().zip(runs);
+                points.filter_map(|(x, run)| Some((*x, value(run.modes.get(mode.key())?)))).collect()
+            };
+            page = page.section(title).picture(&curves(title, &sweep.key, unit, &Mode::ALL.map(curve)))?;
         }
     }
-    let lead = format!("{} runs of {}.", runs.len(), arguments.file.display());
-    let table = page::html_table(&columns(arguments), &rows(arguments, runs));
-    Ok(page::frame("surgetank sweep", &lead, &format!("{pictures}<h2>The elastic mode</h2>{table}")))
+    Ok(page.section("The elastic mode").table(&table(arguments, runs)).html(""))
+}
+
+/// A curve for each mode.
+fn curves(title: &str, x: &str, y: &str, curves: &[Vec<(f64, f64)>; 3]) -> Picture {
+    let points = || curves.iter().flatten();
+    let x = Axis::around(x, points().map(|point| point.0), 0.0);
+    let y = Axis::around(y, points().map(|point| point.1), 0.08);
+    let lines = Mode::ALL.iter().zip(curves).map(|(mode, curve)| Mark::line(curve.clone(), mode_colour(*mode), 3));
+    let legend =
+        Mode::ALL.iter().fold(Picture::new(title), |picture, mode| picture.entry(mode_colour(*mode), mode.name()));
+    legend.plot(Plot::new("", CURVES_HEIGHT, x, y).marks(lines))
 }
 
 fn first_number(value: &Value) -> Option<f64> {
@@ -266,7 +263,7 @@ mod tests {
         let grid = grid(&sweeps, &[]).unwrap();
         assert_eq!(grid.len(), 6);
         assert_eq!(grid[5], [("a", &Value::Integer(3)), ("b.c", &Value::Integer(5))]);
-        let mut table = Table::new();
+        let mut table = toml::Table::new();
         for (key, value) in &grid[5] {
             values::set(&mut table, key, value).unwrap();
         }

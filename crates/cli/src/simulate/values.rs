@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use surgetank_model::toml_error::Source;
 use surgetank_planner::scenario::Scenario;
+use surgetank_report::Failure;
 use toml::{Table, Value};
 
 use super::parse;
-use crate::failure::Failure;
 
 /// More runs are not a sweep but a mistake.
 pub const RUNS_MAX: usize = 1_000_000;
@@ -117,7 +118,7 @@ pub fn scenario(file: &Path, table: &Table, settings: &[(&str, &Value)]) -> Resu
         set(&mut table, key, value)?;
     }
     let text = toml::to_string(&table).map_err(Failure::invalid)?;
-    parse(file, &text).map_err(|failure| {
+    parse(&Source { file: file.to_owned(), text }).map_err(|failure| {
         let settings: Vec<String> = settings.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         Failure::Invalid(format!("with {}: {}", settings.join(", "), without_place(&failure)))
     })

@@ -8,9 +8,9 @@ use surgetank_planner::cost::Tariff;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Name};
 
+use super::*;
 use crate::setup::{Application, Caching, Provider, Volume};
 use crate::{Outcome, run_machines};
-use super::*;
 
 /// What is drawn at random.
 struct Chance(Random);

@@ -12,8 +12,7 @@ use surgetank_cache::format::{
     choose_among, scan_segment,
 };
 use surgetank_cache::replay::Log;
-
-use crate::failure::{Doing, Failure};
+use surgetank_report::{Doing, Failure};
 
 const BLOCK_BYTES: usize = BLOCK as usize;
 

@@ -2,12 +2,11 @@
 //! daemon can recover, or without one.
 
 use std::fs::{File, OpenOptions};
-use std::io::{IsTerminal, Seek, SeekFrom};
+use std::io::{Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use serde::Serialize;
 use surgetank_cache::Epoch;
@@ -15,10 +14,10 @@ use surgetank_cache::format::{BLOCK, Content, Gap, Geometry, LogState, Superbloc
 use surgetank_cache::replay::{Log, Newest, Version};
 use surgetank_device::volume::exclusive::refuse_used;
 use surgetank_model::Bytes;
+use surgetank_report::progress::{self, ProgressBar};
+use surgetank_report::{Doing, Failure, output};
 
 use super::medium::{Generations, Medium};
-use crate::failure::{Doing, Failure};
-use crate::output;
 
 const BLOCK64: u64 = BLOCK as u64;
 
@@ -107,7 +106,8 @@ struct Target {
 impl Salvage<'_> {
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let medium = Medium::open(self.volume)?;
-        let report = self.salvage(medium, &Bar::new())?;
+        let report =
+            self.salvage(medium, &progress::bar("{msg} {bar:40.colour} {bytes} of {total_bytes}, {eta} left", 0))?;
         if json {
             output::print_json(&report)?
         } else {
@@ -122,14 +122,14 @@ impl Salvage<'_> {
         )))
     }
 
-    fn salvage(&self, mut medium: Medium, bar: &Bar) -> Result<Report, Failure> {
+    fn salvage(&self, mut medium: Medium, bar: &ProgressBar) -> Result<Report, Failure> {
         self.check_volume(&medium)?;
         // What is refused is refused before hours of reading.
         let existing = self.existing(&medium)?;
         let mut survey = survey(&mut medium, self.volume)?;
         let geometry = survey.geometry;
-        bar.begin("reading", u64::from(geometry.segments) * u64::from(geometry.segment_size));
-        let log = medium.log(&survey.superblock, &survey.table, |bytes| bar.advance(bytes));
+        begin(bar, "reading", u64::from(geometry.segments) * u64::from(geometry.segment_size));
+        let log = medium.log(&survey.superblock, &survey.table, |bytes| bar.inc(bytes));
         let size = device_size(&log, &mut survey, existing.as_ref())?;
         let newest = log.newest(size / BLOCK64);
         let target = match existing {
@@ -138,7 +138,7 @@ impl Salvage<'_> {
         };
         let mut report = self.report(&medium, &survey, &log, &newest, size);
         write(&mut medium, &target, &newest, &mut report, bar)?;
-        bar.end();
+        bar.finish_and_clear();
         report.blocks_unreadable = medium.unreadable;
         // What is not marked as durable may have been flushed all the same: the mark comes with the next record.
         let whole = report.stale.is_empty() && report.torn.is_empty() && report.missing.is_empty();
@@ -346,8 +346,14 @@ fn device_size(log: &Log, survey: &mut Survey, existing: Option<&Target>) -> Res
 }
 
 /// Writes what is sound to the target.
-fn write(medium: &mut Medium, target: &Target, newest: &Newest, report: &mut Report, bar: &Bar) -> Result<(), Failure> {
-    bar.begin("writing", newest.sound().map(|(blocks, _)| (blocks.end - blocks.start) * BLOCK64).sum());
+fn write(
+    medium: &mut Medium,
+    target: &Target,
+    newest: &Newest,
+    report: &mut Report,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    begin(bar, "writing", newest.sound().map(|(blocks, _)| (blocks.end - blocks.start) * BLOCK64).sum());
     let failed = || format!("cannot write {}, which is incomplete now", target.path.display());
     for (blocks, version) in newest.sound() {
         let (offset, length) = (blocks.start * BLOCK64, (blocks.end - blocks.start) * BLOCK64);
@@ -372,7 +378,7 @@ fn write(medium: &mut Medium, target: &Target, newest: &Newest, report: &mut Rep
                 report.zeroed_bytes += length;
             }
         }
-        bar.advance(length);
+        bar.inc(length);
     }
     report.stale.sort_by_key(|extent| extent.offset);
     target.file.sync_all().doing(failed)
@@ -393,35 +399,11 @@ fn zero(file: &File, offset: u64, length: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A bar for whoever waits at a terminal.
-struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn new() -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let colour = if output::colours_on_stderr() { ".cyan/dim" } else { "" };
-            let template = format!("{{msg}} {{bar:40{colour}}} {{bytes}} of {{total_bytes}}, {{eta}} left");
-            let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-            ProgressBar::new(0).with_style(style.progress_chars("█▉▊▋▌▍▎▏ "))
-        });
-        Self(bar)
-    }
-
-    fn begin(&self, phase: &'static str, bytes: u64) {
-        if let Some(bar) = &self.0 {
-            bar.reset();
-            bar.set_message(phase);
-            bar.set_length(bytes);
-        }
-    }
-
-    fn advance(&self, bytes: u64) {
-        self.0.iter().for_each(|bar| bar.inc(bytes));
-    }
-
-    fn end(&self) {
-        self.0.iter().for_each(ProgressBar::finish_and_clear);
-    }
+/// Starts a bar again for what takes so many bytes.
+fn begin(bar: &ProgressBar, phase: &'static str, bytes: u64) {
+    bar.reset();
+    bar.set_message(phase);
+    bar.set_length(bytes);
 }
 
 /// Ranges that people want to see before they turn to --json.

@@ -103,7 +103,7 @@ impl World {
         let mut medium = Medium::open(&volume).unwrap();
         medium.faults = self.unreadable.iter().map(|block| block * BLOCK64..(block + 1) * BLOCK64).collect();
         medium.read_superblocks();
-        let report = Salvage { volume: &volume, to: &to, apply }.salvage(medium, &Bar(None)).unwrap();
+        let report = Salvage { volume: &volume, to: &to, apply }.salvage(medium, &ProgressBar::hidden()).unwrap();
         assert!(fs::read(&volume).unwrap() == self.cache, "the caching volume was written");
         (report, fs::read(&to).unwrap())
     }
@@ -316,7 +316,7 @@ fn targets_are_not_overwritten_by_accident() {
     fs::write(&volume, &world.cache).unwrap();
     let attempt = |to: &Path, apply: bool| {
         let medium = Medium::open(&volume).unwrap();
-        Salvage { volume: &volume, to, apply }.salvage(medium, &Bar(None)).unwrap_err()
+        Salvage { volume: &volume, to, apply }.salvage(medium, &ProgressBar::hidden()).unwrap_err()
     };
     let target = world.path("target");
     assert_eq!(attempt(&target, true).status(), 2);
@@ -348,7 +348,8 @@ fn a_target_below_a_loop_device_is_in_use() {
     };
     let device = String::from_utf8(device.stdout).unwrap();
     let medium = Medium::open(&volume).unwrap();
-    let refused = Salvage { volume: &volume, to: &to, apply: true }.salvage(medium, &Bar(None)).unwrap_err();
+    let refused =
+        Salvage { volume: &volume, to: &to, apply: true }.salvage(medium, &ProgressBar::hidden()).unwrap_err();
     losetup(&["--detach".as_ref(), device.trim().as_ref()]).unwrap();
     assert!(refused.to_string().contains(device.trim()), "{refused}");
     assert!(fs::read(&to).unwrap() == world.backing);
@@ -363,7 +364,8 @@ fn what_is_no_caching_volume_or_was_released_is_refused() {
     for bytes in [world.cache.clone(), vec![0xa5; 1 << 20], vec![0; 1 << 20]] {
         fs::write(&volume, bytes).unwrap();
         let medium = Medium::open(&volume).unwrap();
-        let refused = Salvage { volume: &volume, to: &to, apply: false }.salvage(medium, &Bar(None)).unwrap_err();
+        let refused =
+            Salvage { volume: &volume, to: &to, apply: false }.salvage(medium, &ProgressBar::hidden()).unwrap_err();
         assert_eq!(refused.status(), 2, "{refused}");
         assert!(!to.exists());
     }

@@ -56,11 +56,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Failed(format!("{error:#}"))
-    }
-}
+impl std::error::Error for Failure {}
 
 /// Adds what was being done to a low-level error.
 pub trait Doing<T> {

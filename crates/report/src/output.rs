@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use surgetank_model::text;
 
@@ -51,6 +50,28 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     written.inspect_err(|_| drop(fs::remove_file(&part))).doing(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes whole files into a directory, which is made if it is not there. Returns the first one's path.
+///
+/// # Errors
+/// If the directory cannot be made or a file cannot be written.
+pub fn write_into(directory: &Path, page: (&str, &str), beside: &[(&str, &str)]) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(directory).doing(|| format!("cannot make the directory {}", directory.display()))?;
+    for (name, text) in beside {
+        write_whole(&directory.join(name), text)?;
+    }
+    let path = directory.join(page.0);
+    write_whole(&path, page.1)?;
+    Ok(path)
+}
+
+/// A document as JSON, for a file.
+///
+/// # Errors
+/// If it has no form in JSON.
+pub fn json(document: &impl Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(document).doing(|| "cannot write the report as JSON".to_owned())
+}
+
 /// Tells people something beside the answer, in one line. Nobody reading it is no reason to stop.
 pub fn note(note: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", text::line(note));
@@ -60,16 +81,4 @@ pub fn note(note: &str) {
 #[must_use]
 pub fn colours_on_stderr() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// A plain table with this header; columns from the second on are right-aligned.
-#[must_use]
-pub fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.iter().copied());
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }

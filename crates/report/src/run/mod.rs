@@ -1,10 +1,13 @@
-//! What a run of the demo found out: the numbers of the table, the JSON document and the report.
+//! An application's run in the three modes, measured or simulated: the numbers, and their report.
+
+mod answer;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use surgetank_planner::Mode;
 
-use super::plan::Mode;
+pub use answer::{html, mode_colour, text, write};
 
 /// Throughput of one sampling interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
