@@ -4,8 +4,8 @@ use surgetank_device::buffer::Buffer;
 use surgetank_device::front::Export;
 use surgetank_device::front::nbd::handshake::{Handshake, OPTION_LENGTH_MAX, Progress};
 use surgetank_device::front::nbd::transmission::{Intake, Received, Receiver, Session};
-use surgetank_device::front::nbd::wire::{self, REQUEST_LENGTH, RequestHeader, command};
 use surgetank_model::Operation;
+use surgetank_nbd::wire::{self, REQUEST_LENGTH, RequestHeader, command};
 
 use crate::input::Input;
 

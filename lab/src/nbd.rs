@@ -10,19 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
+use surgetank_nbd::wire::{
+    self, Reader, RequestHeader, command, command_flag, error, handshake_flag, info, option, option_reply,
+    transmission_flag,
+};
 
 /// The longest request that is taken.
 const REQUEST_MAX: u32 = 32 << 20;
 
-const MAGIC: u64 = 0x4e42_444d_4147_4943;
-const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
-const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Flags are there; flush; FUA.
-const FLAGS: u16 = 1 | 1 << 2 | 1 << 3;
-const EINVAL: u32 = 22;
-const EIO: u32 = 5;
+const FLAGS: u16 = transmission_flag::HAS_FLAGS | transmission_flag::SEND_FLUSH | transmission_flag::SEND_FUA;
 
 /// What is served. Errors go to the client: `InvalidInput` as EINVAL, all others as EIO.
 pub trait Medium: Send + 'static {
@@ -129,40 +125,32 @@ fn serve<M: Medium>(mut stream: UnixStream, medium: &Mutex<M>) -> io::Result<()>
         return Ok(());
     }
     loop {
-        let magic = u32::from_be_bytes(take(&mut stream)?);
-        let flags = u16::from_be_bytes(take(&mut stream)?);
-        let command = u16::from_be_bytes(take(&mut stream)?);
-        let handle: [u8; 8] = take(&mut stream)?;
-        let offset = u64::from_be_bytes(take(&mut stream)?);
-        let length = u32::from_be_bytes(take(&mut stream)?);
-        if magic != REQUEST_MAGIC || length > REQUEST_MAX {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
+        let header = RequestHeader::parse(&take(&mut stream)?).filter(|header| header.length <= REQUEST_MAX);
+        let RequestHeader { flags, command, cookie, offset, length } = header.ok_or(io::ErrorKind::InvalidData)?;
         let fits = offset.checked_add(u64::from(length)).is_some_and(|end| end <= size);
         let mut reply = Vec::new();
         let done = match command {
-            0 if fits => lock(medium).read(offset, length as usize).map(|data| reply = data),
-            1 => {
+            command::READ if fits => lock(medium).read(offset, length as usize).map(|data| reply = data),
+            command::WRITE => {
                 let mut data = vec![0; length as usize];
                 stream.read_exact(&mut data)?;
                 if fits {
-                    lock(medium).write(offset, data, flags & 1 != 0)
+                    lock(medium).write(offset, data, flags & command_flag::FUA != 0)
                 } else {
                     Err(io::ErrorKind::InvalidInput.into())
                 }
             }
-            2 => return Ok(()),
-            3 => lock(medium).flush(),
+            command::DISCONNECT => return Ok(()),
+            command::FLUSH => lock(medium).flush(),
             _ => Err(io::ErrorKind::InvalidInput.into()),
         };
         let error = match done {
             Ok(()) => 0,
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => EINVAL,
-            Err(_) => EIO,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => error::EINVAL,
+            Err(_) => error::EIO,
         };
-        let mut answer = SIMPLE_REPLY_MAGIC.to_be_bytes().to_vec();
-        answer.extend_from_slice(&u32::to_be_bytes(error));
-        answer.extend_from_slice(&handle);
+        let mut answer = Vec::new();
+        wire::simple_reply(&mut answer, error, cookie);
         if error == 0 {
             answer.extend_from_slice(&reply);
         }
@@ -178,48 +166,37 @@ fn take<const N: usize>(stream: &mut UnixStream) -> io::Result<[u8; N]> {
 
 /// Options, until the client goes on to requests (true) or away.
 fn greet(stream: &mut UnixStream, size: u64) -> io::Result<bool> {
-    let mut hello = MAGIC.to_be_bytes().to_vec();
-    hello.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
-    hello.extend_from_slice(&3u16.to_be_bytes()); // fixed newstyle, no zeroes
+    let mut hello = wire::MAGIC.to_be_bytes().to_vec();
+    hello.extend_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
+    hello.extend_from_slice(&(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES).to_be_bytes());
     stream.write_all(&hello)?;
     let _client_flags: [u8; 4] = take(stream)?;
     loop {
-        let magic = u64::from_be_bytes(take(stream)?);
-        let option = u32::from_be_bytes(take(stream)?);
-        let length = u32::from_be_bytes(take(stream)?);
-        if magic != OPTION_MAGIC || length > 65_536 {
+        let head: [u8; 16] = take(stream)?;
+        let mut head = Reader(&head);
+        let (Some(wire::OPTION_MAGIC), Some(option), Some(length @ ..=65_536)) = (head.u64(), head.u32(), head.u32())
+        else {
             return Err(io::ErrorKind::InvalidData.into());
-        }
-        let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data)?;
-        let mut reply = |kind: u32, data: &[u8]| {
-            let mut answer = REPLY_MAGIC.to_be_bytes().to_vec();
-            answer.extend_from_slice(&option.to_be_bytes());
-            answer.extend_from_slice(&kind.to_be_bytes());
-            answer.extend_from_slice(&(data.len() as u32).to_be_bytes());
-            answer.extend_from_slice(data);
-            stream.write_all(&answer)
         };
-        const ACKNOWLEDGED: u32 = 1;
-        const INFORMATION: u32 = 3;
-        const UNSUPPORTED: u32 = (1 << 31) + 1;
+        stream.read_exact(&mut vec![0; length as usize])?;
+        let mut replies = Vec::new();
         match option {
             // Information and its variant that goes on to requests; any name will do.
-            6 | 7 => {
-                let mut export = 0u16.to_be_bytes().to_vec();
+            option::INFO | option::GO => {
+                let mut export = info::EXPORT.to_be_bytes().to_vec();
                 export.extend_from_slice(&size.to_be_bytes());
                 export.extend_from_slice(&FLAGS.to_be_bytes());
-                reply(INFORMATION, &export)?;
-                reply(ACKNOWLEDGED, &[])?;
-                if option == 7 {
-                    return Ok(true);
-                }
+                wire::encode_option_reply(&mut replies, option, option_reply::INFO, &export);
+                wire::encode_option_reply(&mut replies, option, option_reply::ACK, &[]);
             }
-            2 => {
-                reply(ACKNOWLEDGED, &[])?;
-                return Ok(false);
-            }
-            _ => reply(UNSUPPORTED, &[])?,
+            option::ABORT => wire::encode_option_reply(&mut replies, option, option_reply::ACK, &[]),
+            _ => wire::encode_option_reply(&mut replies, option, option_reply::ERROR_UNSUPPORTED, &[]),
+        }
+        stream.write_all(&replies)?;
+        match option {
+            option::GO => return Ok(true),
+            option::ABORT => return Ok(false),
+            _ => {}
         }
     }
 }

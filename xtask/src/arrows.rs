@@ -13,17 +13,21 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("mrc", &["model"]),
     ("trace", &["model"]),
     ("provider", &["model"]),
-    ("device", &["model"]),
+    ("nbd", &[]),
+    ("device", &["model", "nbd"]),
     ("sim", &["model", "cache", "policy", "rental"]),
     ("whatif", &["model", "cache", "policy", "planner"]),
-    ("daemon", &["model", "cache", "policy", "rental", "provider", "device"]),
+    ("daemon", &["model", "cache", "policy", "nbd", "provider", "device"]),
     ("report", &["model", "planner"]),
     (
         "cli",
-        &["model", "cache", "policy", "planner", "mrc", "trace", "provider", "device", "whatif", "daemon", "report"],
+        &[
+            "model", "cache", "policy", "planner", "mrc", "nbd", "trace", "provider", "device", "whatif", "daemon",
+            "report",
+        ],
     ),
-    ("fuzz", &["model", "cache", "rental", "planner", "trace", "provider", "device", "daemon"]),
-    ("lab", &["model", "policy", "provider", "report"]),
+    ("fuzz", &["model", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
+    ("lab", &["model", "policy", "nbd", "provider", "report"]),
 ];
 
 const PREFIX: &str = "surgetank-";

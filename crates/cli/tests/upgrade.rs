@@ -13,7 +13,7 @@ use common::child::Running;
 use common::mounted::{self, Mounted};
 use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
-use common::{Machine, Nbd, PATIENCE, eventually, pattern};
+use common::{Machine, PATIENCE, eventually, pattern};
 use surgetank_daemon::{Phase, Request};
 use surgetank_model::random::Random;
 
@@ -108,7 +108,7 @@ fn upgrades_under_load_lose_nothing_in_any_phase() {
             moments.add(moment);
         });
     });
-    let mut nbd = Nbd::connect(&service.running.socket).unwrap();
+    let mut nbd = common::nbd(&service.running.socket).unwrap();
     let mut counts = Counts::default();
     for writer in &mut writers {
         writer.check(&mut nbd).unwrap();
@@ -133,7 +133,7 @@ fn the_binary_at_the_path_takes_over_unless_it_refuses() {
     let client = &service.running.client;
     client.ask(&Request::Boost { device: "data".into() }).unwrap();
     eventually("boost", || service.running.phase() == Some(Phase::Boost));
-    let mut nbd = Nbd::connect(&service.running.socket).unwrap();
+    let mut nbd = common::nbd(&service.running.socket).unwrap();
     for block in 0..8 {
         nbd.write(block * MIB, &pattern(block, 1, MIB as usize)).unwrap();
     }
@@ -151,7 +151,7 @@ fn the_binary_at_the_path_takes_over_unless_it_refuses() {
     let running = std::fs::metadata(format!("/proc/{}/exe", service.running.child.id())).unwrap();
     assert_eq!(running.ino(), std::fs::metadata(&service.binary).unwrap().ino());
     assert_eq!(volume(), rented, "nothing was drained for it");
-    let mut nbd = Nbd::connect(&service.running.socket).unwrap();
+    let mut nbd = common::nbd(&service.running.socket).unwrap();
     for block in 0..8 {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 1, MIB as usize), "{block}");
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, Overrides, Phase, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::LocalProvider;
@@ -239,7 +239,7 @@ fn boost(daemon: &Daemon) {
 fn a_whole_life(appears: Appears) {
     let machine = Machine::new();
     let Some((daemon, provider)) = start(&machine, appears) else { return };
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
     for round in 0..3 {
         boost(&daemon);
         eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
@@ -259,7 +259,7 @@ fn a_whole_life(appears: Appears) {
 fn undone(appears: Appears, why: &str) {
     let machine = Machine::new();
     let Some((daemon, provider)) = start(&machine, appears) else { return };
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
     let until = Instant::now() + common::PATIENCE;
     let mut reason = String::new();
@@ -317,7 +317,7 @@ fn a_disk_that_is_not_blank_is_not_the_volume() {
 fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     let machine = Machine::new();
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
     for block in 0..24 {
@@ -341,7 +341,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     use std::os::unix::fs::MetadataExt;
     let machine = Machine::new();
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
     for block in 0..24 {

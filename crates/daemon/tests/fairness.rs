@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{MIB, Machine, Nbd, PATIENCE, Shape, connect, pattern};
 use surgetank_daemon::Daemon;
+use surgetank_nbd::wire::command;
 
 const GIB: u64 = 1 << 30;
 /// The device's rate by [`Machine::config`].
@@ -28,7 +29,7 @@ fn start(machine: &Machine) -> Daemon {
 /// Seven KiB of requests: 256 times the whole device.
 fn zero_everything(nbd: &mut Nbd) {
     for _ in 0..256 {
-        nbd.ask_to_zero(0, (4 * GIB - MIB) as u32).unwrap();
+        nbd.send(command::WRITE_ZEROES, 0, 0, (4 * GIB - MIB) as u32, &[]).unwrap();
     }
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, Overrides, Phase, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId};
@@ -67,7 +67,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     let provider = Arc::new(Gated { provider: local, closed: Mutex::new(false), changed: Condvar::new() });
     let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config.clone(), overrides.clone()).unwrap();
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
 
     // While a volume is being created: it comes late, and is used.
     provider.close(true);
@@ -87,10 +87,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     daemon.stop();
     provider.close(false);
     let daemon = Daemon::start_with(config, overrides).unwrap();
-    assert_eq!(
-        Nbd::connect(&machine.path("run/data.sock")).unwrap().read(0, MIB as usize).unwrap(),
-        pattern(0, 4, MIB as usize)
-    );
+    assert_eq!(common::connect(&machine, "data").read(0, MIB as usize).unwrap(), pattern(0, 4, MIB as usize));
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
     assert_eq!(machine.rented(), 0);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use common::child::{self, Running};
 use common::{MIB, Machine, Nbd, Shape, pattern};
 use surgetank_model::random::Random;
+use surgetank_nbd::wire::{self, RequestHeader, command};
 
 const DEVICE: u64 = 4 << 30;
 /// What the good client alone uses, at the device's end.
@@ -88,15 +89,15 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.read_exact(&mut [0; 18])?;
     // Export by its empty name, without the padding: an old option that ends in transmission at once.
-    stream.write_all(&3u32.to_be_bytes())?;
-    stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0")?;
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    wire::encode_option(&mut hello, wire::option::EXPORT_NAME, &[]);
+    stream.write_all(&hello)?;
     stream.read_exact(&mut [0; 10])?;
     Ok(stream)
 }
 
 fn request(command: u16, offset: u64, length: u32) -> Vec<u8> {
-    let head = [&0x2560_9513u32.to_be_bytes()[..], &[0, 0], &command.to_be_bytes(), &[7; 8]].concat();
-    [head, offset.to_be_bytes().to_vec(), length.to_be_bytes().to_vec()].concat()
+    RequestHeader { flags: 0, command, cookie: 7, offset, length }.encode()
 }
 
 /// One thing that a hostile client does. Whatever the daemon answers is right, if only the good client is served.
@@ -104,18 +105,18 @@ fn attack(kind: u64, port: u16, random: &mut Random) -> std::io::Result<()> {
     match kind {
         0 => {
             // Seven KiB that would zero the device 256 times, and gone.
-            connect(port)?.write_all(&request(6, 0, (DEVICE - OWN - MIB) as u32).repeat(256))
+            connect(port)?.write_all(&request(command::WRITE_ZEROES, 0, (DEVICE - OWN - MIB) as u32).repeat(256))
         }
         1 => {
             // Asks for as much as it may and does not read.
             let mut stream = connect(port)?;
-            stream.write_all(&request(0, 0, 32 << 20).repeat(16))?;
+            stream.write_all(&request(command::READ, 0, 32 << 20).repeat(16))?;
             std::thread::sleep(Duration::from_millis(300));
             Ok(())
         }
         2 => {
             let mut stream = connect(port)?;
-            stream.write_all(&request(0, 0, 1 << 20).repeat(64))?;
+            stream.write_all(&request(command::READ, 0, 1 << 20).repeat(64))?;
             let mut answers = vec![0; 1 << 20];
             for _ in 0..64 {
                 stream.read_exact(&mut answers)?;
@@ -138,7 +139,7 @@ fn attack(kind: u64, port: u16, random: &mut Random) -> std::io::Result<()> {
         _ => {
             // A write of which the data never come.
             let mut stream = connect(port)?;
-            stream.write_all(&request(1, 0, 32 << 20))?;
+            stream.write_all(&request(command::WRITE, 0, 32 << 20))?;
             stream.write_all(&[0; 1000])?;
             std::thread::sleep(Duration::from_millis(100));
             Ok(())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, Overrides, Phase, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::remote::Secret;
@@ -89,7 +89,7 @@ fn start(machine: &Machine, provider: impl FnOnce(LocalProvider) -> Arc<dyn Prov
 
 /// Asks for a boost, and awaits this reason why there is none.
 fn awaits_refusal(machine: &Machine, daemon: &Daemon, why: &str) {
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(machine, "data");
     daemon.handle(Request::Boost { device: "data".into() }).unwrap();
     let until = Instant::now() + common::PATIENCE;
     let mut reason = String::new();

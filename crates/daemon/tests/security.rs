@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use common::{Machine, Nbd, Shape, eventually, pattern, status};
+use common::{Machine, Shape, eventually, pattern, status};
 use pki::Authority;
 // For `pki`, whose source lies with another crate.
 use rcgen as _;
@@ -97,7 +97,7 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
 
     let daemon = Daemon::start(config.clone()).unwrap();
-    let mut nbd = Nbd::connect(&machine.path("run/data.sock")).unwrap();
+    let mut nbd = common::connect(&machine, "data");
     client.ask(&Request::Boost { device: "data".into() }).unwrap();
     eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
     for offset in (0..8 * MIB).step_by(MIB as usize) {

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use front_support::Driver;
 use front_support::client::Client;
-use surgetank_device::front::nbd::wire::{self, RequestHeader, command, command_flag, error, option, option_reply};
 use surgetank_device::front::nbd::{Extent, Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{Export, Front};
+use surgetank_nbd::wire::{self, RequestHeader, command, command_flag, error, option, option_reply};
 
 const MIB: usize = 1 << 20;
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime};
 use front_support::pki::{Authority, Validity};
 use front_support::server::Server;
 use rcgen::ExtendedKeyUsagePurpose as Usage;
-use surgetank_device::front::nbd::wire::command;
 use surgetank_device::front::nbd::{Credentials, Limits};
+use surgetank_nbd::wire::command;
 
 const MIB: usize = 1 << 20;
 const MONTH: Duration = Duration::from_secs(30 * 86_400);

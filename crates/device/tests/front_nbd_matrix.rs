@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 
 use front_support::Driver;
 use front_support::client::Client;
-use surgetank_device::front::nbd::wire::{chunk, command, command_flag as flag, error, option, option_reply};
 use surgetank_device::front::nbd::{Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{Export, Front};
 use surgetank_model::Operation;
+use surgetank_nbd::wire::{chunk, command, command_flag as flag, error, option, option_reply};
 
 const MIB: u64 = 1 << 20;
 /// The longest read or write.

@@ -5,7 +5,7 @@ use surgetank_device::buffer::Buffer;
 use surgetank_device::front::Export;
 use surgetank_device::front::nbd::handshake::{Handshake, Progress};
 use surgetank_device::front::nbd::transmission::{Intake, Received, Receiver, Session};
-use surgetank_device::front::nbd::wire::{self, RequestHeader, command};
+use surgetank_nbd::wire::{self, RequestHeader, command};
 
 fn export() -> Export {
     Export { name: "data".into(), size: 1 << 20, logical_block: 512 }

@@ -17,9 +17,9 @@ use front_support::{has, have, run, try_run};
 use rcgen::ExtendedKeyUsagePurpose as Usage;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
-use surgetank_device::front::nbd::wire::{command, error, option, option_reply};
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
 use surgetank_device::front::{Export, Front};
+use surgetank_nbd::wire::{command, error, option, option_reply};
 
 const MIB: usize = 1 << 20;
 

@@ -10,8 +10,6 @@ use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::scenario::CalibrationPoint;
 use surgetank_report::{Doing, Failure, Interrupt};
 
-use crate::demo::nbd;
-
 /// Bytes of one write, as the article's.
 const REQUEST: u64 = 1 << 20;
 /// Writes in flight: enough to keep two volumes busy.
@@ -257,7 +255,7 @@ impl Bench {
     /// Every so manieth request, so that together the writers go through the dataset from its beginning to its end.
     fn write_share(&self, dataset: Bytes, writer: u64, interrupt: &Interrupt) -> Result<(), Failure> {
         let doing = || format!("cannot write to the device {}", self.device);
-        let mut client = nbd::Client::connect(&self.socket).doing(doing)?;
+        let mut client = surgetank_nbd::Client::connect(&self.socket).doing(doing)?;
         let data = vec![0xa5 ^ writer as u8; REQUEST as usize];
         for offset in (writer * REQUEST..dataset.get()).step_by((WRITERS * REQUEST) as usize) {
             if interrupt.raised() {

@@ -10,7 +10,6 @@ mod host;
 mod machine;
 mod mode;
 mod money;
-pub mod nbd;
 pub mod plan;
 mod progress;
 mod verify;

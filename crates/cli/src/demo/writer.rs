@@ -13,7 +13,6 @@ use surgetank_device::Buffer;
 use surgetank_report::{Doing, Failure, output};
 
 use super::content::{BLOCK, FileContent};
-use super::nbd;
 use super::plan::PlannedFile;
 
 /// Bytes of one write.
@@ -92,13 +91,13 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 enum Sink {
     File { file: File, path: PathBuf, direct: bool, unsynced: u64 },
-    Nbd { client: nbd::Client, base: u64 },
+    Nbd { client: surgetank_nbd::Client, base: u64 },
 }
 
 impl Sink {
     fn open(arguments: &Arguments) -> io::Result<Self> {
         if let Some(base) = arguments.nbd_offset {
-            return Ok(Self::Nbd { client: nbd::Client::connect(&arguments.path)?, base });
+            return Ok(Self::Nbd { client: surgetank_nbd::Client::connect(&arguments.path)?, base });
         }
         let mut options = OpenOptions::new();
         options.write(true).create_new(true);

@@ -79,7 +79,7 @@ impl Running {
     pub fn nbd(&mut self) -> Option<Nbd> {
         let mut nbd = None;
         eventually("the export answers or the daemon has died", || {
-            nbd = Nbd::connect(&self.socket).ok();
+            nbd = super::nbd(&self.socket).ok();
             nbd.is_some() || self.dead()
         });
         nbd

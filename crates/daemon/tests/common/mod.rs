@@ -1,4 +1,4 @@
-//! What the daemon's tests share: a machine in a temporary directory, and a small NBD client.
+//! What the daemon's tests share: a machine in a temporary directory, and its clients.
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 
@@ -9,7 +9,7 @@ pub mod mounted;
 pub mod rounds;
 pub mod writers;
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -136,9 +136,19 @@ pub fn drain(daemon: &Daemon, name: &str) {
     eventually("idle", || status(daemon, name).phase == Phase::Idle);
 }
 
+/// A client of a device that is exported over NBD.
+pub type Nbd = surgetank_nbd::Client;
+
+/// A client that waits for each answer no longer than a test does.
+pub fn nbd(socket: &Path) -> io::Result<Nbd> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Nbd::negotiate(stream)
+}
+
 /// To a device that is exported over NBD.
 pub fn connect(machine: &Machine, name: &str) -> Nbd {
-    Nbd::connect(&machine.path(&format!("run/{name}.sock"))).unwrap()
+    nbd(&machine.path(&format!("run/{name}.sock"))).unwrap()
 }
 
 /// Writes the first mebibytes of a device, in one version.
@@ -157,111 +167,6 @@ pub fn find(nbd: &mut Nbd, blocks: u64, version: u64) {
 
 pub fn status(daemon: &Daemon, name: &str) -> DeviceStatus {
     daemon.status().devices.into_iter().find(|device| device.name == name).unwrap()
-}
-
-/// A blocking NBD client of the newstyle protocol, one request at a time.
-pub struct Nbd {
-    stream: UnixStream,
-    pub size: u64,
-    cookie: u64,
-}
-
-const OPT_GO: u32 = 7;
-const REP_ACK: u32 = 1;
-const REP_INFO: u32 = 3;
-
-impl Nbd {
-    /// Connects to the default export on a socket.
-    pub fn connect(socket: &Path) -> io::Result<Self> {
-        let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting)?;
-        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
-        stream.write_all(&3u32.to_be_bytes())?;
-        let mut option = Vec::from(*b"IHAVEOPT");
-        option.extend(OPT_GO.to_be_bytes());
-        option.extend(6u32.to_be_bytes());
-        option.extend([0; 6]);
-        stream.write_all(&option)?;
-        let mut size = 0;
-        loop {
-            let mut header = [0; 20];
-            stream.read_exact(&mut header)?;
-            let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
-            let mut data = vec![0; word(16) as usize];
-            stream.read_exact(&mut data)?;
-            match word(12) {
-                REP_ACK => return Ok(Self { stream, size, cookie: 0 }),
-                REP_INFO if data[..2] == [0, 0] => size = u64::from_be_bytes(data[2..10].try_into().unwrap()),
-                REP_INFO => {}
-                other => return Err(io::Error::other(format!("the server answered {other:#x}"))),
-            }
-        }
-    }
-
-    fn request(&mut self, command: u16, flags: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<()> {
-        self.cookie += 1;
-        let mut request = Vec::with_capacity(28 + data.len());
-        request.extend(0x2560_9513u32.to_be_bytes());
-        request.extend(flags.to_be_bytes());
-        request.extend(command.to_be_bytes());
-        request.extend(self.cookie.to_be_bytes());
-        request.extend(offset.to_be_bytes());
-        request.extend(length.to_be_bytes());
-        request.extend(data);
-        self.stream.write_all(&request)
-    }
-
-    fn reply(&mut self) -> io::Result<()> {
-        let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply)?;
-        assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
-        assert_eq!(reply[8..], self.cookie.to_be_bytes());
-        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
-            0 => Ok(()),
-            errno => Err(io::Error::from_raw_os_error(errno as i32)),
-        }
-    }
-
-    pub fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        self.request(0, 0, offset, length as u32, &[])?;
-        self.reply()?;
-        let mut data = vec![0; length];
-        self.stream.read_exact(&mut data)?;
-        Ok(data)
-    }
-
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.request(1, 0, offset, data.len() as u32, data)?;
-        self.reply()
-    }
-
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.request(3, 0, 0, 0, &[])?;
-        self.reply()
-    }
-
-    pub fn trim(&mut self, offset: u64, length: u32) -> io::Result<()> {
-        self.request(4, 0, offset, length, &[])?;
-        self.reply()
-    }
-
-    /// A write that is durable when it is answered.
-    pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.request(1, 1, offset, data.len() as u32, data)?;
-        self.reply()
-    }
-
-    /// Asks without waiting for the answer.
-    pub fn ask_to_zero(&mut self, offset: u64, length: u32) -> io::Result<()> {
-        self.request(6, 0, offset, length, &[])
-    }
-
-    pub fn write_zeroes(&mut self, offset: u64, length: u32) -> io::Result<()> {
-        self.request(6, 0, offset, length, &[])?;
-        self.reply()
-    }
 }
 
 /// Bytes that say where they belong and in which version.

@@ -165,7 +165,7 @@ impl Writer {
     /// over.
     pub fn serve_itself(&mut self, socket: &Path, over: impl Fn() -> bool) {
         let mut nbd = loop {
-            match Nbd::connect(socket) {
+            match super::nbd(socket) {
                 Ok(nbd) => break nbd,
                 Err(_) if over() => return,
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),

@@ -20,7 +20,7 @@ use surgetank_provider::{
 };
 use surgetank_rental::RentalRecord;
 
-use crate::common::{Machine, Nbd, PATIENCE, Shape, eventually};
+use crate::common::{Machine, PATIENCE, Shape, eventually};
 use log::{Log, Writer};
 use witness::{TOKEN, Witness};
 
@@ -331,7 +331,7 @@ impl Drover {
             Phase::Idle => drop(daemon.handle(Request::Boost { device })),
             Phase::Boost if !self.written => {
                 // A device that recovers answers late.
-                let mut nbd = Nbd::connect(&self.socket).unwrap();
+                let mut nbd = crate::common::nbd(&self.socket).unwrap();
                 nbd.write(0, &vec![self.boosts as u8; 16 << 10]).unwrap();
                 self.written = true;
             }

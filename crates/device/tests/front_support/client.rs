@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use surgetank_device::front::nbd::wire::{self, RequestHeader, option, option_reply};
+use surgetank_nbd::wire::{self, RequestHeader, option, option_reply};
 
 /// A client that speaks bytes.
 pub struct Client<S = UnixStream>(pub S);
@@ -60,10 +60,9 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn option(&mut self, option: u32, data: &[u8]) {
-        self.put(&wire::OPTION_MAGIC.to_be_bytes());
-        self.put(&option.to_be_bytes());
-        self.put(&(data.len() as u32).to_be_bytes());
-        self.put(data);
+        let mut bytes = Vec::new();
+        wire::encode_option(&mut bytes, option, data);
+        self.put(&bytes);
     }
 
     pub fn option_reply(&mut self) -> (u32, Vec<u8>) {

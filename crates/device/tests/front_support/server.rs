@@ -10,8 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use surgetank_device::front::Export;
-use surgetank_device::front::nbd::wire::{command, option, option_reply};
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
+use surgetank_nbd::wire::{command, option, option_reply};
 
 use super::Driver;
 use super::client::Client;

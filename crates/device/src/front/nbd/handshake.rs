@@ -1,7 +1,8 @@
 //! The fixed newstyle handshake: bytes in, bytes out, no sockets.
 
+use surgetank_nbd::wire::{self, Reader, handshake_flag, info, option, option_reply, transmission_flag};
+
 use super::transmission::Session;
-use super::wire::{self, Reader, handshake_flag, info, option, option_reply, transmission_flag};
 use crate::front::Export;
 
 /// The longest data of an option that is looked at, in bytes: a name (4096 by the specification) and some metadata
@@ -97,7 +98,7 @@ impl Handshake {
                     self.state = State::Skip { remaining, option };
                     return (used, Progress::More);
                 }
-                answer(out, option, option_reply::ERROR_TOO_BIG, b"the option is too long");
+                wire::encode_option_reply(out, option, option_reply::ERROR_TOO_BIG, b"the option is too long");
                 self.state = State::Option;
                 (used, Progress::Continue)
             }
@@ -152,42 +153,52 @@ impl Handshake {
             // There is no answer to this one but the export.
             option::EXPORT_NAME if self.tls == Tls::Required => return Progress::Close,
             option if self.tls == Tls::Required && option != option::ABORT => {
-                answer(out, option, option_reply::ERROR_TLS_REQUIRED, b"this server wants TLS first");
+                wire::encode_option_reply(
+                    out,
+                    option,
+                    option_reply::ERROR_TLS_REQUIRED,
+                    b"this server wants TLS first",
+                );
                 return Progress::Continue;
             }
             option::EXPORT_NAME => return self.export_name(data, out),
             option::ABORT => {
-                answer(out, option, option_reply::ACK, &[]);
+                wire::encode_option_reply(out, option, option_reply::ACK, &[]);
                 return Progress::Close;
             }
             option::LIST if data.is_empty() => {
                 let name = self.export.name.as_bytes();
                 let mut entry = (name.len() as u32).to_be_bytes().to_vec();
                 entry.extend(name);
-                answer(out, option, option_reply::SERVER, &entry);
-                answer(out, option, option_reply::ACK, &[]);
+                wire::encode_option_reply(out, option, option_reply::SERVER, &entry);
+                wire::encode_option_reply(out, option, option_reply::ACK, &[]);
             }
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.structured = true;
-                answer(out, option, option_reply::ACK, &[]);
+                wire::encode_option_reply(out, option, option_reply::ACK, &[]);
             }
             option::LIST | option::STRUCTURED_REPLY => {
-                answer(out, option, option_reply::ERROR_INVALID, b"this option has no data");
+                wire::encode_option_reply(out, option, option_reply::ERROR_INVALID, b"this option has no data");
             }
             option::INFO | option::GO => return self.info(option, data, out),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, data, out),
-            _ => answer(out, option, option_reply::ERROR_UNSUPPORTED, &[]),
+            _ => wire::encode_option_reply(out, option, option_reply::ERROR_UNSUPPORTED, &[]),
         }
         Progress::Continue
     }
 
     fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Progress {
         if self.tls == Tls::Established || !data.is_empty() {
-            answer(out, option::STARTTLS, option_reply::ERROR_INVALID, b"TLS begins once, and the option is empty");
+            wire::encode_option_reply(
+                out,
+                option::STARTTLS,
+                option_reply::ERROR_INVALID,
+                b"TLS begins once, and the option is empty",
+            );
             return Progress::Continue;
         }
         self.tls = Tls::Established;
-        answer(out, option::STARTTLS, option_reply::ACK, &[]);
+        wire::encode_option_reply(out, option::STARTTLS, option_reply::ACK, &[]);
         Progress::Tls
     }
 
@@ -230,28 +241,28 @@ impl Handshake {
             reader.0.is_empty().then_some((name, wanted))
         });
         let Some((name, wanted)) = request else {
-            answer(out, option, option_reply::ERROR_INVALID, b"malformed option");
+            wire::encode_option_reply(out, option, option_reply::ERROR_INVALID, b"malformed option");
             return Progress::Continue;
         };
         if !self.is_ours(name) {
-            answer(out, option, option_reply::ERROR_UNKNOWN, b"no such export");
+            wire::encode_option_reply(out, option, option_reply::ERROR_UNKNOWN, b"no such export");
             return Progress::Continue;
         }
         let mut export = info::EXPORT.to_be_bytes().to_vec();
         export.extend(self.export.size.to_be_bytes());
         export.extend(self.flags().to_be_bytes());
-        answer(out, option, option_reply::INFO, &export);
+        wire::encode_option_reply(out, option, option_reply::INFO, &export);
         let mut blocks = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [self.export.logical_block, PREFERRED_BLOCK, surgetank_model::Request::LENGTH_MAX as u32] {
             blocks.extend(size.to_be_bytes());
         }
-        answer(out, option, option_reply::INFO, &blocks);
+        wire::encode_option_reply(out, option, option_reply::INFO, &blocks);
         if wanted.contains(&info::NAME) {
             let mut name = info::NAME.to_be_bytes().to_vec();
             name.extend(self.export.name.as_bytes());
-            answer(out, option, option_reply::INFO, &name);
+            wire::encode_option_reply(out, option, option_reply::INFO, &name);
         }
-        answer(out, option, option_reply::ACK, &[]);
+        wire::encode_option_reply(out, option, option_reply::ACK, &[]);
         if option == option::GO { Progress::Transmission(self.session()) } else { Progress::Continue }
     }
 
@@ -271,29 +282,26 @@ impl Handshake {
             reader.0.is_empty().then_some((name, matched))
         });
         let Some((name, matched)) = request else {
-            return answer(out, option, option_reply::ERROR_INVALID, b"malformed option");
+            return wire::encode_option_reply(out, option, option_reply::ERROR_INVALID, b"malformed option");
         };
         if set && !self.structured {
-            return answer(out, option, option_reply::ERROR_INVALID, b"ask for structured replies first");
+            return wire::encode_option_reply(
+                out,
+                option,
+                option_reply::ERROR_INVALID,
+                b"ask for structured replies first",
+            );
         }
         if !self.is_ours(name) {
-            return answer(out, option, option_reply::ERROR_UNKNOWN, b"no such export");
+            return wire::encode_option_reply(out, option, option_reply::ERROR_UNKNOWN, b"no such export");
         }
         if matched {
             let id = if set { wire::CONTEXT_ALLOCATION_ID } else { 0 };
             let mut entry = id.to_be_bytes().to_vec();
             entry.extend(wire::CONTEXT_ALLOCATION.as_bytes());
-            answer(out, option, option_reply::META_CONTEXT, &entry);
+            wire::encode_option_reply(out, option, option_reply::META_CONTEXT, &entry);
             self.allocation_context = set;
         }
-        answer(out, option, option_reply::ACK, &[]);
+        wire::encode_option_reply(out, option, option_reply::ACK, &[]);
     }
-}
-
-fn answer(out: &mut Vec<u8>, option: u32, reply: u32, data: &[u8]) {
-    out.extend(wire::OPTION_REPLY_MAGIC.to_be_bytes());
-    out.extend(option.to_be_bytes());
-    out.extend(reply.to_be_bytes());
-    out.extend((data.len() as u32).to_be_bytes());
-    out.extend(data);
 }

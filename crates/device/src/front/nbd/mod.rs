@@ -38,7 +38,6 @@ mod serving;
 mod stream;
 mod tls;
 pub mod transmission;
-pub mod wire;
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;

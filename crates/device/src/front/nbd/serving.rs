@@ -6,7 +6,9 @@ use super::connection::{Connection, Fate, Phase};
 use super::handshake::Progress;
 use super::in_flight::{InFlight, Key};
 use super::transmission::{Arrival, Intake, Received, Receiver};
-use super::{Extent, Limits, NbdFront, wire};
+use surgetank_nbd::wire;
+
+use super::{Extent, Limits, NbdFront};
 use crate::buffer::Buffer;
 use crate::front::Submission;
 

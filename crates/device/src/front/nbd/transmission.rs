@@ -1,8 +1,8 @@
 //! The transmission phase: bytes in, requests out, no sockets.
 
 use surgetank_model::{Operation, Request};
+use surgetank_nbd::wire::{REQUEST_LENGTH, RequestHeader, command, command_flag, error};
 
-use super::wire::{REQUEST_LENGTH, RequestHeader, command, command_flag, error};
 use crate::buffer::Buffer;
 use crate::front::Export;
 

@@ -45,8 +45,10 @@ pub mod option {
     pub const SET_META_CONTEXT: u32 = 10;
 }
 
-/// Replies to options; errors have the top bit.
+/// Replies to options.
 pub mod option_reply {
+    /// The bit of errors.
+    pub const ERROR: u32 = 1 << 31;
     /// Done.
     pub const ACK: u32 = 1;
     /// One export of a list.
@@ -56,15 +58,15 @@ pub mod option_reply {
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
     /// The option is not known.
-    pub const ERROR_UNSUPPORTED: u32 = (1 << 31) | 1;
+    pub const ERROR_UNSUPPORTED: u32 = ERROR | 1;
     /// The option's data make no sense.
-    pub const ERROR_INVALID: u32 = (1 << 31) | 3;
+    pub const ERROR_INVALID: u32 = ERROR | 3;
     /// TLS must be begun first.
-    pub const ERROR_TLS_REQUIRED: u32 = (1 << 31) | 5;
+    pub const ERROR_TLS_REQUIRED: u32 = ERROR | 5;
     /// No such export.
-    pub const ERROR_UNKNOWN: u32 = (1 << 31) | 6;
+    pub const ERROR_UNKNOWN: u32 = ERROR | 6;
     /// The option's data are too long.
-    pub const ERROR_TOO_BIG: u32 = (1 << 31) | 9;
+    pub const ERROR_TOO_BIG: u32 = ERROR | 9;
 }
 
 /// Pieces of information on an export.
@@ -195,10 +197,12 @@ pub struct RequestHeader {
 }
 
 /// Reads big-endian integers off the front of a slice.
-pub(super) struct Reader<'a>(pub &'a [u8]);
+#[derive(Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(super) fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
+    /// The next so many bytes.
+    pub fn bytes(&mut self, length: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(head)
@@ -208,20 +212,23 @@ impl<'a> Reader<'a> {
         self.bytes(N)?.try_into().ok()
     }
 
-    pub(super) fn u16(&mut self) -> Option<u16> {
+    /// The next 16 bits.
+    pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Option<u32> {
+    /// The next 32 bits.
+    pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Option<u64> {
+    /// The next 64 bits.
+    pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
 
     /// A 32-bit length and that many bytes.
-    pub(super) fn counted(&mut self) -> Option<&'a [u8]> {
+    pub fn counted(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()?;
         self.bytes(usize::try_from(length).ok()?)
     }
@@ -256,6 +263,23 @@ impl RequestHeader {
         out.extend(self.length.to_be_bytes());
         out
     }
+}
+
+/// Appends an option, as a client sends it.
+pub fn encode_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
+    out.extend(OPTION_MAGIC.to_be_bytes());
+    out.extend(option.to_be_bytes());
+    out.extend((data.len() as u32).to_be_bytes());
+    out.extend(data);
+}
+
+/// Appends a reply to an option; `kind` is an `option_reply`.
+pub fn encode_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
+    out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend(option.to_be_bytes());
+    out.extend(kind.to_be_bytes());
+    out.extend((data.len() as u32).to_be_bytes());
+    out.extend(data);
 }
 
 /// Appends a simple reply's header; the data of a successful read follow it.
