@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("whatif", &["model", "cache", "policy", "planner"]),
     ("daemon", &["model", "cache", "policy", "nbd", "provider", "device"]),
     ("report", &["model", "planner"]),
+    ("demo", &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),
     (
         "cli",
         &[
@@ -27,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuzz", &["model", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
-    ("lab", &["model", "policy", "nbd", "provider", "report"]),
+    ("lab", &["model", "policy", "nbd", "provider", "report", "demo"]),
 ];
 
 const PREFIX: &str = "surgetank-";

@@ -2,10 +2,10 @@
 
 mod calibrate;
 mod commands;
-mod demo;
 mod logging;
 mod mrc;
 mod plan;
+mod policy_name;
 mod simulate;
 mod source;
 

@@ -2,6 +2,7 @@
 
 mod control;
 mod core_dumps;
+mod demo;
 mod inspect;
 mod provider;
 mod serve;
@@ -13,7 +14,6 @@ use clap::{Parser, Subcommand};
 use surgetank_report::Failure;
 
 use crate::calibrate;
-use crate::demo;
 use crate::mrc;
 use crate::plan;
 use crate::simulate;
@@ -87,7 +87,7 @@ enum Command {
     Man(shell::Man),
     /// Write one file of the demo (started by the demo itself)
     #[command(hide = true)]
-    DemoWriter(demo::WriterArguments),
+    DemoWriter(demo::Writer),
 }
 
 impl Cli {
@@ -107,7 +107,7 @@ impl Cli {
             Command::Gc(arguments) => arguments.run(),
             Command::Reload(arguments) => arguments.run(),
             Command::Inspect(arguments) => arguments.run(),
-            Command::Demo(arguments) => demo::run(&arguments),
+            Command::Demo(arguments) => arguments.run(),
             Command::Calibrate(arguments) => arguments.run(),
             Command::Predict(arguments) => arguments.run(),
             Command::Recommend(arguments) => arguments.run(),
@@ -117,7 +117,7 @@ impl Cli {
             Command::Simulate(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
-            Command::DemoWriter(arguments) => demo::run_writer(&arguments),
+            Command::DemoWriter(arguments) => arguments.run(),
         }
     }
 }

@@ -19,6 +19,7 @@ use surgetank_report::run::{self, Outcome};
 use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
 use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
+use crate::policy_name::PolicyName;
 use crate::source;
 use values::{Setting, Sweep};
 
@@ -63,14 +64,6 @@ pub struct Arguments {
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum PolicyName {
-    /// The papers' controller
-    Paper,
-    /// The same with split and forecasts
-    Adaptive,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -168,7 +168,7 @@ impl Plot {
 
     pub(super) fn draw(&self, area: &Area<'_>) -> Drawn {
         let mut builder = ChartBuilder::on(area);
-        builder.margin_right(20).margin_top(6).y_label_area_size(84);
+        builder.margin_left(8).margin_right(20).margin_top(6).y_label_area_size(80);
         builder.x_label_area_size(if self.x.name.is_empty() { 28 } else { 44 });
         if !self.caption.is_empty() {
             builder.caption(&self.caption, ink(15));
@@ -188,6 +188,11 @@ impl Plot {
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         let ink_line = |opacity| Colour::INK.faint(opacity).style();
+        let y_labels = match self.y.is_logarithmic {
+            true => 10,
+            false if self.height < LOW => 5,
+            false => 6,
+        };
         let mut mesh = chart.configure_mesh();
         if !self.x.has_grid {
             mesh.disable_x_mesh();
@@ -196,7 +201,7 @@ impl Plot {
             .bold_line_style(ink_line(0.12))
             .axis_style(ink_line(0.5))
             .x_labels(12)
-            .y_labels(if self.height < LOW { 5 } else { 6 })
+            .y_labels(y_labels)
             .x_desc(&self.x.name)
             .y_desc(&self.y.name)
             .label_style(ink(12))

@@ -9,12 +9,12 @@ use surgetank_planner::Mode;
 use surgetank_report::run::{ModeOutcome, PhaseSpan};
 use surgetank_report::{Doing, Failure, Interrupt};
 
-use super::filesystem::{self, Mount};
-use super::host::{self, Export, Host, Layout};
-use super::money;
-use super::plan::{Dump, Plan, PlannedFile};
-use super::progress::Line;
-use super::writer::{self, Destination, Written};
+use crate::filesystem::{self, Mount};
+use crate::host::{self, Export, Host, Layout};
+use crate::money;
+use crate::plan::{Dump, Plan, PlannedFile};
+use crate::progress::Line;
+use crate::writer::{self, Destination, Written};
 
 /// How often writers and the device are looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

@@ -12,8 +12,8 @@ use surgetank_planner::Mode;
 use surgetank_report::run::{Activity, Boost, CostPoint};
 use surgetank_report::{Doing, Failure};
 
-use super::plan::Plan;
-use super::progress::Live;
+use crate::plan::Plan;
+use crate::progress::Live;
 
 /// Name of the only device of each daemon.
 const DEVICE: &str = "demo";

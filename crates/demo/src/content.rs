@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Bytes of a block: the smallest unit that a mix-up in a block device could displace whole.
 pub const BLOCK: usize = 4096;
 
@@ -11,7 +13,7 @@ const WORDS: usize = BLOCK / 8;
 const MAGIC: u64 = 0x7375_7267_6574_616e;
 
 /// Which file's content. Two files with the same seed and different numbers share no block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileContent {
     /// Of the whole run.
     pub seed: u64,

@@ -12,35 +12,37 @@ use serde::{Deserialize, Serialize};
 use surgetank_device::Buffer;
 use surgetank_report::{Doing, Failure, output};
 
-use super::content::{BLOCK, FileContent};
-use super::plan::PlannedFile;
+use crate::content::{BLOCK, FileContent};
+use crate::plan::PlannedFile;
 
 /// Bytes of one write.
 const REQUEST: usize = 1 << 20;
 /// Bytes after which a buffered writer makes its data durable, as applications do that do not want a long fsync.
 const SYNC_EVERY: u64 = 2 << 20;
 
-/// Arguments of the hidden `demo-writer` command.
-#[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
-    /// The file to create, or the Unix socket of an NBD export.
-    #[arg(long)]
-    path: PathBuf,
-    /// Bytes to write.
-    #[arg(long)]
+/// What a writer process is told, as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Order {
+    target: Target,
+    content: FileContent,
     bytes: u64,
-    /// Seed of the run.
-    #[arg(long)]
-    seed: u64,
-    /// Number of the file in its run.
-    #[arg(long)]
-    file: u64,
-    /// Bypass the page cache.
-    #[arg(long)]
-    direct: bool,
-    /// `path` is an NBD socket; write from this byte of the export on.
-    #[arg(long)]
-    nbd_offset: Option<u64>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Target {
+    /// A file to make.
+    File { path: PathBuf, direct: bool },
+    /// An export behind a Unix socket, from this byte on.
+    Nbd { socket: PathBuf, offset: u64 },
+}
+
+impl Target {
+    fn path(&self) -> &Path {
+        match self {
+            Self::File { path, .. } => path,
+            Self::Nbd { socket, .. } => socket,
+        }
+    }
 }
 
 /// What a writer says when it is done.
@@ -63,30 +65,34 @@ pub enum Destination<'a> {
     Nbd(&'a Path),
 }
 
-/// The body of the `demo-writer` command.
+/// The body of the hidden command `demo-writer`: writes what the demo ordered and says how it went.
 ///
 /// # Errors
 /// The first I/O error.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let content = FileContent { seed: arguments.seed, file: arguments.file };
-    let target = || format!("cannot write {}", arguments.path.display());
-    let mut sink = Sink::open(arguments).doing(target)?;
+pub fn write(order: &str) -> Result<(), Failure> {
+    let order: Order = serde_json::from_str(order).map_err(Failure::invalid)?;
+    let written = carry_out(&order)?;
+    output::print(&serde_json::to_string(&written).map_err(Failure::failed)?)
+}
+
+fn carry_out(order: &Order) -> Result<Written, Failure> {
+    let target = || format!("cannot write {}", order.target.path().display());
+    let mut sink = Sink::open(order).doing(target)?;
     let mut buffer = Buffer::zeroed(REQUEST);
     let bytes = buffer.unique().ok_or_else(|| Failure::failed("the write buffer is shared"))?;
     let begin = Instant::now();
     let mut crc32c = 0;
     let mut offset = 0;
-    while offset < arguments.bytes {
-        let length = REQUEST.min(usize::try_from(arguments.bytes - offset).unwrap_or(REQUEST));
+    while offset < order.bytes {
+        let length = REQUEST.min(usize::try_from(order.bytes - offset).unwrap_or(REQUEST));
         let part = &mut bytes[..length];
-        content.fill(offset / BLOCK as u64, part);
+        order.content.fill(offset / BLOCK as u64, part);
         crc32c = crc32c::crc32c_append(crc32c, part);
         sink.write(offset, part).doing(target)?;
         offset += length as u64;
     }
-    sink.finish().doing(|| format!("cannot make {} durable", arguments.path.display()))?;
-    let written = Written { bytes: arguments.bytes, crc32c, seconds: begin.elapsed().as_secs_f64() };
-    output::print(&serde_json::to_string(&written).map_err(Failure::failed)?)
+    sink.finish().doing(|| format!("cannot make {} durable", order.target.path().display()))?;
+    Ok(Written { bytes: order.bytes, crc32c, seconds: begin.elapsed().as_secs_f64() })
 }
 
 enum Sink {
@@ -95,18 +101,22 @@ enum Sink {
 }
 
 impl Sink {
-    fn open(arguments: &Arguments) -> io::Result<Self> {
-        if let Some(base) = arguments.nbd_offset {
-            return Ok(Self::Nbd { client: surgetank_nbd::Client::connect(&arguments.path)?, base });
+    fn open(order: &Order) -> io::Result<Self> {
+        match &order.target {
+            Target::Nbd { socket, offset } => {
+                Ok(Self::Nbd { client: surgetank_nbd::Client::connect(socket)?, base: *offset })
+            }
+            Target::File { path, direct } => {
+                let mut options = OpenOptions::new();
+                options.write(true).create_new(true);
+                if *direct {
+                    options.custom_flags(libc::O_DIRECT);
+                }
+                let file = options.open(path)?;
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, order.bytes)?;
+                Ok(Self::File { file, path: path.clone(), direct: *direct, unsynced: 0 })
+            }
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        if arguments.direct {
-            options.custom_flags(libc::O_DIRECT);
-        }
-        let file = options.open(&arguments.path)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, arguments.bytes)?;
-        Ok(Self::File { file, path: arguments.path.clone(), direct: arguments.direct, unsynced: 0 })
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -145,25 +155,19 @@ impl Sink {
 /// If the process cannot be started.
 pub fn spawn(file: &PlannedFile, destination: &Destination<'_>) -> io::Result<Child> {
     use std::os::unix::process::CommandExt;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("demo-writer").arg("--path");
-    match destination {
+    let target = match destination {
         Destination::Directory(root) => {
             let path = root.join(&file.path);
             if let Some(parent) = path.parent() {
                 std::fs::create_dir_all(parent)?;
             }
-            command.arg(path);
+            Target::File { path, direct: file.direct }
         }
-        Destination::Nbd(socket) => {
-            command.arg(socket).args(["--nbd-offset", &file.device_offset.to_string()]);
-        }
-    }
-    command.args(["--bytes", &file.size.to_string()]);
-    command.args(["--seed", &file.content.seed.to_string(), "--file", &file.content.file.to_string()]);
-    if file.direct {
-        command.arg("--direct");
-    }
+        Destination::Nbd(socket) => Target::Nbd { socket: (*socket).to_owned(), offset: file.device_offset },
+    };
+    let order = Order { target, content: file.content, bytes: file.size };
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("demo-writer").arg(serde_json::to_string(&order)?);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()
 }
 
@@ -171,15 +175,16 @@ pub fn spawn(file: &PlannedFile, destination: &Destination<'_>) -> io::Result<Ch
 mod tests {
     use super::*;
 
-    fn arguments(path: &Path, direct: bool) -> Arguments {
-        Arguments { path: path.to_owned(), bytes: 3 * REQUEST as u64 / 2, seed: 1, file: 2, direct, nbd_offset: None }
+    fn order(path: &Path) -> Order {
+        let target = Target::File { path: path.to_owned(), direct: false };
+        Order { target, content: FileContent { seed: 1, file: 2 }, bytes: 3 * REQUEST as u64 / 2 }
     }
 
     #[test]
     fn what_is_written_is_what_is_expected() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        run(&arguments(&path, false)).unwrap();
+        carry_out(&order(&path)).unwrap();
         let found = std::fs::read(&path).unwrap();
         assert_eq!(found.len(), 3 * REQUEST / 2);
         FileContent { seed: 1, file: 2 }.verify(0, &found, &mut vec![0; found.len()]).unwrap();
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn an_existing_file_is_not_overwritten() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let failure = run(&arguments(file.path(), false)).unwrap_err();
+        let failure = carry_out(&order(file.path())).unwrap_err();
         assert!(failure.to_string().starts_with("cannot write "), "{failure}");
     }
 }

@@ -1,4 +1,4 @@
-//! `surgetank demo`: the main job on this machine, on real I/O, three ways.
+//! The demo: one job on this machine, on real I/O, three ways.
 //!
 //! Three modes run the same application on volumes of their own, at the same time: the volumes' rates are far below
 //! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
@@ -10,7 +10,7 @@ mod host;
 mod machine;
 mod mode;
 mod money;
-pub mod plan;
+mod plan;
 mod progress;
 mod verify;
 mod workspace;
@@ -20,22 +20,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use surgetank_planner::Mode;
 use surgetank_report::output::{self, note};
 use surgetank_report::run::{self, ModeOutcome, Outcome};
 use surgetank_report::{Doing, Failure, Interrupt};
 
-pub use writer::{Arguments as WriterArguments, run as run_writer};
+pub use plan::Plan;
+pub use writer::write;
 
-use self::host::{Export, Layout};
-use self::mode::ModeRun;
-use self::plan::Plan;
-use self::progress::Board;
-use self::workspace::Workspace;
-
-/// Where the report goes unless told otherwise.
-const DEFAULT_OUT: &str = "surgetank-demo-report";
+use crate::host::{Export, Layout};
+use crate::mode::ModeRun;
+use crate::progress::Board;
+use crate::workspace::Workspace;
 
 /// Beside the report: the run as a scenario, to predict and simulate it.
 const SCENARIO: &str = "scenario.toml";
@@ -43,91 +39,49 @@ const SCENARIO: &str = "scenario.toml";
 /// Unix socket paths are 107 bytes at most; below this place they need "/surgetank-demo-4194304/static-slow/run/nbd.sock".
 const PLACE_LENGTH_MAX: usize = 107 - 48;
 
-/// Flags of `demo`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  surgetank demo --quick
-  surgetank demo --out report && xdg-open report/report.html
-  surgetank demo --policy paper --json > demo.json
-
-The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow \
-runs it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the \
-bursts. The volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). \
-Without root the devices are used over NBD, without a file system.")]
-pub struct Arguments {
-    /// Run a smaller setting: about 40 s instead of about two minutes
-    #[arg(long)]
-    quick: bool,
-    /// Controller of the elastic mode
-    #[arg(long, value_enum, default_value_t = Policy::Adaptive)]
-    policy: Policy,
-    /// Where report.html, report.json and scenario.toml (the run, for `simulate`) go
-    #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
-    out: PathBuf,
-    /// Answer with one JSON document
-    #[arg(long)]
-    json: bool,
-    /// Keep the work directory with its volumes
-    #[arg(long)]
-    keep: bool,
-    /// Seed of the files' content, for repeating a run [default: random]
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+/// What to run, and where its report goes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes and times.
+    pub plan: Plan,
+    /// Name of the elastic mode's policy.
+    pub policy: &'static str,
+    /// Where `report.html`, `report.json` and `scenario.toml` go.
+    pub out: PathBuf,
+    /// Keep the work directory with its volumes.
+    pub keep: bool,
 }
 
-/// Controllers of the elastic mode.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Policy {
-    /// The papers' rules
-    Paper,
-    /// The same, with bursts split over both volumes
-    Adaptive,
-}
-
-impl Policy {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Paper => "paper",
-            Self::Adaptive => "adaptive",
-        }
-    }
-}
-
-/// The body of the `demo` command.
+/// Runs the three modes and writes the report. This executable must hand its hidden command `demo-writer` to [`write`].
 ///
 /// # Errors
 /// The first thing that failed; everything is unmounted, released and removed by then.
-pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+pub fn run(options: &Options, interrupt: &Interrupt) -> Result<Outcome, Failure> {
     let began = Instant::now();
-    if std::env::var_os(crate::logging::VARIABLE).is_some() {
-        crate::logging::start(crate::logging::Form::Text, tracing::Level::WARN)?;
-    }
-    let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
-    let seed = arguments.seed.unwrap_or_else(rand::random);
-    let plan = if arguments.quick { Plan::quick(seed) } else { Plan::standard(seed) };
-    std::fs::create_dir_all(&arguments.out).doing(|| {
-        format!("the report's directory {} cannot be made, name another with --out", arguments.out.display())
-    })?;
-    let root = choose_place(&plan, &arguments.out)?;
+    let Options { plan, policy, out, keep } = options;
+    std::fs::create_dir_all(out)
+        .doing(|| format!("the report's directory {} cannot be made, name another with --out", out.display()))?;
+    let root = choose_place(plan, out)?;
     let export = choose_export()?;
     let finished = {
-        let workspace = Workspace::create(&root, arguments.keep)?;
-        let finished = run_modes(&plan, arguments, export, &workspace, &interrupt);
+        let workspace = Workspace::create(&root, *keep)?;
+        let finished = run_modes(plan, policy, export, &workspace, interrupt);
         let finished = finished.map_err(|failure| blame_full_disk(failure, &root));
-        if arguments.keep {
+        if *keep {
             note(&format!("surgetank: the volumes are kept in {}", workspace.path().display()));
         }
         finished
     };
     let mut outcome = finished.map_err(put_away)?;
-    outcome.policy = arguments.policy.name().to_owned();
+    outcome.policy = (*policy).to_owned();
     outcome.export = export.name().to_owned();
     outcome.date = machine::date();
     outcome.elapsed_s = began.elapsed().as_secs_f64();
-    outcome.parameters = parameters(&plan, arguments, export, &root);
+    outcome.parameters = parameters(plan, policy, export, &root);
     outcome.relate();
-    output::write_whole(&arguments.out.join(SCENARIO), &plan.scenario(arguments.policy.name()))?;
-    answer(&outcome, arguments)
+    output::write_whole(&out.join(SCENARIO), &plan.scenario(policy))?;
+    run::write(&outcome, out)?;
+    Ok(outcome)
 }
 
 /// By the time this is said, the work directory is gone.
@@ -213,7 +167,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 fn run_modes(
     plan: &Plan,
-    arguments: &Arguments,
+    policy: &'static str,
     export: Export,
     workspace: &Workspace,
     interrupt: &Interrupt,
@@ -226,7 +180,7 @@ fn run_modes(
             let run = ModeRun {
                 plan,
                 mode,
-                policy: arguments.policy.name(),
+                policy,
                 export,
                 layout: Layout::new(workspace.path(), mode),
                 interrupt,
@@ -302,7 +256,7 @@ fn first_failure<T>(results: Vec<(Mode, Result<T, Failure>)>) -> Result<Vec<(Mod
     interrupted.map_or(Ok(done), Err)
 }
 
-fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -> Vec<(String, String)> {
+fn parameters(plan: &Plan, policy: &str, export: Export, root: &Path) -> Vec<(String, String)> {
     let mib = |bytes: surgetank_model::Bytes| format!("{:.0} MiB", bytes.as_mib());
     let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
     let kind = if export == Export::Fuse { "ext4 on a loop device over FUSE" } else { "NBD on a Unix socket" };
@@ -329,7 +283,7 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
             "controller",
             format!(
                 "{}: utilization threshold {:.0} %, inactivity delay {}, sampling {}, size grain {}",
-                arguments.policy.name(),
+                policy,
                 plan.utilization_threshold * 100.0,
                 seconds(plan.inactivity_delay),
                 seconds(plan.sampling),
@@ -351,15 +305,6 @@ fn parameters(plan: &Plan, arguments: &Arguments, export: Export, root: &Path) -
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .to_vec()
-}
-
-fn answer(outcome: &Outcome, arguments: &Arguments) -> Result<(), Failure> {
-    let page = run::write(outcome, &arguments.out)?;
-    if arguments.json {
-        output::print_json(&outcome.without_series())
-    } else {
-        output::print(&format!("{}\nreport: {}", run::text(outcome), page.display()))
-    }
 }
 
 #[cfg(test)]

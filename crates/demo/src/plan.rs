@@ -7,7 +7,7 @@ use std::time::Duration;
 use surgetank_model::{Bandwidth, Bytes};
 use surgetank_planner::Mode;
 
-use super::content::FileContent;
+use crate::content::FileContent;
 
 /// The unscaled setting (NRK15, table II and section IV-A, for one of its 32 VMs).
 mod cm1 {

@@ -14,7 +14,7 @@ use rustix::fs::FlockOperation;
 use surgetank_report::output::note;
 use surgetank_report::{Doing, Failure};
 
-use super::filesystem;
+use crate::filesystem;
 
 /// Every work directory's name begins so.
 const PREFIX: &str = "surgetank-demo-";

@@ -6,8 +6,8 @@
 
 use surgetank_model::Bandwidth;
 
-use super::host::Record;
-use super::plan::Plan;
+use crate::host::Record;
+use crate::plan::Plan;
 
 /// Hours in a month, as price lists count it.
 const HOURS_PER_MONTH: f64 = 730.0;
@@ -67,7 +67,7 @@ pub fn explanation(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::host::Rented;
+    use crate::host::Rented;
 
     #[test]
     fn an_hour_of_each_volume_costs_its_share_of_a_month() {

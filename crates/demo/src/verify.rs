@@ -8,10 +8,10 @@ use std::path::Path;
 use surgetank_planner::Mode;
 use surgetank_report::{Doing, Failure, Interrupt};
 
-use super::content::BLOCK;
-use super::filesystem::{self, Mount};
-use super::host::{Export, Layout};
-use super::mode::{WrittenFile, interrupted};
+use crate::content::BLOCK;
+use crate::filesystem::{self, Mount};
+use crate::host::{Export, Layout};
+use crate::mode::{WrittenFile, interrupted};
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -101,8 +101,8 @@ fn compare(mode: Mode, file: &WrittenFile, mut from: impl Read, interrupt: &Inte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::plan::{Dump, Plan};
-    use crate::demo::writer::Written;
+    use crate::plan::{Dump, Plan};
+    use crate::writer::Written;
 
     /// A backing volume of a run without a file system, and what was written to it.
     fn volume(directory: &Path) -> (Layout, Vec<WrittenFile>) {

@@ -1,0 +1,76 @@
+//! `surgetank demo`: the main job on this machine, on real I/O, three ways.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use surgetank_demo::{Options, Plan};
+use surgetank_report::run;
+use surgetank_report::{Doing, Failure, Interrupt, output};
+
+use crate::logging;
+use crate::policy_name::PolicyName;
+
+/// Where the report goes unless told otherwise.
+const DEFAULT_OUT: &str = "surgetank-demo-report";
+
+/// Flags of `demo`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  surgetank demo --quick
+  surgetank demo --out report && xdg-open report/report.html
+  surgetank demo --policy paper --json > demo.json
+
+The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow runs
+it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the bursts. The
+volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). Without root the
+devices are used over NBD, without a file system.")]
+pub struct Arguments {
+    /// Run a smaller setting: about 40 s instead of about two minutes
+    #[arg(long)]
+    quick: bool,
+    /// Controller of the elastic mode
+    #[arg(long, value_enum, default_value_t = PolicyName::Adaptive)]
+    policy: PolicyName,
+    /// Where report.html, report.json and scenario.toml (the run, for `simulate`) go
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
+    out: PathBuf,
+    /// Answer with one JSON document
+    #[arg(long)]
+    json: bool,
+    /// Keep the work directory with its volumes
+    #[arg(long)]
+    keep: bool,
+    /// Seed of the files' content, for repeating a run [default: random]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl Arguments {
+    pub fn run(self) -> Result<(), Failure> {
+        if std::env::var_os(logging::VARIABLE).is_some() {
+            logging::start(logging::Form::Text, tracing::Level::WARN)?;
+        }
+        let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
+        let seed = self.seed.unwrap_or_else(rand::random);
+        let plan = if self.quick { Plan::quick(seed) } else { Plan::standard(seed) };
+        let options = Options { plan, policy: self.policy.name(), out: self.out, keep: self.keep };
+        let outcome = surgetank_demo::run(&options, &interrupt)?;
+        if self.json {
+            return output::print_json(&outcome.without_series());
+        }
+        let page = options.out.join("report.html");
+        output::print(&format!("{}\nreport: {}", run::text(&outcome), page.display()))
+    }
+}
+
+/// Flags of the hidden command that writes one file of the demo.
+#[derive(Debug, Args)]
+pub struct Writer {
+    order: String,
+}
+
+impl Writer {
+    pub fn run(self) -> Result<(), Failure> {
+        surgetank_demo::write(&self.order)
+    }
+}
