@@ -1,35 +1,53 @@
-//! Which crate may use which. `docs/ARCHITECTURE.md` says why; this table is what counts.
+//! Which member of the workspace may use which. `docs/ARCHITECTURE.md` says why; this table is what counts.
 
 use crate::finding::Finding;
 use crate::metadata::{self, Metadata, Package};
 use crate::tree::Tree;
 
-/// From user to used. A crate that is not listed may use none of ours.
-const ARROWS: &[(&str, &[&str])] = &[
-    ("cache", &["model"]),
-    ("policy", &["model"]),
-    ("rental", &["model", "cache", "policy"]),
-    ("planner", &["model", "policy"]),
-    ("mrc", &["model"]),
-    ("trace", &["model"]),
-    ("provider", &["model"]),
-    ("nbd", &[]),
-    ("device", &["model", "nbd"]),
-    ("sim", &["model", "cache", "policy", "rental"]),
-    ("whatif", &["model", "cache", "policy", "planner"]),
-    ("daemon", &["model", "cache", "policy", "nbd", "provider", "device"]),
-    ("report", &["model", "planner"]),
-    ("demo", &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),
+/// Where a member stands. It uses its own tier and those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tier {
+    Words,
+    Decide,
+    Act,
+    Drive,
+    Show,
+    Tools,
+}
+
+use Tier::{Act, Decide, Drive, Show, Tools, Words};
+
+/// Each member, its tier, and the members that it may use.
+const MEMBERS: &[(&str, Tier, &[&str])] = &[
+    ("model", Words, &[]),
+    ("cache", Decide, &["model"]),
+    ("policy", Decide, &["model"]),
+    ("planner", Decide, &["model", "policy"]),
+    ("mrc", Decide, &["model"]),
+    ("nbd", Act, &[]),
+    ("trace", Act, &["model"]),
+    ("provider", Act, &["model"]),
+    ("device", Act, &["model", "nbd"]),
+    ("daemon", Drive, &["model", "cache", "policy", "nbd", "provider", "device"]),
+    ("whatif", Drive, &["model", "cache", "policy", "planner"]),
+    ("report", Show, &["model", "planner"]),
+    ("demo", Show, &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),
     (
         "cli",
+        Show,
         &[
-            "model", "cache", "policy", "planner", "mrc", "nbd", "trace", "provider", "device", "whatif", "daemon",
-            "report",
+            "model", "cache", "policy", "planner", "mrc", "nbd", "trace", "provider", "device", "daemon", "whatif",
+            "report", "demo",
         ],
     ),
-    ("fuzz", &["model", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
-    ("lab", &["model", "policy", "nbd", "provider", "report", "demo"]),
+    ("sim", Tools, &["model", "cache", "policy"]),
+    ("fuzz", Tools, &["model", "cache", "planner", "nbd", "trace", "provider", "device", "daemon"]),
+    ("lab", Tools, &["model", "policy", "nbd", "provider", "report"]),
+    ("xtask", Tools, &[]),
 ];
+
+/// Its guests are for the tests of every member.
+const FOR_TESTS: &str = "lab";
 
 const PREFIX: &str = "surgetank-";
 
@@ -49,11 +67,18 @@ pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
 fn forbidden(metadata: &Metadata) -> Vec<Finding> {
     let mut findings = Vec::new();
     for package in &metadata.packages {
-        let user = package.name.strip_prefix(PREFIX).unwrap_or(&package.name);
-        let allowed = ARROWS.iter().find(|(name, _)| *name == user).map_or(&[][..], |(_, used)| used);
-        for used in package.dependencies.iter().filter_map(|dependency| dependency.name.strip_prefix(PREFIX)) {
+        let user = member(&package.name);
+        let Some((_, _, allowed)) = MEMBERS.iter().find(|(name, ..)| *name == user) else {
+            findings
+                .push(Finding::of(&manifest(package), format!("{user} has no tier: add it to xtask/src/arrows.rs")));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            let used = member(&dependency.name);
+            let for_tests = used == FOR_TESTS && dependency.kind.as_deref() == Some("dev");
+            let is_member = dependency.name.starts_with(PREFIX) || MEMBERS.iter().any(|(name, ..)| *name == used);
             // A package may name itself to test its own optional parts.
-            if used != user && !allowed.contains(&used) {
+            if is_member && used != user && !for_tests && !allowed.contains(&used) {
                 findings.push(Finding::of(
                     &manifest(package),
                     format!("{user} may not use {used}: move the code, or change the arrow in xtask/src/arrows.rs and docs/ARCHITECTURE.md"),
@@ -61,7 +86,18 @@ fn forbidden(metadata: &Metadata) -> Vec<Finding> {
             }
         }
     }
+    for (name, ..) in MEMBERS {
+        if !metadata.packages.iter().any(|package| member(&package.name) == *name) {
+            findings
+                .push(Finding::of("xtask/src/arrows.rs", format!("{name} is no member of the workspace: remove it")));
+        }
+    }
     findings
+}
+
+/// A package's name without our prefix.
+fn member(package: &str) -> &str {
+    package.strip_prefix(PREFIX).unwrap_or(package)
 }
 
 fn unused(tree: &Tree, package: &Package) -> Vec<Finding> {
@@ -116,22 +152,45 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_arrow_against_the_table_is_found() {
-        let metadata = Metadata { packages: vec![package("sim", &["surgetank-model", "surgetank-daemon", "serde"])] };
-        let findings = forbidden(&metadata);
-        assert_eq!(findings.len(), 1);
-        assert_eq!(findings[0].path, "crates/sim/Cargo.toml");
-        assert!(findings[0].message.starts_with("sim may not use daemon"), "{}", findings[0]);
+    /// What the table does not ask for: a workspace of these packages alone would lack the others.
+    fn of(packages: Vec<Package>) -> Vec<Finding> {
+        let mut findings = forbidden(&Metadata { packages });
+        findings.retain(|finding| !finding.message.contains("no member"));
+        findings
     }
 
     #[test]
-    fn the_table_itself_has_no_cycle() {
+    fn an_arrow_against_the_table_is_found() {
+        let findings = of(vec![package("sim", &["surgetank-model", "surgetank-daemon", "serde", "lab"])]);
+        assert_eq!(findings.len(), 2, "{findings:?}");
+        assert_eq!(findings[0].path, "crates/sim/Cargo.toml");
+        assert!(findings[0].message.starts_with("sim may not use daemon"), "{}", findings[0]);
+        assert!(findings[1].message.starts_with("sim may not use lab"), "{}", findings[1]);
+    }
+
+    #[test]
+    fn tests_may_use_guests() {
+        let mut tested = package("daemon", &["lab"]);
+        tested.dependencies[0].kind = Some("dev".to_owned());
+        assert_eq!(of(vec![tested]), []);
+    }
+
+    #[test]
+    fn members_and_rows_are_the_same() {
+        let findings = forbidden(&Metadata { packages: vec![package("grab-bag", &[])] });
+        assert!(findings[0].message.starts_with("grab-bag has no tier"), "{}", findings[0]);
+        assert_eq!(findings.len(), 1 + MEMBERS.len());
+    }
+
+    #[test]
+    fn no_arrow_points_up_and_none_makes_a_circle() {
         // Every user stands below all that it uses, so the table read downwards is a topological order.
-        for (index, (user, used)) in ARROWS.iter().enumerate() {
+        for (index, (user, tier, used)) in MEMBERS.iter().enumerate() {
             for name in *used {
-                let position = ARROWS.iter().position(|(other, _)| other == name);
-                assert!(position.is_none_or(|at| at < index), "{user} uses {name}, which stands below it");
+                let position = MEMBERS.iter().position(|(other, ..)| other == name);
+                let (_, other, _) = MEMBERS[position.unwrap_or_else(|| panic!("{user} uses {name}, which has no row"))];
+                assert!(position < Some(index), "{user} uses {name}, which stands below it");
+                assert!(other <= *tier, "{user} uses {name}, which is in a higher tier");
             }
         }
     }
