@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::command_line::absolute;
 use crate::daemon::Daemon;
+use crate::flags::absolute;
 use crate::host::Lab;
 use crate::interrupt::Interrupt;
 

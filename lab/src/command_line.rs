@@ -1,4 +1,4 @@
-//! What the lab is asked to do, and what it says.
+//! What the lab is asked to do.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,11 +9,13 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::cuts;
+use crate::flags::absolute;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
 use crate::inside;
 use crate::interrupt::Interrupt;
 use crate::outages;
+use crate::output::say;
 use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::replay;
@@ -205,20 +207,6 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A number between two others, both allowed.
-pub fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
-    move |text| match text.parse::<f64>() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("write a number from {least} to {most}")),
-    }
-}
-
-/// A path from the root on. The lab's servers change their root and directory, so that a relative one would lead them
-/// elsewhere.
-pub fn absolute(text: &str) -> Result<PathBuf, String> {
-    std::path::absolute(text).map_err(|error| format!("{error}"))
-}
-
 /// The exit status of a task that came to its end.
 fn verdict(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -342,10 +330,4 @@ pub fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &Scenario, out: 
         passed &= outcome.passed();
     }
     Ok(passed)
-}
-
-/// What the lab says of itself goes to stderr, beside cargo's own words.
-#[allow(clippy::print_stderr)] // the one place that prints
-pub fn say(line: &str) {
-    eprintln!("{line}");
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::command_line::say;
 use crate::host::Lab;
 use crate::interrupt::{Interrupt, POLL, Running};
+use crate::output::say;
 use crate::plan::{Media, Plan};
 use crate::share::Share;
 

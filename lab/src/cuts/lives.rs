@@ -5,61 +5,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 
 use super::lossy::{Lossy, Lost};
 use super::oracle::{BLOCK, Stretch, UNIT};
+use super::phase::Phase;
 use super::report::{Cut, Report};
-use crate::command_line::say;
 use crate::guest::Guest;
 use crate::host::Lab;
 use crate::inside::{Life, Verdict};
 use crate::interrupt::Interrupt;
+use crate::output::say;
 use crate::plan::{Disk, Media, Plan, quoted};
 
 /// Where the guest says what went wrong.
 const TROUBLE: &str = "trouble";
-
-/// Where the power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// While the caching volume is rented, formatted, adopted.
-    Attach,
-    /// While writes go to it.
-    Absorb,
-    /// While they are copied back.
-    Drain,
-    /// Once nothing is dirty, while it is given back.
-    Detach,
-}
-
-impl Phase {
-    const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
-
-    /// As it stands in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attach => "attach",
-            Self::Absorb => "absorb",
-            Self::Drain => "drain",
-            Self::Detach => "detach",
-        }
-    }
-
-    /// The longest from the moment that the guest enters it to the cut.
-    fn longest(self) -> Duration {
-        Duration::from_millis(match self {
-            Self::Attach => 1500,
-            Self::Absorb => 6000,
-            Self::Drain => 2500,
-            Self::Detach => 1200,
-        })
-    }
-}
 
 /// Names the bug of a daemon that was built with them.
 const PLANT: &str = "SURGETANK_PLANT";

@@ -4,13 +4,14 @@
 mod lives;
 pub mod lossy;
 pub mod oracle;
+pub mod phase;
 mod report;
 
 use clap::Args;
 
 use crate::campaign::{Campaign, Ready};
 
-pub use lives::{Phase, planted};
+pub use lives::planted;
 
 /// Flags of the power cuts.
 #[derive(Args, Clone, Debug)]

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::lives::Phase;
 use super::lossy::Lost;
 use super::oracle::Fault;
+use super::phase::Phase;
 use crate::inside::Verdict;
-use crate::report;
+use crate::output;
 
 /// One power cut.
 #[derive(Clone, Debug, Serialize)]
@@ -136,6 +136,6 @@ impl Report {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        report::write(out, "cuts", &self.markdown(), self)
+        output::write(out, "cuts", &self.markdown(), self)
     }
 }

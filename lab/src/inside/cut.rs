@@ -17,8 +17,8 @@ use super::machine::{disk, run};
 use super::peer::Peer;
 use super::stretch::{judge, write};
 use super::surgetank::{Elastic, Places, Rent, Surgetank};
-use crate::cuts::Phase;
 use crate::cuts::oracle::{Fault, Stretch};
+use crate::cuts::phase::Phase;
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -18,7 +18,6 @@ use super::plan::{Kind, Outage};
 use super::report::{End, Report, Struck, struck};
 use super::strike::{BACKING, Storage};
 use super::switched::Switched;
-use crate::command_line::say;
 use crate::cuts::lossy;
 use crate::cuts::planted;
 use crate::guest::Guest;
@@ -26,6 +25,7 @@ use crate::host::Lab;
 use crate::inside::Health;
 use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
 use crate::interrupt::Interrupt;
+use crate::output::say;
 use crate::plan::{Disk, Media, Plan, quoted};
 use crate::service::{self, Provisioning};
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::plan::{Kind, Moment, Outage, Target};
 use crate::inside::outages::Judged;
-use crate::report;
+use crate::output;
 
 /// An outage that was.
 #[derive(Clone, Debug, Serialize)]
@@ -160,7 +160,7 @@ impl Report {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        report::write(out, "outages", &self.markdown(), self)
+        output::write(out, "outages", &self.markdown(), self)
     }
 }
 

@@ -11,12 +11,12 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::{absolute, within};
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
+use crate::flags::{absolute, within};
 use crate::inside::{Kind, Load, Order, Sample, Shape};
+use crate::output;
 use crate::plan::Disk;
-use crate::report;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
@@ -153,7 +153,7 @@ impl Arguments {
         for (name, picture) in chart::pictures(&rows)? {
             fs::write(self.out.join(name), picture)?;
         }
-        report::write(&self.out, "peers", &text, &document)?;
+        output::write(&self.out, "peers", &text, &document)?;
         let measured = !samples.is_empty() && samples.iter().all(|sample| sample.outcome.is_ok());
         Ok(measured && bars.iter().all(|bar| bar.met))
     }

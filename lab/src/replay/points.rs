@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
 use super::log::{Entry, Kind};
-use crate::cuts::Phase;
+use crate::cuts::phase::Phase;
 
 /// What the load tells the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::points::{Moment, PHASES, name};
 use crate::inside::{Judged, Logged};
-use crate::report;
+use crate::output;
 
 /// A log and the power cuts in it.
 #[derive(Clone, Debug, Serialize)]
@@ -99,6 +99,6 @@ impl Report {
     /// # Errors
     /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        report::write(out, "replay", &self.markdown(), self)
+        output::write(out, "replay", &self.markdown(), self)
     }
 }

@@ -11,14 +11,14 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::command_line::{absolute, within};
 use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
+use crate::flags::{absolute, within};
 use crate::inside::reproduce::{
     BYTES_PER_ATOM, Bonnie, Checkpoints, Load, Melt, Mode, Order, Sample, Setting, Workload,
 };
+use crate::output;
 use crate::plan::Disk;
-use crate::report;
 
 /// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
 const CELLS_MAX: u64 = 80;
@@ -194,7 +194,7 @@ impl Arguments {
         for (name, picture) in picture::all(samples)? {
             fs::write(self.out.join(name), picture)?;
         }
-        report::write(&self.out, "reproduce", &table::markdown(samples), &table::modes(samples))?;
+        output::write(&self.out, "reproduce", &table::markdown(samples), &table::modes(samples))?;
         Ok(!samples.is_empty() && samples.iter().all(|sample| sample.outcome.is_ok()))
     }
 }

@@ -1,12 +1,10 @@
-//! Reports: a table for people, a document for scripts.
+//! What the lab says: lines on stderr; reports, which are a table for people and a document for scripts.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 use serde::Serialize;
-
-use crate::command_line::say;
 
 /// Writes `NAME.md` and `NAME.json`, and says the table.
 ///
@@ -18,4 +16,10 @@ pub fn write(out: &Path, name: &str, table: &str, document: &impl Serialize) -> 
     fs::write(out.join(format!("{name}.json")), serde_json::to_vec_pretty(document)?)?;
     say(&format!("{table}\nwritten to {}", out.display()));
     Ok(())
+}
+
+/// Says a line on stderr, beside cargo's own words.
+#[allow(clippy::print_stderr)] // the one place that prints
+pub fn say(line: &str) {
+    eprintln!("{line}");
 }

@@ -1,0 +1,46 @@
+//! The phases of a boost in which the power is cut.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// While the caching volume is rented, formatted, adopted.
+    Attach,
+    /// While writes go to it.
+    Absorb,
+    /// While they are copied back.
+    Drain,
+    /// Once nothing is dirty, while it is given back.
+    Detach,
+}
+
+impl Phase {
+    /// All, in the order of a boost.
+    pub const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
+
+    /// As it stands in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Absorb => "absorb",
+            Self::Drain => "drain",
+            Self::Detach => "detach",
+        }
+    }
+
+    /// The longest from the moment that the guest enters it to the cut.
+    #[must_use]
+    pub fn longest(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Attach => 1500,
+            Self::Absorb => 6000,
+            Self::Drain => 2500,
+            Self::Detach => 1200,
+        })
+    }
+}
