@@ -85,7 +85,7 @@ impl Format {
             return Some(Self::FioIolog);
         }
         if head.contains(&0) {
-            return crate::parse::vscsi_version(head).map(|_| Self::Vscsi);
+            return crate::parse::vscsi::version(head).map(|_| Self::Vscsi);
         }
         let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let first = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"))?;

@@ -3,6 +3,7 @@
 use surgetank_model::{Bytes, Instant};
 
 use super::fields::request;
+use super::vscsi::{SIZE_1, SIZE_2, version};
 use super::{Broken, Line, Output};
 use crate::keys::Gathered;
 use crate::request::{Operation, Request};
@@ -91,19 +92,6 @@ impl OracleGeneral {
     }
 }
 
-/// The version of vscsi records that `head` begins with: the upper byte of a field that lies elsewhere in each.
-pub fn version(head: &[u8]) -> Option<u8> {
-    let is = |size: usize, at: usize, version: u16| {
-        let mut records = head.chunks_exact(size).take(2);
-        records.len() > 0 && records.all(|record| u16_at(record, at) >> 8 == version)
-    };
-    match () {
-        () if is(Vscsi::SIZE_2, 2, 2) => Some(2),
-        () if is(Vscsi::SIZE_1, 14, 1) => Some(1),
-        () => None,
-    }
-}
-
 /// Version 1: u32 sequence, u32 bytes, u32 segments, u16 command, u16 version, u64 block, u64 µs. Version 2: u16 command,
 /// u16 version, u32 sequence, u32 bytes, u32 segments, u64 block, u64 µs, u64 latency. Blocks of 512 bytes.
 #[derive(Debug)]
@@ -113,9 +101,6 @@ pub struct Vscsi {
 }
 
 impl Vscsi {
-    const SIZE_1: usize = 32;
-    const SIZE_2: usize = 40;
-
     /// # Errors
     /// If `head` is none of both.
     pub fn new(head: &[u8]) -> Result<Self, String> {
@@ -134,12 +119,12 @@ impl Vscsi {
         output: &mut Output<'_, F>,
     ) -> Result<usize, Broken> {
         if self.version == 2 {
-            records::<{ Self::SIZE_2 }, F>(&mut self.records, bytes, last, output, |record, number, output| {
+            records::<{ SIZE_2 }, F>(&mut self.records, bytes, last, output, |record, number, output| {
                 let line = one(2, u16_at(record, 2), u16_at(record, 0), u32_at(record, 8), record, 16);
                 output.line(number, line)
             })
         } else {
-            records::<{ Self::SIZE_1 }, F>(&mut self.records, bytes, last, output, |record, number, output| {
+            records::<{ SIZE_1 }, F>(&mut self.records, bytes, last, output, |record, number, output| {
                 let line = one(1, u16_at(record, 14), u16_at(record, 12), u32_at(record, 4), record, 16);
                 output.line(number, line)
             })

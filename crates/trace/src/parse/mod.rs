@@ -10,8 +10,7 @@ mod fields;
 mod fio;
 pub(crate) mod lines;
 mod plain;
-
-pub(crate) use binary::version as vscsi_version;
+pub(crate) mod vscsi;
 
 use crate::format::Format;
 use crate::keys::{Gathered, Keys};
