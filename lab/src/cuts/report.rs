@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde::Serialize;
+use surgetank_report::Table;
 
 use super::lossy::Lost;
 use super::oracle::Fault;
@@ -108,27 +109,26 @@ impl Report {
     /// A table of phases.
     #[must_use]
     pub fn markdown(&self) -> String {
-        let mut text = format!(
-            "Seed {}.\n\n| | power cuts | in attach, absorb, drain, detach | unflushed on the disks | of it lost | cuts with loss of flushed data | blocks lost |\n|---|---:|---:|---:|---:|---:|---:|\n",
-            self.seed
-        );
-        for (name, cuts) in [("surgetank", &self.surgetank), ("bcache, after a drain", &self.bcache)] {
+        let row = |(name, cuts): (&str, &Vec<Cut>)| {
             let count = |phase| cuts.iter().filter(|cut| cut.phase == phase).count();
-            let phases =
-                [Phase::Attach, Phase::Absorb, Phase::Drain, Phase::Detach].map(|phase| count(phase).to_string());
+            let phases = Phase::ALL.map(|phase| count(phase).to_string());
             let mib = |pick: fn(&Cut) -> u64| cuts.iter().map(pick).sum::<u64>() as f64 / 1_048_576.0;
-            let _ = writeln!(
-                text,
-                "| {name} | {} | {} | {:.0} MiB | {:.0} MiB | {} | {} |",
-                cuts.len(),
+            [
+                name.to_owned(),
+                cuts.len().to_string(),
                 phases.join(", "),
-                mib(|cut| cut.pending_bytes),
-                mib(|cut| cut.lost_bytes),
-                cuts.iter().filter(|cut| cut.faults > 0).count(),
-                cuts.iter().map(|cut| cut.faults).sum::<usize>(),
-            );
-        }
-        text
+                format!("{:.0} MiB", mib(|cut| cut.pending_bytes)),
+                format!("{:.0} MiB", mib(|cut| cut.lost_bytes)),
+                cuts.iter().filter(|cut| cut.faults > 0).count().to_string(),
+                cuts.iter().map(|cut| cut.faults).sum::<usize>().to_string(),
+            ]
+        };
+        let table = Table::of(
+            " | power cuts | in attach, absorb, drain, detach | unflushed on the disks | of it lost | \
+             cuts with loss of flushed data | blocks lost",
+        );
+        let table = table.with([("surgetank", &self.surgetank), ("bcache, after a drain", &self.bcache)].map(row));
+        format!("Seed {}.\n\n{}", self.seed, table.markdown())
     }
 
     /// Writes the table and everything as JSON, and says the table.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde::Serialize;
+use surgetank_report::Table;
 
 use super::plan::{Kind, Moment, Outage, Target};
 use crate::inside::outages::Judged;
@@ -123,20 +124,26 @@ impl Report {
         for outage in &self.outages {
             kinds.entry((outage.target, outage.kind)).or_default().push(outage);
         }
+        let mut table = Table::of(
+            "volume | failure | outages | in absorb, drain | seconds | dirty when it struck, MiB | \
+             recovered in at most | requests failed | remounts | compared | outages with loss",
+        )
+        .words(2);
+        for ((target, kind), outages) in &kinds {
+            table.row(row([target.name(), kind.name()], outages));
+        }
+        if !self.outages.is_empty() {
+            table.row(row(["all", ""], &self.outages.iter().collect::<Vec<_>>()));
+        }
         let mut text = format!(
-            "Seed {}; {} of {} outages, {} more struck nothing; {} guests died of their emulator.\n\n\
-             | volume | failure | outages | in absorb, drain | seconds | dirty when it struck, MiB | recovered in at most | requests failed | remounts | compared | outages with loss |\n\
-             |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+            "Seed {}; {} of {} outages, {} more struck nothing; {} guests died of their emulator.\n\n{}",
             self.seed,
             self.outages.len(),
             self.planned,
             self.missed,
-            self.emulator_failures
+            self.emulator_failures,
+            table.markdown()
         );
-        for ((target, kind), outages) in &kinds {
-            row(&mut text, &format!("{} | {}", target.name(), kind.name()), outages);
-        }
-        row(&mut text, "all |", &self.outages.iter().collect::<Vec<_>>());
         for end in &self.ends {
             let _ = write!(
                 text,
@@ -164,30 +171,27 @@ impl Report {
     }
 }
 
-fn row(text: &mut String, name: &str, outages: &[&Struck]) {
+/// Of at least one outage.
+fn row(name: [&str; 2], outages: &[&Struck]) -> [String; 11] {
     let most = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(0.0, f64::max);
     let least = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(f64::MAX, f64::min);
     let sum = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).sum::<f64>();
-    if outages.is_empty() {
-        return;
-    }
     let drains = outages.iter().filter(|outage| outage.moment == Moment::Drain).count();
-    let _ = writeln!(
-        text,
-        "| {name} | {} | {}, {drains} | {:.1} to {:.1}, {:.0} together | {:.0} on average, {:.0} at most | {:.1} s | {} | {} | {:.1} GiB | {} |",
-        outages.len(),
-        outages.len() - drains,
-        least(|outage| outage.lasted_s),
-        most(|outage| outage.lasted_s),
-        sum(|outage| outage.lasted_s),
-        sum(|outage| outage.dirty_mib) / outages.len() as f64,
-        most(|outage| outage.dirty_mib),
-        most(|outage| outage.judged.recovered_s),
-        sum(|outage| outage.judged.failed_requests as f64),
-        sum(|outage| f64::from(outage.judged.remounts)),
-        sum(|outage| outage.judged.verified_mib) / 1024.0,
-        outages.iter().filter(|outage| !outage.is_whole()).count(),
-    );
+    let lasted = |outage: &Struck| outage.lasted_s;
+    let dirty = |outage: &Struck| outage.dirty_mib;
+    [
+        name[0].to_owned(),
+        name[1].to_owned(),
+        outages.len().to_string(),
+        format!("{}, {drains}", outages.len() - drains),
+        format!("{:.1} to {:.1}, {:.0} together", least(lasted), most(lasted), sum(lasted)),
+        format!("{:.0} on average, {:.0} at most", sum(dirty) / outages.len() as f64, most(dirty)),
+        format!("{:.1} s", most(|outage| outage.judged.recovered_s)),
+        sum(|outage| outage.judged.failed_requests as f64).to_string(),
+        sum(|outage| f64::from(outage.judged.remounts)).to_string(),
+        format!("{:.1} GiB", sum(|outage| outage.judged.verified_mib) / 1024.0),
+        outages.iter().filter(|outage| !outage.is_whole()).count().to_string(),
+    ]
 }
 
 /// Not judged yet.
@@ -254,6 +258,6 @@ mod tests {
             table.contains("| caching | errors | 1 | 1, 0 | 3.0 to 3.0, 3 together | 20 on average, 20 at most |"),
             "{table}"
         );
-        assert!(table.contains("| both | errors | 1 |") && table.contains("| all | | 2 |"), "{table}");
+        assert!(table.contains("| both | errors | 1 |") && table.contains("| all |  | 2 |"), "{table}");
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use surgetank_report::Table;
 use surgetank_report::number::digits;
 
 use super::bars::{Bar, Limit};
@@ -139,20 +140,23 @@ pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
     let mut text = String::new();
     let rounds = samples.iter().map(|sample| sample.round + 1).max().unwrap_or(0);
     let _ = writeln!(text, "Medians of {rounds}.\n");
-    text.push_str("| bar | ours | compared with | ratio | must be | |\n|---|---:|---:|---:|---:|---|\n");
-    for bar in bars {
+    let row = |bar: &Bar| {
+        let Bar { name, unit, reference_name, ratio, .. } = bar;
         let limit = match bar.limit {
             Limit::AtLeast(least) => format!("≥ {least:.2}"),
             Limit::AtMost(most) => format!("≤ {most:.2}"),
         };
-        let met = if bar.met { "met" } else { "**missed**" };
-        let (ours, reference) = (digits(bar.ours), digits(bar.reference));
-        let Bar { name, unit, reference_name, ratio, .. } = bar;
-        let _ = writeln!(
-            text,
-            "| {name} | {ours} {unit} | {reference} {unit}: {reference_name} | {ratio:.3} | {limit} | {met} |"
-        );
-    }
+        [
+            name.to_string(),
+            format!("{} {unit}", digits(bar.ours)),
+            format!("{} {unit}: {reference_name}", digits(bar.reference)),
+            format!("{ratio:.3}"),
+            limit,
+            if bar.met { "met" } else { "**missed**" }.to_owned(),
+        ]
+    };
+    let table = Table::of("bar | ours | compared with | ratio | must be | ").with(bars.iter().map(row));
+    text.push_str(&table.markdown());
     for load in loads(rows) {
         let _ = writeln!(text, "\n**{}**\n", title(&load));
         text.push_str(&load_table(&of_load(rows, load)));
@@ -172,49 +176,53 @@ pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
 }
 
 fn load_table(rows: &[&Row]) -> String {
-    let mut text = String::new();
-    let Some(shape) = rows.first().map(|row| row.load.shape) else { return text };
-    text.push_str(match shape {
-        Shape::Burst => "| | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | the daemon's highest |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        Shape::Idle => "| | CPU | of it the daemon's |\n|---|---:|---:|\n",
-        _ => "| | IOPS | a write takes | drain | CPU s/GiB | memory | the daemon's highest |\n|---|---:|---:|---:|---:|---:|---:|\n",
-    });
-    for row in rows {
-        let Found { measured, drain_s, attach_s, detach_s, memory_mib, daemon_mib, export, .. } = &row.found;
-        let name = match export.as_str() {
-            "kernel" => row.peer.name().to_owned(),
-            export => format!("{} ({export})", row.peer.name()),
-        };
-        let drain = row.drain_mib_s().map_or(String::new(), |rate| format!("{rate:.1}"));
-        let memory = format!(
-            "{memory_mib:.0} MiB | {}",
-            if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() }
-        );
-        let _ = match shape {
-            Shape::Burst => writeln!(
-                text,
-                "| {name} | {:.2} s | {:.1} | {drain_s:.2} s | {drain} | {:.2} s | {attach_s:.2} s | {detach_s:.2} s | {:.1} | {memory} |",
-                measured.run_s,
-                row.mib_s(),
-                row.total_s(),
-                row.busy_s_per_gib(),
-            ),
-            Shape::Idle => writeln!(
-                text,
-                "| {name} | {:.2} % | {:.2} % |",
-                100.0 * row.found.busy_s / measured.run_s,
-                100.0 * row.found.daemon_s / measured.run_s
-            ),
-            _ => writeln!(
-                text,
-                "| {name} | {:.0} | {:.0} µs | {drain_s:.2} s | {:.1} | {memory} |",
-                measured.iops,
-                measured.write_us,
-                row.busy_s_per_gib(),
-            ),
-        };
+    let Some(shape) = rows.first().map(|row| row.load.shape) else { return String::new() };
+    let header = match shape {
+        Shape::Burst => {
+            " | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | the daemon's highest"
+        }
+        Shape::Idle => " | CPU | of it the daemon's",
+        _ => " | IOPS | a write takes | drain | CPU s/GiB | memory | the daemon's highest",
+    };
+    Table::of(header).with(rows.iter().map(|row| load_row(shape, row))).markdown()
+}
+
+fn load_row(shape: Shape, row: &Row) -> Vec<String> {
+    let Found { measured, drain_s, attach_s, detach_s, memory_mib, daemon_mib, export, .. } = &row.found;
+    let name = match export.as_str() {
+        "kernel" => row.peer.name().to_owned(),
+        export => format!("{} ({export})", row.peer.name()),
+    };
+    let seconds = |seconds: f64| format!("{seconds:.2} s");
+    let share = |busy_s: f64| format!("{:.2} %", 100.0 * busy_s / measured.run_s);
+    let processor = format!("{:.1}", row.busy_s_per_gib());
+    let memory = format!("{memory_mib:.0} MiB");
+    let daemon = if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() };
+    match shape {
+        Shape::Burst => vec![
+            name,
+            seconds(measured.run_s),
+            format!("{:.1}", row.mib_s()),
+            seconds(*drain_s),
+            row.drain_mib_s().map_or(String::new(), |rate| format!("{rate:.1}")),
+            seconds(row.total_s()),
+            seconds(*attach_s),
+            seconds(*detach_s),
+            processor,
+            memory,
+            daemon,
+        ],
+        Shape::Idle => vec![name, share(row.found.busy_s), share(row.found.daemon_s)],
+        _ => vec![
+            name,
+            format!("{:.0}", measured.iops),
+            format!("{:.0} µs", measured.write_us),
+            seconds(*drain_s),
+            processor,
+            memory,
+            daemon,
+        ],
     }
-    text
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use serde::Serialize;
+use surgetank_report::Table;
 
 use super::points::{Moment, PHASES, name};
 use crate::inside::{Judged, Logged};
@@ -54,40 +55,41 @@ impl Report {
         let _ = write!(
             text,
             " {} entries in the log, {} of them FLUSHes, {} writes with FUA; {:.0} MiB written; {} writes whose order beside \
-             a forced one is not told.\n\nPower cuts at points checked of points there are:\n\n| |",
+             a forced one is not told.\n\nPower cuts at points checked of points there are:\n\n",
             logged.entries,
             logged.flushes,
             logged.forced,
             logged.written_bytes as f64 / 1_048_576.0,
             logged.untold_orders,
         );
-        for moment in Moment::ALL {
-            let _ = write!(text, " {} |", moment.name());
-        }
-        text.push_str(
-            " dirty when recovered, mean | e2fsck complained | not usable | points with loss | blocks and files lost |\n\
-             |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-        );
-        for phase in PHASES {
+        let ends = [
+            "dirty when recovered, mean",
+            "e2fsck complained",
+            "not usable",
+            "points with loss",
+            "blocks and files lost",
+        ];
+        let row = |phase| {
             let judged: Vec<&Judged> = self.judged.iter().filter(|judged| judged.phase == phase).collect();
-            let _ = write!(text, "| {} |", name(phase));
-            for moment in Moment::ALL {
+            let moments = Moment::ALL.map(|moment| {
                 let there = logged.points.iter().filter(|point| (point.0, point.1) == (phase, moment));
                 let there: usize = there.map(|point| point.2).sum();
                 let checked = judged.iter().filter(|judged| judged.moment == moment).count();
-                let _ = write!(text, " {checked} of {there} |");
-            }
-            let count = |bad: fn(&Judged) -> bool| judged.iter().filter(|judged| bad(judged)).count();
-            let _ = writeln!(
-                text,
-                " {:.1} MiB | {} | {} | {} | {} |",
-                judged.iter().fold(0.0, |sum, judged| sum + judged.dirty_mib) / judged.len().max(1) as f64,
+                format!("{checked} of {there}")
+            });
+            let count = |bad: fn(&Judged) -> bool| judged.iter().filter(|judged| bad(judged)).count().to_string();
+            let dirty_mib = judged.iter().fold(0.0, |sum, judged| sum + judged.dirty_mib) / judged.len().max(1) as f64;
+            let ends = [
+                format!("{dirty_mib:.1} MiB"),
                 count(|judged| judged.fsck.is_some()),
                 count(|judged| judged.unusable.is_some()),
                 count(|judged| judged.lost_count > 0),
-                judged.iter().map(|judged| judged.lost_count).sum::<usize>(),
-            );
-        }
+                judged.iter().map(|judged| judged.lost_count).sum::<usize>().to_string(),
+            ];
+            [name(phase).to_owned()].into_iter().chain(moments).chain(ends)
+        };
+        let header = [""].into_iter().chain(Moment::ALL.map(Moment::name)).chain(ends);
+        text.push_str(&Table::new(header).with(PHASES.into_iter().map(row)).markdown());
         for judged in self.judged.iter().filter(|judged| !judged.is_whole()) {
             let _ = write!(text, "\n- {}", judged.describe());
         }

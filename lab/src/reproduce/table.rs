@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use surgetank_model::cost::agbs;
 use surgetank_model::{Bandwidth, Bytes};
+use surgetank_report::Table;
 
 use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, Workload, cache_agbs, sizes_mib};
 
@@ -107,11 +108,11 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
          {pause_s:.1} s between two, and until nothing is rented."
     );
     setting(text, first);
-    let _ = writeln!(
-        text,
-        "| mode | runs | write MiB/s | rewrite | read | ÷ static-fast: write | rewrite | read | the papers' write | rewrite | read |\n\
-         |---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    );
+    let mut table = Table::of(
+        "mode | runs | write MiB/s | rewrite | read | ÷ static-fast: write | rewrite | read | \
+             the papers' write | rewrite | read",
+    )
+    .words(2);
     let fast = reference(rows, Mode::StaticFast).and_then(|row| mean(row.found, 0..row.found.runs.len()));
     for row in rows {
         let all = row.found.runs.len();
@@ -123,16 +124,14 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
         };
         for (name, range, papers) in parts {
             let Some(rates) = mean(row.found, range) else { continue };
-            let _ = write!(text, "| {} | {name} |", row.sample.mode.name());
-            for value in values(&rates) {
-                let _ = write!(text, " {value:.1} |");
-            }
-            for (value, fast) in values(&rates).into_iter().zip(fast.as_ref().map_or([f64::NAN; 3], values)) {
-                let _ = write!(text, " {} |", ratio(value / fast));
-            }
-            let _ = writeln!(text, " {} |", papers.join(" | "));
+            let measured = values(&rates).map(|value| format!("{value:.1}"));
+            let of_fast = fast.as_ref().map_or([f64::NAN; 3], values);
+            let ratios = values(&rates).into_iter().zip(of_fast).map(|(value, fast)| ratio(value / fast));
+            let names = [row.sample.mode.name().to_owned(), name.to_owned()];
+            table.row(names.into_iter().chain(measured).chain(ratios).chain(papers.map(str::to_owned)));
         }
     }
+    text.push_str(&table.markdown());
     let caches = "10 GB, then 6 GB (of a first 10 GB: 1.00, then 0.60)";
     costs(text, rows, Some(caches), None);
 }
@@ -166,28 +165,21 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     setting(text, first);
     let (slow, fast, elastic) = PAPERS_COMPLETION_S;
     costs(text, rows, Some("10 GB at first, then smaller"), Some([slow / fast, 1.0, elastic / fast]));
-    let _ = writeln!(text, "\n| mode | phase | compute s | write s | until durable s |\n|---|---:|---:|---:|---:|");
+    let mut table = Table::of("mode | phase | compute s | write s | until durable s");
     for row in rows {
+        let line = |name: String, times: [f64; 3]| {
+            [row.sample.mode.name().to_owned(), name].into_iter().chain(times.map(|time| format!("{time:.1}")))
+        };
         let all = |pick: fn(&Phase) -> f64| row.found.phases.iter().map(pick).sum::<f64>();
-        let _ = writeln!(
-            text,
-            "| {} | all | {:.1} | {:.1} | {:.1} |",
-            row.sample.mode.name(),
-            all(|phase| phase.compute_s),
-            all(|phase| phase.write_s),
-            all(|phase| phase.sync_s)
-        );
+        table.row(line(
+            "all".to_owned(),
+            [all(|phase| phase.compute_s), all(|phase| phase.write_s), all(|phase| phase.sync_s)],
+        ));
         for (index, phase) in row.found.phases.iter().enumerate() {
-            let _ = writeln!(
-                text,
-                "| {} | {index} | {:.1} | {:.1} | {:.1} |",
-                row.sample.mode.name(),
-                phase.compute_s,
-                phase.write_s,
-                phase.sync_s
-            );
+            table.row(line(index.to_string(), [phase.compute_s, phase.write_s, phase.sync_s]));
         }
     }
+    let _ = write!(text, "\n{}", table.markdown());
 }
 
 /// What `cargo xtask validate --lab` predicts.
@@ -205,10 +197,9 @@ fn checkpoints(text: &mut String, rows: &[Row<'_>]) {
 
 /// Completion, AGBs and caches; `papers`: their completion ÷ static-fast's, slow, fast and elastic.
 fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: Option<&str>, papers: Option<[f64; 3]>) {
-    let _ = writeln!(
-        text,
-        "\n| mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | ÷ static-slow | the papers' | \
-         caches MiB | next |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|"
+    let mut table = Table::of(
+        "mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | \
+             ÷ static-slow | the papers' | caches MiB | next",
     );
     let fast =
         reference(rows, Mode::StaticFast).map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.agbs()));
@@ -223,20 +214,21 @@ fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: Option<&str>, paper
         };
         // Theirs cost more than 70 % less than static-fast and about 1 % less than static-slow.
         let told = |figures: [&'static str; 3]| papers.map_or("", |_| figures[kind]);
-        let _ = writeln!(
-            text,
-            "| {} | {completion:.1} | {} | {} | {cost:.0} | {} | {} | {} | {} | {} | {} |",
-            row.sample.mode.name(),
+        table.row([
+            row.sample.mode.name().to_owned(),
+            format!("{completion:.1}"),
             ratio(completion / fast.0),
             papers.map_or(String::new(), |papers| ratio(papers[kind])),
+            format!("{cost:.0}"),
             ratio(cost / fast.1),
-            told(["0.30", "1", "below 0.30"]),
+            told(["0.30", "1", "below 0.30"]).to_owned(),
             ratio(cost / slow),
-            told(["1", "3.36", "0.99"]),
+            told(["1", "3.36", "0.99"]).to_owned(),
             sizes.join(", "),
             if kind == 2 { format!("{:.0}", row.found.next_mib) } else { String::new() },
-        );
+        ]);
     }
+    let _ = write!(text, "\n{}", table.markdown());
     if let Some(caches) = papers_caches {
         let _ = writeln!(text, "\nThe papers' caches: {caches}.");
     }
