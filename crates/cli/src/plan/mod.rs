@@ -1,5 +1,6 @@
 //! The planner's commands: `predict`, `recommend`, `price`, `model`.
 
+mod findings;
 pub mod model;
 mod page;
 pub mod predict;

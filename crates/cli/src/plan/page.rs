@@ -5,7 +5,7 @@ use surgetank_report::chart::{Axis, Colour, Mark, Picture, Plot};
 use surgetank_report::number::small_dollars;
 use surgetank_report::{Failure, Page};
 
-use super::trace::{Findings, advice, options, sentence};
+use super::findings::{Findings, advice, options, sentence};
 
 const LOAD_HEIGHT: u32 = 260;
 const OPTIONS_HEIGHT: u32 = 420;

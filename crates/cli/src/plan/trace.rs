@@ -4,18 +4,15 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
 use surgetank_model::toml_error::nearest;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::recommend::Budget;
-use surgetank_planner::whatif::{
-    Answer, Application, Choice, Constraint, Detection, FoundBurst, Load, Moment, compare, fit,
-};
-use surgetank_report::number::small_dollars;
-use surgetank_report::{Failure, Table, output};
+use surgetank_planner::whatif::{Constraint, Detection, Load, Moment, compare, fit};
+use surgetank_report::{Failure, output};
 use surgetank_trace::{Format, Options, Reader, Series};
 
+use super::findings::{Findings, advice, options, sentence};
 use super::page;
 use crate::source::unreadable;
 
@@ -66,24 +63,6 @@ fn parse_format(text: &str) -> Result<Format, String> {
             })
         }
     }
-}
-
-/// Everything found out, as JSON has it.
-#[derive(Debug, Serialize)]
-pub struct Findings {
-    /// The trace.
-    pub trace: PathBuf,
-    /// Lines that could not be read.
-    pub broken: u64,
-    /// The load as an application.
-    pub application: Application,
-    /// Its bursts.
-    pub bursts: Vec<FoundBurst>,
-    #[serde(flatten)]
-    pub answer: Answer,
-    /// For the page.
-    #[serde(skip)]
-    pub load: Load,
 }
 
 impl TraceArguments {
@@ -157,39 +136,6 @@ impl TraceArguments {
         let answer = compare(catalog, &application, &bursts, self.provider.as_deref(), constraint);
         Ok(Findings { trace: trace.to_owned(), broken: series.broken, application, bursts, answer, load })
     }
-}
-
-/// A table of options.
-pub fn options<'a>(choices: impl Iterator<Item = &'a Choice>) -> Table {
-    let row = |choice: &Choice| {
-        [
-            choice.name(),
-            format!("{:.1} s", choice.completion_s),
-            small_dollars(choice.cost_usd),
-            match &choice.caching {
-                None => format!("{:.0}", choice.throughput_mib_s),
-                Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
-            },
-            if choice.sustained { "yes" } else { "on credits" }.to_owned(),
-        ]
-    };
-    Table::new(["option", "completion", "cost", "MiB/s", "sustained"]).with(choices.map(row))
-}
-
-/// What to take, in a sentence.
-#[must_use]
-pub fn advice(choice: &Choice) -> String {
-    format!("Take {}: {:.1} s for {}.", choice.name(), choice.completion_s, small_dollars(choice.cost_usd))
-}
-
-/// What the load is, in a sentence.
-#[must_use]
-pub fn sentence(app: &Application) -> String {
-    let period = app.period_s.map_or(String::new(), |period| format!(", one every {period:.1} s"));
-    format!(
-        "{} bursts of {:.2} GiB (the largest {:.2}){period} in {:.0} s, {:.0} s of them quiet; mean {:.1}, peak {:.0} MiB/s",
-        app.bursts, app.burst_gib, app.largest_burst_gib, app.recorded_s, app.compute_s, app.mean_mib_s, app.peak_mib_s
-    )
 }
 
 fn text(found: &Findings, page: Option<&Path>) -> String {

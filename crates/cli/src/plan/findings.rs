@@ -1,0 +1,59 @@
+//! What was found out about a recorded load, and its parts that the terminal and the page share.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use surgetank_planner::whatif::{Answer, Application, Choice, FoundBurst, Load};
+use surgetank_report::Table;
+use surgetank_report::number::small_dollars;
+
+/// Everything found out, as JSON has it.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    /// The trace.
+    pub trace: PathBuf,
+    /// Lines that could not be read.
+    pub broken: u64,
+    /// The load as an application.
+    pub application: Application,
+    /// Its bursts.
+    pub bursts: Vec<FoundBurst>,
+    #[serde(flatten)]
+    pub answer: Answer,
+    /// For the page.
+    #[serde(skip)]
+    pub load: Load,
+}
+
+/// A table of options.
+pub fn options<'a>(choices: impl Iterator<Item = &'a Choice>) -> Table {
+    let row = |choice: &Choice| {
+        [
+            choice.name(),
+            format!("{:.1} s", choice.completion_s),
+            small_dollars(choice.cost_usd),
+            match &choice.caching {
+                None => format!("{:.0}", choice.throughput_mib_s),
+                Some(caching) => format!("{:.0} + {:.0}", choice.throughput_mib_s, caching.throughput_mib_s),
+            },
+            if choice.sustained { "yes" } else { "on credits" }.to_owned(),
+        ]
+    };
+    Table::new(["option", "completion", "cost", "MiB/s", "sustained"]).with(choices.map(row))
+}
+
+/// What to take, in a sentence.
+#[must_use]
+pub fn advice(choice: &Choice) -> String {
+    format!("Take {}: {:.1} s for {}.", choice.name(), choice.completion_s, small_dollars(choice.cost_usd))
+}
+
+/// What the load is, in a sentence.
+#[must_use]
+pub fn sentence(app: &Application) -> String {
+    let period = app.period_s.map_or(String::new(), |period| format!(", one every {period:.1} s"));
+    format!(
+        "{} bursts of {:.2} GiB (the largest {:.2}){period} in {:.0} s, {:.0} s of them quiet; mean {:.1}, peak {:.0} MiB/s",
+        app.bursts, app.burst_gib, app.largest_burst_gib, app.recorded_s, app.compute_s, app.mean_mib_s, app.peak_mib_s
+    )
+}
