@@ -11,6 +11,7 @@ use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Outcome, Owner};
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_model::random::Random;
 use surgetank_model::{Instant, Limits, Operation, Request, RequestId};
+use surgetank_rental::OwnerRecord;
 
 /// Lost ranges: with their distance, 4 GiB of random blocks of 4 KiB in a device of 16 GiB.
 const RANGES: u64 = 1_000_000;
