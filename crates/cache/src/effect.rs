@@ -100,7 +100,7 @@ pub enum Effect {
         /// Forced unit access: durable before the answer.
         fua: bool,
     },
-    /// Append to the log of the caching volume: the driver has its [`Sealer`](crate::format::Sealer) complete the summary
+    /// Append to the log of the caching volume: the driver has its [`Encoder`](crate::io::Encoder) complete the summary
     /// (in the order of these effects), writes the summary block and the data after it as one write, and answers
     /// `Appended` with the summary (also when `data` is empty). On failure it answers `Failed`.
     Append {

@@ -7,6 +7,7 @@ pub mod effect;
 pub mod engine;
 pub mod format;
 mod index;
+pub mod io;
 pub mod planted;
 mod ranges;
 pub mod replay;

@@ -1,17 +1,18 @@
-//! Carries out the engine's effects on volumes: what is in flight, and what its completion means to the engine.
+//! Moves the bytes of the engine's effects between memory and volumes; what they are, and what their end means, is
+//! [`surgetank_cache::io`]'s.
 
-use smallvec::smallvec;
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{Parse, Sealer, Summary};
-use surgetank_cache::{Effect, EffectId, IoFailure, Outcome, Slice, Target, format};
+use surgetank_cache::format::BLOCK;
+use surgetank_cache::io::{Encoder, Io, Meaning};
+use surgetank_cache::{EffectId, IoFailure, Outcome, Slice, Target};
 use surgetank_device::seldom::Seldom;
-use surgetank_device::volume::{Memory, Operation};
-use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Volume, VolumeIo};
+use surgetank_device::volume::Memory;
+use surgetank_device::{Buffer, BufferSlice, Completion, Failure, Operation, Volume, VolumeIo};
 use surgetank_model::Instant;
 
 use crate::buffers::Buffers;
 
-const BLOCK_BYTES: usize = format::BLOCK as usize;
+const BLOCK_BYTES: usize = BLOCK as usize;
 
 /// Bytes that have moved on one volume since the shard started (counters).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,35 +23,15 @@ pub struct Moved {
     pub written_bytes: u64,
 }
 
-/// What a completion means to the engine.
-#[derive(Debug)]
-enum Purpose {
-    /// Done, or failed.
-    Plain,
-    /// A read whose blocks must match their checksums.
-    Verify { into: BufferSlice, checksums: Box<[u32]> },
-    /// A record; the engine wants its summary back.
-    Append { summary: Box<Summary> },
-}
-
 #[derive(Debug)]
 struct InFlight {
     effect: EffectId,
     target: Target,
     operation: Operation,
     length: u64,
-    purpose: Purpose,
-}
-
-/// An I/O to start.
-struct Start {
-    effect: EffectId,
-    target: Target,
-    operation: Operation,
-    offset: u64,
-    length: u64,
-    memory: Memory,
-    purpose: Purpose,
+    meaning: Meaning,
+    /// What is read, if the meaning depends on it.
+    into: Option<BufferSlice>,
 }
 
 /// A volume in use, with what is in flight on it.
@@ -74,7 +55,7 @@ pub struct Volumes {
     completions: Vec<Completion>,
     /// What the caching volumes of the past have moved.
     cache_moved_before: Moved,
-    sealer: Sealer,
+    encoder: Encoder,
     /// When damage was logged: an application may read it as often as it likes.
     damage: Seldom,
 }
@@ -90,7 +71,7 @@ impl Volumes {
             ready: Vec::new(),
             completions: Vec::new(),
             cache_moved_before: Moved::default(),
-            sealer: Sealer::default(),
+            encoder: Encoder::default(),
             damage: Seldom::default(),
         }
     }
@@ -210,14 +191,13 @@ impl Volumes {
                 Operation::Flush | Operation::Discard => {}
             }
         }
-        let outcome = match completion.result {
-            Ok(()) => succeeded(io.purpose),
-            Err(failure) => {
-                let (target, operation) = (io.target, io.operation);
-                tracing::debug!(?target, ?operation, %failure, "an I/O failed");
-                Outcome::Failed(io_failure(failure))
-            }
-        };
+        if let Err(failure) = completion.result {
+            let (target, operation) = (io.target, io.operation);
+            tracing::debug!(?target, ?operation, %failure, "an I/O failed");
+        }
+        // SAFETY: the read into this memory has ended and the engine has not been told yet.
+        let bytes = || io.into.as_ref().map_or(&[][..], |into| unsafe { into.bytes() });
+        let outcome = io.meaning.outcome(completion.result.map_err(io_failure), bytes);
         if matches!(outcome, Outcome::Failed(IoFailure::Corrupt))
             && let Some(untold) = self.damage.next(std::time::Instant::now())
         {
@@ -226,16 +206,27 @@ impl Volumes {
         self.ready.push((io.effect, outcome));
     }
 
-    fn start(&mut self, now: Instant, start: Start) {
-        let Start { effect, target, operation, offset, length, memory, purpose } = start;
+    /// Starts an I/O, or has it fail if there is nothing to start it on.
+    pub fn start(&mut self, now: Instant, io: Io, buffers: &Buffers) {
+        let Io { id, target, operation, offset, length, memory, content } = io;
+        let Some(mut memory) = self.gather(id, buffers, &memory, usize::from(content.head_length() > 0)) else {
+            return;
+        };
+        // SAFETY: the I/O is not in flight yet, and the engine has nothing else write to its memory.
+        let blocks = memory.iter().flat_map(|slice| unsafe { slice.bytes() }.chunks_exact(BLOCK_BYTES));
+        let (head, meaning) = self.encoder.encode(content, blocks);
+        if let Some(head) = head {
+            memory.insert(0, memory_of(&head));
+        }
+        let into = if meaning.needs_bytes() { memory.first().cloned() } else { None };
         let attached = match target {
             Target::Backing => &mut self.backing,
             Target::Cache => match &mut self.cache {
                 Some(attached) => attached,
-                None => return self.ready.push((effect, Outcome::Failed(IoFailure::Gone))),
+                None => return self.ready.push((id, Outcome::Failed(IoFailure::Gone))),
             },
         };
-        let entry = Some(InFlight { effect, target, operation, length, purpose });
+        let entry = Some(InFlight { effect: id, target, operation, length, meaning, into });
         let token = if let Some(token) = self.free.pop() {
             self.table[token as usize] = entry;
             u64::from(token)
@@ -247,51 +238,13 @@ impl Volumes {
         attached.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
 
-    /// Carries out an effect that moves bytes between memory and a volume. Others are the shard's: they come back.
-    pub fn execute(&mut self, now: Instant, effect: Effect, buffers: &Buffers) -> Option<Effect> {
-        let plain = |effect, target, operation, offset, length| Start {
-            effect,
-            target,
-            operation,
-            offset,
-            length,
-            memory: Memory::new(),
-            purpose: Purpose::Plain,
-        };
-        let start = match effect {
-            Effect::Read { id, target, offset, into, checksums } => {
-                let slice = self.memory(id, buffers, into)?;
-                let purpose = match checksums {
-                    Some(checksums) => Purpose::Verify { into: slice.clone(), checksums },
-                    None => Purpose::Plain,
-                };
-                let length = u64::from(into.length);
-                Start { memory: smallvec![slice], purpose, ..plain(id, target, Operation::Read, offset, length) }
-            }
-            Effect::Write { id, target, offset, from, fua } => {
-                let memory = self.gather(id, buffers, &from, 0)?;
-                let length = from.iter().map(|slice| u64::from(slice.length)).sum();
-                Start { memory, ..plain(id, target, Operation::Write { fua }, offset, length) }
-            }
-            Effect::Append { id, offset, summary, data, fua } => {
-                self.append(id, offset, summary, &data, fua, buffers)?
-            }
-            Effect::WriteSuperblock { id, offset, superblock } => metadata(id, offset, &superblock.encode()[..]),
-            Effect::WriteTable { id, offset, page } => metadata(id, offset, &page.encode()[..]),
-            Effect::WriteIndex { id, offset, bytes } => metadata(id, offset, &bytes),
-            Effect::Flush { id, target } => plain(id, target, Operation::Flush, 0, 0),
-            Effect::Discard { id, offset, length } => plain(id, Target::Backing, Operation::Discard, offset, length),
-            Effect::WriteZeroes { id, offset, length, fua } => {
-                plain(id, Target::Backing, Operation::WriteZeroes { fua }, offset, length)
-            }
-            Effect::Parse { id, from, what } => {
-                self.parse(id, from, &what, buffers);
-                return None;
-            }
-            other => return Some(other),
-        };
-        self.start(now, start);
-        None
+    /// Looks at what has been read.
+    pub fn look(&mut self, id: EffectId, from: Slice, meaning: Meaning, buffers: &Buffers) {
+        if let Some(slice) = self.memory(id, buffers, from) {
+            // SAFETY: the reads into this memory have ended; nobody else has a handle on it.
+            let outcome = meaning.outcome(Ok(()), || unsafe { slice.bytes() });
+            self.ready.push((id, outcome));
+        }
     }
 
     /// A handle on memory that the engine names. If there is none, the effect fails instead of touching anything.
@@ -304,79 +257,22 @@ impl Volumes {
         found
     }
 
-    /// Handles on a gather list, with room for `before` handles in front.
-    fn gather(&mut self, id: EffectId, buffers: &Buffers, from: &Slices, before: usize) -> Option<Memory> {
-        let mut memory = Memory::with_capacity(from.len() + before);
-        for slice in from {
+    /// Handles on memory in order, with room for `before` handles in front.
+    fn gather(&mut self, id: EffectId, buffers: &Buffers, slices: &Slices, before: usize) -> Option<Memory> {
+        let mut memory = Memory::with_capacity(slices.len() + before);
+        for slice in slices {
             memory.push(self.memory(id, buffers, *slice)?);
         }
         Some(memory)
     }
-
-    /// Looks at what has been read from the caching volume.
-    fn parse(&mut self, id: EffectId, from: Slice, what: &Parse, buffers: &Buffers) {
-        if let Some(slice) = self.memory(id, buffers, from) {
-            // SAFETY: the reads into this memory have ended; nobody else has a handle on it.
-            let parsed = what.read(unsafe { slice.bytes() });
-            self.ready.push((id, Outcome::Parsed(parsed)));
-        }
-    }
-
-    fn append(
-        &mut self,
-        id: EffectId,
-        offset: u64,
-        mut summary: Box<Summary>,
-        data: &Slices,
-        fua: bool,
-        buffers: &Buffers,
-    ) -> Option<Start> {
-        let mut memory = self.gather(id, buffers, data, 1)?;
-        // SAFETY: the engine appends only what nothing writes to until the append has been answered.
-        let blocks = memory.iter().flat_map(|slice| unsafe { slice.bytes() }.chunks(BLOCK_BYTES));
-        let block = self.sealer.seal(&mut summary, blocks);
-        memory.insert(0, block_of(&block[..]));
-        let length = memory.iter().map(|slice| slice.len() as u64).sum();
-        let operation = Operation::Write { fua };
-        let purpose = Purpose::Append { summary };
-        Some(Start { effect: id, target: Target::Cache, operation, offset, length, memory, purpose })
-    }
 }
 
 /// Memory that holds these bytes.
-fn block_of(bytes: &[u8]) -> BufferSlice {
+fn memory_of(bytes: &[u8]) -> BufferSlice {
     let mut buffer = Buffer::zeroed(bytes.len());
     buffer.unique().expect("a new buffer has one handle").copy_from_slice(bytes);
     let length = buffer.len();
     buffer.slice(0, length)
-}
-
-/// Writes a block of metadata to the caching volume.
-fn metadata(id: EffectId, offset: u64, block: &[u8]) -> Start {
-    Start {
-        effect: id,
-        target: Target::Cache,
-        operation: Operation::Write { fua: false },
-        offset,
-        length: block.len() as u64,
-        memory: smallvec![block_of(block)],
-        purpose: Purpose::Plain,
-    }
-}
-
-fn succeeded(purpose: Purpose) -> Outcome {
-    match purpose {
-        Purpose::Plain => Outcome::Done,
-        Purpose::Verify { into, checksums } => {
-            // SAFETY: the read into this memory has ended and the engine has not been told yet.
-            let bytes = unsafe { into.bytes() };
-            if format::verifies(bytes, &checksums) {
-                return Outcome::Done;
-            }
-            Outcome::Failed(IoFailure::Corrupt)
-        }
-        Purpose::Append { summary } => Outcome::Appended(summary),
-    }
 }
 
 const fn io_failure(failure: Failure) -> IoFailure {
@@ -390,6 +286,8 @@ const fn io_failure(failure: Failure) -> IoFailure {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_cache::io::Action;
+    use surgetank_cache::{BufferId, Effect, ScratchId};
     use surgetank_device::MemoryVolume;
 
     use super::*;
@@ -397,16 +295,18 @@ mod tests {
     #[test]
     fn damage_is_logged_seldom() {
         let mut volumes = Volumes::new(Box::new(MemoryVolume::new(1 << 20, 512).unwrap()));
+        let mut buffers = Buffers::default();
+        buffers.allocate(ScratchId(1), BLOCK);
+        let into = Slice { buffer: BufferId::Scratch(ScratchId(1)), offset: 0, length: BLOCK };
         for number in 0..1000 {
-            let into = block_of(&[7; BLOCK_BYTES]);
-            let purpose = Purpose::Verify { into, checksums: Box::new([0]) };
-            let (effect, operation, length) = (EffectId(number), Operation::Read, BLOCK_BYTES as u64);
-            volumes.table.push(Some(InFlight { effect, target: Target::Backing, operation, length, purpose }));
-            volumes.backing.in_flight += 1;
-            volumes.finish(&Completion { token: number, result: Ok(()) });
+            let (id, target, checksums) = (EffectId(number), Target::Backing, Some([0].into()));
+            let Action::Io(io) = Effect::Read { id, target, offset: 0, into, checksums }.into() else {
+                unreachable!("a read is an I/O");
+            };
+            volumes.start(Instant::ZERO, io, &buffers);
         }
         let mut outcomes = Vec::new();
-        volumes.take_ended(&mut outcomes);
+        volumes.poll(Instant::ZERO, &mut outcomes);
         let is_corrupt = |outcome: &Outcome| matches!(outcome, Outcome::Failed(IoFailure::Corrupt));
         assert_eq!(outcomes.iter().filter(|(_, outcome)| is_corrupt(outcome)).count(), 1000);
         // What the next message will tell is what this one did not.

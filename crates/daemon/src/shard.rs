@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use surgetank_cache::io::Action;
 use surgetank_cache::{Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status};
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
@@ -331,25 +332,23 @@ impl Running {
     }
 
     fn execute(&mut self, now: Instant, effect: Effect) {
-        match effect {
-            Effect::Reply { request, result } => self.reply(request, result),
-            Effect::Allocate { scratch, length } => self.buffers.allocate(scratch, length),
-            Effect::Release { scratch } => self.buffers.release(scratch),
-            Effect::Copy { from, to } => match (self.buffers.slice(from), self.buffers.slice(to)) {
+        match Action::from(effect) {
+            Action::Io(io) => self.volumes.start(now, io, &self.buffers),
+            Action::Parse { id, from, meaning } => self.volumes.look(id, from, meaning, &self.buffers),
+            Action::Reply { request, result } => self.reply(request, result),
+            Action::Allocate { scratch, length } => self.buffers.allocate(scratch, length),
+            Action::Release { scratch } => self.buffers.release(scratch),
+            Action::Copy { from, to } => match (self.buffers.slice(from), self.buffers.slice(to)) {
                 (Some(from), Some(to)) => to.copy_from(&from),
                 _ => tracing::error!(?from, ?to, "the engine copied between memory that does not exist"),
             },
-            Effect::Zero { to } => match self.buffers.slice(to) {
+            Action::Zero { to } => match self.buffers.slice(to) {
                 Some(to) => to.zero(),
                 None => tracing::error!(?to, "the engine zeroed memory that does not exist"),
             },
-            Effect::PersistOwner { id, owner } => (self.record)(Entry::Owner { effect: id, owner }),
-            Effect::RecordHealed { id, epoch, ranges } => {
+            Action::PersistOwner { id, owner } => (self.record)(Entry::Owner { effect: id, owner }),
+            Action::RecordHealed { id, epoch, ranges } => {
                 (self.record)(Entry::Healed { effect: id, epoch, ranges });
-            }
-            transfer => {
-                let left = self.volumes.execute(now, transfer, &self.buffers);
-                debug_assert!(left.is_none(), "every other effect is a transfer");
             }
         }
     }

@@ -8,23 +8,23 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// What a request does.
+/// What a request to a device does, or an I/O on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Fill the request's buffer from the device.
+    /// Fill the buffer.
     Read,
-    /// Write the request's buffer to the device.
+    /// Write the buffer.
     Write {
-        /// Forced unit access: durable before the reply.
+        /// Forced unit access: durable before the answer.
         fua: bool,
     },
-    /// Make everything completed before this request durable. Has no range.
+    /// Make everything completed before this durable. Has no range.
     Flush,
     /// The range's content is no longer needed; reads afterwards return zeroes.
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes {
-        /// Forced unit access: durable before the reply.
+        /// Forced unit access: durable before the answer.
         fua: bool,
     },
 }

@@ -1,17 +1,17 @@
-//! Executes the engine's effects over two simulated volumes: what the daemon's shard does with real ones.
+//! Executes the engine's effects over two simulated volumes: what the daemon's shard does with real ones. What the bytes are,
+//! and what the end of an I/O means, is [`surgetank_cache::io`]'s for both.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use smallvec::SmallVec;
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{self, BLOCK, Sealer, Summary};
-use surgetank_cache::{
-    BufferId, Effect, EffectId, Epoch, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target,
-};
-use surgetank_model::{Instant, RequestId};
+use surgetank_cache::format::BLOCK;
+use surgetank_cache::io::{Action, Encoder, Io, Meaning};
+use surgetank_cache::{BufferId, Effect, EffectId, Epoch, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
+use surgetank_model::{Instant, Operation, RequestId};
 
-use crate::disk::{Disk, Finished, Io, Ticket};
+use crate::disk::{self, Disk, Finished, Ticket};
 
 /// The engine broke the contract of its effects. The text says how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,18 +54,12 @@ pub enum Executed {
     },
 }
 
-/// What to do with a finished I/O.
-#[derive(Debug)]
-enum Then {
-    Done,
-    Deliver { into: Slice, checksums: Option<Box<[u32]>> },
-    Appended(Box<Summary>),
-}
-
 #[derive(Debug)]
 struct Waiting {
     effect: EffectId,
-    then: Then,
+    /// Where the bytes of a read go.
+    into: Option<Slice>,
+    meaning: Meaning,
     uses: SmallVec<[BufferId; 4]>,
 }
 
@@ -131,7 +125,7 @@ pub struct Driver {
     waiting: Vec<Option<Waiting>>,
     free: Vec<u32>,
     pool: Vec<Vec<u8>>,
-    sealer: Sealer,
+    encoder: Encoder,
 }
 
 impl Driver {
@@ -199,8 +193,13 @@ impl Driver {
     /// # Errors
     /// If the effect breaks the contract.
     pub fn execute(&mut self, now: Instant, effect: Effect, disks: &mut Disks) -> Result<Executed, Broken> {
-        match effect {
-            Effect::Allocate { scratch, length } => {
+        match Action::from(effect) {
+            Action::Io(io) => self.start(now, io, disks),
+            Action::Parse { id, from, meaning } => {
+                let bytes = &*self.bytes(from)?;
+                Ok(Executed::Answered(id, meaning.outcome(Ok(()), || bytes)))
+            }
+            Action::Allocate { scratch, length } => {
                 let mut bytes = self.buffer();
                 // Fresh memory is not zeroed for the engine.
                 bytes.resize(length as usize, 0xa5);
@@ -209,27 +208,22 @@ impl Driver {
                 }
                 Ok(Executed::AtOnce)
             }
-            Effect::Release { scratch } => {
+            Action::Release { scratch } => {
                 let bytes = self.remove(BufferId::Scratch(scratch))?;
                 self.recycle(bytes);
                 Ok(Executed::AtOnce)
             }
-            Effect::Copy { from, to } => self.copy(from, to),
-            Effect::Zero { to } => {
+            Action::Copy { from, to } => self.copy(from, to),
+            Action::Zero { to } => {
                 self.bytes(to)?.fill(0);
                 Ok(Executed::AtOnce)
             }
-            Effect::Parse { id, from, what } => {
-                let parsed = what.read(self.bytes(from)?);
-                Ok(Executed::Answered(id, Outcome::Parsed(parsed)))
-            }
-            Effect::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
-            Effect::RecordHealed { id, epoch, ranges } => Ok(Executed::RecordHealed { id, epoch, ranges }),
-            Effect::Reply { request, result } => {
+            Action::PersistOwner { id, owner } => Ok(Executed::PersistOwner { id, owner }),
+            Action::RecordHealed { id, epoch, ranges } => Ok(Executed::RecordHealed { id, epoch, ranges }),
+            Action::Reply { request, result } => {
                 let buffer = self.remove(BufferId::Request(request))?;
                 Ok(Executed::Reply { request, result, buffer })
             }
-            other => self.start(now, other, disks),
         }
     }
 
@@ -244,61 +238,39 @@ impl Driver {
         Ok(Executed::AtOnce)
     }
 
-    /// Effects that are I/O.
-    fn start(&mut self, now: Instant, effect: Effect, disks: &mut Disks) -> Result<Executed, Broken> {
-        let mut uses = SmallVec::new();
-        let (id, target, io, then) = match effect {
-            Effect::Read { id, target, offset, into, checksums } => {
-                self.bytes(into)?;
-                uses.push(into.buffer);
-                let io = Io::Read { offset, length: u64::from(into.length) };
-                (id, target, io, Then::Deliver { into, checksums })
+    fn start(&mut self, now: Instant, io: Io, disks: &mut Disks) -> Result<Executed, Broken> {
+        let Io { id, target, operation, offset, length, memory, content } = io;
+        let head = content.head_length() as usize;
+        let mut data = Vec::new();
+        if let Operation::Write { .. } = operation {
+            data = disks.get(target)?.buffer();
+            data.resize(head, 0);
+            self.gather(&memory, &mut data)?;
+            if data.len() as u64 != length {
+                return Err(Broken(format!("a write announces {length} bytes but has {}", data.len())));
             }
-            Effect::Write { id, target, offset, from, fua } => {
-                let mut data = disks.get(target)?.buffer();
-                self.gather(&from, &mut data)?;
-                uses.extend(from.iter().map(|slice| slice.buffer));
-                (id, target, Io::Write { offset, data, fua }, Then::Done)
+        }
+        let (front, gathered) = data.split_at_mut(head);
+        let (bytes, meaning) = self.encoder.encode(content, gathered.chunks_exact(BLOCK as usize));
+        front.copy_from_slice(&bytes.unwrap_or_default());
+        let mut into = None;
+        let io = match operation {
+            Operation::Read => {
+                let [slice] = memory[..] else { return Err(Broken(format!("a read goes to {memory:?}"))) };
+                self.bytes(slice)?;
+                into = Some(slice);
+                disk::Io::Read { offset, length }
             }
-            Effect::Append { id, offset, mut summary, data: from, fua } => {
-                let mut data = disks.get(Target::Cache)?.buffer();
-                data.resize(BLOCK as usize, 0);
-                self.gather(&from, &mut data)?;
-                uses.extend(from.iter().map(|slice| slice.buffer));
-                seal(&mut self.sealer, &mut summary, &mut data)?;
-                (id, Target::Cache, Io::Write { offset, data, fua }, Then::Appended(summary))
-            }
-            Effect::WriteSuperblock { id, offset, superblock } => {
-                let data = superblock.encode().to_vec();
-                (id, Target::Cache, Io::Write { offset, data, fua: false }, Then::Done)
-            }
-            Effect::WriteTable { id, offset, page } => {
-                let data = page.encode().to_vec();
-                (id, Target::Cache, Io::Write { offset, data, fua: false }, Then::Done)
-            }
-            Effect::WriteIndex { id, offset, bytes } => {
-                (id, Target::Cache, Io::Write { offset, data: bytes.into(), fua: false }, Then::Done)
-            }
-            Effect::Flush { id, target } => (id, target, Io::Flush, Then::Done),
-            Effect::Discard { id, offset, length } => {
-                (id, Target::Backing, Io::Zero { offset, length, fua: false }, Then::Done)
-            }
-            Effect::WriteZeroes { id, offset, length, fua } => {
-                (id, Target::Backing, Io::Zero { offset, length, fua }, Then::Done)
-            }
-            Effect::Allocate { .. }
-            | Effect::Release { .. }
-            | Effect::Copy { .. }
-            | Effect::Zero { .. }
-            | Effect::Parse { .. }
-            | Effect::PersistOwner { .. }
-            | Effect::RecordHealed { .. }
-            | Effect::Reply { .. } => unreachable!("executed at once"),
+            Operation::Write { fua } => disk::Io::Write { offset, data, fua },
+            Operation::Flush => disk::Io::Flush,
+            Operation::Discard => disk::Io::Zero { offset, length, fua: false },
+            Operation::WriteZeroes { fua } => disk::Io::Zero { offset, length, fua },
         };
+        let uses: SmallVec<[BufferId; 4]> = memory.iter().map(|slice| slice.buffer).collect();
         for &buffer in &uses {
             self.get(buffer)?.users += 1;
         }
-        let tag = self.wait(Waiting { effect: id, then, uses });
+        let tag = self.wait(Waiting { effect: id, into, meaning, uses });
         let ticket = disks.get(target)?.submit(now, tag, io).map_err(|misfit| Broken(misfit.0))?;
         Ok(Executed::Started(target, ticket))
     }
@@ -323,45 +295,16 @@ impl Driver {
     pub fn finish(&mut self, finished: Finished, disk: &mut Disk) -> Result<(EffectId, Outcome), Broken> {
         let Finished { tag, result, data, flush: _ } = finished;
         let waiting = self.waiting[tag as usize].take();
-        let Waiting { effect, then, uses } = waiting.ok_or_else(|| Broken("an I/O finished twice".into()))?;
+        let Waiting { effect, into, meaning, uses } = waiting.ok_or_else(|| Broken("an I/O finished twice".into()))?;
         self.free.push(tag);
         for buffer in uses {
             self.get(buffer)?.users -= 1;
         }
-        let outcome = match result {
-            Err(failure) => Outcome::Failed(failure),
-            Ok(()) => self.interpret(then, &data)?,
-        };
+        if let Some(into) = into.filter(|_| result.is_ok()) {
+            self.bytes(into)?.copy_from_slice(&data);
+        }
+        let outcome = meaning.outcome(result, || &data);
         disk.recycle(data);
         Ok((effect, outcome))
     }
-
-    fn interpret(&mut self, then: Then, data: &[u8]) -> Result<Outcome, Broken> {
-        Ok(match then {
-            Then::Done => Outcome::Done,
-            Then::Deliver { into, checksums } => {
-                self.bytes(into)?.copy_from_slice(data);
-                match checksums {
-                    Some(expected) if !format::verifies(data, &expected) => Outcome::Failed(IoFailure::Corrupt),
-                    _ => Outcome::Done,
-                }
-            }
-            Then::Appended(summary) => Outcome::Appended(summary),
-        })
-    }
-}
-
-/// Has a record's summary completed, and puts it before the data.
-fn seal(sealer: &mut Sealer, summary: &mut Summary, record: &mut [u8]) -> Result<(), Broken> {
-    let (head, data) = record.split_at_mut(BLOCK as usize);
-    if data.len() as u64 != u64::from(summary.data_blocks()) * u64::from(BLOCK) {
-        return Err(Broken(format!(
-            "a record announces {} blocks but has {} bytes",
-            summary.data_blocks(),
-            data.len()
-        )));
-    }
-    let block = sealer.seal(summary, data.chunks_exact(BLOCK as usize));
-    head.copy_from_slice(&block[..]);
-    Ok(())
 }

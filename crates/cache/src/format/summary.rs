@@ -271,7 +271,7 @@ fn take_body(reader: &mut Reader<'_>, entries: usize, blocks: usize) -> Option<(
     Some((entries, checksums))
 }
 
-/// Completes records as they go to the volume, in the order of their sequences: every driver has one for a caching volume.
+/// Completes records as they go to the volume, in the order of their sequences.
 #[derive(Debug, Default)]
 pub struct Sealer {
     last: Option<(Epoch, Repeat)>,

@@ -4,7 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{self, BLOCK, Geometry, Sealer, Summary};
+use surgetank_cache::format::{BLOCK, Geometry};
+use surgetank_cache::io::{Action, Encoder, Io, Meaning};
 use surgetank_cache::{
     Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReadFill, ReplyError,
     ScratchId, Slice, Stage, Target,
@@ -14,14 +15,27 @@ use surgetank_model::{Bandwidth, Duration, Instant, Limits, Operation, Request, 
 
 /// What is done when an effect ends.
 #[derive(Debug)]
-enum Action {
-    Read { target: Target, offset: u64, into: Slice, checksums: Option<Box<[u32]>> },
-    Write { target: Target, offset: u64, from: Slices },
-    Append { offset: u64, summary: Box<Summary>, block: format::Block, data: Slices },
-    Store { offset: u64, bytes: Box<[u8]> },
-    Zero { offset: u64, length: u64 },
+enum Waiting {
+    Io {
+        target: Target,
+        operation: Operation,
+        offset: u64,
+        length: u64,
+        head: Box<[u8]>,
+        memory: Slices,
+        meaning: Meaning,
+    },
     Owner(Owner),
-    Flush(Target),
+}
+
+impl Waiting {
+    /// What is written to the backing volume.
+    fn written_to_backing(&self) -> Option<&Slices> {
+        match self {
+            Self::Io { target: Target::Backing, operation: Operation::Write { .. }, memory, .. } => Some(memory),
+            Self::Io { .. } | Self::Owner(_) => None,
+        }
+    }
 }
 
 /// What happened, as far as its order matters.
@@ -60,12 +74,12 @@ pub struct Machine {
     pub split_bytes: u64,
     split_before: u64,
     buffers: HashMap<BufferId, Vec<u8>>,
-    in_flight: Vec<(EffectId, Action)>,
+    in_flight: Vec<(EffectId, Waiting)>,
     outstanding: Vec<Outstanding>,
     random: Random,
     next_request: u64,
     pub epochs: u8,
-    sealer: Sealer,
+    encoder: Encoder,
 }
 
 /// Of both volumes: equally fast, so that long writes are split.
@@ -98,7 +112,7 @@ impl Machine {
             random,
             next_request: 0,
             epochs: 0,
-            sealer: Sealer::default(),
+            encoder: Encoder::default(),
         }
     }
 
@@ -208,8 +222,8 @@ impl Machine {
             self.engine.tick(self.now);
         } else {
             let index = self.random.below(self.in_flight.len() as u64) as usize;
-            let (id, action) = self.in_flight.swap_remove(index);
-            let outcome = self.perform(action);
+            let (id, waiting) = self.in_flight.swap_remove(index);
+            let outcome = self.perform(waiting);
             self.engine.complete(self.now, id, outcome);
         }
         self.pump();
@@ -219,12 +233,11 @@ impl Machine {
     /// Lets one effect end that does not wait for the backing volume, which takes for ever. False: all others have.
     pub fn advance_without_backing(&mut self) -> bool {
         self.pump();
-        let is_other =
-            |(_, action): &(EffectId, Action)| !matches!(action, Action::Write { target: Target::Backing, .. });
+        let is_other = |(_, waiting): &(EffectId, Waiting)| waiting.written_to_backing().is_none();
         let Some(index) = self.in_flight.iter().position(is_other) else { return false };
         self.now += Duration::from_micros(10);
-        let (id, action) = self.in_flight.swap_remove(index);
-        let outcome = self.perform(action);
+        let (id, waiting) = self.in_flight.swap_remove(index);
+        let outcome = self.perform(waiting);
         self.engine.complete(self.now, id, outcome);
         self.pump();
         true
@@ -280,47 +293,34 @@ impl Machine {
     }
 
     fn take(&mut self, effect: Effect) {
-        let (id, action) = match effect {
-            Effect::Allocate { scratch, length } => {
+        if let Effect::WriteTable { .. } = effect {
+            self.done.push(Done::TableBegun);
+        }
+        match Action::from(effect) {
+            Action::Io(Io { id, target, operation, offset, length, memory, content }) => {
+                // Reads have no data yet, and nobody looks.
+                let data = if let Operation::Read = operation { Vec::new() } else { self.gather(&memory) };
+                let (head, meaning) = self.encoder.encode(content, data.chunks(BLOCK as usize));
+                let head = head.unwrap_or_default();
+                self.in_flight.push((id, Waiting::Io { target, operation, offset, length, head, memory, meaning }));
+            }
+            Action::Parse { id, from, meaning } => {
+                let outcome = meaning.outcome(Ok(()), || self.bytes(from));
+                self.engine.complete(self.now, id, outcome);
+            }
+            Action::Allocate { scratch, length } => {
                 self.buffers.insert(BufferId::Scratch(scratch), vec![0x99; length as usize]);
-                return;
             }
-            Effect::Release { scratch } => return self.release(scratch),
-            Effect::Copy { from, to } => {
+            Action::Release { scratch } => self.release(scratch),
+            Action::Copy { from, to } => {
                 let bytes = self.bytes(from).to_vec();
-                return self.put(to, &bytes);
+                self.put(to, &bytes);
             }
-            Effect::Zero { to } => return self.put(to, &vec![0; to.length as usize]),
-            Effect::Reply { request, result } => return self.reply(request, result),
-            Effect::Read { id, target, offset, into, checksums } => {
-                (id, Action::Read { target, offset, into, checksums })
-            }
-            Effect::Write { id, target, offset, from, .. } => (id, Action::Write { target, offset, from }),
-            Effect::Append { id, offset, mut summary, data, .. } => {
-                let bytes = self.gather(&data);
-                let block = self.sealer.seal(&mut summary, bytes.chunks(BLOCK as usize));
-                (id, Action::Append { offset, summary, block, data })
-            }
-            Effect::WriteSuperblock { id, offset, superblock } => {
-                (id, Action::Store { offset, bytes: superblock.encode() })
-            }
-            Effect::WriteTable { id, offset, page } => {
-                self.done.push(Done::TableBegun);
-                (id, Action::Store { offset, bytes: page.encode() })
-            }
-            Effect::WriteIndex { id, offset, bytes } => (id, Action::Store { offset, bytes }),
-            Effect::Flush { id, target } => (id, Action::Flush(target)),
-            Effect::Discard { id, offset, length } | Effect::WriteZeroes { id, offset, length, .. } => {
-                (id, Action::Zero { offset, length })
-            }
-            Effect::PersistOwner { id, owner } => (id, Action::Owner(owner)),
-            Effect::RecordHealed { ranges, .. } => panic!("nothing is lost here: {ranges:?}"),
-            Effect::Parse { id, from, what } => {
-                let parsed = what.read(self.bytes(from));
-                return self.engine.complete(self.now, id, Outcome::Parsed(parsed));
-            }
-        };
-        self.in_flight.push((id, action));
+            Action::Zero { to } => self.put(to, &vec![0; to.length as usize]),
+            Action::Reply { request, result } => self.reply(request, result),
+            Action::PersistOwner { id, owner } => self.in_flight.push((id, Waiting::Owner(owner))),
+            Action::RecordHealed { ranges, .. } => panic!("nothing is lost here: {ranges:?}"),
+        }
     }
 
     fn release(&mut self, scratch: ScratchId) {
@@ -346,51 +346,46 @@ impl Machine {
         }
     }
 
-    fn perform(&mut self, action: Action) -> Outcome {
-        match action {
-            Action::Read { target, offset, into, checksums } => {
-                let start = offset as usize;
-                let blocks = offset / u64::from(BLOCK)..(offset + u64::from(into.length)).div_ceil(u64::from(BLOCK));
+    fn perform(&mut self, waiting: Waiting) -> Outcome {
+        let (target, operation, offset, length, head, memory, meaning) = match waiting {
+            Waiting::Io { target, operation, offset, length, head, memory, meaning } => {
+                (target, operation, offset as usize, length as usize, head, memory, meaning)
+            }
+            Waiting::Owner(owner) => {
+                self.owner = owner;
+                return Outcome::Done;
+            }
+        };
+        let range = offset..offset + length;
+        match operation {
+            Operation::Read => {
+                let blocks = range.start as u64 / u64::from(BLOCK)..(range.end as u64).div_ceil(u64::from(BLOCK));
                 if target == Target::Cache && self.unreadable.range(blocks).next().is_some() {
-                    return Outcome::Failed(IoFailure::Io);
+                    return meaning.outcome(Err(IoFailure::Io), || &[]);
                 }
-                let bytes = self.volume(target)[start..start + into.length as usize].to_vec();
-                self.put(into, &bytes);
-                let wrong = checksums.is_some_and(|expected| !format::verifies(&bytes, &expected));
-                return if wrong { Outcome::Failed(IoFailure::Corrupt) } else { Outcome::Done };
+                let bytes = self.volume(target)[range].to_vec();
+                self.put(memory[0], &bytes);
+                return meaning.outcome(Ok(()), || &bytes);
             }
-            Action::Write { target, offset, from } => {
-                let bytes = self.gather(&from);
-                let start = offset as usize;
-                self.volume(target)[start..start + bytes.len()].copy_from_slice(&bytes);
+            Operation::Write { .. } => {
+                let bytes = [&head[..], &self.gather(&memory)].concat();
+                self.volume(target)[range].copy_from_slice(&bytes);
+                if let Meaning::Appended(_) = meaning {
+                    self.done.push(Done::Append);
+                }
             }
-            Action::Append { offset, summary, block, data } => {
-                let bytes = self.gather(&data);
-                let start = offset as usize;
-                let (head, rest) = self.cache[start..].split_at_mut(BLOCK as usize);
-                head.copy_from_slice(&block[..]);
-                rest[..bytes.len()].copy_from_slice(&bytes);
-                self.done.push(Done::Append);
-                return Outcome::Appended(summary);
-            }
-            Action::Store { offset, bytes } => {
-                self.cache[offset as usize..offset as usize + bytes.len()].copy_from_slice(&bytes);
-            }
-            Action::Zero { offset, length } => self.backing[offset as usize..(offset + length) as usize].fill(0),
-            Action::Owner(owner) => self.owner = owner,
-            Action::Flush(target) => self.done.push(Done::Flush(target)),
+            Operation::Flush => self.done.push(Done::Flush(target)),
+            Operation::Discard | Operation::WriteZeroes { .. } => self.volume(target)[range].fill(0),
         }
-        Outcome::Done
+        meaning.outcome(Ok(()), || &[])
     }
 
     /// Bytes of the application's writes in flight on the backing volume.
     pub fn direct_bytes_in_flight(&self) -> u64 {
-        let direct = |(_, action): &(EffectId, Action)| match action {
-            Action::Write { target: Target::Backing, from, .. } => {
-                let requests = from.iter().filter(|slice| matches!(slice.buffer, BufferId::Request(_)));
-                requests.map(|slice| u64::from(slice.length)).sum()
-            }
-            _ => 0,
+        let direct = |(_, waiting): &(EffectId, Waiting)| {
+            let requests = waiting.written_to_backing().into_iter().flatten();
+            let requests = requests.filter(|slice| matches!(slice.buffer, BufferId::Request(_)));
+            requests.map(|slice| u64::from(slice.length)).sum::<u64>()
         };
         self.in_flight.iter().map(direct).sum()
     }

@@ -15,6 +15,7 @@ use std::os::fd::BorrowedFd;
 
 use smallvec::SmallVec;
 use surgetank_model::Instant;
+pub use surgetank_model::Operation;
 
 use crate::buffer::BufferSlice;
 
@@ -25,31 +26,10 @@ pub use memory::MemoryVolume;
 pub use throttle::Throttle;
 pub use uring::{FileVolume, Options};
 
-/// What an I/O does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Fill the memory from the volume.
-    Read,
-    /// Write the memory to the volume.
-    Write {
-        /// Durable before the completion.
-        fua: bool,
-    },
-    /// Make every write completed before this durable.
-    Flush,
-    /// Give the range back; it reads as zeroes afterwards.
-    Discard,
-    /// The range reads as zeroes afterwards.
-    WriteZeroes {
-        /// Durable before the completion.
-        fua: bool,
-    },
-}
-
 /// Ranges of memory in order. Few of them, as most I/Os have, need no allocation.
 pub type Memory = SmallVec<[BufferSlice; 4]>;
 
-/// One I/O. `memory` is gathered or scattered in order; its lengths add up to `length` for reads and writes and it is
+/// One I/O: an operation as a request has it, on a volume. `memory` is gathered or scattered in order; its lengths add up to `length` for reads and writes and it is
 /// empty for the others.
 #[derive(Debug)]
 pub struct VolumeIo {
