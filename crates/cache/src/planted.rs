@@ -150,6 +150,14 @@ surgetank_model::plant_bugs! {
         HealConsumesNote,
         /// Reads that wait for a volume that does not answer fail when it does.
         ParkedReadsFail,
+        /// A job of the drain that could not read everything keeps its segments pinned.
+        FailedJobKeepsPins,
+        /// A change that cannot read the rest of its block keeps the room that the log promised to it.
+        FailedMergeKeepsRoom,
+        /// What a failed cache left to be written to the backing volume counts as in flight for ever.
+        RescueStaysInFlight,
+        /// The superblock of a failing log is written while another one is on its way.
+        TwoSuperblocksAtOnce,
     }
 }
 

@@ -516,5 +516,7 @@ impl Space {
     }
 }
 
+#[cfg(debug_assertions)]
+mod check;
 #[cfg(test)]
 mod tests;

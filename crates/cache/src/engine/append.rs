@@ -38,16 +38,16 @@ pub(super) struct Part {
 /// A record in flight.
 #[derive(Debug)]
 pub(super) struct Batch {
-    segment: u32,
-    sequence: u64,
-    bytes: u64,
-    parts: Vec<Part>,
+    pub segment: u32,
+    pub sequence: u64,
+    pub bytes: u64,
+    pub parts: Vec<Part>,
     /// Durable when it has been written.
     fua: bool,
 }
 
 impl Part {
-    fn data_blocks(&self) -> u32 {
+    pub fn data_blocks(&self) -> u32 {
         if self.content.has_data() { self.blocks } else { 0 }
     }
 

@@ -45,15 +45,16 @@ type Plan = SmallVec<[(Range<u64>, Way); 4]>;
 pub(super) struct Merge {
     request: RequestId,
     block: u64,
-    location: u32,
+    pub location: u32,
     scratch: ScratchId,
     /// The bytes of the device that the request changes.
     bytes: Range<u64>,
-    reserved: u64,
+    /// Blocks of the log promised to it.
+    pub reserved: u64,
     /// Whether the old content is also on the backing volume.
     clean: bool,
     /// The old content comes from the backing volume, after the log failed to give it.
-    second_try: bool,
+    pub second_try: bool,
 }
 
 impl Merge {
@@ -375,7 +376,7 @@ impl Engine {
             Err(failure) => {
                 if let Some(boost) = self.boost.as_mut() {
                     boost.merges_in_flight -= 1;
-                    boost.space.reserved -= merge.reserved;
+                    boost.space.reserved -= if planted(Bug::FailedMergeKeepsRoom) { 0 } else { merge.reserved };
                 }
                 self.release_scratch(Some(merge.scratch));
                 if merge.second_try {

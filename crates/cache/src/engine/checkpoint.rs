@@ -194,3 +194,27 @@ impl Engine {
         self.resume_stop();
     }
 }
+
+#[cfg(debug_assertions)]
+mod check {
+    use super::super::check::equal;
+    use super::super::port::{Port, Waiter};
+    use super::{Checkpoint, Listing};
+
+    impl Checkpoint {
+        /// Whether it waits for what is in flight.
+        pub fn check(&self, lists: u32, indexes: u32, cache: &Port) -> Result<(), String> {
+            equal("indexes in flight", self.indexes_in_flight, indexes)?;
+            let (writes, flushes) = match self.listing {
+                Listing::Idle => (0, false),
+                Listing::Writing(_) => (1, false),
+                Listing::Settling(_) => (0, true),
+            };
+            equal(
+                "whether a list is being written or made durable",
+                (writes, flushes),
+                (lists, cache.awaits(Waiter::List)),
+            )
+        }
+    }
+}

@@ -324,7 +324,9 @@ impl Engine {
     fn end_job(&mut self, slot: u32) {
         let Some(boost) = self.boost.as_mut() else { return };
         let Some(job) = boost.drain.jobs[slot as usize].take() else { return };
-        job.extents.iter().for_each(|extent| boost.space.unpin(extent.location));
+        if !(job.failed.contains(&true) && planted(Bug::FailedJobKeepsPins)) {
+            job.extents.iter().for_each(|extent| boost.space.unpin(extent.location));
+        }
         self.release_scratch(job.scratch);
     }
 }
@@ -420,6 +422,36 @@ impl Boost {
         for extent in self.still_mapped(unreadable).into_iter().filter(|extent| extent.state == State::Dirty) {
             self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Bad, ..extent }), |_| ());
             self.space.bad += u64::from(extent.blocks);
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+mod check {
+    use super::super::check::{Bag, holds};
+    use super::Drain;
+    use crate::index::Extent;
+
+    impl Drain {
+        /// What a job drains: all extents, or one of them.
+        pub fn extents(&self) -> impl Iterator<Item = &Extent> {
+            self.jobs.iter().flatten().flat_map(|job| &job.extents)
+        }
+
+        pub fn extent(&self, job: u32, number: u32) -> Option<&Extent> {
+            self.jobs.get(job as usize)?.as_ref()?.extents.get(number as usize)
+        }
+
+        /// Whether jobs have these reads and writes in flight, and each has one.
+        pub fn check(&self, reads: Bag, writes: Bag) -> Result<(), String> {
+            let (mut reads_left, mut writes_left) = (Bag::default(), Bag::default());
+            for (slot, job) in (0..).zip(&self.jobs) {
+                let Some(job) = job else { continue };
+                reads_left.add(slot, u64::from(job.reads_left));
+                writes_left.add(slot, u64::from(job.writes_left));
+                holds("a job of the drain either reads or writes", (job.reads_left > 0) != (job.writes_left > 0))?;
+            }
+            holds("jobs of the drain count their reads and writes", (reads_left, writes_left) == (reads, writes))
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct Outage {
     gone: bool,
     /// The probe at the end of patience has begun.
     last_probe: bool,
-    probes_in_flight: u32,
+    pub probes_in_flight: u32,
     /// One of the probes in flight could be read.
     answered: bool,
     next_probe: Instant,
@@ -80,7 +80,7 @@ pub(super) struct Unknown {
 /// The state of a failing caching volume.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {
-    outage: Option<Outage>,
+    pub outage: Option<Outage>,
     /// The patience with an outage has ended: what was not read by then is lost.
     out_of_patience: bool,
     /// Times that unreadable extents were tried again.
@@ -93,11 +93,11 @@ pub(super) struct Trouble {
     /// Parts of changes that must reach the backing volume once it is known what the failed cache took with it.
     pub stranded: Vec<Part>,
     /// Changes of parts of blocks whose old content could not be read.
-    stranded_merges: Vec<Merge>,
+    pub stranded_merges: Vec<Merge>,
     /// Parts of reads that wait for what cannot be read now.
-    parked: Vec<(RequestId, Range<u64>)>,
+    pub parked: Vec<(RequestId, Range<u64>)>,
     /// Flushes that the failing cache did not do: answered when it is known what it took with it.
-    stalled_flushes: Vec<RequestId>,
+    pub stalled_flushes: Vec<RequestId>,
     /// The superblock says, as far as it could be written, that no record follows.
     closed: bool,
     /// Records may be missing.
@@ -325,7 +325,8 @@ impl Engine {
 
     pub(super) fn rescue_done(&mut self, part: &Part, result: Result<(), IoFailure>) {
         let length = u64::from(part.blocks) * BLOCK64;
-        self.backing.ended(self.now, if part.source.is_some() { length } else { 0 });
+        let transfers = part.source.is_some() && !planted(Bug::RescueStaysInFlight);
+        self.backing.ended(self.now, if transfers { length } else { 0 });
         self.backing.wrote_for_application(false);
         let bytes = part.block * BLOCK64..part.block * BLOCK64 + length;
         if result.is_ok() {
@@ -441,7 +442,8 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         // Of a log that was not read whole, nobody knows the end.
         let known = boost.trouble.only.is_none() && boost.trouble.unknown.is_none();
-        if known && !boost.trouble.closed && boost.batches_in_flight == 0 && boost.superblock_written.is_some() {
+        let alone = boost.superblock_written.is_some() || planted(Bug::TwoSuperblocksAtOnce);
+        if known && !boost.trouble.closed && boost.batches_in_flight == 0 && alone {
             boost.trouble.closed = true;
             self.close_log();
         }

@@ -305,3 +305,25 @@ impl Engine {
         self.loss.as_ref().map_or_else(Vec::new, |loss| loss.first(most))
     }
 }
+
+#[cfg(debug_assertions)]
+mod check {
+    use surgetank_model::RequestId;
+
+    use super::super::check::holds;
+    use super::Loss;
+
+    impl Loss {
+        /// Whether what is lost is sound. Answers the requests that wait until something is on record.
+        pub fn check(&self) -> Result<impl Iterator<Item = RequestId> + '_, String> {
+            let pieces = || self.healed.iter().flat_map(|healed| &healed.pieces);
+            holds("what is healed is not lost", !pieces().any(|piece| self.overlaps(piece)))?;
+            holds("the oldest healing is the first", self.healed.iter().is_sorted_by_key(|healed| healed.write))?;
+            Ok(self.waiting.iter().map(|(request, _)| *request))
+        }
+
+        pub fn is_recording(&self) -> bool {
+            self.recording.is_some()
+        }
+    }
+}

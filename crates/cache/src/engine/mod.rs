@@ -2,6 +2,8 @@
 
 mod append;
 mod change;
+#[cfg(debug_assertions)]
+pub mod check;
 mod checkpoint;
 mod drain;
 mod failure;

@@ -217,3 +217,30 @@ impl RateMeter {
         }
     }
 }
+
+#[cfg(debug_assertions)]
+mod check {
+    use super::super::check::{Load, equal, holds};
+    use super::{Port, Waiter};
+
+    impl Port {
+        /// Who waits for a flush.
+        pub fn waiters(&self) -> impl Iterator<Item = Waiter> + '_ {
+            self.waiters.iter().map(|(_, waiter)| *waiter)
+        }
+
+        /// Whether this much is in flight, and whoever waits for a flush waits for one that is.
+        pub fn check(&self, name: &str, counted: Load) -> Result<(), String> {
+            let flushes = u32::from(self.flushing.is_some());
+            let kept = Load { effects: self.effects_in_flight, bytes: self.bytes_in_flight, flushes };
+            equal(name, kept, counted)?;
+            let written = self.durable.max(self.application).max(self.flushing.unwrap_or(0));
+            holds("what is durable was written", written <= self.completed)?;
+            let covered = self.waiters.iter().all(|(needed, _)| *needed <= self.completed);
+            holds(
+                "whoever waits for a flush waits for one in flight",
+                covered && (flushes > 0 || self.waiters.is_empty()),
+            )
+        }
+    }
+}

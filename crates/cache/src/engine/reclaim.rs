@@ -282,3 +282,27 @@ impl Engine {
         self.retry_waiting = true;
     }
 }
+
+#[cfg(debug_assertions)]
+mod check {
+    use super::super::port::{Port, Waiter};
+    use super::{Phase, Reclaim};
+
+    impl Reclaim {
+        /// Whether the phase waits for what is in flight: so many writes of the table, and flushes. A cache that fails forgets
+        /// the cycle, and what was in flight of it ends later.
+        pub fn check(&self, tables: u32, ports: [&Port; 2], failing: bool) -> Result<(), String> {
+            let flushes = ports.map(|port| u8::from(port.awaits(Waiter::Reclaim)));
+            let waits = match self.phase {
+                Phase::Idle => failing || tables == 0 && flushes == [0, 0],
+                Phase::Flushing { left, .. } => left > 0 && left == flushes[0] + flushes[1] && tables == 0,
+                Phase::Writing(_) => tables == 1 && flushes == [0, 0],
+                Phase::Settling(_) => tables == 0 && flushes == [0, 1],
+            };
+            if waits {
+                return Ok(());
+            }
+            Err(format!("reclaiming is {:?} with {tables} writes and {flushes:?} flushes in flight", self.phase))
+        }
+    }
+}

@@ -14,14 +14,14 @@ use crate::planted::{Bug, planted};
 pub(super) struct Active {
     pub request: Request,
     /// Parts that have not ended, one of them the start itself.
-    parts: u32,
+    pub parts: u32,
     error: Option<ReplyError>,
     /// It overwrote lost ranges: that is recorded before the reply, or they would be lost again after a restart.
     pub healed: bool,
     /// A flush of the backing volume failed meanwhile, and may have made it forget a part of this change.
     pub forgotten: bool,
     /// Flush: its reply says that an earlier one failed.
-    tells: bool,
+    pub tells: bool,
     /// Flush: its reply says that something was lost.
     tells_loss: bool,
     /// It waits until what was healed up to this write of the backing volume is on record.

@@ -39,4 +39,10 @@ impl<T> Slab<T> {
         self.free.push(slot);
         Some(value)
     }
+
+    /// All values, in no order.
+    #[cfg(debug_assertions)]
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|(_, value)| value.as_ref())
+    }
 }

@@ -4,6 +4,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use surgetank_cache::effect::Slices;
+#[cfg(debug_assertions)]
+use surgetank_cache::engine::check::Depth;
 use surgetank_cache::format::{BLOCK, Geometry};
 use surgetank_cache::io::{Action, Encoder, Io, Meaning};
 use surgetank_cache::{
@@ -80,6 +82,8 @@ pub struct Machine {
     next_request: u64,
     pub epochs: u8,
     encoder: Encoder,
+    #[cfg(debug_assertions)]
+    pumps: u64,
 }
 
 /// Of both volumes: equally fast, so that long writes are split.
@@ -113,6 +117,8 @@ impl Machine {
             next_request: 0,
             epochs: 0,
             encoder: Encoder::default(),
+            #[cfg(debug_assertions)]
+            pumps: 0,
         }
     }
 
@@ -273,6 +279,17 @@ impl Machine {
             self.split_before = split;
             let Some(event) = self.engine.next_event() else { break };
             self.events.push(event);
+        }
+        #[cfg(debug_assertions)]
+        self.check();
+    }
+
+    #[cfg(debug_assertions)]
+    fn check(&mut self) {
+        self.pumps += 1;
+        let depth = if self.pumps.is_multiple_of(64) { Depth::Index } else { Depth::InFlight };
+        if let Err(what) = self.engine.check(depth) {
+            panic!("{what}: {:?}", self.engine.status());
         }
     }
 

@@ -17,6 +17,8 @@ mod stop;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+#[cfg(debug_assertions)]
+use surgetank_cache::engine::check::Depth;
 use surgetank_cache::format::Parse;
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
 use surgetank_model::random::Random;
@@ -409,6 +411,8 @@ impl<'a> World<'a> {
         self.strike()?;
         self.stop()?;
         self.pump()?;
+        #[cfg(debug_assertions)]
+        self.engine.check(if self.report.events.is_multiple_of(16) { Depth::Index } else { Depth::InFlight })?;
         self.check_finish()?;
         self.check_status()?;
         Ok(true)

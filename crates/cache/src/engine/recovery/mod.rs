@@ -87,7 +87,7 @@ struct Scan {
 pub(super) struct Recovery {
     attach: Attach,
     /// The device is served meanwhile: only what is lost is wanted.
-    restoring: bool,
+    pub restoring: bool,
     superblocks: [Slot<Superblock>; 2],
     /// Both copies of each page.
     copies: Vec<[Slot<SegmentTable>; 2]>,
@@ -100,14 +100,14 @@ pub(super) struct Recovery {
     unreadable: BTreeMap<u32, Vec<u32>>,
     /// Runs of segments whose indexes are to be read.
     indexes: Vec<Range<u32>>,
-    indexes_in_flight: usize,
+    pub indexes_in_flight: usize,
     scans: BTreeMap<u32, Scan>,
     to_scan: BTreeSet<u32>,
     /// What is repeated elsewhere of records of a segment.
     repeats: BTreeMap<u32, Vec<Repeat>>,
     /// A place that could be read.
     readable_at: u64,
-    in_flight: u32,
+    pub in_flight: u32,
     failed: Option<&'static str>,
     /// When all was read: what is known of records that are missing.
     unknown: Option<(u64, bool)>,
