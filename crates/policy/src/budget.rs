@@ -121,6 +121,12 @@ impl Ledger {
         }
     }
 
+    /// The size of what is rented now.
+    #[cfg(debug_assertions)]
+    pub(crate) fn open_size(&self) -> Option<Bytes> {
+        self.rentals.back().filter(|rental| rental.until.is_none()).map(|rental| rental.size)
+    }
+
     /// Ended rentals of the last day, relative to `now`. An open one counts as ending now.
     #[must_use]
     pub fn past(&self, now: Instant) -> Vec<PastRental> {

@@ -1,4 +1,4 @@
-//! Bugs on purpose, to see that the tests of budgets find them: compiled in by the feature `planted-bugs` only, which
+//! Bugs on purpose, to see that the tests of the controller find them: compiled in by the feature `planted-bugs` only, which
 //! nothing but those tests may switch on, and even then asleep until a test wakes one.
 
 surgetank_model::plant_bugs! {
@@ -16,5 +16,9 @@ surgetank_model::plant_bugs! {
         NextIntervalForgotten,
         /// A boost goes on until its budget is spent.
         BoostIsNotEnded,
+        /// A volume that is deleted stays on the bill, and no budget pays for the next one.
+        BillStaysOpen,
+        /// What was asked for of one boost is asked of the next.
+        WishOutlivesBoost,
     }
 }

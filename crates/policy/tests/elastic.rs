@@ -170,6 +170,87 @@ fn a_release_is_overtaken_or_not() {
 }
 
 #[test]
+fn a_release_that_nobody_overtook_is_asked_for_again() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.traffic(30, 1);
+    rig.does(&Step::Create { size: Bytes::from_gib(10) });
+    rig.does(&Step::Attach);
+    // The engine may hold the volume or not: it is no boost, whatever the driver says of the release.
+    rig.answers(&Step::Adopt, Outcome::Refused(Refusal::Timeout));
+    rig.answers(&Step::Release, Outcome::Cancelled);
+    assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Detaching, None));
+    rig.traffic(0, 10);
+    rig.let_go();
+}
+
+#[test]
+fn a_boost_that_a_user_ended_once_is_not_ended_again() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.boost(10);
+    rig.observation.dirty_bytes = 1;
+    rig.traffic(0, 30);
+    rig.does(&Step::Drain);
+    rig.traffic(30, 1);
+    let absorb = rig.takes(&Step::Absorb);
+    rig.controller.hint_drain(rig.now);
+    rig.controller.complete(rig.now, absorb, Outcome::Refused(Refusal::Transient("a fault".to_owned())));
+    rig.does(&Step::Drain);
+    // The next burst is another one.
+    rig.traffic(0, 1);
+    rig.traffic(30, 1);
+    rig.does(&Step::Absorb);
+    assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Boost, None));
+    // The same while a release is outstanding.
+    rig.traffic(0, 30);
+    rig.does(&Step::Drain);
+    rig.observation.dirty_bytes = 0;
+    rig.traffic(0, 1);
+    let release = rig.takes(&Step::Release);
+    rig.controller.hint_drain(rig.now);
+    rig.traffic(30, 1);
+    rig.does(&Step::Absorb);
+    rig.controller.complete(rig.now, release, Outcome::Cancelled);
+    assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Boost, None));
+}
+
+#[test]
+fn a_boost_that_a_user_asked_for_once_is_not_prolonged_again() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.boost(10);
+    rig.observation.dirty_bytes = 1;
+    rig.traffic(0, 30);
+    let drain = rig.takes(&Step::Drain);
+    rig.controller.hint_boost(rig.now).unwrap();
+    rig.controller.complete(rig.now, drain, Outcome::Refused(Refusal::Transient("a fault".to_owned())));
+    rig.traffic(30, 1);
+    rig.does(&Step::Absorb);
+    rig.traffic(0, 30);
+    rig.does(&Step::Drain);
+    assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Drain, None));
+}
+
+#[test]
+fn a_user_s_boost_does_not_depend_on_the_forecast() {
+    let mut rig = Rig::new(|config| config.forecast = true, Learned::default());
+    for second in 0.. {
+        assert!(second < 4000, "nothing is forecast");
+        let hot = second % 440 < 40 && second < 1500;
+        rig.traffic(if hot { 30 } else { 0 }, 1);
+        rig.observation.cache_bytes = 0;
+        while let Some((id, step)) = rig.controller.next_step() {
+            if let (Step::Create { .. }, false) = (&step, hot) {
+                rig.controller.hint_boost(rig.now).unwrap();
+                // The burst does not come.
+                rig.traffic(0, 1000);
+                rig.controller.complete(rig.now, id, Outcome::Done);
+                return rig.does(&Step::Attach);
+            }
+            rig.controller.complete(rig.now, id, Outcome::Done);
+        }
+    }
+}
+
+#[test]
 fn after_a_restart() {
     let size = Bytes::from_gib(6);
     for (at, steps) in [

@@ -41,6 +41,16 @@ pub(super) enum Work {
     Retry(Instant),
 }
 
+/// What is seen to once the outstanding step is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    None,
+    /// A user asks for this boost: a calm device does not stop it before it is adopted.
+    Boost,
+    /// A user ends this boost, or the burst that it was started for has not come.
+    End,
+}
+
 /// The caching volume from `Create` to `Delete`, and what is known of its use.
 #[derive(Clone, Debug)]
 pub(super) struct Rental {
@@ -174,8 +184,8 @@ impl Controller {
             self.forecast.missed();
             if self.stage == Stage::Boost {
                 self.enter_drain();
-            } else if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
-                self.abandoned = true;
+            } else if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) && self.wish == Wish::None {
+                self.wish = Wish::End;
             }
         }
     }
@@ -269,12 +279,15 @@ impl Controller {
     /// The burst that this boost was started for goes on.
     pub(super) fn wanted(&self) -> bool {
         let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
-        !self.abandoned && (self.hinted || self.expects_burst() || !calm)
+        match self.wish {
+            Wish::Boost => true,
+            Wish::End => false,
+            Wish::None => self.expects_burst() || !calm,
+        }
     }
 
     pub(super) fn begin(&mut self) {
         let size = self.next_size;
-        self.abandoned = false;
         self.reason = None;
         self.ledger.open(self.now, size);
         self.rental = Some(Rental::new(self.now, size));
@@ -287,7 +300,7 @@ impl Controller {
             (Stage::Boost, _) => self.enter_drain(),
             (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
             // Seen when the outstanding step is answered.
-            (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.abandoned = true,
+            (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.wish = Wish::End,
             _ => {}
         }
     }
@@ -302,12 +315,13 @@ impl Controller {
 
     /// Back to absorbing: from a drain as the next step, from a release by overtaking it.
     pub(super) fn absorb_again(&mut self) {
+        self.wish = Wish::None;
         if self.stage == Stage::Release && matches!(self.work, Work::Outstanding(_)) {
             self.overtaken = true;
             self.overtaking = Some(self.push(Step::Absorb));
         } else if self.stage == Stage::Drain && matches!(self.work, Work::Outstanding(_)) {
             // Asked for by a user; the drain is answered at once, then this is seen to.
-            self.hinted = true;
+            self.wish = Wish::Boost;
         } else {
             self.enter(Stage::Absorb);
         }
@@ -359,7 +373,7 @@ impl Controller {
     pub(super) fn settle(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Done => self.done(),
-            Outcome::Cancelled if self.stage == Stage::Release => self.boost(),
+            Outcome::Cancelled if self.overtaken => self.boost(),
             Outcome::Cancelled => self.refused(&Refusal::Transient("it was cancelled".to_owned())),
             Outcome::Refused(refusal) => self.refused(&refusal),
         }
@@ -385,8 +399,8 @@ impl Controller {
             Stage::Adopt => self.adopted(),
             Stage::Absorb => self.boost(),
             // Dirty bytes are read from the next observation.
-            Stage::Drain if self.hinted => {
-                self.hinted = false;
+            Stage::Drain if self.wish == Wish::Boost => {
+                self.wish = Wish::None;
                 self.enter(Stage::Absorb);
             }
             Stage::Drain => self.work = Work::Settled,
@@ -410,8 +424,8 @@ impl Controller {
         self.failures = 0;
         self.backoff_until = None;
         self.reason = None;
-        if self.hinted {
-            self.hinted = false;
+        if self.wish == Wish::Boost {
+            self.wish = Wish::None;
             self.meter.restart_calm(self.now);
         }
         self.boost();
@@ -424,8 +438,8 @@ impl Controller {
             self.reason = None;
         }
         self.enter(Stage::Boost);
-        if self.abandoned {
-            self.abandoned = false;
+        if self.wish == Wish::End {
+            self.wish = Wish::None;
             self.enter_drain();
         }
     }
@@ -453,7 +467,9 @@ impl Controller {
     }
 
     fn ended(&mut self) {
-        self.ledger.close(self.now);
+        if !planted(Bug::BillStaysOpen) {
+            self.ledger.close(self.now);
+        }
         if let Some(rental) = self.rental.take() {
             if self.records.len() == RECORDS_MAX {
                 self.records.pop_front();
@@ -469,8 +485,9 @@ impl Controller {
                 evicted: Bytes::new(rental.evicted),
             });
         }
-        self.hinted = false;
-        self.abandoned = false;
+        if !planted(Bug::WishOutlivesBoost) {
+            self.wish = Wish::None;
+        }
         self.degraded = false;
         if self.backoff_until.is_none() {
             self.reason = None;
@@ -502,7 +519,10 @@ impl Controller {
                 self.enter(if *refusal == Refusal::Timeout { Stage::Release } else { Stage::Detach });
             }
             // Still draining; the next observation asks again if the burst goes on.
-            Stage::Absorb => self.enter(Stage::Drain),
+            Stage::Absorb => {
+                self.wish = Wish::None;
+                self.enter(Stage::Drain);
+            }
             Stage::Release if self.overtaken && !self.degraded => self.boost(),
             Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete => self.retry(refusal, text),
         }

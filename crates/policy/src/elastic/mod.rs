@@ -8,6 +8,8 @@
 //! Every path that asked for `Create` ends in a `Delete` that was answered `Done`; `Release`, `Detach` and `Delete`
 //! are repeated for ever. `docs/decisions/0002-controller.md` says what is the papers' and what is ours.
 
+#[cfg(debug_assertions)]
+mod check;
 mod config;
 mod drains;
 mod lifecycle;
@@ -30,7 +32,7 @@ use crate::budget::Ledger;
 use crate::forecast::Forecast;
 use crate::step::{Outcome, Step, StepId};
 use drains::Drains;
-use lifecycle::{Rental, Stage, Work};
+use lifecycle::{Rental, Stage, Wish, Work};
 use meter::Meter;
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
@@ -68,10 +70,8 @@ pub struct Controller {
 
     /// Neither boost nor absorb until traffic has calmed once (a user or the budget ended the boost).
     held: bool,
-    /// A user asked for this boost: a calm device does not stop it before it is adopted.
-    hinted: bool,
-    /// A user ended this boost while a step was outstanding.
-    abandoned: bool,
+    /// What was asked for while a step was outstanding.
+    wish: Wish,
     /// The caching volume failed.
     degraded: bool,
 
@@ -111,8 +111,7 @@ impl Controller {
             overtaken: false,
             rental: None,
             held: false,
-            hinted: false,
-            abandoned: false,
+            wish: Wish::None,
             degraded: false,
             failures: 0,
             backoff_until: None,
@@ -139,6 +138,7 @@ impl Controller {
         self.ledger.open(self.now, size);
         self.rental = Some(rental);
         self.enter(stage);
+        self.checked();
     }
 
     /// The settings it runs with.
@@ -171,6 +171,7 @@ impl Controller {
             rental.observe(&observation);
         }
         self.decide();
+        self.checked();
     }
 
     /// Takes the answer to a step. Answers to steps that are not outstanding are ignored.
@@ -183,12 +184,14 @@ impl Controller {
             self.work = Work::Settled;
             self.settle(outcome);
         }
+        self.checked();
     }
 
     /// Lets time pass; call at [`Controller::next_deadline`].
     pub fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.decide();
+        self.checked();
     }
 
     /// The next thing to do, if any. The driver answers each with one [`Controller::complete`].
@@ -222,18 +225,14 @@ impl Controller {
             Stage::Idle => {
                 self.affordable(0).map_err(HintRefused)?;
                 self.held = false;
-                self.hinted = true;
+                self.wish = Wish::Boost;
                 self.begin();
             }
-            Stage::Create | Stage::Attach | Stage::Adopt => {
-                self.abandoned = false;
-                self.hinted = true;
-            }
-            Stage::Boost | Stage::Absorb => self.abandoned = false,
-            Stage::Release if self.overtaken => self.abandoned = false,
+            Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
+            Stage::Boost | Stage::Absorb => self.wish = Wish::None,
+            Stage::Release if self.overtaken => self.wish = Wish::None,
             Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
                 self.affordable(self.dirty_soon()).map_err(HintRefused)?;
-                self.abandoned = false;
                 self.held = false;
                 self.absorb_again();
             }
@@ -249,6 +248,7 @@ impl Controller {
             }
         }
         self.meter.restart_calm(self.now);
+        self.checked();
         Ok(())
     }
 
@@ -257,8 +257,9 @@ impl Controller {
     pub fn hint_drain(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.held = self.meter.hot;
-        self.hinted = false;
+        self.wish = Wish::None;
         self.end_requested();
+        self.checked();
     }
 
     /// As [`Controller::hint_drain`], and what waits for another try is tried at once (`surgetank detach`).
@@ -267,6 +268,18 @@ impl Controller {
         if let Work::Retry(_) = self.work {
             self.work = Work::Retry(self.now);
             self.decide();
+        }
+        self.checked();
+    }
+
+    /// After every event of a debug build.
+    ///
+    /// # Panics
+    /// At the first thing that does not hold.
+    fn checked(&self) {
+        #[cfg(debug_assertions)]
+        if let Err(what) = self.check() {
+            panic!("{what}: {self:?}");
         }
     }
 

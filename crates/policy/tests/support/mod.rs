@@ -228,6 +228,8 @@ impl World {
                 self.excused = false;
             }
             self.steps.push((self.now, step.clone()));
+            // As the engine does: a release drains, until an `Absorb` overtakes it.
+            self.real.draining |= step == Step::Release && self.real.adopted;
             let at_once = matches!(step, Step::Absorb | Step::Drain | Step::Finish);
             let delay = if at_once { 0 } else { self.random.below(4) };
             self.outstanding.push((self.now + Duration::from_secs(delay), id, step));
