@@ -1,6 +1,6 @@
 //! The NBD protocol: [`wire`], its numbers and messages, for servers and clients; [`Client`], one request at a time.
 //!
-//! Source: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>.
+//! Source: NBD (`docs/REFERENCES.md`).
 
 mod client;
 pub mod wire;

@@ -20,10 +20,10 @@ const DEFAULT_OUT: &str = "surgetank-demo-report";
   surgetank demo --out report && xdg-open report/report.html
   surgetank demo --policy paper --json > demo.json
 
-The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow runs
-it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the bursts. The
-volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). Without root the
-devices are used over NBD, without a file system.")]
+The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow \
+runs it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the \
+bursts. The volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). \
+Without root the devices are used over NBD, without a file system.")]
 pub struct Arguments {
     /// Run a smaller setting: about 40 s instead of about two minutes
     #[arg(long)]
