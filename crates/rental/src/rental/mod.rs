@@ -504,7 +504,7 @@ impl Rental {
     ///
     /// # Panics
     /// If it does not.
-    #[cfg(any(test, debug_assertions, feature = "planted-bugs"))]
+    #[cfg(debug_assertions)]
     pub fn check(&self) {
         let walks = [&self.task_walk, &self.outage_walk];
         assert!(walks.iter().filter(|walk| walk.is_under_way()).count() <= 1, "one walk at a time: {walks:?}");

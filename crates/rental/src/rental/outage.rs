@@ -88,7 +88,7 @@ impl Outage {
         }
     }
 
-    #[cfg(any(test, debug_assertions, feature = "planted-bugs"))]
+    #[cfg(debug_assertions)]
     pub(super) fn check(&self) {
         let away = matches!(self.trouble, Trouble::Gone | Trouble::Lost);
         assert!(!(away && self.in_use), "a volume that is away is in use: {self:?}");

@@ -314,6 +314,7 @@ impl World<'_> {
                 let timeout = process.controller.config().timeout(&step);
                 process.rental.begin(now, id, step, timeout);
             } else {
+                #[cfg(debug_assertions)]
                 process.rental.check();
                 break;
             }
