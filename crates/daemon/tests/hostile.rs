@@ -24,6 +24,8 @@ const BLOCK: u64 = 4096;
 /// Pause of the good client between two requests.
 const PAUSE: Duration = Duration::from_millis(2);
 const NOBODY: u32 = 65534;
+/// As whom a provisioning service on the same machine would run.
+const SERVICE: u32 = 65533;
 /// What sixteen connections of one address may hold (`docs/THREATS.md`, limits), and the daemon itself, in bytes.
 const MEMORY_MAX: u64 = 16 * (16 + 32) * MIB + 64 * MIB;
 /// What the daemon's memory may grow by from the first half of a soak to the second, in bytes.
@@ -199,7 +201,7 @@ fn a_good_client_is_served_beside_hostile_ones() {
         let (over, attacks) = (&over, &attacks);
         for number in 0..12 {
             scope.spawn(move || {
-                become_another(NOBODY - number as u32 % 2);
+                become_another([NOBODY, SERVICE][number as usize % 2]);
                 let mut random = Random::from_seed(number);
                 while !over.load(Ordering::Relaxed) {
                     // The daemon may hang up at any time.
@@ -217,20 +219,22 @@ fn a_good_client_is_served_beside_hostile_ones() {
             memory
         });
         let path = machine.directory.path();
-        let stranger = scope.spawn(move || {
-            if !rustix::process::geteuid().is_root() {
-                eprintln!("skipped: only root can become another user");
-                return;
-            }
-            become_another(NOBODY);
-            while !over.load(Ordering::Relaxed) {
-                try_everything(path);
-                std::thread::sleep(Duration::from_millis(20));
-            }
+        let strangers = [NOBODY, SERVICE].map(|user| {
+            scope.spawn(move || {
+                if !rustix::process::geteuid().is_root() {
+                    eprintln!("skipped: only root can become another user");
+                    return;
+                }
+                become_another(user);
+                while !over.load(Ordering::Relaxed) {
+                    try_everything(path);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            })
         });
         let hostile = use_well(&mut good, lasts, &mut versions);
         over.store(true, Ordering::Relaxed);
-        stranger.join().unwrap();
+        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
         (hostile, watcher.join().unwrap())
     });
     for (place, &version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {
