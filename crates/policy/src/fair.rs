@@ -29,7 +29,7 @@ const ALONE_TIME: Duration = Duration::from_millis(25);
 /// The same while flows share it.
 const SHARED_TIME: Duration = Duration::from_millis(5);
 /// The same where we hold the volume to its limits ourselves: the next I/O starts when the last one is paid.
-const SHARED_TIME_HELD: Duration = Duration::from_millis(1);
+const SHARED_TIME_HELD: Duration = Duration::from_micros(500);
 /// In service while flows share a volume of unknown limits, in bytes.
 const SHARED_DEFAULT: u64 = 1 << 20;
 /// What has been in service for so long waits for something else than its turn at the device (a caching volume that is

@@ -145,7 +145,7 @@ fn windows_follow_the_limits() {
         iops: iops.map(Iops::new),
     };
     let held = Windows::new(limits(33, None), true);
-    assert_eq!(held.shared, Window { bytes: (33 << 20) / 1000, piece: 32 * KIB });
+    assert_eq!(held.shared, Window { bytes: (33 << 20) / 2000, piece: 16 * KIB });
     assert_eq!(held.alone, Window { bytes: ALONE_MIN_HELD, piece: PIECE_MAX });
     assert_eq!(Windows::new(limits(33, None), false).alone.bytes, ALONE_MIN);
     // A piece takes no longer than an operation: 500 a second of 64 KiB are 31 MiB/s.
