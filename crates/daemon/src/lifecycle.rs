@@ -16,7 +16,7 @@ use surgetank_device::Volume;
 use surgetank_device::discovery::{Disks, is_same};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Step, StepId};
-use surgetank_provider::{Provider, VolumeDescription};
+use surgetank_provider::{Provider, ProviderError, VolumeDescription};
 use surgetank_rental::{
     Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Stage, VolumeAsk, ask,
 };
@@ -317,12 +317,13 @@ impl Lifecycle {
         let (provider, done, asked) = (self.tools.provider.clone(), self.done.0.clone(), call.clone());
         let calling = move || {
             let answer = catch_unwind(AssertUnwindSafe(|| calls::make(&*provider, &call)));
-            let died = || calls::failed(&call, "the provider's call ended without an answer".to_owned());
+            let died = || ProviderError::Transient("the provider's call ended without an answer".to_owned());
             // The device may have ended.
-            let _ = done.send(Done::Called(id, answer.unwrap_or_else(|_| died())));
+            let _ = done.send(Done::Called(id, answer.unwrap_or_else(|_| call.failed(died()))));
         };
         let spawned = std::thread::Builder::new().name("provider".into()).spawn(calling);
-        spawned.err().map(|error| calls::failed(&asked, format!("a thread cannot be started: {error}")))
+        let refused = |error| ProviderError::Transient(format!("a thread cannot be started: {error}"));
+        spawned.err().map(|error| asked.failed(refused(error)))
     }
 
     fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
@@ -336,12 +337,9 @@ impl Lifecycle {
                     Err(why) => Answer::Opened(Err(why)),
                 }
             }
-            VolumeAsk::Open { description, size, opening } => {
-                self.open = None;
-                match self.open(&description, size, opening) {
-                    Ok(opened) => self.opened(id, Ok(opened)),
-                    Err(refused) => Answer::Opened(refused),
-                }
+            VolumeAsk::Open { description, size, opening: Opening::Used } => self.open(id, &description, size, None),
+            VolumeAsk::Open { description, size, opening: Opening::Fresh { before } } => {
+                self.open(id, &description, size, Some(&before))
             }
             VolumeAsk::Close(opened) => {
                 self.open.take_if(|(by, _)| *by == opened);
@@ -384,22 +382,29 @@ impl Lifecycle {
         }))
     }
 
-    /// Opens an attached volume. `None`: its disk has not appeared yet.
-    fn open(
+    /// Opens an attached volume in place of what was open; one that was just rented must be none of the disks `before`.
+    fn open(&mut self, id: AskId, description: &VolumeDescription, size: Bytes, before: Option<&[String]>) -> Answer {
+        self.open = None;
+        match self.opened_at(description, size, before) {
+            Ok(opened) => self.opened(id, Ok(opened)),
+            Err(refused) => Answer::Opened(refused),
+        }
+    }
+
+    /// `None`: its disk has not appeared yet.
+    fn opened_at(
         &self,
         description: &VolumeDescription,
         size: Bytes,
-        opening: Opening,
+        before: Option<&[String]>,
     ) -> Result<Option<Opened>, Result<ask::Opened, String>> {
         let Tools { disks, decorator, clock, .. } = &self.tools;
         let refused = |why: String| Ok(ask::Opened::Refused(why));
         let place = Place::of(description, self.files().as_deref()).map_err(refused)?;
         let id = &description.id.0;
-        let opened = match opening {
-            Opening::Used | Opening::Again(_) => {
-                opening::caching(&place, size, disks, decorator.as_ref()).map_err(Err)?
-            }
-            Opening::Fresh { before } => {
+        let opened = match before {
+            None => opening::caching(&place, size, disks, decorator.as_ref()).map_err(Err)?,
+            Some(before) => {
                 if let Place::Disk { serial } = &place
                     && before.iter().any(|there| is_same(there, serial))
                 {

@@ -51,6 +51,18 @@ pub enum Call {
     },
 }
 
+impl Call {
+    /// The answer that it was not carried out, as far as is known.
+    #[must_use]
+    pub fn failed(&self, error: ProviderError) -> Answer {
+        match self {
+            Self::Create(_) | Self::Describe(_) => Answer::Described(Err(error)),
+            Self::List { .. } => Answer::Listed(Err(error)),
+            Self::Attach(_) | Self::Detach(_) | Self::Delete(_) => Answer::Changed(Err(error)),
+        }
+    }
+}
+
 /// How an attached volume is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opening {

@@ -186,7 +186,9 @@ impl Family {
             Self::ProviderOutages => {
                 let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
                 let scenario = outages(base, &mut random);
-                Scenario { boosts: None, provider_faults: Some(faults), ..scenario }
+                // The provider is faulty while volumes fail and come back, and then no more.
+                let trouble = scenario.trouble.map(|trouble| Trouble { until_event: 2000, ..trouble });
+                Scenario { boosts: None, provider_faults: Some(faults), trouble, ..scenario }
             }
             Self::FailedAppends => failed_appends(seed, &mut random),
             Self::TableCopies => table_copies(seed, &mut random),

@@ -102,7 +102,7 @@ fn random_crashes_of_a_growing_device() {
 
 #[test]
 fn random_crashes_amid_faults_of_the_provider() {
-    let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 13_500);
+    let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 14_000);
     assert_split(&report);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
     assert!(report.finishes > 0, "no budget ever asked a drain to be finished: {report:?}");

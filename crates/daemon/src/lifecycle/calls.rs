@@ -32,13 +32,3 @@ pub(super) fn make(provider: &dyn Provider, call: &Call) -> Answer {
     }
     Answer::Changed(changed)
 }
-
-/// The answer to a call that could not be made.
-pub(super) fn failed(call: &Call, why: String) -> Answer {
-    let error = ProviderError::Transient(why);
-    match call {
-        Call::Create(_) | Call::Describe(_) => Answer::Described(Err(error)),
-        Call::List { .. } => Answer::Listed(Err(error)),
-        Call::Attach(_) | Call::Detach(_) | Call::Delete(_) => Answer::Changed(Err(error)),
-    }
-}

@@ -72,11 +72,17 @@ impl World<'_> {
             self.disks.cache = Some(disk);
             self.apply_trouble();
         }
-        let (high, low) = (self.random.next_u64(), self.random.next_u64());
-        let mut epoch = Epoch::default();
-        epoch.0[..8].copy_from_slice(&high.to_le_bytes());
-        epoch.0[8..].copy_from_slice(&low.to_le_bytes());
+        let epoch = Epoch(self.draw());
         self.adopt_as(epoch)
+    }
+
+    /// 128 random bits.
+    pub(super) fn draw(&mut self) -> [u8; 16] {
+        let (high, low) = (self.random.next_u64(), self.random.next_u64());
+        let mut bits = [0; 16];
+        bits[..8].copy_from_slice(&high.to_le_bytes());
+        bits[8..].copy_from_slice(&low.to_le_bytes());
+        bits
     }
 
     /// The same of the caching volume that is attached.

@@ -383,10 +383,8 @@ impl World<'_> {
                 Ok(None)
             }
             Ask::Draw => {
-                let mut random = [0; 16];
-                random[..8].copy_from_slice(&self.random.next_u64().to_le_bytes());
-                random[8..].copy_from_slice(&self.random.next_u64().to_le_bytes());
-                Ok(Some(Answer::Drawn { random, unix_ms: self.now.as_nanoseconds() / 1_000_000 }))
+                let (random, unix_ms) = (self.draw(), self.now.as_nanoseconds() / 1_000_000);
+                Ok(Some(Answer::Drawn { random, unix_ms }))
             }
             Ask::Owner => Ok(self.owner_record(id)),
             Ask::Provider(call) => {

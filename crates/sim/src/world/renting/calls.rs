@@ -1,7 +1,7 @@
 //! Calls of the provider, and what becomes of them.
 
 use surgetank_cache::Owner;
-use surgetank_model::volume::{ProviderError, VolumeId};
+use surgetank_model::volume::ProviderError;
 use surgetank_rental::{Answer, AskId, Call};
 
 use super::{ANSWER_MAX, Fate, LATE_MAX};
@@ -71,11 +71,7 @@ impl World<'_> {
                     4 => ProviderError::Invalid("no permission".to_owned()),
                     _ => ProviderError::Transient("a fault".to_owned()),
                 };
-                match call {
-                    Call::Create(_) | Call::Describe(_) => Answer::Described(Err(error)),
-                    Call::List { .. } => Answer::Listed(Err(error)),
-                    Call::Attach(_) | Call::Detach(_) | Call::Delete(_) => Answer::Changed(Err(error)),
-                }
+                call.failed(error)
             }
         };
         self.complete(id, answer.clone());
@@ -89,21 +85,19 @@ impl World<'_> {
     pub(super) fn carry_out_call(&mut self, call: &Call) -> Step<Answer> {
         let (now, faulty) = (self.now, self.faulty);
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
-        if let Call::Delete(id) = call {
-            let may_be_needed = match &renting.owner.owner {
-                Owner::Backing => false,
-                Owner::Cache { .. } | Owner::Lost { .. } => renting.owner.volume.as_ref() == Some(id),
-            };
-            if may_be_needed || renting.in_use.as_ref() == Some(id) {
-                return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));
-            }
-        }
         if let Call::Detach(id) = call
             && renting.in_use.as_ref() == Some(id)
         {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
-        renting.cloud.carry_out(now, call, &mut self.random, faulty)
+        let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
+        if let (Call::Delete(id), Answer::Changed(Ok(()))) = (call, &answer) {
+            let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
+            if named || renting.in_use.as_ref() == Some(id) {
+                return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));
+            }
+        }
+        Ok(answer)
     }
 
     /// What the provider was asked long ago happens now.
@@ -112,19 +106,8 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let due: Vec<Call> = renting.late.extract_if(.., |(at, _)| *at <= now).map(|(_, call)| call).collect();
         for call in due {
-            // What a volume in use was asked before it was in use does it no harm.
-            let harms = matches!(&call, Call::Detach(id) | Call::Delete(id) if self.is_needed(id));
-            if !harms {
-                self.carry_out_call(&call)?;
-            }
+            self.carry_out_call(&call)?;
         }
         Ok(())
-    }
-
-    pub(super) fn is_needed(&self, id: &VolumeId) -> bool {
-        self.renting.as_ref().is_some_and(|renting| {
-            let open = renting.process.open.as_ref().is_some_and(|(_, open, _)| open == id);
-            open || renting.in_use.as_ref() == Some(id)
-        })
     }
 }

@@ -46,8 +46,8 @@ impl World<'_> {
         }
         self.check_sweep(&listed, &known, copy)?;
         if copy && let Some(renting) = &mut self.renting {
-            // It cannot detach what this machine has, and what it deletes holds nothing: the rental sees it vanish.
-            renting.swept.clear();
+            // It cannot detach what this machine has. What it deletes holds nothing: the rental sees it vanish.
+            renting.swept.retain(|action| matches!(action, Action::Delete(_)));
         }
         self.schedule(within, Happening::Swept);
         Ok(())
