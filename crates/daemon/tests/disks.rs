@@ -325,8 +325,7 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     }
     provider.pull();
     let reason = || status(&daemon, "data").reason.unwrap_or_default();
-    eventually("it is noticed", || reason().contains("its disk has left this machine"));
-    eventually("it is looked for", || reason().contains("its disk has not appeared"));
+    eventually("it is noticed and looked for", || reason().contains("its disk has not appeared"));
     assert_eq!((machine.rented(), status(&daemon, "data").lost_bytes), (1, 0));
     provider.push();
     eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);

@@ -1,86 +1,43 @@
 //! The provisioning service and its client: the contract through HTTP, every error both ways, and strangers.
 
+mod served;
+
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use served::{Served, patient};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
 use surgetank_provider::remote::is_private;
 use surgetank_provider::remote::secret::Secret;
-use surgetank_provider::remote::service::Service;
 use surgetank_provider::{
     Change, CreateVolume, Fault, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
     RemoteConfig, RemoteProvider, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
-/// A service that is stopped when it is dropped.
-struct Served {
-    address: SocketAddr,
-    stop: Option<mpsc::Sender<()>>,
-    serving: Option<JoinHandle<std::io::Result<()>>>,
-    directory: TempDir,
+/// Any port of this machine.
+const ANY: &str = "127.0.0.1:0";
+
+fn config(served: &Served) -> RemoteConfig {
+    patient(format!("http://{}", served.address), served.token_file())
 }
 
-impl Served {
-    fn start(provider: Arc<dyn Provider>) -> Self {
-        let directory = TempDir::new().unwrap();
-        let secret = Secret::read_or_make(&directory.path().join("token")).unwrap();
-        let service = Service::bind("127.0.0.1:0".parse().unwrap(), provider, secret).unwrap();
-        let address = service.address().unwrap();
-        let (stop, stopped) = mpsc::channel::<()>();
-        let serving = std::thread::spawn(move || {
-            service.serve(move || {
-                let _ = stopped.recv();
-            })
-        });
-        Self { address, stop: Some(stop), serving: Some(serving), directory }
-    }
-
-    fn token_file(&self) -> PathBuf {
-        self.directory.path().join("token")
-    }
-
-    fn config(&self) -> RemoteConfig {
-        patient(format!("http://{}", self.address), self.token_file())
-    }
-
-    fn client(&self) -> RemoteProvider {
-        RemoteProvider::open(self.config()).unwrap()
-    }
-
-    /// Sends bytes as they are, with the token in place of `TOKEN`, and reads until the service hangs up.
-    fn raw(&self, request: &str) -> String {
-        let token = std::fs::read_to_string(self.token_file()).unwrap();
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        // It may have answered and hung up before all of it is sent.
-        let _ = stream.write_all(request.replace("TOKEN", token.trim()).as_bytes());
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
-        answer
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let served = self.serving.take().unwrap().join();
-        if !std::thread::panicking() {
-            served.unwrap().unwrap();
-        }
-    }
-}
-
-/// A client that waits longer than anything takes.
-fn patient(url: String, token_file: PathBuf) -> RemoteConfig {
-    RemoteConfig { timeout: Span(Duration::from_secs(60)), ..RemoteConfig::new(url, token_file) }
+/// Sends bytes as they are, with the token in place of `TOKEN`, and reads until the service hangs up.
+fn raw(served: &Served, request: &str) -> String {
+    let token = std::fs::read_to_string(served.token_file()).unwrap();
+    let mut stream = TcpStream::connect(served.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // It may have answered and hung up before all of it is sent.
+    let _ = stream.write_all(request.replace("TOKEN", token.trim()).as_bytes());
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
 }
 
 /// The local provider behind a service.
@@ -104,13 +61,13 @@ impl Remote {
             ..LocalConfig::in_directory(volumes.path())
         };
         let local = LocalProvider::open(config, clock.clone()).unwrap();
-        Self { served: Served::start(Arc::new(local)), clock, nonces: AtomicU64::new(0), _volumes: volumes }
+        Self { served: Served::start(Arc::new(local), ANY, None), clock, nonces: AtomicU64::new(0), _volumes: volumes }
     }
 }
 
 impl Subject for Remote {
     fn open(&self) -> Arc<dyn Provider> {
-        Arc::new(self.served.client())
+        Arc::new(self.served.client("http", None))
     }
 
     fn pass_time(&self) {
@@ -175,8 +132,8 @@ fn errors_arrive_as_they_were() {
             self.0.set_tag(id, key, value)
         }
     }
-    let served = Served::start(Arc::new(Shared(faulty.clone())));
-    let client = served.client();
+    let served = Served::start(Arc::new(Shared(faulty.clone())), ANY, None);
+    let client = served.client("http", None);
     let (volume, change) = client.create(&request()).unwrap();
     assert_eq!((&volume.tags, change), (&request().tags, Change::Changed));
     assert_eq!(client.list("k", "ü & = ? #%").unwrap(), std::slice::from_ref(&volume), "whatever a tag holds");
@@ -213,7 +170,7 @@ fn errors_arrive_as_they_were() {
 #[test]
 fn nothing_is_told_without_the_token() {
     let remote = Remote::new(0);
-    let created = remote.served.client().create(&request()).unwrap().0.id.0;
+    let created = remote.served.client("http", None).create(&request()).unwrap().0.id.0;
     for (given, route) in [
         ("", "GET /v1/volumes?key=k&value=v"),
         ("Authorization: Bearer wrong\r\n", "GET /v1/volumes?key=k&value=v"),
@@ -223,13 +180,13 @@ fn nothing_is_told_without_the_token() {
         ("", "GET /nowhere"),
     ] {
         let route = route.replace("CREATED", &created);
-        let answer = remote.served.raw(&format!("{route} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{given}\r\n"));
+        let answer = raw(&remote.served, &format!("{route} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{given}\r\n"));
         assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
         assert!(answer.contains("unauthorized") && !answer.contains(&created), "{answer}");
     }
     let other = remote.served.directory.path().join("other");
     Secret::read_or_make(&other).unwrap();
-    let client = RemoteProvider::open(RemoteConfig { token_file: other, ..remote.served.config() }).unwrap();
+    let client = RemoteProvider::open(RemoteConfig { token_file: other, ..config(&remote.served) }).unwrap();
     match client.describe(&VolumeId(created)) {
         Err(ProviderError::Invalid(text)) => assert!(text.contains("refuses the token"), "{text}"),
         answer => panic!("{answer:?}"),
@@ -262,16 +219,16 @@ fn odd_requests_are_refused_in_one_sentence() {
         (post("{\"token\": \"t\", \"volume_type\": \"fast\", \"size_bytes\": 1, \"colour\": 1}"), "unknown field"),
         (long, "more than 65536 bytes"),
     ] {
-        let answer = remote.served.raw(&sent);
+        let answer = raw(&remote.served, &sent);
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("\"invalid\""), "{answer}");
         assert!(answer.contains(expected), "{answer}");
     }
     // What is no HTTP at all ends the connection and nothing else.
     for sent in ["\0\0\0\0\r\n\r\n".to_owned(), "GET / HTTP/1.1\r\n".to_owned() + &"x".repeat(1 << 20) + "\r\n\r\n"] {
-        let answer = remote.served.raw(&sent);
+        let answer = raw(&remote.served, &sent);
         assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
     }
-    assert!(remote.served.client().list("k", "v").is_ok());
+    assert!(remote.served.client("http", None).list("k", "v").is_ok());
 }
 
 #[test]
@@ -318,8 +275,8 @@ fn what_a_service_says_reaches_people_as_one_short_line() {
     let clock = Arc::new(ManualClock::at_ms(0));
     let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
     let faulty = Arc::new(Faulty::new(local, clock));
-    let served = Served::start(faulty.clone());
-    let client = served.client();
+    let served = Served::start(faulty.clone(), ANY, None);
+    let client = served.client("http", None);
     let odd = CreateVolume { tags: Tags::from([("k".to_owned(), "all is well\n".to_owned())]), ..request() };
     let id = client.create(&odd).unwrap().0.id;
     for error in [client.describe(&id).unwrap_err(), client.list("k", "all is well\n").unwrap_err()] {

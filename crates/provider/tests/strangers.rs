@@ -3,22 +3,22 @@
 #[path = "../../device/tests/front_support/pki.rs"]
 #[allow(dead_code, reason = "each test program uses a part")]
 mod pki;
+mod served;
 
 use std::fs::Permissions;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pki::Authority;
+use served::{PATIENCE, Served};
 use surgetank_model::Bytes;
-use surgetank_model::units::Span;
 use surgetank_provider::remote::Secret;
-use surgetank_provider::remote::service::Service;
 use surgetank_provider::remote::tls::Credentials;
 use surgetank_provider::{
     Change, CreateVolume, LocalConfig, LocalProvider, Provider, ProviderError, RemoteConfig, RemoteProvider,
@@ -26,53 +26,25 @@ use surgetank_provider::{
 };
 use tempfile::TempDir;
 
-/// How long anything may take before a test fails: far more than it ever does.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A service over a local provider, which is stopped when it is dropped.
-struct Served {
-    address: SocketAddr,
-    stop: Option<mpsc::Sender<()>>,
-    serving: Option<JoinHandle<std::io::Result<()>>>,
-    directory: TempDir,
+/// A service over a local provider, and where that has its volumes.
+struct Service {
+    served: Served,
+    _volumes: TempDir,
 }
 
-impl Served {
-    fn start(address: &str, tls: Option<Credentials>) -> Self {
-        let directory = TempDir::new().unwrap();
-        let secret = Secret::read_or_make(&directory.path().join("token")).unwrap();
-        let config = LocalConfig::in_directory(directory.path().join("volumes"));
-        let local = LocalProvider::open(config, Arc::new(SystemClock)).unwrap();
-        let mut service = Service::bind(address.parse().unwrap(), Arc::new(local), secret).unwrap();
-        if let Some(credentials) = tls {
-            service = service.with_tls(credentials);
-        }
-        let address = service.address().unwrap();
-        let (stop, stopped) = mpsc::channel::<()>();
-        let serving = std::thread::spawn(move || {
-            service.serve(move || {
-                let _ = stopped.recv();
-            })
-        });
-        Self { address, stop: Some(stop), serving: Some(serving), directory }
-    }
+impl std::ops::Deref for Service {
+    type Target = Served;
 
-    fn client(&self, scheme: &str, ca_file: Option<PathBuf>) -> RemoteProvider {
-        let url = format!("{scheme}://{}", self.address);
-        let token_file = self.directory.path().join("token");
-        let config = RemoteConfig { ca_file, timeout: Span(PATIENCE), ..RemoteConfig::new(url, token_file) };
-        RemoteProvider::open(config).unwrap()
+    fn deref(&self) -> &Served {
+        &self.served
     }
 }
 
-impl Drop for Served {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let served = self.serving.take().unwrap().join();
-        if !std::thread::panicking() {
-            served.unwrap().unwrap();
-        }
-    }
+fn start(address: &str, tls: Option<Credentials>) -> Service {
+    let volumes = TempDir::new().unwrap();
+    let config = LocalConfig::in_directory(volumes.path().join("volumes"));
+    let local = LocalProvider::open(config, Arc::new(SystemClock)).unwrap();
+    Service { served: Served::start(Arc::new(local), address, tls), _volumes: volumes }
 }
 
 fn request(token: &str) -> CreateVolume {
@@ -98,7 +70,7 @@ fn a_whole_life(client: &RemoteProvider, token: &str) {
 fn the_service_speaks_tls_with_those_who_know_its_authority() {
     let (ours, other) = (Authority::new("ours"), Authority::new("other"));
     let ca = |authority: &Authority| Some(authority.nobody().join("ca-cert.pem"));
-    let served = Served::start("127.0.0.1:0", Some(credentials(&ours.server())));
+    let served = start("127.0.0.1:0", Some(credentials(&ours.server())));
     a_whole_life(&served.client("https", ca(&ours)), "t");
     let silent = |client: RemoteProvider| match client.create(&request("refused")) {
         Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
@@ -107,10 +79,10 @@ fn the_service_speaks_tls_with_those_who_know_its_authority() {
     // Of an authority that is not ours, without TLS, and under another name than the certificate has.
     silent(served.client("https", ca(&other)));
     silent(served.client("http", None));
-    silent(Served::start("127.0.0.2:0", Some(credentials(&ours.server()))).client("https", ca(&ours)));
+    silent(start("127.0.0.2:0", Some(credentials(&ours.server()))).client("https", ca(&ours)));
     assert_eq!(served.client("https", ca(&ours)).list("k", "v"), Ok(Vec::new()), "nothing was made");
     // A service without TLS does not understand it, and a client that asked for it does not do without.
-    silent(Served::start("127.0.0.1:0", None).client("https", ca(&ours)));
+    silent(start("127.0.0.1:0", None).client("https", ca(&ours)));
 }
 
 /// As `docs/PROVISIONING.md` makes it.
@@ -124,7 +96,7 @@ fn a_certificate_that_vouches_for_itself_does() {
     std::fs::write(&certificate, params.self_signed(&pair).unwrap().pem()).unwrap();
     std::fs::write(&key, pair.serialize_pem()).unwrap();
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-    let served = Served::start("127.0.0.1:0", Some(Credentials::load(&certificate, &key).unwrap()));
+    let served = start("127.0.0.1:0", Some(Credentials::load(&certificate, &key).unwrap()));
     a_whole_life(&served.client("https", Some(certificate)), "t");
 }
 
@@ -215,7 +187,7 @@ impl Drop for Strangers {
 fn whoever_has_the_token_is_served_while_strangers_hold_all_they_can() {
     let authority = Authority::new("ours");
     for tls in [false, true] {
-        let served = Served::start("127.0.0.1:0", tls.then(|| credentials(&authority.server())));
+        let served = start("127.0.0.1:0", tls.then(|| credentials(&authority.server())));
         let ca_file = tls.then(|| authority.nobody().join("ca-cert.pem"));
         let client = served.client(if tls { "https" } else { "http" }, ca_file);
         let strangers = Strangers::at(served.address);
@@ -228,8 +200,8 @@ fn whoever_has_the_token_is_served_while_strangers_hold_all_they_can() {
 
 #[test]
 fn a_stranger_that_shows_no_token_is_not_waited_for() {
-    let served = Served::start("127.0.0.1:0", None);
-    let token = std::fs::read_to_string(served.directory.path().join("token")).unwrap();
+    let served = start("127.0.0.1:0", None);
+    let token = std::fs::read_to_string(served.token_file()).unwrap();
     let begun = HEADS.map(<[u8]>::to_vec);
     // A head that never ends, after a request that was answered.
     let answered = format!(
