@@ -30,7 +30,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("provider", Act, &["model"]),
     ("device", Act, &["model", "nbd"]),
     ("daemon", Drive, &["model", "cache", "policy", "rental", "nbd", "provider", "device"]),
-    ("whatif", Drive, &["model", "cache", "policy", "planner"]),
+    ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
     ("demo", Show, &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),
     (

@@ -101,6 +101,7 @@ impl Lifecycle {
             volume_type: tools.caching.volume_type.clone(),
             outage_patience: tools.caching.outage_patience,
             longest_pause: tools.longest_pause,
+            volumes_leave: true,
         };
         let rental = Rental::new(config, journal.state().rental.clone());
         let lifecycle = Self {

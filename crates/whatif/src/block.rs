@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use surgetank_cache::format::Geometry;
-use surgetank_cache::{
-    Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Mode as CacheMode, Outcome, Slice,
-    Target,
-};
+use surgetank_cache::io::{Action, Content, Io};
+use surgetank_cache::{Attach, BufferId, Config, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Rejected, Target};
 use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
-use surgetank_policy::StepId;
+use surgetank_rental::{Answer, Command};
 
-use crate::pilot::{Deed, Pilot};
+use crate::control::{Control, sampled, unexpected};
 use crate::setup::{Phase, Setup, Stuck};
 use crate::volume::{Server, Traffic};
 use crate::{Machine, Mode, Share};
 
-/// Bytes of a summary, a superblock or a page of the segment table.
+/// Bytes of a page: sizes of volumes are multiples of it.
 const PAGE: u64 = 4096;
 /// Time to make an owner record durable.
 const PERSIST: Duration = Duration::from_millis(5);
@@ -27,7 +25,6 @@ const STALLED: u32 = 1_000_000;
 enum What {
     Effect(EffectId, Outcome),
     Sample,
-    Step(StepId),
 }
 
 /// The I/O that a phase still has to do.
@@ -48,8 +45,7 @@ pub struct Block<'a> {
     backing: Server,
     cache: Option<Server>,
     traffic: Traffic,
-    pilot: Option<Pilot>,
-    epochs: u64,
+    control: Option<Control>,
     work: Work,
     in_flight: u32,
     requests: u64,
@@ -75,13 +71,12 @@ impl<'a> Block<'a> {
                 size: whole_pages(disk.size.get()),
                 logical_block: 512,
                 backing_limits: disk.limits,
-                outage_patience: std::time::Duration::from_secs(300),
+                outage_patience: crate::OUTAGE_PATIENCE,
             }),
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
             traffic: Traffic::default(),
-            pilot: (mode == Mode::Elastic).then(|| Pilot::new(setup, vm)),
-            epochs: u64::from(vm) << 32,
+            control: (mode == Mode::Elastic).then(|| Control::new(setup, vm)),
             work: Work::default(),
             in_flight: 0,
             requests: 0,
@@ -91,7 +86,7 @@ impl<'a> Block<'a> {
             at_this_moment: 0,
             failed: None,
         };
-        if machine.pilot.is_some() {
+        if machine.control.is_some() {
             machine.queue.push(Instant::ZERO, What::Sample);
         }
         machine
@@ -99,9 +94,9 @@ impl<'a> Block<'a> {
 
     /// Handles the next event that comes no later than `until`. False if there is none.
     fn step(&mut self, until: Instant) -> Result<bool, Stuck> {
-        let deadline = self.engine.next_deadline();
-        let retry = self.pilot.as_ref().and_then(Pilot::next_deadline);
-        let next = [deadline, retry, self.queue.next_at()].into_iter().flatten().min();
+        let of_engine = self.engine.next_deadline();
+        let of_control = self.control.as_ref().and_then(Control::next_deadline);
+        let next = [of_engine, of_control, self.queue.next_at()].into_iter().flatten().min();
         let Some(next) = next.filter(|next| *next <= until) else { return Ok(false) };
         self.at_this_moment = if next > self.now { 0 } else { self.at_this_moment + 1 };
         if self.at_this_moment > STALLED {
@@ -109,11 +104,11 @@ impl<'a> Block<'a> {
         }
         self.now = self.now.max(next);
         self.events += 1;
-        if deadline == Some(next) {
+        if of_engine == Some(next) {
             self.engine.tick(self.now);
-        } else if retry == Some(next) {
+        } else if of_control == Some(next) {
             let now = self.now;
-            self.tell(|pilot| pilot.tick(now));
+            self.control(|control| control.tick(now));
         } else if let Some((_, what)) = self.queue.pop() {
             self.handle(what);
         }
@@ -125,76 +120,62 @@ impl<'a> Block<'a> {
         match what {
             What::Effect(id, outcome) => self.engine.complete(self.now, id, outcome),
             What::Sample => {
-                if let Some(pilot) = &mut self.pilot {
-                    pilot.observe(self.now, self.engine.observation());
-                }
+                let (now, observation) = (self.now, self.engine.observation());
+                self.control(|control| control.observe(now, observation));
                 self.queue.push(self.now + self.setup.sampling, What::Sample);
             }
-            What::Step(id) => {
-                let deed = self.pilot.as_mut().and_then(|pilot| pilot.due(self.now, id));
-                if let Some(deed) = deed {
-                    self.carry_out(deed);
-                }
-            }
-        }
-        self.take_steps();
-    }
-
-    fn take_steps(&mut self) {
-        while let Some((id, time)) = self.pilot.as_mut().and_then(Pilot::next_step) {
-            self.queue.push(self.now + time, What::Step(id));
         }
     }
 
-    fn carry_out(&mut self, deed: Deed) {
+    /// Has the controller and the rental take something, and the engine what they ask of it then.
+    fn control(&mut self, what: impl FnOnce(&mut Control)) {
+        let Some(mut control) = self.control.take() else { return };
+        what(&mut control);
+        while let Some((id, command)) = control.next_command(self.now) {
+            let answer = self.command(&command, control.size());
+            control.answer(self.now, id, answer);
+        }
+        self.control = Some(control);
+    }
+
+    fn command(&mut self, command: &Command, size: u64) -> Answer {
         let now = self.now;
-        match deed {
-            Deed::Adopt(size) => {
-                self.epochs += 1;
-                let mut epoch = Epoch::default();
-                epoch.0[..8].copy_from_slice(&self.epochs.to_le_bytes());
-                let attach = Attach {
-                    epoch,
-                    cache_size: size.get(),
-                    cache_limits: self.setup.caching.limits,
-                    split: self.split,
-                    read_fill: self.setup.caching.read_fill,
-                    indexes: Geometry::wants_indexes(size.get()),
-                };
+        let began = |began: Result<(), Rejected>| Answer::Began(began.map_err(|rejected| rejected.to_string()));
+        match *command {
+            Command::Mode(mode) => {
+                self.engine.set_mode(now, mode);
+                Answer::Began(Ok(()))
+            }
+            Command::Adopt(epoch) => {
                 self.cache = Some(Server::new(now, self.setup.caching.limits, None));
-                if self.engine.adopt(now, attach).is_err() {
-                    self.let_go();
-                    self.tell(|pilot| pilot.adopted(now, false));
-                }
+                began(self.engine.adopt(now, self.attach(epoch, size)))
             }
-            Deed::Absorb => self.engine.set_mode(now, CacheMode::Absorb),
-            Deed::Drain => self.engine.set_mode(now, CacheMode::Drain),
-            Deed::Finish => self.engine.set_mode(now, CacheMode::Finish),
-            Deed::Release => {
-                if self.engine.release(now).is_err() {
-                    self.tell(|pilot| pilot.released(now, false));
-                }
+            Command::Release => began(self.engine.release(now)),
+            Command::Close => {
+                self.cache = None;
+                Answer::Began(Ok(()))
             }
+            Command::Sample => sampled(self.engine.status().stage),
+            Command::Recover(_) | Command::Restore(_) | Command::Gone | Command::Returned => unexpected(command),
         }
     }
 
-    fn tell(&mut self, what: impl FnOnce(&mut Pilot)) {
-        if let Some(pilot) = &mut self.pilot {
-            what(pilot);
+    fn attach(&self, epoch: Epoch, size: u64) -> Attach {
+        Attach {
+            epoch,
+            cache_size: size,
+            cache_limits: self.setup.caching.limits,
+            split: self.split,
+            read_fill: self.setup.caching.read_fill,
+            indexes: Geometry::wants_indexes(size),
         }
-        self.take_steps();
-    }
-
-    /// The caching volume is not used any more.
-    fn let_go(&mut self) {
-        self.cache = None;
     }
 
     /// Carries out what the engine wants until it wants nothing, and lets the application go on.
     fn pump(&mut self) {
         loop {
             if let Some(effect) = self.engine.next_effect() {
-                self.execute(effect);
+                self.execute(Action::from(effect));
             } else if let Some(event) = self.engine.next_event() {
                 self.hear(&event);
             } else if !self.submit() {
@@ -206,16 +187,9 @@ impl<'a> Block<'a> {
     fn hear(&mut self, event: &Event) {
         let now = self.now;
         match event {
-            Event::Adopted => self.tell(|pilot| pilot.adopted(now, true)),
-            Event::AdoptFailed => {
-                self.let_go();
-                self.tell(|pilot| pilot.adopted(now, false));
+            Event::Adopted | Event::AdoptFailed | Event::Released | Event::CacheDropped | Event::ReleaseCancelled => {
+                self.control(|control| control.event(now, event));
             }
-            Event::Released | Event::CacheDropped => {
-                self.let_go();
-                self.tell(|pilot| pilot.released(now, false));
-            }
-            Event::ReleaseCancelled => self.tell(|pilot| pilot.released(now, true)),
             Event::Recovered { .. }
             | Event::RecoverFailed { .. }
             | Event::CacheFailing
@@ -227,62 +201,65 @@ impl<'a> Block<'a> {
         }
     }
 
-    fn execute(&mut self, effect: Effect) {
-        let (id, target, bytes, outcome) = match effect {
-            Effect::Allocate { .. } | Effect::Release { .. } | Effect::Copy { .. } | Effect::Zero { .. } => return,
-            Effect::Reply { result, .. } => {
+    fn execute(&mut self, action: Action) {
+        match action {
+            Action::Io(io) => self.start(io),
+            Action::Parse { id, .. } => {
+                // There is nothing to read back: buffers hold no data.
+                self.queue.push(self.now, What::Effect(id, Outcome::Failed(IoFailure::Unsupported)));
+            }
+            Action::Allocate { .. } | Action::Release { .. } | Action::Copy { .. } | Action::Zero { .. } => {}
+            Action::PersistOwner { id, owner } => {
+                if let Some(control) = &mut self.control {
+                    control.set_owner(owner);
+                }
+                self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done));
+            }
+            Action::RecordHealed { id, .. } => self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done)),
+            Action::Reply { result, .. } => {
                 self.in_flight -= 1;
                 if let Err(error) = result {
                     self.failed = Some(Stuck(format!("a simulated request failed at {}: {error:?}", self.now)));
                 }
-                return;
             }
-            Effect::PersistOwner { id, .. } | Effect::RecordHealed { id, .. } => {
-                self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done));
-                return;
-            }
-            Effect::Flush { id, .. } => {
-                self.queue.push(self.now, What::Effect(id, Outcome::Done));
-                return;
-            }
-            Effect::Read { id, target, into, .. } => (id, target, u64::from(into.length), Outcome::Done),
-            Effect::Write { id, target, from, .. } => {
-                let bytes = length(&from);
-                if from.iter().any(|slice| matches!(slice.buffer, BufferId::Scratch(_))) {
-                    self.traffic.drain.add(self.now, bytes as f64);
+        }
+    }
+
+    fn start(&mut self, io: Io) {
+        let (now, bytes) = (self.now, io.length);
+        let served = match (io.operation, io.target) {
+            (Operation::Flush, _) => Ok(now),
+            // Of a discard, the volume moves nothing.
+            (Operation::Discard, _) => Ok(self.backing.serve(now, 0)),
+            (_, Target::Backing) => Ok(self.backing.serve(now, bytes)),
+            (_, Target::Cache) => self.cache.as_mut().map(|cache| cache.serve(now, bytes)).ok_or(IoFailure::Gone),
+        };
+        let at = *served.as_ref().unwrap_or(&now);
+        let drains = io.memory.iter().any(|slice| matches!(slice.buffer, BufferId::Scratch(_)));
+        match (io.operation, io.target) {
+            (Operation::Flush | Operation::Discard, _) => {}
+            (operation, Target::Backing) => {
+                if drains && matches!(operation, Operation::Write { .. }) {
+                    self.traffic.drain.add(now, bytes as f64);
                 }
-                (id, target, bytes, Outcome::Done)
+                self.traffic.backing.add(at, bytes as f64);
             }
-            Effect::Append { id, mut summary, data, .. } => {
+            (_, Target::Cache) => {
+                if matches!(io.content, Content::Record(_)) {
+                    self.traffic.caching.add(now, bytes as f64);
+                }
+            }
+        }
+        let outcome = match (served, io.content) {
+            (Ok(_), Content::Record(mut summary)) => {
                 let blocks = summary.data_blocks() as usize;
                 summary.checksums.resize(blocks, 0);
-                let bytes = PAGE + length(&data);
-                self.traffic.caching.add(self.now, bytes as f64);
-                (id, Target::Cache, bytes, Outcome::Appended(summary))
+                Outcome::Appended(summary)
             }
-            Effect::WriteSuperblock { id, .. } | Effect::WriteTable { id, .. } => {
-                (id, Target::Cache, PAGE, Outcome::Done)
-            }
-            Effect::WriteIndex { id, bytes, .. } => (id, Target::Cache, bytes.len() as u64, Outcome::Done),
-            Effect::Discard { id, .. } => (id, Target::Backing, 0, Outcome::Done),
-            Effect::WriteZeroes { id, length, .. } => (id, Target::Backing, length, Outcome::Done),
-            Effect::Parse { id, .. } => (id, Target::Cache, 0, Outcome::Failed(IoFailure::Unsupported)),
+            (Ok(_), _) => Outcome::Done,
+            (Err(failure), _) => Outcome::Failed(failure),
         };
-        let server = match target {
-            Target::Backing => Some(&mut self.backing),
-            Target::Cache => self.cache.as_mut(),
-        };
-        let (at, outcome) = match server {
-            Some(server) => {
-                let at = server.serve(self.now, bytes);
-                if target == Target::Backing {
-                    self.traffic.backing.add(at, bytes as f64);
-                }
-                (at, outcome)
-            }
-            None => (self.now, Outcome::Failed(IoFailure::Gone)),
-        };
-        self.queue.push(at, What::Effect(id, outcome));
+        self.queue.push(at, What::Effect(io.id, outcome));
     }
 
     /// Submits the application's next request, if one may be in flight.
@@ -331,10 +308,6 @@ fn whole_pages(bytes: u64) -> u64 {
     bytes / PAGE * PAGE
 }
 
-fn length(slices: &[Slice]) -> u64 {
-    slices.iter().map(|slice| u64::from(slice.length)).sum()
-}
-
 impl Machine for Block<'_> {
     fn run(&mut self, phase: Phase) -> Result<Instant, Stuck> {
         match phase {
@@ -370,18 +343,17 @@ impl Machine for Block<'_> {
     }
 
     fn settle(&mut self) -> Result<(), Stuck> {
-        while self.pilot.as_ref().is_some_and(|pilot| !pilot.is_settled()) {
+        while self.control.as_ref().is_some_and(|control| !control.is_settled()) {
             if !self.step(Instant::FAR)? {
-                return Err(Stuck(format!("a caching volume is never let go after {}", self.now)));
+                return Err(Stuck(format!("a caching volume is never given back after {}", self.now)));
             }
         }
-        self.let_go();
         Ok(())
     }
 
     fn finish(self) -> Share {
         Share {
-            boosts: self.pilot.map(Pilot::into_boosts).unwrap_or_default(),
+            boosts: self.control.map(Control::into_boosts).unwrap_or_default(),
             traffic: self.traffic,
             events: self.events,
         }

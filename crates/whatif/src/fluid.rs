@@ -7,16 +7,17 @@
 //! [`block`](crate::block) on completion and cost.
 //!
 //! Flows last for stretches; within one, levels follow from its start and not from what happened meanwhile. So samples in
-//! which the controller decides nothing ([`Pilot::steady`]) are left out, and not a bit of the outcome changes.
+//! which the controller decides nothing ([`Control::steady`]) are left out, and not a bit of the outcome changes.
 
 use std::time::Duration;
 
 use surgetank_cache::format::Geometry;
+use surgetank_cache::{Event, Mode as CacheMode, Owner, Stage as EngineStage};
 use surgetank_model::volume_type::CreditUnit;
 use surgetank_model::{Bytes, Instant, Limits, Observation};
-use surgetank_policy::StepId;
+use surgetank_rental::{Answer, Command};
 
-use crate::pilot::{Deed, Pilot};
+use crate::control::{Control, sampled, unexpected};
 use crate::setup::{Phase, Setup, Stuck};
 use crate::volume::Traffic;
 use crate::{Machine, Mode, Share};
@@ -181,9 +182,7 @@ pub struct Fluid<'a> {
     stage: Stage,
     disk: Rate,
     cache: Rate,
-    pilot: Option<Pilot>,
-    /// At most a step and an absorb that overtakes it.
-    steps: Vec<(Instant, StepId)>,
+    control: Option<Control>,
     /// Nanoseconds between samples.
     sampling: u64,
     last_sample: Option<Instant>,
@@ -223,8 +222,7 @@ impl<'a> Fluid<'a> {
             stage: Stage::PassThrough,
             disk: rate,
             cache: Rate::new(setup.caching.limits, request),
-            pilot: (mode == Mode::Elastic).then(|| Pilot::new(setup, vm)),
-            steps: Vec::new(),
+            control: (mode == Mode::Elastic).then(|| Control::new(setup, vm)),
             sampling: setup.sampling.as_nanos().max(1) as u64,
             last_sample: None,
             next_sample: Instant::ZERO,
@@ -296,7 +294,9 @@ impl<'a> Fluid<'a> {
         match goal {
             Goal::Time => false,
             Goal::Done => !self.levels.is_busy(),
-            Goal::Settled => self.last_sample == Some(self.now) && self.pilot.as_ref().is_none_or(Pilot::is_settled),
+            Goal::Settled => {
+                self.last_sample == Some(self.now) && self.control.as_ref().is_none_or(Control::is_settled)
+            }
         }
     }
 
@@ -331,21 +331,21 @@ impl<'a> Fluid<'a> {
 
     fn next_event(&mut self, to: Instant) -> Instant {
         let stretch = self.stretch.unwrap_or_else(|| self.begin_stretch());
-        let mut next = self.steps.iter().fold(to.min(stretch.until), |next, (at, _)| next.min(*at));
-        if let Some(pilot) = &self.pilot {
-            next = pilot.next_deadline().map_or(next, |deadline| next.min(deadline));
-            next = next.min(self.sample_before(pilot, &stretch, next));
+        let mut next = to.min(stretch.until);
+        if let Some(control) = &self.control {
+            next = control.next_deadline().map_or(next, |deadline| next.min(deadline));
+            next = next.min(self.sample_before(control, &stretch, next));
         }
         next.max(self.now)
     }
 
     /// The next sample that is taken, if nothing else happens before `change`.
-    fn sample_before(&self, pilot: &Pilot, stretch: &Stretch, change: Instant) -> Instant {
+    fn sample_before(&self, control: &Control, stretch: &Stretch, change: Instant) -> Instant {
         let (next, change, sampling) = (self.next_sample, change.as_nanoseconds(), self.sampling);
         if !self.skips_samples || self.samples == 0 || change <= next.as_nanoseconds().saturating_add(sampling) {
             return next;
         }
-        let Some(steady) = pilot.steady() else { return next };
+        let Some(steady) = control.steady() else { return next };
         let change = change.min(steady.until.as_nanoseconds());
         // The last sample was about this stretch alone, or it makes no difference.
         let is_typical = self.samples > 1 || (stretch.flows.application == 0.0 && !steady.counts_interval);
@@ -362,31 +362,23 @@ impl<'a> Fluid<'a> {
 
     /// Handles what is due now.
     fn take_due(&mut self) -> Result<(), Stuck> {
-        if self.pilot.is_none() {
-            return Ok(());
-        }
         let now = self.now;
-        while let Some(index) = self.steps.iter().position(|(at, _)| *at <= now) {
-            let (_, id) = self.steps.swap_remove(index);
+        let is_due = |control: &Control| control.next_deadline().is_some_and(|deadline| deadline <= now);
+        let Some(control) = &self.control else { return Ok(()) };
+        if is_due(control) {
             self.events += 1;
-            if let Some(deed) = self.pilot.as_mut().and_then(|pilot| pilot.due(now, id)) {
-                self.carry_out(deed);
-            }
-            self.take_steps();
+            self.control(|control| control.tick(now));
         }
         if self.stage == Stage::Release && self.levels.dirty <= 0.0 {
             self.end_stretch();
             self.stage = Stage::PassThrough;
             self.levels.capacity = 0.0;
-            self.tell(|pilot| pilot.released(now, false));
-        }
-        if self.pilot.as_ref().and_then(Pilot::next_deadline).is_some_and(|deadline| deadline <= now) {
-            self.tell(|pilot| pilot.tick(now));
+            self.tell(&Event::Released);
         }
         if self.next_sample <= now {
             self.events += 1;
             let observation = self.observation();
-            self.tell(|pilot| pilot.observe(now, observation));
+            self.control(|control| control.observe(now, observation));
             self.last_sample = Some(now);
             self.samples += 1;
             self.next_sample = Instant::from_nanoseconds((now.as_nanoseconds() / self.sampling + 1) * self.sampling);
@@ -413,17 +405,29 @@ impl<'a> Fluid<'a> {
         }
     }
 
-    fn tell(&mut self, what: impl FnOnce(&mut Pilot)) {
-        if let Some(pilot) = &mut self.pilot {
-            what(pilot);
+    /// Has the controller and the rental take something, and the device what they ask of it then.
+    fn control(&mut self, what: impl FnOnce(&mut Control)) {
+        let Some(mut control) = self.control.take() else { return };
+        what(&mut control);
+        while let Some((id, command)) = control.next_command(self.now) {
+            let (answer, event) = self.command(&command, &mut control);
+            control.answer(self.now, id, answer);
+            if let Some(event) = event {
+                control.event(self.now, &event);
+            }
         }
-        self.take_steps();
+        self.control = Some(control);
     }
 
-    fn take_steps(&mut self) {
-        while let Some((id, time)) = self.pilot.as_mut().and_then(Pilot::next_step) {
-            self.steps.push((self.now + time, id));
-        }
+    /// Tells of an event as the engine would.
+    fn tell(&mut self, event: &Event) {
+        let now = self.now;
+        self.control(|control| {
+            if *event == Event::Released {
+                control.set_owner(Owner::Backing);
+            }
+            control.event(now, event);
+        });
     }
 
     /// The application asks for this.
@@ -433,32 +437,55 @@ impl<'a> Fluid<'a> {
         self.levels.write_left += written.get() as f64;
     }
 
-    fn carry_out(&mut self, deed: Deed) {
-        let now = self.now;
-        self.end_stretch();
-        match deed {
-            Deed::Adopt(size) => {
-                let capacity = capacity(size);
-                if capacity > 0.0 {
-                    self.stage = Stage::Absorb;
-                    self.levels =
-                        Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
+    /// The answer, and what the engine would tell as soon as it has been given.
+    fn command(&mut self, command: &Command, control: &mut Control) -> (Answer, Option<Event>) {
+        let began = Answer::Began(Ok(()));
+        if matches!(command, Command::Mode(_) | Command::Adopt(_) | Command::Release) {
+            self.end_stretch();
+        }
+        match *command {
+            Command::Adopt(epoch) => {
+                let capacity = capacity(control.size());
+                if capacity <= 0.0 {
+                    return (Answer::Began(Err("the caching volume is too small".to_owned())), None);
                 }
-                self.tell(|pilot| pilot.adopted(now, capacity > 0.0));
+                self.stage = Stage::Absorb;
+                self.levels =
+                    Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
+                control.set_owner(Owner::Cache { epoch });
+                (began, Some(Event::Adopted))
             }
-            Deed::Absorb => {
+            Command::Mode(CacheMode::Absorb) => {
                 let releasing = self.stage == Stage::Release;
                 if self.stage != Stage::PassThrough {
                     self.stage = Stage::Absorb;
                 }
-                if releasing {
-                    self.tell(|pilot| pilot.released(now, true));
-                }
+                (began, releasing.then_some(Event::ReleaseCancelled))
             }
-            Deed::Drain if matches!(self.stage, Stage::Absorb | Stage::Finish) => self.stage = Stage::Drain,
-            Deed::Finish if matches!(self.stage, Stage::Absorb | Stage::Drain) => self.stage = Stage::Finish,
-            Deed::Drain | Deed::Finish => {}
-            Deed::Release => self.stage = Stage::Release,
+            Command::Mode(mode) => {
+                if matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Finish) {
+                    self.stage = if mode == CacheMode::Drain { Stage::Drain } else { Stage::Finish };
+                }
+                (began, None)
+            }
+            Command::Release => {
+                self.stage = Stage::Release;
+                (began, None)
+            }
+            Command::Close => (began, None),
+            Command::Sample => (sampled(self.engine_stage()), None),
+            Command::Recover(_) | Command::Restore(_) | Command::Gone | Command::Returned => {
+                (unexpected(command), None)
+            }
+        }
+    }
+
+    fn engine_stage(&self) -> EngineStage {
+        match self.stage {
+            Stage::PassThrough => EngineStage::PassThrough,
+            Stage::Absorb => EngineStage::Absorb,
+            Stage::Drain | Stage::Finish => EngineStage::Drain,
+            Stage::Release => EngineStage::Releasing,
         }
     }
 }
@@ -468,8 +495,8 @@ fn settle(level: f64) -> f64 {
 }
 
 /// Bytes of long writes that a caching volume of this size takes.
-fn capacity(size: Bytes) -> f64 {
-    Geometry::of_volume(size.get()).map_or(0.0, |geometry| geometry.capacity() as f64)
+fn capacity(size: u64) -> f64 {
+    Geometry::of_volume(size).map_or(0.0, |geometry| geometry.capacity() as f64)
 }
 
 impl Machine for Fluid<'_> {
@@ -499,17 +526,17 @@ impl Machine for Fluid<'_> {
 
     fn settle(&mut self) -> Result<(), Stuck> {
         const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-        let is_settled = |fluid: &Self| fluid.pilot.as_ref().is_none_or(Pilot::is_settled);
+        let is_settled = |fluid: &Self| fluid.control.as_ref().is_none_or(Control::is_settled);
         if !is_settled(self) {
             self.go(self.now + LONGEST, Goal::Settled)?;
         }
-        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never let go".to_owned())) }
+        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never given back".to_owned())) }
     }
 
     fn finish(mut self) -> Share {
         self.end_stretch();
         Share {
-            boosts: self.pilot.map(Pilot::into_boosts).unwrap_or_default(),
+            boosts: self.control.map(Control::into_boosts).unwrap_or_default(),
             traffic: self.traffic,
             events: self.events,
         }

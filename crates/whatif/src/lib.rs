@@ -4,7 +4,7 @@
 //! - [`setup`]: what is simulated — an application on virtual machines, volumes, the provider's latencies;
 //!   [`scenario`]: the same from the planner's file;
 //! - [`volume`]: a volume held to its limits by the model's own token buckets;
-//! - [`pilot`]: carries out the controller's steps as a provider would;
+//! - [`control`]: the production controller and rental, and the modelled provider that they rent from;
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
 //! - [`report`]: what came out.
@@ -13,12 +13,14 @@
 //! its own from one meeting to the next.
 
 pub mod block;
+pub mod control;
 pub mod fluid;
-pub mod pilot;
 pub mod report;
 pub mod scenario;
 pub mod setup;
 pub mod volume;
+
+use std::time::Duration;
 
 use surgetank_model::Instant;
 use surgetank_model::cost::Cost;
@@ -26,6 +28,9 @@ pub use surgetank_planner::Mode;
 
 pub use report::{Boost, Outcome, PhaseTime};
 pub use setup::{Application, Caching, Fidelity, Phase, Provider, Setup, Stuck, Volume};
+
+/// How long requests would wait for a caching volume that cannot be read; none fails here.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// A machine of the application: it works through the phases and lets time pass in between.
 trait Machine {

@@ -38,6 +38,8 @@ pub struct Config {
     pub outage_patience: Duration,
     /// The longest pause between two tries of anything.
     pub longest_pause: Duration,
+    /// Whether a volume in use may leave this machine, so that it is looked for.
+    pub volumes_leave: bool,
 }
 
 /// How a task ended.
@@ -108,6 +110,8 @@ enum Pause {
     Wait,
     /// The same, and it has only just begun.
     WaitBriefly,
+    /// The engine tells when it is time to go on.
+    EngineWorks,
     /// It cannot be done.
     Refused(Refusal),
 }
@@ -304,7 +308,7 @@ impl Rental {
         let task = running.map(|running| match self.is_walking() {
             // Only the step's time can run out.
             true => running.deadline.filter(|_| self.waits_for_provider()),
-            false => Some(running.next_walk),
+            false => Some(running.next_walk).filter(|next| *next != Instant::FAR),
         });
         let outage = self.next_look().filter(|_| !self.is_walking());
         [task.flatten(), outage].into_iter().flatten().min()
@@ -411,8 +415,16 @@ impl Rental {
         match walked {
             Ok(outcome) => self.settle(outcome),
             Err(Pause::Asked) => {}
-            Err(Pause::Wait | Pause::WaitBriefly) if overdue => self.settle(Outcome::Refused(self.overdue())),
+            Err(Pause::Wait | Pause::WaitBriefly | Pause::EngineWorks) if overdue => {
+                self.settle(Outcome::Refused(self.overdue()));
+            }
             Err(Pause::Refused(refusal)) => self.settle(Outcome::Refused(refusal)),
+            Err(Pause::EngineWorks) => {
+                self.task_walk = Walk::default();
+                if let Some(running) = &mut self.running {
+                    running.next_walk = running.deadline.unwrap_or(Instant::FAR);
+                }
+            }
             Err(pause @ (Pause::Wait | Pause::WaitBriefly)) => {
                 self.task_walk = Walk::default();
                 let Some(running) = &mut self.running else { return };

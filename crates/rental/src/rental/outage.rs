@@ -103,7 +103,11 @@ impl Rental {
         self.outage.in_use = true;
         self.outage.nameless = false;
         self.outage.closing = None;
-        self.outage.next = self.now + LOOK.min(self.config.longest_pause);
+        self.outage.next = self.next_routine_look();
+    }
+
+    fn next_routine_look(&self) -> Instant {
+        if self.config.volumes_leave { self.now + LOOK.min(self.config.longest_pause) } else { Instant::FAR }
     }
 
     /// When the volume should be looked at.
@@ -111,7 +115,7 @@ impl Rental {
         let Outage { trouble, next, in_use, opening, closing, .. } = &self.outage;
         let watched = *in_use || *trouble != Trouble::None;
         let next = closing.map_or(*next, |(_, give_up)| give_up.max(*next));
-        (watched && opening.is_none()).then_some(next)
+        (watched && opening.is_none() && next != Instant::FAR).then_some(next)
     }
 
     fn enter(&mut self, trouble: Trouble) {
@@ -200,7 +204,7 @@ impl Rental {
         match walked {
             Err(Pause::Asked) => return,
             Ok(()) => {}
-            Err(Pause::Wait | Pause::WaitBriefly) => {
+            Err(Pause::Wait | Pause::WaitBriefly | Pause::EngineWorks) => {
                 let why = "the provider is bringing it back".to_owned();
                 self.outage.later(self.now, Some(why), WAITING.0.min(self.config.longest_pause));
             }
@@ -219,7 +223,7 @@ impl Rental {
     /// Whether the volume in use is where it was found.
     fn watch(&mut self) -> Walked {
         let presence = self.presence()?;
-        self.outage.next = self.now + LOOK.min(self.config.longest_pause);
+        self.outage.next = self.next_routine_look();
         let nameless = presence == Presence::Nameless && self.outage.in_use;
         if presence == Presence::Gone && self.outage.in_use {
             self.gone("its disk has left this machine");

@@ -141,7 +141,7 @@ impl Rental {
 
     pub(super) fn adopt(&mut self) -> Walked<Outcome> {
         if self.is_told() {
-            return Err(Pause::Wait);
+            return Err(Pause::EngineWorks);
         }
         let (random, _) = self.draw()?;
         let epoch = Epoch(random);
@@ -159,7 +159,7 @@ impl Rental {
             Ok(()) => {
                 self.told(true);
                 self.in_use();
-                Err(Pause::Wait)
+                Err(Pause::EngineWorks)
             }
             Err(rejected) => {
                 self.unused()?;
@@ -194,7 +194,7 @@ impl Rental {
 
     pub(super) fn recover(&mut self, epoch: Epoch) -> Walked<Outcome> {
         if self.is_told() {
-            return Err(Pause::Wait);
+            return Err(Pause::EngineWorks);
         }
         let (description, size) = self.bring_in(Stage::Adopted)?;
         self.open_volume(&description, size, Opening::Used)?;
@@ -203,7 +203,7 @@ impl Rental {
             Ok(()) => {
                 self.told(true);
                 self.in_use();
-                Err(Pause::Wait)
+                Err(Pause::EngineWorks)
             }
             Err(rejected) => Err(transient(&rejected)),
         }

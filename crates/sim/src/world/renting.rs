@@ -144,6 +144,7 @@ impl Process {
             volume_type: "fast".to_owned(),
             outage_patience: patience,
             longest_pause: Duration::from_secs(2),
+            volumes_leave: true,
         };
         Self {
             controller: controller(now, seed, size),
