@@ -19,12 +19,12 @@ impl Rental {
             return self.finish_release();
         }
         if self.is_told() {
-            return if planted(Bug::ReleaseNotAwaited) { Ok(Outcome::Done) } else { Err(Pause::EngineWorks) };
+            return Err(Pause::EngineWorks);
         }
         match self.tell(Command::Release)? {
             Ok(()) => {
                 self.told(true);
-                Err(Pause::EngineWorks)
+                if planted(Bug::ReleaseNotAwaited) { Ok(Outcome::Done) } else { Err(Pause::EngineWorks) }
             }
             Err(rejected) => {
                 if self.sample()?.0 != EngineStage::PassThrough {

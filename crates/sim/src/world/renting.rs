@@ -101,6 +101,9 @@ pub(super) struct Renting {
     tokens: BTreeSet<String>,
 }
 
+/// At one sample in so many somebody wants a boost, at one a drain, and at one a detach.
+const USERS_WANT: u64 = 32;
+
 /// The controller as it starts; what it has learnt is not kept over a crash.
 fn controller(now: Instant, seed: u64, size: u64) -> Controller {
     let name = if seed.is_multiple_of(2) { Name::Adaptive } else { Name::Paper };
@@ -250,6 +253,14 @@ impl World<'_> {
         let process = &mut renting.process;
         // A daemon that still recovers its cache does not steer yet.
         if stage != Stage::Recovering && process.recover.is_none() {
+            if self.faulty {
+                match self.random.below(USERS_WANT) {
+                    0 => _ = process.controller.hint_boost(now),
+                    1 => process.controller.hint_drain(now),
+                    2 => process.controller.hint_detach(now),
+                    _ => {}
+                }
+            }
             process.controller.observe(now, observation);
             if process.controller.next_deadline().is_some_and(|deadline| deadline <= now) {
                 process.controller.tick(now);
