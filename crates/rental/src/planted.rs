@@ -32,6 +32,8 @@ surgetank_model::plant_bugs! {
         SweepIgnoresTags,
         /// The sweep deletes volumes that are being created.
         SweepIgnoresCreations,
+        /// A volume is given back although its tag names an attachment that this daemon never made.
+        CopiesIgnored,
     }
 }
 

@@ -500,6 +500,7 @@ impl Rental {
     pub fn proof_given_up(&mut self) {
         self.record = self.without_proof();
         self.kept = None;
+        self.given_up = true;
     }
 
     fn told(&mut self, told: bool) {

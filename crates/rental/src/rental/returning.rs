@@ -6,6 +6,7 @@ use surgetank_policy::{Outcome, Refusal};
 
 use super::{Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
+use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
 use crate::record::Stage;
 
@@ -93,9 +94,9 @@ impl Rental {
             // Attached without forgetting how far the rental is.
             let stage = self.stage().unwrap_or(Stage::Adopted);
             let (description, _) = self.bring_in(stage)?;
-            self.kept = self.unproved(&description)?.err();
-            if let Some(why) = &self.kept {
-                return Err(Pause::Refused(Refusal::Permanent(why.clone())));
+            if let Err(why) = self.unproved(&description)? {
+                self.kept = Some(why.clone());
+                return Err(Pause::Refused(Refusal::Permanent(why)));
             }
         }
         self.kept = None;
@@ -115,6 +116,39 @@ impl Rental {
         })
     }
 
+    /// Refuses to give back a volume that a daemon with a copy of this state directory may have taken into use: its tag names
+    /// an attachment of which the owner record does not say that it has ended, and it is not a volume of this machine.
+    fn is_ours_alone(&mut self, description: &VolumeDescription) -> Walked {
+        let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH).filter(|_| !self.given_up) else { return Ok(()) };
+        let tagged_epoch = parse_epoch(tagged);
+        let ended = self.owner_record()?;
+        let has_ended = |epoch| ended.has_ended(&description.id, epoch);
+        if planted(Bug::CopiesIgnored) || tagged_epoch.is_some_and(has_ended) {
+            return Ok(());
+        }
+        let named = tagged_epoch.is_some() && tagged_epoch == self.epoch();
+        let (why, refusal): (_, fn(String) -> Refusal) = match description.state {
+            // An attachment that was broken off before anything was acknowledged from it.
+            VolumeState::Attached => match self.superblock(description)? {
+                Ok(Some((false, epoch))) if Some(epoch) == tagged_epoch && !named => {
+                    ("it reads as in use".to_owned(), Refusal::Permanent)
+                }
+                Ok(_) => return Ok(()),
+                Err(why) => (why, Refusal::Transient),
+            },
+            VolumeState::Attaching => return Err(Pause::Wait),
+            _ if named => return Ok(()),
+            _ => ("no record of this daemon speaks of that attachment".to_owned(), Refusal::Permanent),
+        };
+        let why = format!(
+            "the tag of the volume {} says that the attachment {tagged} uses it, and {why}: a daemon with a copy of this state \
+             directory may have its newest data there",
+            description.id.0
+        );
+        self.kept = Some(why.clone());
+        Err(Pause::Refused(refusal(why)))
+    }
+
     pub(super) fn detach(&mut self) -> Walked<Outcome> {
         if self.open && !planted(Bug::OpenNotClosed) {
             self.close()?;
@@ -123,6 +157,8 @@ impl Rental {
         let Some(id) = self.volume() else { return Ok(Outcome::Done) };
         self.note(|record| record.stage = Stage::Detaching)?;
         let Some(description) = self.describe(&id)? else { return Ok(Outcome::Done) };
+        self.is_ours_alone(&description)?;
+        self.kept = None;
         match description.state {
             VolumeState::Attached | VolumeState::Attaching => {
                 self.change(Call::Detach(id))?;
@@ -144,6 +180,8 @@ impl Rental {
         self.owner_is_backing()?;
         let Some(id) = self.volume() else { return self.forget() };
         let Some(description) = self.describe(&id)? else { return self.gone_or_twin() };
+        self.is_ours_alone(&description)?;
+        self.kept = None;
         match description.state {
             VolumeState::Attached | VolumeState::Attaching => {
                 self.detach()?;
@@ -190,6 +228,7 @@ impl Rental {
     }
 
     fn forget(&mut self) -> Walked<Outcome> {
+        self.kept = None;
         if self.record.is_some() {
             self.persist(None)?;
         }

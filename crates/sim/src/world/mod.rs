@@ -92,6 +92,8 @@ enum Happening {
     Sweep,
     /// It deletes them.
     Swept,
+    /// A copy of this machine starts.
+    Copied,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -457,6 +459,7 @@ impl<'a> World<'a> {
             Happening::Late => self.late()?,
             Happening::Sweep => self.sweep()?,
             Happening::Swept => self.swept()?,
+            Happening::Copied => self.run_copies()?,
         }
         Ok(())
     }

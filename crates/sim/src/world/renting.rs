@@ -2,10 +2,12 @@
 //!
 //! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is answered late or twice, fails
 //! and is carried out all the same, at once or later, also after a crash; listings lag behind; tags fail; disks are slow to
-//! appear; the state directory cannot be written, and then holds the old record or the new one.
+//! appear; the state directory cannot be written, and then holds the old record or the new one. Copies of the machine sweep, and
+//! give back what their records say that they have rented.
 
 mod asks;
 mod calls;
+mod copies;
 mod sweeps;
 mod writes;
 
@@ -97,6 +99,8 @@ pub(super) struct Renting {
     swept: Vec<Action>,
     /// The tag that is being set or removed.
     tagging: Option<(VolumeId, Option<Epoch>)>,
+    /// What copies of this machine that have not started yet believe.
+    copies: Vec<copies::State>,
     /// All tokens so far.
     tokens: BTreeSet<String>,
 }
@@ -132,6 +136,17 @@ fn controller(now: Instant, seed: u64, size: u64) -> Controller {
     Controller::new(now, config, Learned::default())
 }
 
+fn rental_config(patience: Duration) -> surgetank_rental::Config {
+    surgetank_rental::Config {
+        device: DEVICE.to_owned(),
+        owner_id: OWNER.to_owned(),
+        volume_type: "fast".to_owned(),
+        outage_patience: patience,
+        longest_pause: Duration::from_secs(2),
+        volumes_leave: true,
+    }
+}
+
 impl Process {
     fn new(
         now: Instant,
@@ -141,17 +156,9 @@ impl Process {
         journal: Option<RentalRecord>,
         owner: &OwnerRecord,
     ) -> Self {
-        let config = surgetank_rental::Config {
-            device: DEVICE.to_owned(),
-            owner_id: OWNER.to_owned(),
-            volume_type: "fast".to_owned(),
-            outage_patience: patience,
-            longest_pause: Duration::from_secs(2),
-            volumes_leave: true,
-        };
         Self {
             controller: controller(now, seed, size),
-            rental: Rental::new(config, journal),
+            rental: Rental::new(rental_config(patience), journal),
             writer: OwnerWriter::new(owner),
             believed: owner.clone(),
             writing: None,
@@ -178,6 +185,7 @@ impl Renting {
             late: Vec::new(),
             swept: Vec::new(),
             tagging: None,
+            copies: Vec::new(),
             tokens: BTreeSet::new(),
         }
     }

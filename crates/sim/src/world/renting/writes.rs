@@ -17,6 +17,7 @@ impl World<'_> {
         if let Some(renting) = self.renting.as_mut().filter(|_| written) {
             self.report.rentals += u32::from(ended && renting.journal.is_some());
             renting.journal = record;
+            self.copy_machine();
         }
         Ok(Answer::Persisted(if fails { Err("no space".to_owned()) } else { Ok(()) }))
     }

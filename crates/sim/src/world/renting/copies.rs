@@ -1,0 +1,126 @@
+//! Copies of this machine: a snapshot of its disk starts elsewhere, with a daemon that believes to own the device.
+
+use std::time::Duration;
+
+use surgetank_cache::Owner;
+use surgetank_model::volume::{ProviderError, VolumeState};
+use surgetank_policy::{ResumeAt, Step as PolicyStep, StepId};
+use surgetank_rental::resume::{self, Lookup, Resume};
+use surgetank_rental::{
+    Answer, Ask, Call, Command, Ended, Opened, OwnerRecord, Presence, Rental, RentalRecord, VolumeAsk,
+};
+
+use super::{DEVICE, rental_config};
+use crate::world::{Happening, Step, World};
+
+/// Longest time from a snapshot to the start of the copy.
+const STARTS_MAX: Duration = Duration::from_millis(400);
+/// Asks after which a copy is taken to wait for something that it will not be told.
+const ASKS_MAX: u32 = 60;
+
+/// What is durable.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    journal: Option<RentalRecord>,
+    owner: OwnerRecord,
+}
+
+impl World<'_> {
+    /// One durable record in sixteen is what somebody takes a snapshot of.
+    pub(super) fn copy_machine(&mut self) {
+        if !self.faulty || self.random.below(16) > 0 {
+            return;
+        }
+        let after = self.soon(STARTS_MAX);
+        if let Some(renting) = &mut self.renting {
+            renting.copies.push(State { journal: renting.journal.clone(), owner: renting.owner.clone() });
+            self.schedule(after, Happening::Copied);
+        }
+    }
+
+    /// The copies start, and give back what they believe to have rented.
+    pub(in crate::world) fn run_copies(&mut self) -> Step {
+        let copies = self.renting.as_mut().map(|renting| std::mem::take(&mut renting.copies)).unwrap_or_default();
+        for State { journal, owner } in copies {
+            let id = owner.volume.clone().or_else(|| journal.as_ref().and_then(|record| record.volume.clone()));
+            let Some(renting) = &mut self.renting else { return Ok(()) };
+            let lookup = match id.map(|id| renting.cloud.describe(self.now, &id)) {
+                None => Lookup::Unnamed,
+                Some(Ok(description)) => Lookup::Found(description),
+                Some(Err(_)) => Lookup::Missing,
+            };
+            if let Resume::GiveBack { at } = resume::decide(DEVICE, journal.as_ref(), &owner, &lookup) {
+                let steps = match at {
+                    ResumeAt::Created { .. } => vec![PolicyStep::Delete],
+                    _ => vec![PolicyStep::Detach, PolicyStep::Delete],
+                };
+                self.give_back_copied(journal, &owner, steps)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back_copied(&mut self, journal: Option<RentalRecord>, owner: &OwnerRecord, steps: Vec<PolicyStep>) -> Step {
+        let mut rental = Rental::new(rental_config(self.scenario.patience), journal);
+        let mut asks = 0;
+        for (step, number) in steps.into_iter().zip(0..) {
+            rental.begin(self.now, StepId(number), step, None);
+            let ended = loop {
+                while rental.next_notice().is_some() {}
+                if let Some(ended) = rental.next_ended() {
+                    break ended;
+                }
+                asks += 1;
+                match rental.next_ask() {
+                    Some((id, ask)) if asks < ASKS_MAX => {
+                        let answer = self.answer_copy(ask, owner)?;
+                        rental.complete(self.now, id, answer);
+                    }
+                    // It waits for a change that takes time: the copy is stopped before that.
+                    _ => return Ok(()),
+                }
+            };
+            if !matches!(ended, Ended::Step(_, surgetank_policy::Outcome::Done)) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The copy sees the volumes, and has none of their disks.
+    fn answer_copy(&mut self, ask: Ask, owner: &OwnerRecord) -> Step<Answer> {
+        Ok(match ask {
+            Ask::Persist(_) => Answer::Persisted(Ok(())),
+            Ask::Draw => Answer::Drawn { random: [0; 16], unix_ms: 0 },
+            Ask::Owner => Answer::Owner(Ok(owner.clone())),
+            Ask::Provider(call) => self.copy_calls(&call)?,
+            Ask::Volume(VolumeAsk::Serials) => Answer::Serials(Vec::new()),
+            Ask::Volume(VolumeAsk::Open { .. }) => Answer::Opened(Ok(Opened::Absent)),
+            Ask::Volume(VolumeAsk::Close(_)) => Answer::Closed,
+            Ask::Volume(VolumeAsk::Superblock(_)) => Answer::Superblock(Err("it is attached elsewhere".to_owned())),
+            Ask::Volume(VolumeAsk::Look) => Answer::Looked(Presence::Here),
+            Ask::Engine(Command::Sample) => {
+                Answer::Sampled { stage: surgetank_cache::Stage::PassThrough, unplugged: false }
+            }
+            Ask::Engine(_) => Answer::Began(Ok(())),
+        })
+    }
+
+    /// A provider detaches a volume from whichever machine has it, and deletes it, for whoever has the right.
+    fn copy_calls(&mut self, call: &Call) -> Step<Answer> {
+        let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        if let Call::Detach(id) | Call::Delete(id) = call {
+            let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
+            if named {
+                return Err(format!("a copy of the machine takes the volume {}, which may hold the newest data", id.0));
+            }
+            if renting.cloud.volume(id).is_some_and(|volume| volume.disk.is_none()) {
+                // It is open, and nothing is on it: this provider does not take it from a machine that uses it.
+                let reason = "it is open elsewhere".to_owned();
+                let conflict = ProviderError::Conflict { id: id.clone(), state: VolumeState::Attached, reason };
+                return Ok(call.failed(conflict));
+            }
+        }
+        self.carry_out_call(call)
+    }
+}
