@@ -159,6 +159,34 @@ fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
     Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap()
 }
 
+/// The records of a snapshot from between the attachment and the first dirty byte say that nothing is on the volume.
+#[test]
+fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine, "data"));
+    daemon.stop();
+    let [journal, owner] = ["journal.json", "owner.json"].map(|name| machine.path("state/data").join(name));
+    let [journaled, owned] = [&journal, &owner].map(|file| std::fs::read(file).unwrap());
+    let mut snapshot: serde_json::Value = serde_json::from_slice(&journaled).unwrap();
+    let rental = snapshot["rental"].as_object_mut().unwrap();
+    rental.insert("stage".into(), "attached".into());
+    rental.insert("epoch".into(), serde_json::Value::Null);
+    rental.insert("disposable".into(), true.into());
+    std::fs::write(&journal, snapshot.to_string()).unwrap();
+    std::fs::write(&owner, "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    let copy = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("the reason is told", || reason(&copy).contains("a copy of this state directory"));
+    assert_eq!((status(&copy, "data").phase, machine.rented()), (Phase::Degraded, 1));
+    let error = copy.handle(Request::Drain { device: "data".into() }).unwrap_err();
+    assert!(error.contains("surgetank detach data --accept-loss"), "{error}");
+    copy.stop();
+    std::fs::write(&journal, &journaled).unwrap();
+    std::fs::write(&owner, &owned).unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    goes_on(&machine, &daemon);
+}
+
 #[test]
 fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request() {
     for unreadable in [false, true] {
