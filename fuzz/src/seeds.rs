@@ -7,7 +7,7 @@ use surgetank_daemon::owner;
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::VolumeId;
-use surgetank_rental::{OwnerRecord, RentalRecord, Stage};
+use surgetank_rental::{OwnerRecord, RentalRecord, Slot, Stage};
 
 /// A name and its bytes.
 pub type Seed = (String, Vec<u8>);
@@ -178,6 +178,7 @@ fn state() -> Vec<Seed> {
         owners.into_iter().map(|owner| owner::encode(&OwnerRecord { owner, volume: volume.clone(), ended: None }));
     let mut seeds: Vec<Seed> = records.enumerate().map(|(index, bytes)| (format!("owner-{index}"), bytes)).collect();
     let rental = RentalRecord {
+        slot: Slot::CACHE,
         token: epoch.to_string(),
         volume_type: "fast".to_owned(),
         size: Bytes::from_gib(1),

@@ -20,9 +20,9 @@ use surgetank_model::{Bandwidth, Bytes, Iops};
 use surgetank_planner::points::Points;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::scenario::Scenario;
-use surgetank_rental::OwnerRecord;
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::resume::{self, Lookup, Resume};
+use surgetank_rental::{OwnerRecord, Slot};
 
 /// The daemon's configuration file; and the planner's files, which are TOML too.
 pub fn config(data: &[u8]) {
@@ -165,7 +165,7 @@ fn journal(mut state: State) {
         let resumed = resume::decide("data", Some(&rental), &owner, &Lookup::Unknown(String::new()));
         assert_eq!(matches!(resumed, Resume::Refuse { .. }), rental.volume.is_none(), "what is dirty is read back");
     }
-    state.forget_rental(u64::MAX);
+    state.forget_rental(Slot::CACHE, u64::MAX);
     assert!(
         state.rental.is_none() && state.unbooked.last().is_none_or(|over| !rented || over.until_unix_ms == u64::MAX)
     );

@@ -313,7 +313,7 @@ impl Slot {
             Self::Refused(_) => {
                 // Whatever carries this device's name may be its own.
                 let shared = Shared::default();
-                shared.set_rental(None, true);
+                shared.set_rentals(Vec::new(), true);
                 Arc::new(shared)
             }
         }

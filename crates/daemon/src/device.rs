@@ -407,7 +407,7 @@ impl Starting<'_> {
         };
         if let Some(record) = known {
             // The owner record has the last word on what is rented.
-            let written = journal.update(|state| state.rental = Some(record));
+            let written = journal.update(|state| state.set_rental(record));
             written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
         }
         let mut lifecycle = Lifecycle::new(tools, journal);
@@ -451,7 +451,8 @@ fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {
 /// What was rented since the accounts were last right: by the dead daemon, and since then.
 fn unbilled(state: &State, now: u64) -> Vec<PastRental> {
     let mut until_now = state.clone();
-    until_now.forget_rental(now);
+    let rented: Vec<_> = state.rentals().map(|rental| rental.slot).collect();
+    rented.into_iter().for_each(|slot| until_now.forget_rental(slot, now));
     let past = |rental: &Unbooked| {
         let ago = |unix_ms| Duration::from_millis(now.saturating_sub(unix_ms));
         let (started, ended) = (ago(rental.from_unix_ms), ago(rental.until_unix_ms));

@@ -8,15 +8,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use surgetank_model::Bytes;
 use surgetank_policy::Learned;
-use surgetank_rental::RentalRecord;
+use surgetank_rental::{RentalRecord, Slot};
 
 use crate::accounting::Totals;
 use crate::files;
 use crate::identity::Identity;
 
 const FILE: &str = "journal.json";
-/// Version 1 counted in seconds, and knew no rentals that had ended.
-const VERSION: u32 = 2;
+/// Version 1 counted in seconds, and knew no rentals that had ended. Version 2 knew one rental of a device at a time; a journal
+/// that has no more is still written as such.
+const VERSION: u32 = 3;
+const ONE_RENTAL: u32 = 2;
 
 /// A rental that has ended and that `learned` and `totals` do not know of yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +43,12 @@ pub struct State {
     /// The volume with the newest data could not be read back when it was last tried.
     #[serde(default)]
     pub recovery_failed: bool,
-    /// The volume that is rented now.
+    /// The volume that the engine uses, or is to use.
     #[serde(default)]
     pub rental: Option<RentalRecord>,
+    /// Those in other slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    other_rentals: Vec<RentalRecord>,
     /// What ended after `saved_unix_ms`.
     #[serde(default)]
     pub unbooked: Vec<Unbooked>,
@@ -74,9 +79,36 @@ impl State {
         Ok(Self { version: VERSION, ..state })
     }
 
-    /// The rental is over: what it cost is booked with the next accounts.
-    pub fn forget_rental(&mut self, now_unix_ms: u64) {
-        let Some(rental) = self.rental.take() else { return };
+    /// All volumes that are rented now.
+    pub fn rentals(&self) -> impl Iterator<Item = RentalRecord> {
+        self.rental.iter().chain(&self.other_rentals).cloned()
+    }
+
+    /// What is rented in a slot.
+    #[must_use]
+    pub fn rental_in(&self, slot: Slot) -> Option<&RentalRecord> {
+        self.rental.iter().chain(&self.other_rentals).find(|rental| rental.slot == slot)
+    }
+
+    /// Something is rented in the record's slot.
+    pub fn set_rental(&mut self, record: RentalRecord) {
+        self.take_rental(record.slot);
+        match record.slot {
+            Slot::CACHE => self.rental = Some(record),
+            _ => self.other_rentals.push(record),
+        }
+    }
+
+    fn take_rental(&mut self, slot: Slot) -> Option<RentalRecord> {
+        match slot {
+            Slot::CACHE => self.rental.take(),
+            slot => self.other_rentals.extract_if(.., |rental| rental.slot == slot).next(),
+        }
+    }
+
+    /// The rental in a slot is over: what it cost is booked with the next accounts.
+    pub fn forget_rental(&mut self, slot: Slot, now_unix_ms: u64) {
+        let Some(rental) = self.take_rental(slot) else { return };
         let from_unix_ms = match rental.started_unix_ms.max(self.saved_unix_ms) {
             0 => now_unix_ms,
             from => from,
@@ -90,7 +122,8 @@ impl State {
     /// # Errors
     /// If something in it has no place in JSON.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
-        serde_json::to_vec_pretty(self).map_err(io::Error::other)
+        let version = if self.other_rentals.is_empty() { ONE_RENTAL } else { VERSION };
+        serde_json::to_vec_pretty(&Self { version, ..self.clone() }).map_err(io::Error::other)
     }
 }
 
@@ -162,6 +195,7 @@ mod tests {
         let mut journal = Journal::open(directory.path()).unwrap();
         assert_eq!(journal.state().rental, None);
         let rental = RentalRecord {
+            slot: Slot::CACHE,
             token: "t".to_owned(),
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),
@@ -175,6 +209,14 @@ mod tests {
         let again = Journal::open(directory.path()).unwrap();
         assert_eq!(again.state(), journal.state());
         assert_eq!(again.state().rental.as_ref(), Some(&rental));
+        let version = |journal: &Journal| files::version(&journal.state().encode().unwrap(), VERSION).unwrap();
+        assert_eq!(version(&journal), ONE_RENTAL, "the last release reads it");
+        let other = RentalRecord { slot: Slot(1), token: "u".to_owned(), ..rental.clone() };
+        journal.update(|state| state.set_rental(other.clone())).unwrap();
+        assert_eq!(version(&journal), VERSION);
+        assert_eq!(Journal::open(directory.path()).unwrap().state().rental_in(Slot(1)), Some(&other));
+        journal.update(|state| state.forget_rental(Slot(1), 2)).unwrap();
+        assert_eq!(journal.state().rentals().collect::<Vec<_>>(), [rental]);
         std::fs::write(directory.path().join(FILE), "[]").unwrap();
         assert!(Journal::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
     }
@@ -202,19 +244,19 @@ mod tests {
     #[test]
     fn what_a_newer_version_wrote_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join(FILE), "{\"version\": 3, \"everything\": \"else\"}").unwrap();
+        std::fs::write(directory.path().join(FILE), "{\"version\": 4, \"everything\": \"else\"}").unwrap();
         let error = Journal::open(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("was written by a newer surgetank (its version is 3"), "{error}");
+        assert!(error.contains("was written by a newer surgetank (its version is 4"), "{error}");
     }
 
     #[test]
     fn a_rental_that_has_ended_stays_until_it_is_booked() {
         let mut state = State::decode(VERSION_1.as_bytes()).unwrap();
-        state.forget_rental(1_700_000_200_000);
+        state.forget_rental(Slot::CACHE, 1_700_000_200_000);
         assert_eq!(state.rental, None);
         let (from_unix_ms, until_unix_ms) = (1_700_000_100_000, 1_700_000_200_000);
         assert_eq!(state.unbooked, [Unbooked { size: Bytes::from_gib(1), from_unix_ms, until_unix_ms }]);
-        state.forget_rental(1_700_000_300_000);
+        state.forget_rental(Slot::CACHE, 1_700_000_300_000);
         assert_eq!(state.unbooked.len(), 1, "there was nothing more to forget");
     }
 }

@@ -4,6 +4,7 @@
 
 mod calls;
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Step, StepId};
 use surgetank_provider::{Provider, ProviderError, VolumeDescription};
 use surgetank_rental::{
-    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Stage, VolumeAsk, ask,
+    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Rentals, Slot, Stage,
+    VolumeAsk, ask,
 };
 
 use crate::clock::{Clock, unix_ms};
@@ -72,14 +74,14 @@ pub enum Done {
     Opened(AskId, Result<Option<Opened>, String>),
 }
 
-/// The caching volume of one device.
+/// The rented volumes of one device.
 pub struct Lifecycle {
     tools: Tools,
     journal: Journal,
-    rental: Rental,
+    rentals: Rentals,
     done: (Sender<Done>, Receiver<Done>),
-    /// Open for the engine, by the ask that opened it.
-    open: Option<(AskId, Opened)>,
+    /// Open for the engine or in another slot, by the ask that opened it.
+    open: BTreeMap<Slot, (AskId, Opened)>,
     /// Where the volume that the engine uses or has lost is or was, and what was there when last looked at.
     place: Option<Place>,
     seen: Option<Identity>,
@@ -103,13 +105,13 @@ impl Lifecycle {
             longest_pause: tools.longest_pause,
             volumes_leave: true,
         };
-        let rental = Rental::new(config, journal.state().rental.clone());
+        let rentals = Rentals::new(config, journal.state().rentals());
         let lifecycle = Self {
             tools,
             journal,
-            rental,
+            rentals,
             done: crossbeam_channel::unbounded(),
-            open: None,
+            open: BTreeMap::new(),
             place: None,
             seen: None,
             in_use: false,
@@ -123,7 +125,7 @@ impl Lifecycle {
     /// What is decided of the volume.
     #[must_use]
     pub fn rental(&self) -> &Rental {
-        &self.rental
+        self.rentals.cache()
     }
 
     /// The journal, to keep what the controller learned.
@@ -141,7 +143,7 @@ impl Lifecycle {
     #[must_use]
     pub fn next_poll(&self) -> Option<Instant> {
         let closing = (!self.closing.is_empty()).then(|| self.tools.clock.now() + CLOSING_POLL);
-        [closing, self.rental.next_deadline()].into_iter().flatten().min()
+        [closing, self.rentals.next_deadline()].into_iter().flatten().min()
     }
 
     /// Begins a step; `timeout` is how long it may take.
@@ -150,13 +152,13 @@ impl Lifecycle {
         if !matches!(step, Step::Absorb | Step::Drain | Step::Finish) {
             self.step = Some(step.clone());
         }
-        self.rental.begin(now, id, step, timeout);
+        self.rentals.begin(now, Slot::CACHE, id, step, timeout);
         self.carry_out();
     }
 
     /// Begins to read a volume back after a crash.
     pub fn begin_recovery(&mut self, now: Instant, epoch: Epoch) {
-        self.rental.begin_recovery(now, epoch);
+        self.rentals.cache_mut().begin_recovery(now, epoch);
         self.carry_out();
     }
 
@@ -169,7 +171,7 @@ impl Lifecycle {
             Event::CacheDropped => crash_point("dropped", "before"),
             _ => {}
         }
-        self.rental.event(now, event);
+        self.rentals.event(now, event);
         if matches!(event, Event::CacheLost { .. }) {
             crash_point("lost", "after");
         }
@@ -185,7 +187,7 @@ impl Lifecycle {
                 (id, self.opened(id, opened))
             }
         };
-        self.rental.complete(self.tools.clock.now(), id, answer);
+        self.rentals.complete(self.tools.clock.now(), id, answer);
         self.carry_out();
     }
 
@@ -194,11 +196,12 @@ impl Lifecycle {
         let closed: Vec<AskId> =
             self.closing.extract_if(.., |(_, closed)| !is_pending(closed)).map(|(id, _)| id).collect();
         for id in closed {
-            self.rental.complete(now, id, Answer::Began(Ok(())));
+            self.rentals.complete(now, id, Answer::Began(Ok(())));
         }
-        self.rental.tick(now);
+        self.rentals.tick(now);
         self.carry_out();
-        self.rental.next_ended()
+        // Volumes in other slots are discarded, which ends nothing that anybody waits for.
+        self.rentals.next_ended().map(|(_, ended)| ended)
     }
 
     /// A disk came or went.
@@ -208,13 +211,13 @@ impl Lifecycle {
             Some(Ok(there)) => std::mem::replace(&mut self.seen, there) != there && there.is_some(),
             _ => false,
         };
-        self.rental.disk_changed(self.tools.clock.now(), news);
+        self.rentals.disk_changed(self.tools.clock.now(), news);
         self.carry_out();
     }
 
     /// A user wants the volume tried now. False: there is none in trouble.
     pub fn try_now(&mut self, now: Instant) -> bool {
-        let tried = self.rental.try_now(now);
+        let tried = self.rentals.cache_mut().try_now(now);
         self.carry_out();
         tried
     }
@@ -223,17 +226,17 @@ impl Lifecycle {
     /// closed.
     #[must_use]
     pub fn must_not_close(&self) -> bool {
-        self.rental.is_nameless() || self.look() == Presence::Nameless
+        self.rentals.cache().is_nameless() || self.look() == Presence::Nameless
     }
 
     /// Data is lost since the last run: the volume stays until the user has decided, and is tried again.
     pub fn resume_lost(&mut self, now: Instant, lost_bytes: u64) {
-        self.rental.resume_lost(now, lost_bytes);
+        self.rentals.cache_mut().resume_lost(now, lost_bytes);
     }
 
     /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
     pub fn give_up(&mut self) -> Option<Bytes> {
-        self.rental.give_up()
+        self.rentals.cache_mut().give_up()
     }
 
     /// The user gives up whatever is on the volume that is kept for want of a proof.
@@ -241,30 +244,29 @@ impl Lifecycle {
     /// # Errors
     /// If the journal cannot be written.
     pub fn give_up_proof(&mut self) -> Result<(), String> {
-        let record = self.rental.without_proof();
+        let record = self.rentals.cache().without_proof();
         let written = self.journal.update(|state| state.rental = record);
         written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
-        self.rental.proof_given_up();
+        self.rentals.cache_mut().proof_given_up();
         Ok(())
     }
 
     /// Lets other threads know what is rented.
     fn publish(&self) {
-        let record = self.rental.record();
-        let volume = record.and_then(|record| record.volume.clone());
-        self.tools.shared.set_rental(volume, record.is_some());
+        let (volumes, nameless) = self.rentals.volumes();
+        self.tools.shared.set_rentals(volumes, nameless);
     }
 
     /// Carries out what the rental asks.
     fn carry_out(&mut self) {
-        while let Some((id, ask)) = self.rental.next_ask() {
+        while let Some((id, ask)) = self.rentals.next_ask() {
             if let Some(answer) = self.answer(id, ask) {
-                self.rental.complete(self.tools.clock.now(), id, answer);
+                self.rentals.complete(self.tools.clock.now(), id, answer);
                 self.publish();
             }
         }
         let device = &self.tools.device;
-        while let Some(notice) = self.rental.next_notice() {
+        while let Some(notice) = self.rentals.next_notice() {
             match notice {
                 Notice::NotDone(what) => tracing::warn!(device, what, "not done"),
                 Notice::Warning(what) => tracing::warn!(device, "{what}"),
@@ -278,7 +280,7 @@ impl Lifecycle {
     /// The answer, unless it comes later.
     fn answer(&mut self, id: AskId, ask: Ask) -> Option<Answer> {
         Some(match ask {
-            Ask::Persist(record) => Answer::Persisted(self.persist(record)),
+            Ask::Persist(record) => Answer::Persisted(self.persist(id.slot, record)),
             Ask::Draw => Answer::Drawn { random: rand::random(), unix_ms: unix_ms() },
             Ask::Owner => Answer::Owner(self.tools.keeper.settle().map_err(|error| error.to_string())),
             Ask::Provider(call) => return self.call(id, call),
@@ -287,8 +289,8 @@ impl Lifecycle {
         })
     }
 
-    fn persist(&mut self, record: Option<RentalRecord>) -> Result<(), String> {
-        let before = self.journal.state().rental.as_ref();
+    fn persist(&mut self, slot: Slot, record: Option<RentalRecord>) -> Result<(), String> {
+        let before = self.journal.state().rental_in(slot);
         let named = record.as_ref().is_some_and(|record| record.volume.is_some());
         let created = named && before.is_some_and(|before| before.volume.is_none());
         let stage = record.as_ref().map(|record| record.stage);
@@ -300,12 +302,12 @@ impl Lifecycle {
         };
         point.inspect(|point| crash_point(point, "before"));
         let forgotten = record.is_none();
-        if forgotten {
+        if forgotten && slot == Slot::CACHE {
             self.tools.keeper.set_volume(None);
         }
         let written = self.journal.update(|state| match record {
-            Some(record) => state.rental = Some(record),
-            None => state.forget_rental(unix_ms()),
+            Some(record) => state.set_rental(record),
+            None => state.forget_rental(slot, unix_ms()),
         });
         written.map_err(|error| error.to_string())?;
         let after = point.or(created.then_some("created")).or(adopted.then_some("adopted"));
@@ -343,7 +345,7 @@ impl Lifecycle {
                 self.open(id, &description, size, Some(&before))
             }
             VolumeAsk::Close(opened) => {
-                self.open.take_if(|(by, _)| *by == opened);
+                self.open.retain(|_, (by, _)| *by != opened);
                 Answer::Closed
             }
             VolumeAsk::Superblock(description) => {
@@ -376,7 +378,7 @@ impl Lifecycle {
     fn opened(&mut self, id: AskId, opened: Result<Option<Opened>, String>) -> Answer {
         Answer::Opened(opened.map(|opened| match opened {
             Some(opened) => {
-                self.open = Some((id, opened));
+                self.open.insert(id.slot, (id, opened));
                 ask::Opened::Open
             }
             None => ask::Opened::Absent,
@@ -385,7 +387,7 @@ impl Lifecycle {
 
     /// Opens an attached volume in place of what was open; one that was just rented must be none of the disks `before`.
     fn open(&mut self, id: AskId, description: &VolumeDescription, size: Bytes, before: Option<&[String]>) -> Answer {
-        self.open = None;
+        self.open.remove(&id.slot);
         match self.opened_at(description, size, before) {
             Ok(opened) => self.opened(id, Ok(opened)),
             Err(refused) => Answer::Opened(refused),
@@ -498,7 +500,10 @@ impl Lifecycle {
                 if self.step == Some(Step::Release) {
                     crash_point("release", "after");
                 }
-                self.open = None;
+                self.open.remove(&id.slot);
+                if id.slot != Slot::CACHE {
+                    return Some(began());
+                }
                 self.close(id, |answer| shard::Command::CloseCache { answer })
             }
             Command::Gone => {
@@ -528,7 +533,7 @@ impl Lifecycle {
         epoch: Epoch,
         command: impl FnOnce(Box<dyn Volume>, Attach, Sender<Result<(), surgetank_cache::Rejected>>) -> shard::Command,
     ) -> Result<Option<Answer>, shard::ShardGone> {
-        let Some((_, Opened { volume, place, identity })) = self.open.take() else {
+        let Some((_, Opened { volume, place, identity })) = self.open.remove(&Slot::CACHE) else {
             return Ok(Some(Answer::Began(Err("the caching volume is not open".to_owned()))));
         };
         let Tools { caching, split, read_fill, keeper, .. } = &self.tools;
@@ -540,7 +545,7 @@ impl Lifecycle {
             read_fill: *read_fill,
             indexes: Geometry::wants_indexes(volume.size()),
         };
-        keeper.set_volume(self.rental.record().and_then(|record| record.volume.clone()));
+        keeper.set_volume(self.rentals.cache().record().and_then(|record| record.volume.clone()));
         let began = self.tools.shard.ask(|answer| command(volume, attach, answer))?;
         if began.is_ok() {
             self.used(place, identity);
@@ -550,7 +555,9 @@ impl Lifecycle {
 
     fn returned(&mut self) -> Result<Answer, shard::ShardGone> {
         let not_open = || Answer::Began(Err("the caching volume is not open".to_owned()));
-        let Some((_, Opened { volume, place, identity })) = self.open.take() else { return Ok(not_open()) };
+        let Some((_, Opened { volume, place, identity })) = self.open.remove(&Slot::CACHE) else {
+            return Ok(not_open());
+        };
         if !self.tools.shard.ask(|answer| shard::Command::CacheReturned { volume, answer })? {
             return Ok(Answer::Began(Err("the engine does not wait for it any more".to_owned())));
         }

@@ -7,25 +7,25 @@ use surgetank_provider::VolumeId;
 /// What is rented for one device, as the sweep must know it, and where it is exported.
 #[derive(Debug, Default)]
 pub struct Shared {
-    rental: Mutex<RentalView>,
+    rentals: Mutex<RentalsView>,
     address: Mutex<String>,
     trouble: Mutex<Option<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct RentalView {
-    volume: Option<VolumeId>,
-    rented: bool,
+struct RentalsView {
+    volumes: Vec<VolumeId>,
+    nameless: bool,
 }
 
 impl Shared {
-    fn rental(&self) -> MutexGuard<'_, RentalView> {
-        self.rental.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rentals(&self) -> MutexGuard<'_, RentalsView> {
+        self.rentals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The journal says that a volume is rented; its name may not be known yet.
-    pub fn set_rental(&self, volume: Option<VolumeId>, rented: bool) {
-        *self.rental() = RentalView { volume, rented };
+    /// The journal says that these volumes are rented. `nameless`: another one may be, whose name is not known.
+    pub fn set_rentals(&self, volumes: Vec<VolumeId>, nameless: bool) {
+        *self.rentals() = RentalsView { volumes, nameless };
     }
 
     /// What the user opens; empty until it is there.
@@ -50,16 +50,15 @@ impl Shared {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
     }
 
-    /// The volume that is rented, if its name is known.
+    /// The volumes that are rented, as far as their names are known.
     #[must_use]
-    pub fn volume(&self) -> Option<VolumeId> {
-        self.rental().volume.clone()
+    pub fn volumes(&self) -> Vec<VolumeId> {
+        self.rentals().volumes.clone()
     }
 
     /// Whether a volume may be there whose name is not known.
     #[must_use]
     pub fn creating(&self) -> bool {
-        let view = self.rental();
-        view.rented && view.volume.is_none()
+        self.rentals().nameless
     }
 }

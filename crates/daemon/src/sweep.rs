@@ -74,7 +74,7 @@ impl Sweeper {
     fn known(&self) -> Known {
         let mut known = Known::default();
         for (name, shared) in &self.devices {
-            known.expected.extend(shared.volume());
+            known.expected.extend(shared.volumes());
             if shared.creating() {
                 known.creating.insert(name.clone());
             }

@@ -10,8 +10,9 @@ use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, 
 use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
+use surgetank_model::Bytes;
 use surgetank_provider::local::LocalProvider;
-use surgetank_provider::{Provider, SystemClock, VolumeState, tag};
+use surgetank_provider::{CreateVolume, Provider, SystemClock, Tags, VolumeState, tag};
 
 const BLOCKS: u64 = 8;
 
@@ -157,6 +158,46 @@ fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
     assert_eq!(machine.rented(), 1);
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
     Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap()
+}
+
+/// A rental in a slot that nobody uses after a restart; the one of the engine goes on beside it.
+#[test]
+fn a_volume_in_another_slot_is_given_back_after_a_restart() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine, "data"));
+    daemon.stop();
+    let file = machine.path("state/data/journal.json");
+    let mut journal: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let provider = LocalProvider::open(config(&machine, "1 min").local.unwrap(), Arc::new(SystemClock)).unwrap();
+    let rented = |token: &str| {
+        let tags = Tags::from([(tag::TOKEN.to_owned(), token.to_owned())]);
+        let request =
+            CreateVolume { token: token.to_owned(), volume_type: "fast".to_owned(), size: Bytes::from_mib(4), tags };
+        provider.create(&request).unwrap().0.id
+    };
+    let (named, _nameless) = (rented("one"), rented("two"));
+    let other = |slot: u8, token: &str, volume: Option<&str>| {
+        let mut record = journal["rental"].clone();
+        let fields = serde_json::json!({
+            "slot": slot, "token": token, "volume": volume, "epoch": null, "disposable": true,
+            "stage": if volume.is_some() { "attaching" } else { "creating" },
+        });
+        record.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        record
+    };
+    let others = vec![other(1, "one", Some(&named.0)), other(2, "two", None)];
+    journal["other_rentals"] = others.into();
+    journal["version"] = 3.into();
+    std::fs::write(&file, journal.to_string()).unwrap();
+    drop(provider);
+    assert_eq!(machine.rented(), 3);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("those of no use are given back", || {
+        let journal = std::fs::read_to_string(&file).unwrap();
+        machine.rented() <= 1 && !journal.contains("other_rentals")
+    });
+    goes_on(&machine, &daemon);
 }
 
 /// The records of a snapshot from between the attachment and the first dirty byte say that nothing is on the volume.

@@ -5,11 +5,16 @@ use surgetank_model::Bytes;
 use surgetank_model::volume::{CreateVolume, ProviderError, VolumeDescription, VolumeId};
 
 use crate::owner::OwnerRecord;
-use crate::record::RentalRecord;
+use crate::record::{RentalRecord, Slot};
 
 /// Names an ask from `next_ask` to `complete`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AskId(pub u64);
+pub struct AskId {
+    /// Whose ask it is.
+    pub slot: Slot,
+    /// Different for each ask of the slot.
+    pub number: u64,
+}
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! steps, with answers, engine events and the time, and polled for what is to be done.
 //!
 //! - [`rental`]: the state machine of one volume;
+//! - [`rentals`]: all volumes that one device rents at once;
 //! - [`ask`]: its contract with the driver (the daemon's reconciler or the simulator);
 //! - [`record`]: what is durable about a rental;
 //! - [`owner`]: where the newest data is, and in which order that is written down;
@@ -15,10 +16,12 @@ pub mod owner;
 pub mod planted;
 pub mod record;
 pub mod rental;
+pub mod rentals;
 pub mod resume;
 pub mod sweep;
 
 pub use ask::{Answer, Ask, AskId, Call, Command, Opened, Opening, Presence, VolumeAsk};
 pub use owner::{OwnerRecord, OwnerWrite, OwnerWriter};
-pub use record::{RentalRecord, Stage};
+pub use record::{RentalRecord, Slot, Stage};
 pub use rental::{Config, Ended, Notice, Rental};
+pub use rentals::Rentals;

@@ -28,9 +28,25 @@ pub enum Stage {
     Deleting,
 }
 
-/// A caching volume from before its creation until after its deletion.
+/// Which of the volumes that a device rents at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u8);
+
+impl Slot {
+    /// That of the volume that the engine uses.
+    pub const CACHE: Self = Self(0);
+
+    fn is_cache(&self) -> bool {
+        *self == Self::CACHE
+    }
+}
+
+/// A rented volume from before its creation until after its deletion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RentalRecord {
+    /// Where the device has it.
+    #[serde(default, skip_serializing_if = "Slot::is_cache")]
+    pub slot: Slot,
     /// The client token it is created with; also on the volume as a tag.
     pub token: String,
     /// Its type.

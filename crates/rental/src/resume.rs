@@ -7,7 +7,7 @@ use surgetank_policy::ResumeAt;
 
 use crate::owner::OwnerRecord;
 use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Stage};
+use crate::record::{RentalRecord, Slot, Stage};
 
 /// What the provider says of the volume that the records name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +125,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
         _ => (Bytes::ZERO, String::new()),
     };
     RentalRecord {
+        slot: Slot::CACHE,
         token: String::new(),
         volume_type,
         size,
@@ -160,6 +161,7 @@ mod tests {
     fn any_rental() -> impl Strategy<Value = RentalRecord> {
         (any_stage(), prop::option::of(prop::sample::select(vec!["a", "b"])), any::<bool>()).prop_map(
             |(stage, volume, disposable)| RentalRecord {
+                slot: Slot::CACHE,
                 token: "t".to_owned(),
                 volume_type: "fast".to_owned(),
                 size: Bytes::from_gib(1),

@@ -6,7 +6,8 @@ use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescripti
 use surgetank_model::{Instant, Observation};
 use surgetank_policy::{BoostRecord, Controller, Learned, Phase, Steady};
 use surgetank_rental::{
-    Answer, Ask, AskId, Call, Command, Ended, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental, VolumeAsk,
+    Answer, Ask, AskId, Call, Command, Ended, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental, Slot,
+    VolumeAsk,
 };
 
 use crate::report::Boost;
@@ -56,7 +57,7 @@ impl Control {
         let owner = OwnerRecord::default();
         let mut control = Self {
             controller: Controller::new(Instant::ZERO, config, Learned::default()),
-            rental: Rental::new(rental, None),
+            rental: Rental::new(rental, Slot::CACHE, None),
             writer: OwnerWriter::new(&owner),
             owner,
             cloud: Cloud {

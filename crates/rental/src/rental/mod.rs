@@ -20,7 +20,7 @@ use surgetank_policy::{Outcome, Refusal, Step, StepId};
 
 use self::outage::Outage;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
-use crate::record::RentalRecord;
+use crate::record::{RentalRecord, Slot};
 
 /// First and longest pause between two looks at a change under way.
 const POLL: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
@@ -146,6 +146,7 @@ enum Lane {
 #[derive(Clone, Debug)]
 pub struct Rental {
     config: Config,
+    slot: Slot,
     now: Instant,
     record: Option<RentalRecord>,
     running: Option<Running>,
@@ -180,9 +181,10 @@ pub struct Rental {
 impl Rental {
     /// Goes on from the record that is durable.
     #[must_use]
-    pub fn new(config: Config, record: Option<RentalRecord>) -> Self {
+    pub fn new(config: Config, slot: Slot, record: Option<RentalRecord>) -> Self {
         Self {
             config,
+            slot,
             now: Instant::ZERO,
             record,
             running: None,
@@ -210,6 +212,18 @@ impl Rental {
     #[must_use]
     pub fn record(&self) -> Option<&RentalRecord> {
         self.record.as_ref()
+    }
+
+    /// Nothing is rented, and nothing under way.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.record.is_none() && self.running.is_none() && self.call.is_none() && self.ended.is_empty()
+    }
+
+    /// Whether the engine has the volume, or had it and waits for it.
+    #[cfg(debug_assertions)]
+    pub(crate) fn is_used_by_engine(&self) -> bool {
+        self.next_look().is_some()
     }
 
     /// Bytes lost with the caching volume.
@@ -530,6 +544,7 @@ impl Rental {
             assert!(!walk.queued || busy, "a walk waits for nothing");
         }
         if let Some(record) = &self.record {
+            assert_eq!(record.slot, self.slot, "the record is that of its slot");
             assert!(
                 record.volume.is_some() || record.epoch.is_none(),
                 "what has no name was never adopted: {record:?}"

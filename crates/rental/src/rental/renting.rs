@@ -20,6 +20,7 @@ impl Rental {
             let (random, started_unix_ms) = self.draw()?;
             let token = if planted(Bug::TokenReused) { Epoch::default() } else { Epoch(random) };
             let record = RentalRecord {
+                slot: self.slot,
                 token: token.to_string(),
                 volume_type: self.config.volume_type.clone(),
                 size,

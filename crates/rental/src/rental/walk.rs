@@ -8,11 +8,11 @@ use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, AskId, Call, Command, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Stage};
+use crate::record::{RentalRecord, Slot, Stage};
 
 impl Rental {
     pub(super) fn emit(&mut self, ask: Ask) -> AskId {
-        let id = AskId(self.next_ask);
+        let id = AskId { slot: self.slot, number: self.next_ask };
         self.next_ask += 1;
         match &ask {
             Ask::Provider(call) => self.call = Some((id, call.clone())),
@@ -116,9 +116,11 @@ impl Rental {
         }
     }
 
-    /// Makes sure that the owner record says so, durably.
+    /// Makes sure that the owner record says so, durably, or, for a volume that the engine does not use, names another one.
     pub(super) fn owner_is_backing(&mut self) -> Walked {
-        if self.owner_record()?.owner == Owner::Backing {
+        let record = self.owner_record()?;
+        let names_another = record.volume.is_some() && record.volume != self.volume();
+        if record.owner == Owner::Backing || self.slot != Slot::CACHE && names_another {
             return Ok(());
         }
         Err(Pause::Refused(Refusal::Transient("the owner record still names the caching volume".to_owned())))

@@ -11,7 +11,7 @@ mod copies;
 mod sweeps;
 mod writes;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use surgetank_cache::{EffectId, Epoch, Event, Owner, Stage};
@@ -19,10 +19,10 @@ use surgetank_model::volume::{VolumeId, tag};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Name, Phase, ResumeAt};
+use surgetank_policy::{Config, Controller, Learned, Name, Phase, ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::sweep::Action;
-use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, Rental, RentalRecord};
+use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
 use crate::disk::Disk;
 use crate::world::cloud::Cloud;
@@ -42,6 +42,9 @@ const RECOVERY_RETRY: Duration = Duration::from_millis(300);
 const GRAIN: u64 = 256 << 10;
 const SMALLEST: u64 = 768 << 10;
 const DEVICE: &str = "data";
+/// Where a volume comes and goes that the engine does not use.
+const SPARE: Slot = Slot(1);
+const SPARE_TIMEOUT: Duration = Duration::from_millis(500);
 const OWNER: &str = "us";
 
 /// What becomes of a call.
@@ -63,7 +66,7 @@ enum Fate {
 #[derive(Debug)]
 struct Process {
     controller: Controller,
-    rental: Rental,
+    rentals: Rentals,
     writer: OwnerWriter,
     /// The owner record as the daemon believes it to be durable.
     believed: OwnerRecord,
@@ -73,8 +76,10 @@ struct Process {
     waiting: Vec<AskId>,
     /// The attachment that is to be read back before anything else.
     recover: Option<Epoch>,
-    /// What is open for the engine; no disk: it has that already.
-    open: Option<(AskId, VolumeId, Option<Disk>)>,
+    /// What is open, for the engine or in another slot; no disk: the engine has that already.
+    open: BTreeMap<Slot, (AskId, VolumeId, Option<Disk>)>,
+    /// The release that was begun last.
+    release: Option<StepId>,
     calls: Vec<(AskId, Call, Fate)>,
     answers: VecDeque<(AskId, Answer)>,
     tick_at: Option<Instant>,
@@ -87,8 +92,8 @@ pub(super) struct Renting {
     /// Probability that a call goes wrong, while faults last.
     faults: f64,
     cloud: Cloud,
-    /// The record of the rental that is durable.
-    journal: Option<RentalRecord>,
+    /// The records of the rentals that are durable.
+    journal: BTreeMap<Slot, RentalRecord>,
     /// The owner record that is durable.
     owner: OwnerRecord,
     /// The volume whose disk the engine has or had last.
@@ -153,18 +158,19 @@ impl Process {
         seed: u64,
         size: u64,
         patience: Duration,
-        journal: Option<RentalRecord>,
+        journal: Vec<RentalRecord>,
         owner: &OwnerRecord,
     ) -> Self {
         Self {
             controller: controller(now, seed, size),
-            rental: Rental::new(rental_config(patience), journal),
+            rentals: Rentals::new(rental_config(patience), journal),
             writer: OwnerWriter::new(owner),
             believed: owner.clone(),
             writing: None,
             waiting: Vec::new(),
             recover: None,
-            open: None,
+            open: BTreeMap::new(),
+            release: None,
             calls: Vec::new(),
             answers: VecDeque::new(),
             tick_at: None,
@@ -176,10 +182,10 @@ impl Renting {
     pub(super) fn new(seed: u64, size: u64, patience: Duration, faults: f64) -> Self {
         let owner = OwnerRecord::default();
         Self {
-            process: Process::new(Instant::ZERO, seed, size, patience, None, &owner),
+            process: Process::new(Instant::ZERO, seed, size, patience, Vec::new(), &owner),
             faults,
             cloud: Cloud::default(),
-            journal: None,
+            journal: BTreeMap::new(),
             owner,
             in_use: None,
             late: Vec::new(),
@@ -193,7 +199,7 @@ impl Renting {
     /// Nothing is rented, nothing is on its way, and nothing is left.
     pub(super) fn is_idle(&self) -> bool {
         self.process.controller.phase() == Phase::Idle
-            && self.process.rental.record().is_none()
+            && self.process.rentals.records().next().is_none()
             && self.process.calls.is_empty()
             && self.late.is_empty()
             && self.cloud.is_empty()
@@ -201,7 +207,7 @@ impl Renting {
 
     /// The disks of rented volumes that the engine does not have.
     pub(super) fn disks(&mut self) -> impl Iterator<Item = &mut Disk> {
-        let open = self.process.open.iter_mut().filter_map(|(_, _, disk)| disk.as_mut());
+        let open = self.process.open.values_mut().filter_map(|(_, _, disk)| disk.as_mut());
         self.cloud.disks().chain(open)
     }
 
@@ -215,16 +221,16 @@ impl Renting {
     /// For whoever looks for a bug.
     pub(super) fn summary(&self) -> String {
         let Self { journal, owner, in_use, late, swept, tagging, cloud, .. } = self;
-        let Process { rental, calls, writing, recover, .. } = &self.process;
+        let Process { rentals, calls, writing, recover, .. } = &self.process;
         format!(
-            "{rental:?}; calls {calls:?}, journal {journal:?}, owner {owner:?}, in use {in_use:?}, late {late:?}, \
+            "{rentals:?}; calls {calls:?}, journal {journal:?}, owner {owner:?}, in use {in_use:?}, late {late:?}, \
              swept {swept:?}, tagging {tagging:?}, writing {writing:?}, recover {recover:?}, {}",
             cloud.summary()
         )
     }
 
-    fn close(&mut self) {
-        if let Some((_, id, Some(disk))) = self.process.open.take()
+    fn close(&mut self, slot: Slot) {
+        if let Some((_, id, Some(disk))) = self.process.open.remove(&slot)
             && let Some(volume) = self.cloud.volume(&id)
         {
             volume.disk = Some(disk);
@@ -276,6 +282,7 @@ impl World<'_> {
         }
         let after = if self.outages.is_any_passing() { SAMPLING * 40 } else { SAMPLING };
         self.schedule(after, Happening::Observe);
+        self.use_spare();
         self.drive()
     }
 
@@ -283,7 +290,7 @@ impl World<'_> {
         let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
         renting.process.tick_at = None;
-        renting.process.rental.tick(now);
+        renting.process.rentals.tick(now);
         self.drive()
     }
 
@@ -297,10 +304,10 @@ impl World<'_> {
                 return Err(format!("a volume is used whose tag is {tagged:?}"));
             }
         }
-        renting.process.rental.event(now, event);
+        renting.process.rentals.event(now, event);
         if *event == Event::CacheDropped && renting.process.recover.take().is_some() {
             // The user gave up what could not be read back.
-            if let Some(size) = renting.process.rental.give_up() {
+            if let Some(size) = renting.process.rentals.cache_mut().give_up() {
                 renting.process.controller.resume(now, ResumeAt::Attached { size });
             }
         }
@@ -311,7 +318,7 @@ impl World<'_> {
     pub(super) fn tell_rental_of_disks(&mut self) -> Step {
         let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        renting.process.rental.disk_changed(now, true);
+        renting.process.rentals.disk_changed(now, true);
         self.drive()
     }
 
@@ -321,26 +328,32 @@ impl World<'_> {
             let now = self.now;
             let Some(renting) = &mut self.renting else { return Ok(()) };
             let process = &mut renting.process;
-            while process.rental.next_notice().is_some() {}
-            if let Some((id, ask)) = process.rental.next_ask() {
+            while process.rentals.next_notice().is_some() {}
+            if let Some((id, ask)) = process.rentals.next_ask() {
                 if let Some(answer) = self.carry_out(id, ask)? {
                     self.complete(id, answer);
                 }
-            } else if let Some(ended) = process.rental.next_ended() {
-                self.task_ended(ended);
+            } else if let Some((slot, ended)) = process.rentals.next_ended() {
+                match slot {
+                    Slot::CACHE => self.task_ended(ended)?,
+                    _ => self.spare_ended(ended),
+                }
             } else if process.recover.is_none()
                 && let Some((id, step)) = process.controller.next_step()
             {
                 let timeout = process.controller.config().timeout(&step);
-                process.rental.begin(now, id, step, timeout);
+                if step == PolicyStep::Release {
+                    process.release = Some(id);
+                }
+                process.rentals.begin(now, Slot::CACHE, id, step, timeout);
             } else {
                 #[cfg(debug_assertions)]
-                process.rental.check();
+                process.rentals.check();
                 break;
             }
         }
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        let deadline = renting.process.rental.next_deadline();
+        let deadline = renting.process.rentals.next_deadline();
         if let Some(at) = deadline.filter(|at| renting.process.tick_at.is_none_or(|tick| *at < tick)) {
             renting.process.tick_at = Some(at);
             self.schedule_at(at, Happening::Tick);
@@ -351,23 +364,29 @@ impl World<'_> {
     fn complete(&mut self, id: AskId, answer: Answer) {
         let now = self.now;
         if let Some(renting) = &mut self.renting {
-            renting.process.rental.complete(now, id, answer);
+            renting.process.rentals.complete(now, id, answer);
         }
     }
 
-    fn task_ended(&mut self, ended: Ended) {
-        let now = self.now;
-        let Some(renting) = &mut self.renting else { return };
+    fn task_ended(&mut self, ended: Ended) -> Step {
+        let (now, stage) = (self.now, self.engine.status().stage);
+        let Some(renting) = &mut self.renting else { return Ok(()) };
         let process = &mut renting.process;
         match ended {
+            Ended::Step(id, surgetank_policy::Outcome::Done)
+                if process.release == Some(id) && stage != Stage::PassThrough =>
+            {
+                return Err(format!("a volume counts as released that the engine uses: {stage:?}"));
+            }
             Ended::Step(id, outcome) => process.controller.complete(now, id, outcome),
             Ended::Recovery(surgetank_policy::Outcome::Done) => {
                 process.recover = None;
-                let size = process.rental.record().map_or_else(Bytes::default, |record| record.size);
+                let size = process.rentals.cache().record().map_or_else(Bytes::default, |record| record.size);
                 process.controller.resume(now, ResumeAt::Adopted { size });
             }
             Ended::Recovery(_) => self.schedule(RECOVERY_RETRY, Happening::Recover),
         }
+        Ok(())
     }
 
     /// Reads the cache back, again.
@@ -375,9 +394,34 @@ impl World<'_> {
         let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
         if let Some(epoch) = renting.process.recover {
-            renting.process.rental.begin_recovery(now, epoch);
+            renting.process.rentals.cache_mut().begin_recovery(now, epoch);
         }
         self.drive()
+    }
+
+    /// As a rotation will: a second volume is rented, attached, and discarded after a while.
+    fn use_spare(&mut self) {
+        let (now, wants) = (self.now, !self.faulty || self.random.below(16) == 0);
+        let Some(renting) = self.renting.as_mut().filter(|_| wants) else { return };
+        let rentals = &mut renting.process.rentals;
+        if self.faulty && rentals.is_free(SPARE) {
+            rentals.begin(now, SPARE, StepId(0), PolicyStep::Create { size: Bytes::new(GRAIN) }, Some(SPARE_TIMEOUT));
+        } else {
+            rentals.discard(now, SPARE);
+        }
+    }
+
+    fn spare_ended(&mut self, ended: Ended) {
+        let now = self.now;
+        let Some(renting) = &mut self.renting else { return };
+        let rentals = &mut renting.process.rentals;
+        match ended {
+            Ended::Step(StepId(0), surgetank_policy::Outcome::Done) => {
+                rentals.begin(now, SPARE, StepId(1), PolicyStep::Attach, Some(SPARE_TIMEOUT));
+            }
+            Ended::Step(_, surgetank_policy::Outcome::Done) => {}
+            _ => rentals.discard(now, SPARE),
+        }
     }
 
     fn fault(&mut self) -> bool {
@@ -395,7 +439,7 @@ impl World<'_> {
     fn carry_out(&mut self, id: AskId, ask: Ask) -> Step<Option<Answer>> {
         match ask {
             Ask::Persist(record) => {
-                let answer = self.persist_rental(record)?;
+                let answer = self.persist_rental(id.slot, record)?;
                 let after = self.soon(WRITE_MAX);
                 let Some(renting) = &mut self.renting else { return Ok(None) };
                 renting.process.answers.push_back((id, answer));
@@ -408,12 +452,12 @@ impl World<'_> {
             }
             Ask::Owner => Ok(self.owner_record(id)),
             Ask::Provider(call) => {
-                self.check_call(&call)?;
+                self.check_call(id.slot, &call)?;
                 self.call(id, call);
                 Ok(None)
             }
             Ask::Volume(ask) => self.ask_volume(id, ask).map(Some),
-            Ask::Engine(command) => self.command(command).map(Some),
+            Ask::Engine(command) => self.command(id, command).map(Some),
         }
     }
 
@@ -429,7 +473,7 @@ impl World<'_> {
     /// The process is gone: what it was doing at the provider happens, or not, and every disk is where its volume is.
     pub(super) fn stop_renting(&mut self) -> Step {
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        renting.close();
+        [Slot::CACHE, SPARE].into_iter().for_each(|slot| renting.close(slot));
         renting.swept.clear();
         let calls = std::mem::take(&mut renting.process.calls);
         let changes = |call: &Call| !matches!(call, Call::Describe(_) | Call::List { .. });
@@ -480,7 +524,7 @@ impl World<'_> {
         }
         let unknown = self.fault();
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        let (record, owner) = (renting.journal.clone(), renting.owner.clone());
+        let (record, owner) = (renting.journal.get(&Slot::CACHE).cloned(), renting.owner.clone());
         let id = owner.volume.clone().or_else(|| record.as_ref().and_then(|record| record.volume.clone()));
         let lookup = match id {
             None => Lookup::Unnamed,
@@ -493,8 +537,11 @@ impl World<'_> {
             Resume::Lost { rental, .. } => rental.as_deref().cloned().or(record),
             Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => record,
         };
-        renting.journal.clone_from(&record);
-        renting.process = Process::new(now, seed, size, patience, record, &owner);
+        if let Some(record) = record {
+            renting.journal.insert(Slot::CACHE, record);
+        }
+        let records = renting.journal.values().cloned().collect();
+        renting.process = Process::new(now, seed, size, patience, records, &owner);
         let process = &mut renting.process;
         match resumed {
             Resume::Idle => {}
@@ -510,7 +557,7 @@ impl World<'_> {
             }
             Resume::Lost { ranges, rental, .. } => {
                 if let Some(rental) = rental {
-                    process.rental.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
+                    process.rentals.cache_mut().resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
                     process.controller.resume(now, ResumeAt::Adopted { size: rental.size });
                 }
             }

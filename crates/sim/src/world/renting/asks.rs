@@ -3,7 +3,7 @@
 use surgetank_cache::format::{LogState, SUPERBLOCKS_LENGTH, choose_superblock};
 use surgetank_cache::{Epoch, Stage};
 use surgetank_model::volume::VolumeDescription;
-use surgetank_rental::{Answer, AskId, Command, Opened, Opening, Presence, VolumeAsk};
+use surgetank_rental::{Answer, AskId, Command, Opened, Opening, Presence, Slot, VolumeAsk};
 
 use crate::world::{Step, World};
 
@@ -15,7 +15,7 @@ impl World<'_> {
         Ok(match ask {
             VolumeAsk::Serials => Answer::Serials(Vec::new()),
             VolumeAsk::Open { description, opening, .. } => {
-                renting.close();
+                renting.close(id.slot);
                 if !renting.cloud.has_appeared(now, &description.id) {
                     return Ok(Answer::Opened(Ok(Opened::Absent)));
                 }
@@ -32,12 +32,12 @@ impl World<'_> {
                 if disk.is_none() && !(again && has_disk && stage != Stage::Lost) {
                     return Err(format!("the volume {} is opened, which is open", description.id.0));
                 }
-                renting.process.open = Some((id, description.id, disk));
+                renting.process.open.insert(id.slot, (id, description.id, disk));
                 Answer::Opened(Ok(Opened::Open))
             }
             VolumeAsk::Close(opened) => {
-                if renting.process.open.as_ref().is_some_and(|(by, ..)| *by == opened) {
-                    renting.close();
+                if renting.process.open.get(&opened.slot).is_some_and(|(by, ..)| *by == opened) {
+                    renting.close(opened.slot);
                 }
                 Answer::Closed
             }
@@ -56,20 +56,23 @@ impl World<'_> {
         Ok(choose_superblock(&area).map(|superblock| (superblock.state == LogState::Clean, superblock.epoch)))
     }
 
-    pub(super) fn command(&mut self, command: Command) -> Step<Answer> {
+    pub(super) fn command(&mut self, id: AskId, command: Command) -> Step<Answer> {
         let began = |result: Result<(), String>| Answer::Began(result);
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        if id.slot != Slot::CACHE && command != Command::Close {
+            return Err(format!("{command:?} for a volume that is not the engine's"));
+        }
         Ok(match command {
             Command::Mode(mode) => {
                 self.set_mode(mode);
                 began(Ok(()))
             }
             Command::Adopt(epoch) => {
-                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                let Some((_, volume, Some(disk))) = renting.process.open.remove(&id.slot) else {
                     return Err("a volume is adopted that is not open".to_owned());
                 };
-                renting.process.writer.set_volume(Some(id.clone()));
-                renting.in_use = Some(id);
+                renting.process.writer.set_volume(Some(volume.clone()));
+                renting.in_use = Some(volume);
                 self.cache_size = disk.size();
                 self.disks.cache = Some(disk);
                 self.apply_trouble();
@@ -77,27 +80,27 @@ impl World<'_> {
                 began(Ok(()))
             }
             Command::Recover(_) => {
-                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                let Some((_, volume, Some(disk))) = renting.process.open.remove(&id.slot) else {
                     return Err("a volume is read back that is not open".to_owned());
                 };
-                renting.process.writer.set_volume(Some(id.clone()));
-                renting.in_use = Some(id);
+                renting.process.writer.set_volume(Some(volume.clone()));
+                renting.in_use = Some(volume);
                 self.disks.cache = Some(disk);
                 self.apply_trouble();
                 self.recover()?;
                 began(Ok(()))
             }
             Command::Restore(_) => {
-                let Some((_, id, Some(disk))) = renting.process.open.take() else {
+                let Some((_, volume, Some(disk))) = renting.process.open.remove(&id.slot) else {
                     return Err("a volume is restored that is not open".to_owned());
                 };
-                renting.process.writer.set_volume(Some(id));
+                renting.process.writer.set_volume(Some(volume));
                 self.kept = Some(disk);
                 self.restore()?;
                 began(if self.restoring { Ok(()) } else { Err("it cannot be restored now".to_owned()) })
             }
             Command::Returned => {
-                renting.process.open = None;
+                renting.process.open.remove(&id.slot);
                 self.engine.cache_returned(self.now);
                 began(Ok(()))
             }
@@ -113,7 +116,10 @@ impl World<'_> {
                 began(released.map_err(|rejected| rejected.to_string()))
             }
             Command::Close => {
-                renting.close();
+                renting.close(id.slot);
+                if id.slot != Slot::CACHE {
+                    return Ok(began(Ok(())));
+                }
                 let used = !matches!(self.engine.status().stage, Stage::PassThrough | Stage::Recovering | Stage::Lost);
                 if self.disks.cache.is_some() && !used {
                     let disk = self.let_go()?;

@@ -2,21 +2,21 @@
 
 use surgetank_cache::Owner;
 use surgetank_model::volume::ProviderError;
-use surgetank_rental::{Answer, AskId, Call};
+use surgetank_rental::{Answer, AskId, Call, Slot};
 
 use super::{ANSWER_MAX, Fate, LATE_MAX};
 use crate::world::{Happening, Step, World};
 
 impl World<'_> {
     /// The intent is durable before the call, and no call overtakes another one.
-    pub(super) fn check_call(&self, call: &Call) -> Step {
+    pub(super) fn check_call(&self, slot: Slot, call: &Call) -> Step {
         let Some(renting) = &self.renting else { return Ok(()) };
         if let Call::Create(request) = call
-            && renting.journal.as_ref().is_none_or(|record| record.token != request.token)
+            && renting.journal.get(&slot).is_none_or(|record| record.token != request.token)
         {
             return Err("a volume is created before that is on record".to_owned());
         }
-        match renting.process.calls.first() {
+        match renting.process.calls.iter().find(|(id, ..)| id.slot == slot) {
             Some((_, under_way, _)) => Err(format!("{call:?} is called while {under_way:?} is under way")),
             None => Ok(()),
         }

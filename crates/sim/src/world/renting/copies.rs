@@ -7,7 +7,7 @@ use surgetank_model::volume::{ProviderError, VolumeState};
 use surgetank_policy::{ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{
-    Answer, Ask, Call, Command, Ended, Opened, OwnerRecord, Presence, Rental, RentalRecord, VolumeAsk,
+    Answer, Ask, Call, Command, Ended, Opened, OwnerRecord, Presence, Rental, RentalRecord, Slot, VolumeAsk,
 };
 
 use super::{DEVICE, rental_config};
@@ -33,7 +33,9 @@ impl World<'_> {
         }
         let after = self.soon(STARTS_MAX);
         if let Some(renting) = &mut self.renting {
-            renting.copies.push(State { journal: renting.journal.clone(), owner: renting.owner.clone() });
+            renting
+                .copies
+                .push(State { journal: renting.journal.get(&Slot::CACHE).cloned(), owner: renting.owner.clone() });
             self.schedule(after, Happening::Copied);
         }
     }
@@ -61,7 +63,7 @@ impl World<'_> {
     }
 
     fn give_back_copied(&mut self, journal: Option<RentalRecord>, owner: &OwnerRecord, steps: Vec<PolicyStep>) -> Step {
-        let mut rental = Rental::new(rental_config(self.scenario.patience), journal);
+        let mut rental = Rental::new(rental_config(self.scenario.patience), Slot::CACHE, journal);
         let mut asks = 0;
         for (step, number) in steps.into_iter().zip(0..) {
             rental.begin(self.now, StepId(number), step, None);

@@ -21,11 +21,11 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let listed = renting.cloud.list(now, tag::OWNER, OWNER, faulty);
         // One in eight is by a copy of this machine, which knows nothing of what is rented since.
-        let record = renting.process.rental.record().filter(|_| !copy);
         let mut known = Known::default();
-        known.expected.extend(record.and_then(|record| record.volume.clone()));
-        if record.is_some_and(|record| record.volume.is_none()) {
-            known.creating.insert(DEVICE.to_owned());
+        if !copy {
+            let (volumes, nameless) = renting.process.rentals.volumes();
+            known.expected.extend(volumes);
+            known.creating.extend(nameless.then(|| DEVICE.to_owned()));
         }
         let suspects = listed.iter().filter(|volume| !known.expected.contains(&volume.id));
         let suspects: Vec<VolumeDescription> = suspects.cloned().collect();
@@ -56,7 +56,10 @@ impl World<'_> {
     /// A sweep takes nothing that may hold the newest data, and not what is being created.
     pub(super) fn check_sweep(&self, listed: &[VolumeDescription], known: &Known, copy: bool) -> Step {
         let Some(renting) = &self.renting else { return Ok(()) };
-        let token = renting.journal.as_ref().map(|record| &record.token);
+        let is_on_record = |volume: &VolumeDescription| {
+            let token = volume.tags.get(tag::TOKEN);
+            renting.journal.values().any(|record| record.volume.is_none() && Some(&record.token) == token)
+        };
         for action in &renting.swept {
             let (Action::Delete(id) | Action::Detach(id)) = action else { continue };
             let Some(volume) = listed.iter().find(|volume| volume.id == *id) else { continue };
@@ -64,7 +67,7 @@ impl World<'_> {
             if tagged.is_some_and(|epoch| known.reread_clean.get(id) != Some(epoch)) {
                 return Err(format!("a sweep takes the volume {}, which may hold the newest data", id.0));
             }
-            if volume.tags.get(tag::TOKEN).is_some_and(|of| Some(of) == token) && known.expected.is_empty() && !copy {
+            if is_on_record(volume) && !copy {
                 return Err(format!("a sweep takes the volume {}, which is being created", id.0));
             }
         }

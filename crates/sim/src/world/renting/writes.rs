@@ -2,32 +2,35 @@
 
 use surgetank_cache::{EffectId, IoFailure, Outcome, Owner};
 use surgetank_model::volume::{VolumeState, tag};
-use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord};
+use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord, Slot};
 
 use super::ANSWER_MAX;
 use crate::world::record::Entry;
 use crate::world::{Happening, Step, World};
 
 impl World<'_> {
-    pub(super) fn persist_rental(&mut self, record: Option<RentalRecord>) -> Step<Answer> {
+    pub(super) fn persist_rental(&mut self, slot: Slot, record: Option<RentalRecord>) -> Step<Answer> {
         let fails = self.random.below(4) == 0 && self.fault();
         let written = !fails || self.random.below(2) == 0;
         let ended = record.is_none();
-        self.check_tokens(record.as_ref())?;
+        self.check_tokens(slot, record.as_ref())?;
         if let Some(renting) = self.renting.as_mut().filter(|_| written) {
-            self.report.rentals += u32::from(ended && renting.journal.is_some());
-            renting.journal = record;
+            self.report.rentals += u32::from(ended && renting.journal.contains_key(&slot));
+            match record {
+                Some(record) => drop(renting.journal.insert(slot, record)),
+                None => drop(renting.journal.remove(&slot)),
+            }
             self.copy_machine();
         }
         Ok(Answer::Persisted(if fails { Err("no space".to_owned()) } else { Ok(()) }))
     }
 
     /// A token names one volume for ever, and a volume that is listed is not forgotten.
-    pub(super) fn check_tokens(&mut self, record: Option<&RentalRecord>) -> Step {
+    pub(super) fn check_tokens(&mut self, slot: Slot, record: Option<&RentalRecord>) -> Step {
         let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        let begins = renting.process.rental.record().is_none();
-        let before = renting.journal.as_ref().map(|record| record.token.clone());
+        let begins = !renting.process.rentals.records().any(|record| record.slot == slot);
+        let before = renting.journal.get(&slot).map(|record| record.token.clone());
         match (record, before) {
             (Some(record), _) if begins && !renting.tokens.insert(record.token.clone()) => {
                 return Err(format!("the token {} was used before", record.token));
