@@ -124,9 +124,10 @@ pub struct Latencies {
     pub detach: Duration,
     /// From the call until it is no longer billed.
     pub delete: Duration,
-    /// Each call takes longer by a share of itself that is drawn from 0 to this. `simulate` alone heeds it.
+    /// Each call takes longer by a share of itself that is drawn from 0 to this. `simulate` alone heeds it;
+    /// 0: machines are alike.
     pub jitter: f64,
-    /// Share of calls that fail, below 1. `simulate` alone heeds it.
+    /// Share of calls that fail and that the controller tries again, from 0 to below 1. `simulate` alone heeds it.
     pub faults: f64,
 }
 

@@ -4,6 +4,7 @@ use surgetank_cache::{Epoch, Event, Owner, Stage};
 use surgetank_model::random::Random;
 use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Instant, Observation};
+use surgetank_planner::scenario::Latencies;
 use surgetank_policy::{BoostRecord, Controller, Learned, Phase, Steady};
 use surgetank_rental::{
     Answer, Ask, AskId, Call, Command, Ended, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental, Slot,
@@ -11,7 +12,7 @@ use surgetank_rental::{
 };
 
 use crate::report::Boost;
-use crate::setup::{Provider, Setup};
+use crate::setup::Setup;
 
 /// Decides when a caching volume is rented, and rents it.
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub struct Control {
 /// A provider that has room for one volume: calls take their time, and fail by chance.
 #[derive(Debug)]
 struct Cloud {
-    provider: Provider,
+    provider: Latencies,
     random: Random,
     made: u64,
     volume: Option<VolumeDescription>,

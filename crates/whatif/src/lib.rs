@@ -25,9 +25,10 @@ use std::time::Duration;
 use surgetank_model::Instant;
 use surgetank_model::cost::Cost;
 pub use surgetank_planner::Mode;
+pub use surgetank_planner::scenario::Latencies;
 
 pub use report::{Boost, Outcome, PhaseTime};
-pub use setup::{Application, Caching, Fidelity, Phase, Provider, Setup, Stuck, Volume};
+pub use setup::{Application, Caching, Fidelity, Phase, Setup, Stuck, Volume};
 
 /// How long requests would wait for a caching volume that cannot be read; none fails here.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Config, Name};
 
-use crate::setup::{Application, Caching, Phase, Provider, Setup, Volume};
+use crate::setup::{Application, Caching, Phase, Setup, Volume};
 
 /// Bytes of a request: what an operating system sends of a long write.
 const REQUEST: Bytes = Bytes::new(1 << 20);
@@ -55,14 +55,7 @@ impl Setup {
             },
             policy,
             sampling,
-            provider: Provider {
-                create: scenario.provider.create,
-                attach: scenario.provider.attach,
-                detach: scenario.provider.detach,
-                delete: scenario.provider.delete,
-                jitter: scenario.provider.jitter,
-                faults: scenario.provider.faults,
-            },
+            provider: scenario.provider,
             seed: scenario.seed,
         }
     }

@@ -7,6 +7,7 @@ use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bytes, Limits};
 use surgetank_planner::Mode;
 use surgetank_planner::cost::Tariff;
+use surgetank_planner::scenario::Latencies;
 
 /// A run: an application, what it runs on, and how its volumes are steered.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ pub struct Setup {
     /// How often the controller looks at its device, above zero.
     pub sampling: Duration,
     /// How fast and how well the provider works.
-    pub provider: Provider,
+    pub provider: Latencies,
     /// What is drawn at random follows from this.
     pub seed: u64,
 }
@@ -87,23 +88,6 @@ pub struct Caching {
     pub tariff: Tariff,
     /// What read misses install.
     pub read_fill: ReadFill,
-}
-
-/// How fast and how well the provider works.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Provider {
-    /// Time of a create.
-    pub create: Duration,
-    /// Time of an attach, until the disk is there.
-    pub attach: Duration,
-    /// Time of a detach.
-    pub detach: Duration,
-    /// Time of a delete.
-    pub delete: Duration,
-    /// Each time is longer by a share of itself drawn from 0 to this; 0: machines are alike.
-    pub jitter: f64,
-    /// Share of calls that fail and are tried again by the controller, 0 to below 1.
-    pub faults: f64,
 }
 
 /// How exactly.

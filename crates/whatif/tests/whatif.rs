@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_policy::{Config, Name};
-use surgetank_whatif::{Application, Caching, Fidelity, Mode, Outcome, Phase, Provider, Setup, Volume, run};
+use surgetank_whatif::{Application, Caching, Fidelity, Latencies, Mode, Outcome, Phase, Setup, Volume, run};
 
 fn limits(mib_s: u64) -> Limits {
     Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None }
@@ -30,12 +30,12 @@ fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
         caching: Caching { limits: limits(128), tariff: Tariff::new(caching, None, None), read_fill: ReadFill::Never },
         policy: Config::new(name, backing, Bytes::from_gib(50), caching),
         sampling: Duration::from_secs(5),
-        provider: Provider {
+        provider: Latencies {
             create: Duration::from_secs(4),
             attach: Duration::from_secs(4),
             detach: Duration::from_secs(2),
             delete: Duration::from_secs(1),
-            ..Provider::default()
+            ..Latencies::default()
         },
         seed: 1,
     }

@@ -5,11 +5,12 @@ use surgetank_model::Bandwidth;
 use surgetank_model::random::Random;
 use surgetank_model::volume_type::Credits as BurstCredits;
 use surgetank_planner::cost::Tariff;
+use surgetank_planner::scenario::Latencies;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Name};
 
 use super::*;
-use crate::setup::{Application, Caching, Provider, Volume};
+use crate::setup::{Application, Caching, Volume};
 use crate::{Outcome, run_machines};
 
 /// What is drawn at random.
@@ -112,7 +113,7 @@ impl Chance {
             caching: Caching { limits: limits(caching), tariff: tariff(caching), read_fill: ReadFill::Never },
             policy: self.policy(Bandwidth::from_mib_s(backing), Bandwidth::from_mib_s(caching)),
             sampling: if self.one_in(3) { self.time(1, 5) } else { Duration::from_secs(1) },
-            provider: Provider {
+            provider: Latencies {
                 create: self.time(0, 20),
                 attach: self.time(0, 60),
                 detach: self.time(0, 10),
