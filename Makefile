@@ -62,7 +62,7 @@ fuzz:
 bench:
 	@scripts/setup bench
 	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) xtask bench $(ARGS)
+	$(CARGO) lab bench $(ARGS)
 
 lab:
 	@scripts/setup lab
@@ -95,12 +95,12 @@ replay:
 
 reproduce-sim:
 	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) xtask reproduce-sim
+	$(CARGO) lab reproduce-sim
 
 validate:
 	@scripts/setup $(if $(findstring --lab,$(ARGS)),lab,demo)
 	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) xtask validate $(ARGS)
+	$(CARGO) lab validate $(ARGS)
 
 lint:
 	$(CARGO) fmt --all --check

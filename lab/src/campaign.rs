@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::daemon::Daemon;
 use crate::flags::absolute;
 use crate::host::Lab;
 use crate::interrupt::Interrupt;
+use crate::product::Product;
 
 /// Flags of every campaign.
 #[derive(Args, Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Campaign {
     #[arg(long, value_parser = absolute)]
     out: Option<PathBuf>,
     #[command(flatten)]
-    daemon: Daemon,
+    product: Product,
 }
 
 /// All that a campaign needs before its first guest.
@@ -46,6 +46,6 @@ impl Campaign {
             Some(out) => out.clone(),
             None => absolute(&format!("bench-out/{name}")).map_err(anyhow::Error::msg)?,
         };
-        Ok(Ready { interrupt, lab, surgetank: self.daemon.binary()?, out })
+        Ok(Ready { interrupt, lab, surgetank: self.product.binary()?, out })
     }
 }

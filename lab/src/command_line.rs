@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::bench;
 use crate::cuts;
 use crate::flags::absolute;
 use crate::guest::Outcome;
@@ -22,8 +23,9 @@ use crate::replay;
 use crate::reproduce;
 use crate::scenario::{ConfigError, Scenario};
 use crate::service::Provisioning;
+use crate::validate;
 
-/// Guests under QEMU with throttled, hot-plugged disks.
+/// Guests under QEMU with throttled, hot-plugged disks; benches on the host.
 #[derive(Debug, Parser)]
 #[command(name = "lab", max_term_width = 120)]
 pub struct Arguments {
@@ -37,6 +39,8 @@ enum Task {
     Exec(Exec),
     /// Run scenarios, by default all of lab/scenarios
     Run(Run),
+    /// The bars of docs/BENCHMARKS.md, measured on this host
+    Bench(bench::Arguments),
     /// The kernel's caches and surgetank side by side in one guest
     Peers(peers::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
@@ -45,6 +49,10 @@ enum Task {
     Outages(outages::Arguments),
     /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
     Reproduce(reproduce::Arguments),
+    /// The papers' applications at full scale in the simulator, beside what the papers print
+    ReproduceSim(reproduce::simulated::Arguments),
+    /// What the simulator predicts of the demo (and, with --lab, of a guest), beside what they measure
+    Validate(validate::Arguments),
     /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
     Replay(replay::Arguments),
     /// What `cuts` runs in its guests
@@ -172,6 +180,9 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
     match task {
         Task::Exec(exec) => exec.run(),
         Task::Run(run) => run.run(),
+        Task::Bench(arguments) => Ok(verdict(arguments.run()?)),
+        Task::ReproduceSim(arguments) => Ok(verdict(arguments.run()?)),
+        Task::Validate(arguments) => Ok(verdict(arguments.run()?)),
         Task::Peers(arguments) => Ok(verdict(arguments.run()?)),
         Task::Cuts(arguments) => Ok(verdict(arguments.run()?)),
         Task::Reproduce(arguments) => Ok(verdict(arguments.run()?)),

@@ -3,21 +3,27 @@
 //! Children run in process groups of their own, so Ctrl-C reaches only this program, which ends them in order; and they
 //! are killed by the kernel should the thread that started them die without doing so.
 
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// How often a wait looks again.
 pub const POLL: Duration = Duration::from_millis(10);
+const AT_ONCE: Duration = Duration::from_micros(200);
+/// How long a command may take to end in order after Ctrl-C: it may have to unmount a file system.
+const ORDERLY: Duration = Duration::from_secs(60);
 
 /// Raised by SIGINT, SIGTERM or SIGHUP.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(surgetank_report::Interrupt);
 
 impl Interrupt {
     /// Takes over the signals for the rest of the process.
@@ -25,22 +31,18 @@ impl Interrupt {
     /// # Errors
     /// If the handlers cannot be installed.
     pub fn install() -> anyhow::Result<Self> {
-        let raised = Self::default();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&raised.0)).context("cannot install a signal handler")?;
-        }
-        Ok(raised)
+        Ok(Self(surgetank_report::Interrupt::install().context("cannot install the signal handlers")?))
     }
 
     /// Raises it, as a signal would.
     pub fn raise(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.raise();
     }
 
     /// # Errors
     /// Once raised.
     pub fn check(&self) -> anyhow::Result<()> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.0.raised() {
             bail!("interrupted; everything was put away");
         }
         Ok(())
@@ -56,32 +58,99 @@ impl Interrupt {
         timeout: Duration,
         mut done: impl FnMut() -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
-        let until = Instant::now() + timeout;
-        loop {
+        wait_for(what, timeout, POLL, || {
             self.check()?;
-            if let Some(answer) = done()? {
-                return Ok(answer);
+            done()
+        })
+    }
+
+    /// Runs a command to its end and hands over what it printed.
+    ///
+    /// # Errors
+    /// If it cannot be run or fails, or on Ctrl-C, which ends it and its children.
+    pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
+        let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+        // Threads of their own empty both pipes, so that the command never blocks on them.
+        let (open, closed) = channel();
+        let stdout = rest(running.child.stdout.take(), open.clone());
+        let stderr = rest(running.child.stderr.take(), open);
+        let status = loop {
+            if let Some(status) = running.ended() {
+                break status;
             }
-            if Instant::now() > until {
-                bail!("{what} did not happen within {} s", timeout.as_secs_f64());
+            if let Err(interrupted) = self.check() {
+                running.ask_to_end(ORDERLY);
+                return Err(interrupted);
             }
-            sleep(POLL);
-        }
+            // A command that has closed both ends at once: times are measured around this.
+            if closed.recv_timeout(POLL) == Err(RecvTimeoutError::Disconnected) {
+                sleep(AT_ONCE);
+            }
+        };
+        let [stdout, stderr] = [stdout, stderr].map(|rest| rest.join().unwrap_or_default());
+        succeeded(command, Output { status, stdout, stderr })
     }
 }
 
-/// Runs a command to its end and hands over what it printed.
+/// Calls `done` until it answers something, every `poll`, at most `timeout`.
 ///
 /// # Errors
-/// If it cannot be run or fails; the message is its last line.
+/// What `done` answers, or that `what` did not happen in time.
+pub fn wait_for<T>(
+    what: &str,
+    timeout: Duration,
+    poll: Duration,
+    mut done: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let until = Instant::now() + timeout;
+    loop {
+        if let Some(answer) = done()? {
+            return Ok(answer);
+        }
+        if Instant::now() > until {
+            bail!("{what} did not happen within {} s", timeout.as_secs_f64());
+        }
+        sleep(poll);
+    }
+}
+
+/// Runs a short command to its end, which Ctrl-C does not change, and hands over what it printed.
+///
+/// # Errors
+/// If it cannot be run or fails.
 pub fn output(command: &mut Command) -> anyhow::Result<Output> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {name}"))?;
+    let output = command.stdin(Stdio::null()).process_group(0).output();
+    let output = output.with_context(|| format!("cannot run {}", name(command)))?;
+    succeeded(command, output)
+}
+
+fn succeeded(command: &Command, output: Output) -> anyhow::Result<Output> {
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{name} failed ({}): {}", output.status, said.trim().lines().last().unwrap_or("it said nothing"));
+        bail!("{} failed ({}): {}", name(command), output.status, last_lines(&said));
     }
     Ok(output)
+}
+
+fn name(command: &Command) -> String {
+    command.get_program().to_string_lossy().into_owned()
+}
+
+/// Where a program says why it fails.
+fn last_lines(said: &str) -> String {
+    let mut last: Vec<&str> = said.trim().lines().rev().take(3).collect();
+    last.reverse();
+    if last.is_empty() { "it said nothing".to_owned() } else { last.join(" | ") }
+}
+
+/// Everything that comes out of a pipe; `open` is dropped with its end.
+fn rest(pipe: Option<impl Read + Send + 'static>, open: Sender<()>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        drop(open);
+        bytes
+    })
 }
 
 /// A child that does not outlive its value.
@@ -97,7 +166,6 @@ impl Running {
     /// # Errors
     /// If it cannot be started.
     pub fn start(command: &mut Command) -> anyhow::Result<Self> {
-        let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).process_group(0);
         // SAFETY: prctl is async-signal-safe and takes no pointers here.
         unsafe {
@@ -106,21 +174,17 @@ impl Running {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        Ok(Self { child: command.spawn().with_context(|| format!("cannot run {name}"))? })
+        Ok(Self { child: command.spawn().with_context(|| format!("cannot run {}", name(command)))? })
     }
 
     /// Whether it has ended by itself, and how.
-    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Asks it to end (SIGTERM) and waits; kills it if it does not listen.
+    /// Asks it and its children to end (SIGTERM) and waits; kills them if it does not listen.
     pub fn ask_to_end(&mut self, patience: Duration) {
-        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw)
-            && self.ended().is_none()
-        {
-            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-        }
+        self.signal(Signal::TERM);
         let until = Instant::now() + patience;
         while self.ended().is_none() && Instant::now() < until {
             sleep(POLL);
@@ -128,15 +192,63 @@ impl Running {
         self.kill();
     }
 
-    /// Kills it, as a power cut does.
+    /// Kills it and its children, as a power cut does.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
+        self.signal(Signal::KILL);
         let _ = self.child.wait();
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+            && self.ended().is_none()
+        {
+            let _ = kill_process_group(group, signal);
+        }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A child whose words go to a file, and that is asked to end when its value is dropped.
+#[derive(Debug)]
+pub struct Server {
+    /// The process.
+    pub running: Running,
+    /// How long it may take to end.
+    pub patience: Duration,
+    name: &'static str,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts it; what it says is added to the file `log`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(name: &'static str, log: &Path, patience: Duration, command: &mut Command) -> anyhow::Result<Self> {
+        let file = File::options().create(true).append(true).open(log);
+        let file = file.with_context(|| format!("cannot make {}", log.display()))?;
+        let running = Running::start(command.stdout(file.try_clone()?).stderr(file))?;
+        Ok(Self { running, patience, name, log: log.to_owned() })
+    }
+
+    /// # Errors
+    /// If it has ended by itself, with what it said last.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(status) = self.running.ended() {
+            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            bail!("{} ended ({status}): {}", self.name, last_lines(&said));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.running.ask_to_end(self.patience);
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo lab`: guests under QEMU with throttled, hot-plugged disks.
+//! `cargo lab`: guests under QEMU with throttled, hot-plugged disks; benches on the host.
 
 use std::process::ExitCode;
 

@@ -6,18 +6,18 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
 
 use crate::host::Lab;
-use crate::interrupt::{Interrupt, Running};
+use crate::interrupt::{Interrupt, Server};
 
 /// A served directory.
 #[derive(Debug)]
 pub struct Share {
-    server: Running,
+    server: Server,
     /// Where QEMU connects.
     pub socket: PathBuf,
 }
@@ -49,8 +49,8 @@ impl Share {
     }
 
     fn start(command: &mut Command, directory: &Path, name: &str) -> anyhow::Result<Self> {
-        let log = fs::File::create(directory.join(format!("virtiofsd-{name}.log")))?;
-        let server = Running::start(command.stdout(Stdio::null()).stderr(log))?;
+        let log = directory.join(format!("virtiofsd-{name}.log"));
+        let server = Server::start("virtiofsd", &log, Duration::ZERO, command)?;
         Ok(Self { server, socket: socket(directory, name) })
     }
 
@@ -60,11 +60,7 @@ impl Share {
     /// If the server ends instead.
     pub fn wait(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
         interrupt.wait_for("the start of virtiofsd", Duration::from_secs(20), || {
-            if let Some(status) = self.server.ended() {
-                let log = self.socket.with_extension("log");
-                let said = fs::read_to_string(log).unwrap_or_default();
-                anyhow::bail!("virtiofsd ended ({status}): {}", said.trim().lines().last().unwrap_or_default());
-            }
+            self.server.check()?;
             Ok(self.socket.exists().then_some(()))
         })
     }

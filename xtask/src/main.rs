@@ -1,17 +1,13 @@
-//! What make and CI call: style, layout and licence checks; benches; the papers' figures.
+//! What make and CI call to check the tree: style, layout, arrows, licences, promises.
 
 mod arrows;
-mod bench;
 mod finding;
 mod licences;
 mod metadata;
-mod product;
-mod reproduce;
 mod semantics;
 mod supply;
 mod tidy;
 mod tree;
-mod validate;
 mod words;
 
 use std::process::ExitCode;
@@ -20,7 +16,7 @@ use clap::{Parser, Subcommand};
 use finding::Finding;
 use tree::Tree;
 
-/// What make and CI call.
+/// Checks of the tree.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Arguments {
@@ -42,12 +38,6 @@ enum Task {
     Supply,
     /// Every promise of docs/SEMANTICS.md names a test that exists
     Semantics,
-    /// The bars of docs/BENCHMARKS.md against their peers
-    Bench(bench::Arguments),
-    /// The papers' applications at full scale in the simulator, beside what the papers print
-    ReproduceSim,
-    /// What the simulator predicts of the demo (and, with --lab, of a guest), beside what they measure
-    Validate(validate::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,9 +65,6 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         Task::Licences => &[("licences", licences::check)],
         Task::Supply => &[("supply", supply::check)],
         Task::Semantics => &[("semantics", semantics::check)],
-        Task::Bench(arguments) => return bench::run(&tree.root, arguments).map(status),
-        Task::Validate(arguments) => return validate::run(&tree.root, arguments).map(status),
-        Task::ReproduceSim => return reproduce::run(&tree.root).map(status),
     };
     let mut total = 0;
     for (name, check) in checks {
@@ -88,11 +75,7 @@ fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         say(&format!("{name}: {}", if findings.is_empty() { "ok".to_owned() } else { count(findings.len()) }));
         total += findings.len();
     }
-    Ok(status(total == 0))
-}
-
-fn status(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if total == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 type Check = fn(&Tree) -> anyhow::Result<Vec<Finding>>;

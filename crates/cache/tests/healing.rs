@@ -1,4 +1,4 @@
-//! What healing costs: what is healed, not what is lost. Counts, not times; `cargo xtask bench losses` has the times.
+//! What healing costs: what is healed, not what is lost. Counts, not times; `make bench ARGS=losses` has the times.
 
 use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReplyError, Stage};
 use surgetank_model::{Instant, Limits, Operation, Request, RequestId};

@@ -94,7 +94,9 @@ fn lose(directory: &Path) {
 
 fn main() {
     let rounds = std::env::args().find_map(|flag| flag.strip_prefix("--rounds=")?.parse().ok()).unwrap_or(50_u64);
-    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
+    // Whoever runs it may want to remove what it leaves when it is killed.
+    let scratch = std::env::var_os("SURGETANK_SCRATCH").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let scratch = tempfile::tempdir_in(scratch).expect("a directory on a disk");
     lose(scratch.path());
     let before = memory("VmRSS");
     let mut store = OwnerStore::open(scratch.path()).expect("the record");

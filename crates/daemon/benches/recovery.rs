@@ -318,7 +318,9 @@ fn main() {
     if let Some(path) = flag("--recover=") {
         return recover(&setting, &PathBuf::from(path), number("--blocks=", 0));
     }
-    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on a disk");
+    // Whoever runs it may want to remove what it leaves when it is killed.
+    let scratch = std::env::var_os("SURGETANK_SCRATCH").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
+    let scratch = tempfile::tempdir_in(scratch).expect("a directory on a disk");
     let path = scratch.path().join("cache");
     let blocks = fill(&setting, &path);
     let status = Command::new(std::env::current_exe().expect("a program has a file"))

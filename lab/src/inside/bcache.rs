@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::machine::{ask, forget, run, sectors, tell, wait_for};
 use super::peer::Peer;
+use crate::machine::{ask, forget, run, sectors, tell, wait_for};
 
 const SETS: &str = "/sys/fs/bcache";
 /// It takes no cache of fewer buckets than about half of this.

@@ -13,12 +13,12 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::bcache;
-use super::machine::{disk, run};
 use super::peer::Peer;
 use super::stretch::{judge, write};
-use super::surgetank::{Elastic, Places, Rent, Surgetank};
 use crate::cuts::oracle::{Fault, Stretch};
 use crate::cuts::phase::Phase;
+use crate::machine::{disk, run};
+use crate::surgetank::{Elastic, Places, Rent, Surgetank};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
         log: "/lab/surgetank.log".into(),
     };
     let elastic = Elastic::steered("adaptive", &slow, CACHE_MIB, (33, 128));
-    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, places.clone())?;
+    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, &places)?;
     let mut verdict = Verdict { stretches: life.stretches, ..Verdict::default() };
     verdict.device = judge(&surgetank.device()?, 0, &mut verdict.stretches, life.ends)?;
     surgetank.idle()?;
@@ -86,7 +86,7 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
     say("verdict.json", &serde_json::to_string(&verdict)?)?;
     let Some(cut) = life.cut else { return Ok(()) };
 
-    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, places)?;
+    let mut surgetank = Surgetank::start(&life.surgetank, &elastic, &places)?;
     let device = surgetank.device()?;
     let writing = AtomicBool::new(true);
     std::thread::scope(|scope| {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::machine::{forget, run, sectors, wait_for};
 use super::peer::Peer;
+use crate::machine::{forget, run, sectors, wait_for};
 
 const NAME: &str = "lab";
 const DRAIN: Duration = Duration::from_secs(900);

@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::load::{self, Load, Measured, Shape};
-use super::machine::{self, busy_s};
+use super::load::{self, Load, Shape};
 use super::peer::{Kind, Peer};
+use crate::fio::Measured;
+use crate::machine::{self, busy_s};
 
 /// What the host wants measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]

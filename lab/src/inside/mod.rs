@@ -3,7 +3,6 @@
 mod bcache;
 mod cut;
 mod load;
-mod machine;
 mod mapper;
 mod measure;
 pub mod outages;
@@ -11,18 +10,16 @@ mod peer;
 mod replay;
 pub mod reproduce;
 mod stretch;
-mod surgetank;
 
 use std::path::Path;
 
 use anyhow::Context;
 
 pub use cut::{Life, Verdict, live};
-pub use load::{Load, Measured, Shape};
+pub use load::{Load, Shape};
 pub use measure::{Found, Order, Sample};
 pub use peer::Kind;
 pub use replay::{Judged, Logged, Replay, replay};
-pub use surgetank::Health;
 
 /// Does what an order says; samples go to a file, one line each, as they are taken.
 ///

@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::cut::say;
-use super::machine::{Mounted, disk, run, wait_for};
 use super::peer::Peer;
 use super::replay::complaint;
-use super::surgetank::{Elastic, Health, Places, Surgetank};
+use crate::machine::{Mounted, disk, run, wait_for};
 use crate::outages::plan::Moment;
+use crate::surgetank::{Elastic, Health, Places, Surgetank};
 
 use load::{FILES, Load, Session};
 
@@ -173,7 +173,7 @@ enum Out {
 impl Stand {
     fn start(order: &Order) -> anyhow::Result<Self> {
         let elastic = Elastic::steered(&order.policy, &disk("slow")?, CACHE_MIB, RATES_MIB_S);
-        let surgetank = Surgetank::start(&order.surgetank, &elastic, Places::plugged(order.service.clone()))?;
+        let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))?;
         let device = surgetank.device()?;
         let node = device.display().to_string();
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0", &node])?;

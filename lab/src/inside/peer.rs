@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::bcache::Bcache;
-use super::machine;
 use super::mapper::{DmCache, DmWritecache};
 use super::measure::Order;
-use super::surgetank::Surgetank;
+use crate::machine;
+use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// Who is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -74,8 +74,8 @@ impl Kind {
             Self::Bcache => Box::new(Bcache::new(slow, cache()?)),
             Self::DmWritecache => Box::new(DmWritecache::new(slow, cache()?)),
             Self::DmCache => Box::new(DmCache::new(slow, cache()?, machine::disk("meta")?)),
-            Self::Paper => Box::new(Surgetank::serve(order, "paper", &slow, cache_mib)?),
-            Self::Adaptive => Box::new(Surgetank::serve(order, "adaptive", &slow, cache_mib)?),
+            Self::Paper => Box::new(serve(order, "paper", &slow, cache_mib)?),
+            Self::Adaptive => Box::new(serve(order, "adaptive", &slow, cache_mib)?),
         })
     }
 }
@@ -128,6 +128,42 @@ pub trait Peer {
     /// How it shows its device.
     fn export(&self) -> String {
         "kernel".to_owned()
+    }
+}
+
+/// Over the slow disk, not boosted yet.
+fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Surgetank> {
+    let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
+    Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))
+}
+
+impl Peer for Surgetank {
+    fn at_rest(&self) -> anyhow::Result<Option<PathBuf>> {
+        self.device().map(Some)
+    }
+
+    fn attach(&mut self) -> anyhow::Result<PathBuf> {
+        self.boost()
+    }
+
+    fn dirty_mib(&mut self) -> anyhow::Result<f64> {
+        Surgetank::dirty_mib(self)
+    }
+
+    fn drain(&mut self) -> anyhow::Result<()> {
+        self.drain_seen(|_| ())
+    }
+
+    fn detach(&mut self) -> anyhow::Result<()> {
+        self.detached()
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(Surgetank::process(self))
+    }
+
+    fn export(&self) -> String {
+        Surgetank::export(self)
     }
 }
 

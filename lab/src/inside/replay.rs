@@ -17,17 +17,17 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
-use super::machine::{Mounted, disk, run, sectors};
 use super::mapper::Mapped;
 use super::peer::Peer;
 use super::stretch;
-use super::surgetank::{Elastic, Places, Rent, Surgetank};
 use crate::cuts::oracle::{BLOCK, Stretch};
 use crate::cuts::phase::Phase;
+use crate::machine::{Mounted, disk, run, sectors};
 use crate::output::say;
 use crate::replay::log::{self, Entry, Kind};
 use crate::replay::points::{self, Moment, Note, Point};
 use crate::replay::renames;
+use crate::surgetank::{Elastic, Places, Rent, Surgetank};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ impl Machine {
             log: "/lab/surgetank.log".into(),
         };
         let elastic = Elastic::steered(&order.policy, &parts[0].node, CACHE_MIB, RATES_MIB_S);
-        let surgetank = Surgetank::start(&order.surgetank, &elastic, places)?;
+        let surgetank = Surgetank::start(&order.surgetank, &elastic, &places)?;
         Ok(Self { surgetank, _state: state, _parts: parts })
     }
 }
@@ -351,7 +351,7 @@ impl Judged {
         writers: &[Stretch],
         ends: &[u64],
     ) -> anyhow::Result<()> {
-        let mut machine = Machine::boot(order, whole)?;
+        let machine = Machine::boot(order, whole)?;
         self.dirty_mib = machine.surgetank.dirty_mib()?;
         let device = machine.surgetank.device()?;
         let files = Mounted::at(&device, FILES, &[])?;

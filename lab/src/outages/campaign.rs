@@ -22,12 +22,12 @@ use crate::cuts::lossy;
 use crate::cuts::planted;
 use crate::guest::Guest;
 use crate::host::Lab;
-use crate::inside::Health;
 use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
 use crate::interrupt::Interrupt;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan, quoted};
 use crate::service::{self, Provisioning};
+use crate::surgetank::Health;
 
 /// The backing volume; its writes are slow enough that something is dirty when an outage strikes.
 const SLOW: Bytes = Bytes::from_mib(192);

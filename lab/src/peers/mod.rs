@@ -11,12 +11,13 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::daemon::Daemon;
+use crate::bar::all_met;
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
 use crate::inside::{Kind, Load, Order, Sample, Shape};
 use crate::output;
 use crate::plan::Disk;
+use crate::product::Product;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
@@ -43,7 +44,7 @@ pub struct Arguments {
     #[arg(long, default_value = "bench-out/peers", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
-    daemon: Daemon,
+    product: Product,
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
@@ -86,7 +87,7 @@ impl Arguments {
     fn order(&self, service: String) -> anyhow::Result<Order> {
         let peers = if self.peers.is_empty() { Kind::ALL.to_vec() } else { self.peers.clone() };
         Ok(Order {
-            surgetank: self.daemon.binary()?,
+            surgetank: self.product.binary()?,
             peers,
             loads: self.loads(),
             rounds: self.rounds,
@@ -155,14 +156,15 @@ impl Arguments {
         }
         output::write(&self.out, "peers", &text, &document)?;
         let measured = !samples.is_empty() && samples.iter().all(|sample| sample.outcome.is_ok());
-        Ok(measured && bars.iter().all(|bar| bar.met))
+        Ok(measured && all_met(&bars))
     }
 }
 
 /// For tests of what is made of samples.
 #[cfg(test)]
 fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
-    use crate::inside::{Found, Measured};
+    use crate::fio::Measured;
+    use crate::inside::Found;
     let moved_mib = load.size_mib as f64;
     let measured =
         Measured { run_s, moved_mib, written_mib: moved_mib, iops: 1000.0 / run_s, write_us: run_s, busy_s: 1.0 };

@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use surgetank_report::Table;
-use surgetank_report::number::digits;
 
-use super::bars::{Bar, Limit};
+use crate::bar::{self, Bar, median};
 use crate::inside::{Found, Kind, Load, Sample, Shape};
 
 /// The medians of one peer under one load.
@@ -26,7 +25,7 @@ impl Row {
     /// MiB/s of what was moved by the load itself.
     #[must_use]
     pub fn mib_s(&self) -> f64 {
-        self.found.measured.moved_mib / self.found.measured.run_s
+        self.found.measured.mib_s()
     }
 
     /// Until everything was on the slow disk.
@@ -45,18 +44,6 @@ impl Row {
     #[must_use]
     pub fn busy_s_per_gib(&self) -> f64 {
         self.found.busy_s / self.found.measured.moved_mib * 1024.0
-    }
-}
-
-/// The middle one, or the mean of the two middle ones.
-#[must_use]
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        count if count % 2 == 0 => f64::midpoint(values[middle - 1], values[middle]),
-        _ => values[middle],
     }
 }
 
@@ -140,23 +127,7 @@ pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
     let mut text = String::new();
     let rounds = samples.iter().map(|sample| sample.round + 1).max().unwrap_or(0);
     let _ = writeln!(text, "Medians of {rounds}.\n");
-    let row = |bar: &Bar| {
-        let Bar { name, unit, reference_name, ratio, .. } = bar;
-        let limit = match bar.limit {
-            Limit::AtLeast(least) => format!("≥ {least:.2}"),
-            Limit::AtMost(most) => format!("≤ {most:.2}"),
-        };
-        [
-            name.to_string(),
-            format!("{} {unit}", digits(bar.ours)),
-            format!("{} {unit}: {reference_name}", digits(bar.reference)),
-            format!("{ratio:.3}"),
-            limit,
-            if bar.met { "met" } else { "**missed**" }.to_owned(),
-        ]
-    };
-    let table = Table::of("bar | ours | compared with | ratio | must be | ").with(bars.iter().map(row));
-    text.push_str(&table.markdown());
+    text.push_str(&bar::table(bars).markdown());
     for load in loads(rows) {
         let _ = writeln!(text, "\n**{}**\n", title(&load));
         text.push_str(&load_table(&of_load(rows, load)));
@@ -242,7 +213,5 @@ mod tests {
         assert_eq!(rows[0].mib_s(), 128.0);
         let text = markdown(&rows, &[], &samples);
         assert!(text.contains("| bcache | 2.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(Vec::new()).is_nan());
     }
 }

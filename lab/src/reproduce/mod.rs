@@ -2,6 +2,7 @@
 
 mod picture;
 mod scenario;
+pub mod simulated;
 mod table;
 
 use std::fs;
@@ -11,7 +12,6 @@ use anyhow::Context;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::daemon::Daemon;
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
 use crate::inside::reproduce::{
@@ -19,6 +19,7 @@ use crate::inside::reproduce::{
 };
 use crate::output;
 use crate::plan::Disk;
+use crate::product::Product;
 
 /// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
 const CELLS_MAX: u64 = 80;
@@ -80,7 +81,7 @@ pub struct Arguments {
     #[arg(long, default_value = "reproduce-out/lab", value_parser = absolute)]
     out: PathBuf,
     #[command(flatten)]
-    daemon: Daemon,
+    product: Product,
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
@@ -171,7 +172,7 @@ impl Arguments {
     fn order(&self, service: String) -> anyhow::Result<Order> {
         let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
         let (slow_mib_s, fast_mib_s) = self.rates_mib_s();
-        let surgetank = self.daemon.binary()?;
+        let surgetank = self.product.binary()?;
         Ok(Order { surgetank, service, slow_mib_s, fast_mib_s, modes, loads: self.loads() })
     }
 

@@ -182,7 +182,7 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     let _ = write!(text, "\n{}", table.markdown());
 }
 
-/// What `cargo xtask validate --lab` predicts.
+/// What `cargo lab validate --lab` predicts.
 fn checkpoints(text: &mut String, rows: &[Row<'_>]) {
     let Some(first) = rows.first() else { return };
     let Load::Checkpoints(application) = first.sample.load else { return };

@@ -14,9 +14,9 @@ use std::time::Duration;
 use anyhow::Context;
 use surgetank_model::random::Random;
 
-use super::super::machine::run;
 use super::super::stretch::{self, Aligned};
 use crate::cuts::oracle::{BLOCK, Stretch};
+use crate::machine::run;
 use crate::replay::renames;
 
 /// Where the elastic device's file system is mounted.

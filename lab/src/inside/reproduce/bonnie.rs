@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::super::machine::tell;
 use crate::interrupt::output;
+use crate::machine::tell;
 
 const CONTROL: &str = "/sys/fs/cgroup";
 /// The group whose memory is as small against the file as the papers' machine was.

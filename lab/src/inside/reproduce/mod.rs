@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Mounted, disk, forget, run, wait_for};
-use super::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
+use crate::machine::{Mounted, disk, forget, run, wait_for};
+use crate::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
 use prototype::Prototype;
 
 pub use bonnie::{Bonnie, Rates};
@@ -106,7 +106,7 @@ pub enum Workload {
     Bonnie,
     /// The melt
     Lammps,
-    /// Sleeping and writing, for `cargo xtask validate --lab`: only if it is named
+    /// Sleeping and writing, for `cargo lab validate --lab`: only if it is named
     Checkpoints,
 }
 
@@ -320,9 +320,6 @@ enum Device {
 impl Device {
     fn open(order: &Order, mode: Mode, setting: &Setting, slow: &Path, fast: &Path) -> anyhow::Result<Self> {
         let elastic = |policy: &str| Elastic {
-            policy: policy.to_owned(),
-            slow: slow.to_owned(),
-            rates_mib_s: (order.slow_mib_s, order.fast_mib_s),
             cache_mib: (setting.initial_mib, setting.grain_mib, setting.initial_mib.max(setting.backing_mib)),
             grain_mib: setting.grain_mib,
             triggers: Triggers {
@@ -331,13 +328,14 @@ impl Device {
                 sampling: Duration::from_secs_f64(setting.sampling_s),
                 interval: None,
             },
+            ..Elastic::steered(policy, slow, 0, (order.slow_mib_s, order.fast_mib_s))
         };
         let daemon = |policy| {
             make_files(slow)?;
             let places = Places::plugged(order.service.clone());
             // What was learned on another device or workload.
             let _ = fs::remove_dir_all(&places.files);
-            Surgetank::start(&order.surgetank, &elastic(policy), places)
+            Surgetank::start(&order.surgetank, &elastic(policy), &places)
         };
         Ok(match mode {
             Mode::StaticSlow | Mode::StaticFast => {

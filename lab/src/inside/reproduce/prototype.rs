@@ -17,10 +17,10 @@ use surgetank_provider::{
 };
 
 use super::super::bcache;
-use super::super::machine::{ask, sectors, wait_for};
-use super::super::surgetank::{self, Rented, TOKEN, VOLUME_TYPE};
 use super::make_files;
 use super::watch::{moved_bytes, plugged};
+use crate::machine::{ask, sectors, wait_for};
+use crate::surgetank::{self, Rented, TOKEN, VOLUME_TYPE};
 
 const ANSWER: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::super::machine::ask;
-use super::super::surgetank::Rented;
 use super::unix_s;
+use crate::machine::ask;
+use crate::surgetank::Rented;
 
 /// How often it looks. What is rented is known to as much.
 const INTERVAL: Duration = Duration::from_millis(250);

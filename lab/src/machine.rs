@@ -4,14 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::interrupt::output;
+use crate::interrupt::{self, output};
 
 /// The kernel's unit of processor time in `/proc`, the same on every architecture that we run on.
 const TICKS_PER_S: f64 = 100.0;
+/// How often a wait looks again.
+const SELDOM: Duration = Duration::from_millis(100);
 
 /// Processor seconds that all cores together have been busy since boot.
 ///
@@ -46,13 +48,25 @@ pub fn process_s(process: u32) -> anyhow::Result<f64> {
     Ok((ticks(11) + ticks(12)) / TICKS_PER_S)
 }
 
+/// The memory that a process has, in MiB.
+///
+/// # Errors
+/// If it is gone.
+pub fn resident_mib(process: u32) -> anyhow::Result<f64> {
+    memory_mib(process, "VmRSS:")
+}
+
 /// The most memory that a process has had, in MiB.
 ///
 /// # Errors
 /// If it is gone.
 pub fn highest_mib(process: u32) -> anyhow::Result<f64> {
+    memory_mib(process, "VmHWM:")
+}
+
+fn memory_mib(process: u32, field: &str) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).context("the process is gone")?;
-    field_kib(&text, "VmHWM:").map(|kib| kib / 1024.0).context("the kernel does not say how much memory it had")
+    field_kib(&text, field).map(|kib| kib / 1024.0).context("the kernel does not say how much memory it has")
 }
 
 fn available_mib() -> f64 {
@@ -114,25 +128,16 @@ pub fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output(Command::new(program).args(arguments))?.stdout).into_owned())
 }
 
-/// Calls `done` until it answers something, at most `timeout`.
+/// Calls `done` until it answers something, at most `timeout`, and seldom enough to take no processor time.
 ///
 /// # Errors
 /// What `done` answers, or that `what` did not happen.
 pub fn wait_for<T>(
     what: &str,
     timeout: Duration,
-    mut done: impl FnMut() -> anyhow::Result<Option<T>>,
+    done: impl FnMut() -> anyhow::Result<Option<T>>,
 ) -> anyhow::Result<T> {
-    let until = Instant::now() + timeout;
-    loop {
-        if let Some(answer) = done()? {
-            return Ok(answer);
-        }
-        if Instant::now() > until {
-            bail!("{what} did not happen within {} s", timeout.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    interrupt::wait_for(what, timeout, SELDOM, done)
 }
 
 /// The node of a disk by its serial: `/dev/vdb`, where sysfs knows it by.

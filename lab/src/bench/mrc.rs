@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 
-use super::Bench;
-use super::report::{Bar, Report, Row};
-use crate::product::{self, one_core};
+use super::{Bench, Report, one_core};
+use crate::bar::{Bar, Limit, median};
+use crate::product::{answer, number};
 
 const KEYS: u64 = 1_000_000;
 const EXPONENT: f64 = 0.99;
@@ -54,9 +54,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
             for (ours, theirs, bar) in [("lru", "LRU", Some(2.0)), ("fifo", "FIFO", None), ("sieve", "Sieve", None)] {
                 let mut turns = Vec::new();
                 for _ in 0..bench.rounds() {
-                    bench.interrupt.check()?;
-                    let mine = surgetank(&trace, &["--sizes", &size, "--policy", ours])?;
-                    let peer = peer(&python, &trace, &size, theirs)?;
+                    let mine = surgetank(bench, &trace, &["--sizes", &size, "--policy", ours])?;
+                    let peer = peer(bench, &python, &trace, &size, theirs)?;
                     ensure!(
                         (mine.miss_ratio - peer.miss_ratio).abs() < EQUAL,
                         "miss ratios differ: {} and libCacheSim's {} under {ours}",
@@ -66,49 +65,48 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
                     turns.push([millions_s(&mine), millions_s(&peer)]);
                 }
                 let name = format!("{ours} of {SIZE} blocks, same miss ratio");
-                let row = Row::paired(name, "M requests/s", &turns, "libCacheSim (PyPI)");
-                report.rows.push(if let Some(least) = bar { row.bar(Bar::AtLeast(least)) } else { row });
+                let pair = Bar::paired(name, "M requests/s", &turns, "libCacheSim (PyPI)");
+                report.add(if let Some(least) = bar { pair.must_be(Limit::AtLeast(least)) } else { pair });
             }
         }
         None => report.skipped.push("libCacheSim: its wheel is not installed; run scripts/setup bench".to_owned()),
     }
-    let exact = surgetank(&trace, &["--sizes", &size])?;
+    let exact = surgetank(bench, &trace, &["--sizes", &size])?;
     for (name, flags, bar) in [
         ("lru, trace read included", &["--sizes", &size][..], Some(LRU_M_S)),
         ("lru at all sizes, exact", &[], None),
         ("lru at all sizes, sampled at 0.01", &["--sample", "0.01"], Some(SAMPLED_M_S)),
         ("lru at all sizes, sampled at 0.001", &["--sample", "0.001"], Some(SAMPLED_M_S)),
     ] {
-        let mut best = Vec::new();
+        let mut rates = Vec::new();
         for _ in 0..bench.rounds() {
-            bench.interrupt.check()?;
-            best.push(millions_s(&surgetank(&trace, flags)?));
+            rates.push(millions_s(&surgetank(bench, &trace, flags)?));
         }
-        let ours = super::report::median(best);
-        let row = Row::new(name, "M requests/s", ours, bar.unwrap_or(LRU_M_S), "the bar, one core");
-        report.rows.push(if bar.is_some() { row.bar(Bar::AtLeast(1.0)) } else { row });
+        let rate = Bar::new(name, "M requests/s", median(rates), (bar.unwrap_or(LRU_M_S), "the bar, one core"));
+        report.add(if bar.is_some() { rate.must_be(Limit::AtLeast(1.0)) } else { rate });
     }
-    let sampled = surgetank(&trace, &["--sizes", &size, "--sample", "0.01"])?;
+    let sampled = surgetank(bench, &trace, &["--sizes", &size, "--sample", "0.01"])?;
     let name = format!("miss ratio at {SIZE} blocks, sampled at 0.01");
-    report.rows.push(Row::new(name, "", sampled.miss_ratio, exact.miss_ratio, "exact"));
+    report.add(Bar::new(name, "", sampled.miss_ratio, (exact.miss_ratio, "exact")));
     fs::remove_file(&trace)?;
     Ok(())
 }
 
 /// Runs our command; the miss ratio at its last size, and the time of the whole process.
-fn surgetank(trace: &Path, flags: &[&str]) -> anyhow::Result<Ran> {
-    let mut command = one_core(&product::binary()?);
+fn surgetank(bench: &Bench, trace: &Path, flags: &[&str]) -> anyhow::Result<Ran> {
+    let mut command = one_core(&bench.surgetank);
     command.arg("mrc").arg(trace).args(flags).arg("--json");
     let begin = Instant::now();
-    let answer = product::answer(&mut command)?;
+    let found = answer(&bench.interrupt, &mut command)?;
     let seconds = begin.elapsed().as_secs_f64();
-    let last = answer["points"].as_array().and_then(|points| points.last());
-    let miss_ratio = last.and_then(|point| point["miss_ratio"].as_f64()).context("surgetank mrc answered no points")?;
+    let last = found["points"].as_array().and_then(|points| points.last());
+    let miss_ratio = number(last.context("surgetank mrc answered no points")?, "/miss_ratio")?;
     Ok(Ran { miss_ratio, seconds })
 }
 
-fn peer(python: &Path, trace: &Path, size: &str, policy: &str) -> anyhow::Result<Ran> {
-    let said = product::done(one_core(python).args(["-c", PEER]).arg(trace).args([size, policy]))?;
+fn peer(bench: &Bench, python: &Path, trace: &Path, size: &str, policy: &str) -> anyhow::Result<Ran> {
+    let mut command = one_core(python);
+    let said = bench.interrupt.run(command.args(["-c", PEER]).arg(trace).args([size, policy]))?.stdout;
     let text = String::from_utf8_lossy(&said);
     let mut numbers = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok());
     match (numbers.next(), numbers.next()) {

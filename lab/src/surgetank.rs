@@ -11,10 +11,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::machine::wait_for;
-use super::measure::Order;
-use super::peer::Peer;
-use crate::interrupt::Running;
+use crate::interrupt::{Interrupt, Server, wait_for};
 
 const DEVICE: &str = "lab";
 /// Where the daemon's own files are.
@@ -23,13 +20,16 @@ const FILES: &str = "/run/lab-surgetank";
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
 pub const VOLUME_TYPE: &str = "fast";
+/// How often a wait looks again: seldom enough to take no processor time from what is measured.
+const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
 /// A running daemon with one device.
 pub struct Surgetank {
-    daemon: Running,
-    places: Places,
+    daemon: Server,
+    control: PathBuf,
+    interrupt: Interrupt,
 }
 
 /// Where volumes come from.
@@ -46,10 +46,18 @@ pub enum Rent {
 pub struct Elastic {
     /// Its controller's name.
     pub policy: String,
-    /// The slow disk below.
+    /// The slow disk below: a path, or what else `backing` takes.
     pub slow: PathBuf,
-    /// MiB/s of the slow disk and of caching volumes: QEMU throttles them, so the daemon does not throttle them again.
+    /// How it is shown: `auto`, `fuse`, `nbd`.
+    pub export: &'static str,
+    /// MiB/s of the slow disk and of caching volumes.
     pub rates_mib_s: (u64, u64),
+    /// Their IOPS, where they are limited.
+    pub iops: (Option<u64>, Option<u64>),
+    /// Whether the daemon holds both to these limits. It does not where QEMU does.
+    pub throttle: bool,
+    /// Whether burst writes go to both; the policy's default if it is not told.
+    pub split: Option<bool>,
     /// First, smallest and largest caching volume.
     pub cache_mib: (u64, u64, u64),
     /// Sizes are multiples of this.
@@ -82,8 +90,18 @@ impl Elastic {
             sampling: Duration::from_secs(1),
             interval: Some(Duration::ZERO),
         };
-        let (policy, slow) = (policy.to_owned(), slow.to_owned());
-        Self { policy, slow, rates_mib_s, cache_mib: (cache_mib, cache_mib, cache_mib), grain_mib: 1, triggers }
+        Self {
+            policy: policy.to_owned(),
+            slow: slow.to_owned(),
+            export: "auto",
+            rates_mib_s,
+            iops: (None, None),
+            throttle: false,
+            split: None,
+            cache_mib: (cache_mib, cache_mib, cache_mib),
+            grain_mib: 1,
+            triggers,
+        }
     }
 }
 
@@ -160,34 +178,38 @@ struct Caching {
 }
 
 impl Surgetank {
-    /// Serves one device over the slow disk, with its files on a disk of its own; it is not boosted yet.
-    ///
-    /// # Errors
-    /// If the daemon does not come up.
-    pub fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Self> {
-        let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
-        Self::start(&order.surgetank, &elastic, Places::plugged(order.service.clone()))
-    }
-
     /// Serves one device over the slow disk; it recovers what it finds.
     ///
     /// # Errors
     /// If the daemon does not come up.
-    pub fn start(binary: &Path, elastic: &Elastic, places: Places) -> anyhow::Result<Self> {
+    pub fn start(binary: &Path, elastic: &Elastic, places: &Places) -> anyhow::Result<Self> {
+        Self::serve(Command::new(binary), elastic, places, &Interrupt::default())
+    }
+
+    /// The same by a command that starts the binary; every wait ends on Ctrl-C.
+    ///
+    /// # Errors
+    /// If the daemon does not come up.
+    pub fn serve(
+        mut command: Command,
+        elastic: &Elastic,
+        places: &Places,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
+        let Places { files, rent, log } = places;
         for part in ["state", "run"] {
-            fs::create_dir_all(places.files.join(part))?;
+            fs::create_dir_all(files.join(part))?;
         }
-        if let Rent::Local(directory) = &places.rent {
-            fs::create_dir_all(directory)?;
-        }
-        let config = places.files.join("surgetank.toml");
-        fs::write(&config, configuration(&places, elastic))?;
-        let log = fs::File::options().create(true).append(true).open(&places.log).context("cannot make a log")?;
-        let mut command = Command::new(binary);
-        command.arg("serve").arg("--config").arg(&config).stdout(log.try_clone()?).stderr(log);
-        let mut surgetank = Self { daemon: Running::start(&mut command)?, places };
-        wait_for("the daemon's export", PATIENCE, || {
-            surgetank.check()?;
+        // A drain takes long.
+        let patience = match rent {
+            Rent::Local(directory) => fs::create_dir_all(directory).map(|()| PATIENCE)?,
+            Rent::Plugged(_) => DRAIN,
+        };
+        let config = files.join("surgetank.toml");
+        fs::write(&config, configuration(places, elastic))?;
+        let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config))?;
+        let mut surgetank = Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() };
+        surgetank.wait_for("the daemon's export", PATIENCE, |surgetank| {
             // Until its control socket is there, nobody answers.
             Ok(surgetank.status().ok().filter(|device| !device.address.is_empty()).map(|_| ()))
         })?;
@@ -213,7 +235,7 @@ impl Surgetank {
     /// # Errors
     /// If the daemon does not answer or has ended.
     pub fn health(&mut self) -> anyhow::Result<Health> {
-        self.check()?;
+        self.daemon.check()?;
         let device = self.status()?;
         let (volume, dirty_mib) =
             device.caching.map_or((String::new(), 0.0), |caching| (caching.volume, caching.dirty_gib * 1024.0));
@@ -242,10 +264,7 @@ impl Surgetank {
         if self.status()?.phase != "idle" {
             self.ask_to_drain();
         }
-        wait_for("an idle device", DRAIN, || {
-            self.check()?;
-            Ok((self.status()?.phase == "idle").then_some(()))
-        })
+        self.wait_for("an idle device", DRAIN, |surgetank| Ok((surgetank.status()?.phase == "idle").then_some(())))
     }
 
     /// Asks it to end, and waits until it has.
@@ -253,33 +272,88 @@ impl Surgetank {
     /// # Errors
     /// If it had to be killed, or complains.
     pub fn stop(mut self) -> anyhow::Result<()> {
-        self.check()?;
-        let patience = self.patience();
-        self.daemon.ask_to_end(patience);
-        match self.daemon.ended() {
+        self.daemon.check()?;
+        let patience = self.daemon.patience;
+        self.daemon.running.ask_to_end(patience);
+        match self.daemon.running.ended() {
             Some(status) if status.success() => Ok(()),
             Some(status) => anyhow::bail!("the daemon did not end in order within {} s: {status}", patience.as_secs()),
             None => anyhow::bail!("the daemon cannot be ended"),
         }
     }
 
-    /// How long it may take to end.
-    fn patience(&self) -> Duration {
-        if matches!(self.places.rent, Rent::Plugged(_)) { DRAIN } else { PATIENCE }
+    /// Boosts, and waits until the caching volume absorbs; where the device is.
+    ///
+    /// # Errors
+    /// If it does not come to that.
+    pub fn boost(&mut self) -> anyhow::Result<PathBuf> {
+        self.ask(&json!({"command": "boost", "device": DEVICE}))?;
+        self.wait_for("the boost", PATIENCE, |surgetank| {
+            let device = surgetank.status()?;
+            Ok((device.phase == "boost").then_some(PathBuf::from(device.address)))
+        })
     }
 
-    fn check(&mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.daemon.ended() {
-            let said = fs::read_to_string(&self.places.log).unwrap_or_default();
-            anyhow::bail!("the daemon ended ({status}): {}", said.trim().lines().last().unwrap_or_default());
-        }
-        Ok(())
+    /// What is on the caching volume alone, in MiB.
+    ///
+    /// # Errors
+    /// If the daemon does not answer.
+    pub fn dirty_mib(&self) -> anyhow::Result<f64> {
+        Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
+    }
+
+    /// Drains; `seen` is told of what is still dirty, in MiB, at every look.
+    ///
+    /// # Errors
+    /// If the drain does not end.
+    pub fn drain_seen(&mut self, mut seen: impl FnMut(f64)) -> anyhow::Result<()> {
+        self.ask(&json!({"command": "drain", "device": DEVICE}))?;
+        self.wait_for("surgetank's drain", DRAIN, |surgetank| {
+            let dirty_mib = surgetank.dirty_mib()?;
+            seen(dirty_mib);
+            Ok((dirty_mib == 0.0).then_some(()))
+        })
+    }
+
+    /// Waits until the caching volume is away.
+    ///
+    /// # Errors
+    /// If it does not come to that.
+    pub fn detached(&mut self) -> anyhow::Result<()> {
+        self.wait_for("surgetank's detach", PATIENCE, |surgetank| {
+            Ok((surgetank.status()?.phase == "idle").then_some(()))
+        })
+    }
+
+    /// The daemon's process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.daemon.running.child.id()
+    }
+
+    /// How the device is shown.
+    #[must_use]
+    pub fn export(&self) -> String {
+        self.status().map_or(String::new(), |device| device.export)
+    }
+
+    fn wait_for<T>(
+        &mut self,
+        what: &str,
+        timeout: Duration,
+        mut done: impl FnMut(&Self) -> anyhow::Result<Option<T>>,
+    ) -> anyhow::Result<T> {
+        let interrupt = self.interrupt.clone();
+        wait_for(what, timeout, POLL, || {
+            interrupt.check()?;
+            self.daemon.check()?;
+            done(self)
+        })
     }
 
     /// Over the control socket, as the client commands do it: starting one of them would itself take the processor.
     fn ask(&self, request: &Value) -> anyhow::Result<Value> {
-        let socket = self.places.files.join("run/control.sock");
-        let mut lines = BufReader::new(UnixStream::connect(socket).context("the daemon does not listen")?);
+        let mut lines = BufReader::new(UnixStream::connect(&self.control).context("the daemon does not listen")?);
         lines.get_ref().set_read_timeout(Some(PATIENCE))?;
         writeln!(lines.get_mut(), "{request}").context("the daemon does not listen")?;
         let mut line = String::new();
@@ -298,52 +372,6 @@ impl Surgetank {
     }
 }
 
-impl Drop for Surgetank {
-    fn drop(&mut self) {
-        // Asked to end it puts its exports away; the file system could not be unmounted otherwise.
-        self.daemon.ask_to_end(self.patience());
-    }
-}
-
-impl Peer for Surgetank {
-    fn at_rest(&self) -> anyhow::Result<Option<PathBuf>> {
-        self.device().map(Some)
-    }
-
-    fn attach(&mut self) -> anyhow::Result<PathBuf> {
-        self.ask(&json!({"command": "boost", "device": DEVICE}))?;
-        wait_for("the boost", PATIENCE, || {
-            self.check()?;
-            let device = self.status()?;
-            Ok((device.phase == "boost").then_some(PathBuf::from(device.address)))
-        })
-    }
-
-    fn dirty_mib(&mut self) -> anyhow::Result<f64> {
-        Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
-    }
-
-    fn drain(&mut self) -> anyhow::Result<()> {
-        self.ask(&json!({"command": "drain", "device": DEVICE}))?;
-        wait_for("surgetank's drain", DRAIN, || {
-            self.check()?;
-            Ok((self.dirty_mib()? == 0.0).then_some(()))
-        })
-    }
-
-    fn detach(&mut self) -> anyhow::Result<()> {
-        wait_for("surgetank's detach", PATIENCE, || Ok((self.status()?.phase == "idle").then_some(())))
-    }
-
-    fn process(&self) -> Option<u32> {
-        Some(self.daemon.child.id())
-    }
-
-    fn export(&self) -> String {
-        self.status().map_or(String::new(), |device| device.export)
-    }
-}
-
 fn configuration(places: &Places, elastic: &Elastic) -> String {
     let (name, provider) = match &places.rent {
         Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
@@ -351,7 +379,10 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
             ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n"))
         }
     };
-    let Elastic { policy, slow, rates_mib_s: (slow_mib_s, fast_mib_s), cache_mib, grain_mib, triggers } = elastic;
+    let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, triggers, .. } = elastic;
+    let (slow_mib_s, fast_mib_s) = elastic.rates_mib_s;
+    let iops = |iops: Option<u64>| iops.map_or(String::new(), |iops| format!("iops = \"{iops} IOPS\"\n"));
+    let split = elastic.split.map_or(String::new(), |split| format!("split = {split}\n"));
     let (initial, min, max) = cache_mib;
     let interval =
         triggers.interval.map_or(String::new(), |least| format!("boost_interval = \"{} ms\"\n", least.as_millis()));
@@ -363,15 +394,18 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
          {provider}\
          [device.{DEVICE}]\n\
          backing = \"{slow}\"\n\
-         export = \"auto\"\n\
+         export = \"{export}\"\n\
+         throttle = {throttle}\n\
          {on_stop}\
          [device.{DEVICE}.backing_limits]\n\
          bandwidth = \"{slow_mib_s} MiB/s\"\n\
+         {slow_iops}\
          [device.{DEVICE}.caching]\n\
          provider = \"{name}\"\n\
          bandwidth = \"{fast_mib_s} MiB/s\"\n\
+         {fast_iops}\
          volume_type = \"{VOLUME_TYPE}\"\n\
-         throttle = false\n\
+         throttle = {throttle}\n\
          initial_size = \"{initial} MiB\"\n\
          min_size = \"{min} MiB\"\n\
          max_size = \"{max} MiB\"\n\
@@ -381,8 +415,11 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
          utilization_threshold = {threshold:?}\n\
          inactivity_delay = \"{inactivity} ms\"\n\
          sampling = \"{sampling} ms\"\n\
+         {split}\
          {interval}",
         slow = slow.display(),
+        slow_iops = iops(elastic.iops.0),
+        fast_iops = iops(elastic.iops.1),
         files = places.files.display(),
         threshold = triggers.threshold,
         inactivity = triggers.inactivity.as_millis(),

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::rig::{Interrupt, Loop, Server};
+use super::rig::Loop;
+use crate::interrupt::{Interrupt, Server, output};
 
 const START: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(20);
 
 /// `nbdkit memory` on a Unix socket.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ impl Nbdkit {
             .arg(&socket)
             .arg("memory")
             .arg(format!("size={bytes}"));
-        let mut server = Server::start("nbdkit", directory, &mut command)?;
+        let mut server = Server::start("nbdkit", &directory.join("nbdkit.log"), END, &mut command)?;
         interrupt.wait_for("nbdkit's socket", START, || {
             server.check()?;
             Ok(socket.exists().then_some(()))
@@ -58,13 +60,13 @@ impl NbdFuse {
         fs::write(&file, "")?;
         let mut command = Command::new("nbdfuse");
         command.arg(&file).arg("--unix").arg(&nbdkit.socket);
-        let mut server = Server::start("nbdfuse", directory, &mut command)?;
+        let mut server = Server::start("nbdfuse", &directory.join("nbdfuse.log"), END, &mut command)?;
         let mount = Mount(file.clone());
         interrupt.wait_for("nbdfuse's mount", START, || {
             server.check()?;
             Ok(fs::metadata(&file).is_ok_and(|metadata| metadata.len() > 0).then_some(()))
         })?;
-        Ok(Self { device: Loop::attach(interrupt, &file)?, _mount: mount, _server: server })
+        Ok(Self { device: Loop::attach(&file)?, _mount: mount, _server: server })
     }
 
     /// The loop device.
@@ -81,17 +83,10 @@ impl Drop for Mount {
     fn drop(&mut self) {
         for _ in 0..50 {
             // The loop device lets go of the file a moment after losetup has answered.
-            if Command::new("fusermount3").arg("-u").arg(&self.0).output().is_ok_and(|output| output.status.success()) {
+            if output(Command::new("fusermount3").arg("-u").arg(&self.0)).is_ok() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(100));
         }
     }
-}
-
-/// First line of what a program says of its version.
-pub fn version(program: &str) -> String {
-    let output = Command::new(program).arg("--version").output();
-    let said = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    said.lines().next().unwrap_or("not found").to_owned()
 }

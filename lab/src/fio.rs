@@ -1,0 +1,184 @@
+//! fio: what to run, and what it measured.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::interrupt::Interrupt;
+
+/// Where fio's requests go.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// A block device or file, by io_uring with O_DIRECT.
+    Device(PathBuf),
+    /// An NBD server's address, by fio's nbd engine.
+    Nbd(String),
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// In fio's own words, such as `--rw=write --bs=1m --iodepth=8`.
+    pub shape: &'static str,
+    /// How long, or how much.
+    pub amount: Amount,
+}
+
+/// When a load ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Amount {
+    /// After this time.
+    Time(Duration),
+    /// After so many bytes from the start of the device.
+    Bytes(u64),
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// From the first request to the last answer, the flush at the end of a burst included.
+    pub run_s: f64,
+    /// What was moved, reads and writes.
+    pub moved_mib: f64,
+    /// What was written.
+    pub written_mib: f64,
+    /// Requests per second, reads and writes.
+    pub iops: f64,
+    /// Mean time of a write, with the flush that follows it, in microseconds.
+    pub write_us: f64,
+    /// Processor time of the whole machine from fio's first request to its last answer, where it is measured: starting fio
+    /// costs more.
+    pub busy_s: f64,
+}
+
+impl Measured {
+    /// MiB/s, reads and writes.
+    #[must_use]
+    pub fn mib_s(&self) -> f64 {
+        self.moved_mib / self.run_s
+    }
+}
+
+impl Load {
+    /// Runs it with a command that starts fio.
+    ///
+    /// # Errors
+    /// If fio fails, or on Ctrl-C.
+    pub fn run(self, interrupt: &Interrupt, mut fio: Command, target: &Target) -> anyhow::Result<Measured> {
+        fio.args(words(self.shape));
+        match target {
+            Target::Device(path) => {
+                fio.args(["--ioengine=io_uring", "--direct=1"]).arg(format!("--filename={}", path.display()))
+            }
+            Target::Nbd(address) => fio.arg("--ioengine=nbd").arg(format!("--uri={address}")),
+        };
+        match self.amount {
+            Amount::Time(time) => fio.arg("--time_based").arg(format!("--runtime={}ms", time.as_millis())),
+            Amount::Bytes(bytes) => fio.arg(format!("--size={bytes}")),
+        };
+        parse(&String::from_utf8_lossy(&interrupt.run(&mut fio)?.stdout))
+    }
+
+    /// What counts: requests per second of a random load, MiB/s of others.
+    #[must_use]
+    pub fn rate(self, measured: &Measured) -> f64 {
+        if self.is_random() { measured.iops } else { measured.mib_s() }
+    }
+
+    /// Its unit.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        if self.is_random() { "IOPS" } else { "MiB/s" }
+    }
+
+    fn is_random(self) -> bool {
+        self.shape.contains("--rw=rand")
+    }
+}
+
+/// What every load has, and its shape.
+pub fn words(shape: &str) -> impl Iterator<Item = &str> {
+    "--name=lab --output-format=json --randrepeat=1 --norandommap".split(' ').chain(shape.split(' '))
+}
+
+#[derive(Deserialize)]
+struct Document {
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Job {
+    job_runtime: f64,
+    read: Side,
+    write: Side,
+    #[serde(default)]
+    sync: Sync,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    io_bytes: f64,
+    total_ios: f64,
+    lat_ns: Latency,
+}
+
+#[derive(Default, Deserialize)]
+struct Sync {
+    #[serde(default)]
+    total_ios: f64,
+    #[serde(default)]
+    lat_ns: Latency,
+}
+
+#[derive(Default, Deserialize)]
+struct Latency {
+    mean: f64,
+}
+
+/// What fio says of its first job. It may say a line or two before its document. `job_runtime` covers the flush at the end,
+/// `runtime` of a side not.
+///
+/// # Errors
+/// If there is no such document.
+pub fn parse(said: &str) -> anyhow::Result<Measured> {
+    const MIB: f64 = 1_048_576.0;
+    let start = said.find('{').context("fio printed no JSON")?;
+    let document: Document = serde_json::from_str(&said[start..]).context("cannot read fio's JSON")?;
+    let job = document.jobs.first().context("fio ran no job")?;
+    let run_s = (job.job_runtime / 1000.0).max(0.001);
+    let flush_ns = if job.sync.total_ios > 0.0 { job.sync.lat_ns.mean } else { 0.0 };
+    Ok(Measured {
+        run_s,
+        moved_mib: (job.read.io_bytes + job.write.io_bytes) / MIB,
+        written_mib: job.write.io_bytes / MIB,
+        iops: (job.read.total_ios + job.write.total_ios) / run_s,
+        write_us: (job.write.lat_ns.mean + flush_ns) / 1000.0,
+        busy_s: 0.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fio_is_understood() {
+        let side = |bytes: u64, ios: u64| {
+            format!(r#"{{"io_bytes": {bytes}, "total_ios": {ios}, "lat_ns": {{"mean": 4000.0}}, "runtime": 1}}"#)
+        };
+        let said = format!(
+            "note\n{{\"jobs\": [{{\"job_runtime\": 2000, \"read\": {}, \"write\": {}, \"sync\": {{\"total_ios\": 3, \
+             \"lat_ns\": {{\"mean\": 6000.0}}}}}}]}}",
+            side(1 << 20, 4),
+            side(3 << 20, 8)
+        );
+        let expected =
+            Measured { run_s: 2.0, moved_mib: 4.0, written_mib: 3.0, iops: 6.0, write_us: 10.0, busy_s: 0.0 };
+        assert_eq!(parse(&said).unwrap(), expected);
+        assert_eq!(expected.mib_s(), 2.0);
+        assert!(parse("fio: nothing").is_err());
+    }
+}
