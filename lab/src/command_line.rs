@@ -13,7 +13,7 @@ use crate::cuts;
 use crate::flags::absolute;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
-use crate::inside;
+use crate::inside::Job;
 use crate::interrupt::Interrupt;
 use crate::outages;
 use crate::output::say;
@@ -55,39 +55,11 @@ enum Task {
     Validate(validate::Arguments),
     /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
     Replay(replay::Arguments),
-    /// What `cuts` runs in its guests
+    /// What this program does in a guest
     #[command(hide = true)]
-    InsideCut {
-        /// What to do
-        order: PathBuf,
-    },
-    /// What `outages` runs in its guests
-    #[command(hide = true)]
-    InsideOutages {
-        /// What to do
-        order: PathBuf,
-    },
-    /// What `replay` runs in its guest
-    #[command(hide = true)]
-    InsideReplay {
-        /// What to do
-        order: PathBuf,
-    },
-    /// What `peers` runs in its guest
-    #[command(hide = true)]
-    InsidePeers {
-        /// What to measure
-        order: PathBuf,
-        /// Where samples go
-        samples: PathBuf,
-    },
-    /// What `reproduce` runs in its guest
-    #[command(hide = true)]
-    InsideReproduce {
-        /// What to measure
-        order: PathBuf,
-        /// Where samples go
-        samples: PathBuf,
+    Inside {
+        /// Which
+        job: Job,
     },
     /// Check scenarios without running them
     Check {
@@ -186,26 +158,10 @@ fn run(task: Task) -> Result<ExitCode, Failure> {
         Task::Peers(arguments) => Ok(verdict(arguments.run()?)),
         Task::Cuts(arguments) => Ok(verdict(arguments.run()?)),
         Task::Reproduce(arguments) => Ok(verdict(arguments.run()?)),
-        Task::InsideReproduce { order, samples } => {
-            inside::reproduce::reproduce(&order, &samples)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Task::Replay(arguments) => Ok(verdict(arguments.run()?)),
-        Task::InsideReplay { order } => {
-            inside::replay(&order)?;
-            Ok(ExitCode::SUCCESS)
-        }
         Task::Outages(arguments) => Ok(verdict(arguments.run()?)),
-        Task::InsideOutages { order } => {
-            inside::outages::serve(&order)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Task::InsideCut { order } => {
-            inside::live(&order)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Task::InsidePeers { order, samples } => {
-            inside::peers(&order, &samples)?;
+        Task::Inside { job } => {
+            job.run()?;
             Ok(ExitCode::SUCCESS)
         }
         Task::Check { scenarios } => {

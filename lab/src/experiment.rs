@@ -10,22 +10,20 @@ use serde::de::DeserializeOwned;
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::host::Lab;
+use crate::inside::Job;
 use crate::interrupt::Interrupt;
-use crate::plan::{Disk, Plan, quoted};
+use crate::plan::{Disk, Plan};
 use crate::service::Provisioning;
 
-/// Where the guest finds its order and leaves its samples.
-const ORDER: &str = "/lab/order.json";
-const SAMPLES: &str = "/lab/samples.jsonl";
-/// The same for people, in the directory of the results.
+/// The samples, in the directory of the results.
 const KEPT: &str = "samples.jsonl";
 /// Those of the run before.
 const KEPT_BEFORE: &str = "samples.old.jsonl";
 
 /// A guest that measures.
 pub struct Experiment {
-    /// The guest's name; it runs this program's command `inside-NAME`.
-    pub name: &'static str,
+    /// What it measures.
+    pub job: Job,
     /// Its memory.
     pub memory: Bytes,
     /// Its disks.
@@ -48,12 +46,8 @@ impl Experiment {
         let volumes = lab.directory().context("cannot make a directory for volumes")?;
         let qmp = volumes.path().join("qmp.socket");
         let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"), self.fast)?;
-        let order = order(service.url.clone())?;
-        fs::write(results.path().join("order.json"), serde_json::to_vec_pretty(&order)?)?;
+        let script = self.job.script(&order(service.url.clone())?, results.path())?;
         fs::write(results.path().join(KEPT), "")?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let inside = format!("inside-{}", self.name);
-        let words = [program.to_string_lossy().as_ref(), &inside, ORDER, SAMPLES].map(str::to_owned);
         let plan = Plan {
             memory: self.memory,
             results: Some(results.path().to_owned()),
@@ -61,7 +55,7 @@ impl Experiment {
             echo: true,
             timeout: Duration::from_secs(24 * 3600),
             disks: self.disks,
-            ..Plan::new(self.name, quoted(&words))
+            ..Plan::new(self.job.name(), script)
         };
         let mut guest = plan.boot(&lab, &interrupt)?;
         keep(out, results.path())?;

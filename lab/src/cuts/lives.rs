@@ -14,10 +14,10 @@ use super::phase::Phase;
 use super::report::{Cut, Report};
 use crate::guest::Guest;
 use crate::host::Lab;
-use crate::inside::{Life, Verdict};
+use crate::inside::{Job, Life, Verdict};
 use crate::interrupt::Interrupt;
 use crate::output::say;
-use crate::plan::{Disk, Media, Plan, quoted};
+use crate::plan::{Disk, Media, Plan};
 
 /// Where the guest says what went wrong.
 const TROUBLE: &str = "trouble";
@@ -84,9 +84,7 @@ impl<'a> Machine<'a> {
             stretches: self.stretches.clone(),
             ends: self.ends(),
         };
-        fs::write(results.join("order.json"), serde_json::to_vec(&life)?)?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let words = [program.to_string_lossy().as_ref(), "inside-cut", "/lab/order.json"].map(str::to_owned);
+        let script = Job::Cut.script(&life, &results)?;
         let disks = self.disks.iter().map(|(name, size, mib_s, lossy)| {
             let disk = Disk::new(name, *size).on(Media::Nbd(lossy.socket().to_owned()));
             mib_s.map_or(disk.clone(), |mib_s| disk.throttled(Bandwidth::from_mib_s(mib_s)))
@@ -95,7 +93,7 @@ impl<'a> Machine<'a> {
             disks: disks.collect(),
             results: Some(results),
             timeout: PATIENCE,
-            ..Plan::new("cut", planted(&quoted(&words)))
+            ..Plan::new(Job::Cut.name(), planted(&script))
         };
         plan.boot(self.lab, self.interrupt)
     }

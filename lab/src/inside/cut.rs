@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use super::SHARE;
 use super::bcache;
 use super::peer::Peer;
 use super::stretch::{judge, write};
@@ -48,7 +49,6 @@ pub struct Verdict {
     pub stretches: Vec<Stretch>,
 }
 
-const SHARE: &str = "/lab";
 /// Where the daemon's own files and its caching volumes lie, on lossy disks too.
 const STATE: &str = "/run/lab-state";
 const VOLUMES: &str = "/run/lab-volumes";
@@ -60,9 +60,7 @@ const BCACHE_OFFSET: u64 = 16 * 512;
 ///
 /// # Errors
 /// If something fails that is not lost data: the host tells them apart.
-pub fn live(order: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
-    let life: Life = serde_json::from_str(&text).context("cannot read the order")?;
+pub fn live(life: Life) -> anyhow::Result<()> {
     if life.bcache { live_on_bcache(life) } else { live_on_surgetank(life) }
 }
 

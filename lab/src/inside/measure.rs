@@ -1,11 +1,8 @@
 //! Every peer under every load, in turns, and what each cost.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::load::{self, Load, Shape};
@@ -82,8 +79,7 @@ pub struct Found {
 ///
 /// # Errors
 /// If samples cannot be written.
-pub fn all(order: &Order, samples: &Path) -> anyhow::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(samples).context("cannot make the samples")?;
+pub fn all(order: &Order) -> anyhow::Result<()> {
     for round in 0..order.rounds {
         for load in &order.loads {
             let turns = order.peers.len().max(1);
@@ -95,8 +91,7 @@ pub fn all(order: &Order, samples: &Path) -> anyhow::Result<()> {
                 }
                 let outcome = measure(order, peer, load).map_err(|error| format!("{error:#}"));
                 let sample = Sample { peer, load: *load, round, outcome };
-                let line = serde_json::to_string(&sample).context("cannot write a sample")?;
-                writeln!(file, "{line}").context("cannot write a sample")?;
+                super::keep(&sample)?;
                 say(&sample);
             }
         }

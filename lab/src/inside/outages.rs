@@ -124,10 +124,8 @@ const LOOK: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// If something fails that no outage explains: what is lost is told.
-pub fn serve(order: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
-    let order: Order = serde_json::from_str(&text).context("cannot read the order")?;
-    let mut stand = Stand::start(&order)?;
+pub fn serve(order: &Order) -> anyhow::Result<()> {
+    let mut stand = Stand::start(order)?;
     for number in 0.. {
         match told(&format!("task-{number}"), IDLE_MAX)? {
             Task::Stand(round) => {

@@ -109,12 +109,10 @@ const STRETCH_BLOCKS: u64 = 4096;
 ///
 /// # Errors
 /// If something fails that is not lost data: that is told in a file.
-pub fn replay(order: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
-    let order: Replay = serde_json::from_str(&text).context("cannot read the order")?;
+pub fn replay(order: &Replay) -> anyhow::Result<()> {
     let stretch = |index| Stretch::new(order.seed.wrapping_mul(2 * WRITERS) + index, 0, STRETCH_BLOCKS);
     let writers: Vec<Stretch> = (0..2 * WRITERS).map(stretch).collect();
-    let ends = load(&order, &writers)?;
+    let ends = load(order, &writers)?;
     let (data, log) = (disk("data")?, disk("log")?);
     let log = File::open(log)?;
     let size = sectors(&data)? * 512;
@@ -127,7 +125,7 @@ pub fn replay(order: &Path) -> anyhow::Result<()> {
     let mut replayed = Replayed { base: File::options().write(true).open(disk("base")?)?, log, next: 0 };
     let mut results = File::options().create(true).append(true).open("/lab/judged.jsonl")?;
     for (index, point) in chosen.iter().enumerate() {
-        let judged = cut(&order, &entries, point, &mut replayed, &mut chance, &writers, &ends)?;
+        let judged = cut(order, &entries, point, &mut replayed, &mut chance, &writers, &ends)?;
         if !judged.is_whole() || (index + 1) % 10 == 0 {
             say(&format!("{} of {}: {}", index + 1, chosen.len(), judged.describe()));
         }

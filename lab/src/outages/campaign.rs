@@ -22,10 +22,11 @@ use crate::cuts::lossy;
 use crate::cuts::planted;
 use crate::guest::Guest;
 use crate::host::Lab;
+use crate::inside::Job;
 use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
 use crate::interrupt::Interrupt;
 use crate::output::say;
-use crate::plan::{Disk, Media, Plan, quoted};
+use crate::plan::{Disk, Media, Plan};
 use crate::service::{self, Provisioning};
 use crate::surgetank::Health;
 
@@ -213,8 +214,8 @@ fn live(
     let guarded = Arc::new(Guarded::new(Arc::clone(&provider), Arc::clone(&away)));
     let service = Provisioning::serve(guarded, &site.share().join("token"))?;
     let (surgetank, policy_name) = (surgetank.to_owned(), policy.to_owned());
-    site.tell("order.json", &Order { surgetank, service: service.url.clone(), seed: site.seed, policy: policy_name })?;
-    let mut guest = boot(site, lab, interrupt, qmp)?;
+    let order = Order { surgetank, service: service.url.clone(), seed: site.seed, policy: policy_name };
+    let mut guest = boot(&order, site, lab, interrupt, qmp)?;
     let mut storage = Storage::new(interrupt, guest.monitor(), provider, away, &site.backing, site.directory.path());
     storage.slow_down(SLOW_WRITES_PER_S.get())?;
     let mut misses = 0;
@@ -249,16 +250,14 @@ fn live(
     Ok(())
 }
 
-fn boot(site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::Result<Guest> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let words = [program.to_string_lossy().as_ref(), "inside-outages", "/lab/order.json"].map(str::to_owned);
+fn boot(order: &Order, site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::Result<Guest> {
     let slow = Disk::new(BACKING, SLOW).on(Media::Nbd(site.backing.socket().to_owned()));
     let plan = Plan {
         disks: vec![slow],
         results: Some(site.share()),
         qmp: Some(qmp),
         timeout: Duration::from_secs(24 * 3600),
-        ..Plan::new("outages", planted(&quoted(&words)))
+        ..Plan::new(Job::Outages.name(), planted(&Job::Outages.script(order, &site.share())?))
     };
     plan.boot(lab, interrupt)
 }

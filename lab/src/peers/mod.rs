@@ -14,7 +14,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use crate::bar::all_met;
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
-use crate::inside::{Kind, Load, Order, Sample, Shape};
+use crate::inside::{Job, Kind, Load, Order, Sample, Shape};
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
@@ -74,7 +74,7 @@ impl Arguments {
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                name: "peers",
+                job: Job::Peers,
                 memory: Bytes::from_gib(2),
                 disks: self.disks(),
                 fast: Bandwidth::from_mib_s(FAST_MIB_S),

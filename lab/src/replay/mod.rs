@@ -6,20 +6,19 @@ pub mod points;
 pub mod renames;
 mod report;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::campaign::{Campaign, Ready};
 use crate::cuts::planted;
 use crate::host::Lab;
-use crate::inside::Replay;
+use crate::inside::{Job, Replay};
 use crate::interrupt::Interrupt;
-use crate::plan::{Disk, Plan, quoted};
+use crate::plan::{Disk, Plan};
 
 use report::Report;
 
@@ -76,9 +75,7 @@ impl Arguments {
             boosts: self.boosts,
             points: self.points as usize,
         };
-        fs::write(results.join("order.json"), serde_json::to_vec(&order)?)?;
-        let program = std::env::current_exe().context("cannot tell where this program is")?;
-        let words = [program.to_string_lossy().as_ref(), "inside-replay", "/lab/order.json"].map(str::to_owned);
+        let script = Job::Replay.script(&order, results)?;
         let data = Disk::new("data", DATA).throttled(Bandwidth::from_mib_s(DATA_MIB_S));
         let plan = Plan {
             // One core gives each disk one queue. Flushes of two queues may overtake each other, and the log would hold
@@ -88,7 +85,7 @@ impl Arguments {
             results: Some(results.to_owned()),
             echo: true,
             timeout: BOOST_MAX * self.boosts + POINT_MAX * self.points + REST_MAX,
-            ..Plan::new("replay", planted(&quoted(&words)))
+            ..Plan::new(Job::Replay.name(), planted(&script))
         };
         let outcome = plan.boot(lab, interrupt)?.wait(interrupt)?;
         if !outcome.passed() {

@@ -14,6 +14,7 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
+use crate::inside::Job;
 use crate::inside::reproduce::{
     BYTES_PER_ATOM, Bonnie, Checkpoints, Load, Melt, Mode, Order, Sample, Setting, Workload,
 };
@@ -96,7 +97,7 @@ impl Arguments {
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                name: "reproduce",
+                job: Job::Reproduce,
                 memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
                 disks: self.disks(),
                 fast: self.fast(),

@@ -6,12 +6,10 @@ mod melt;
 mod prototype;
 mod watch;
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Mounted, disk, forget, run, wait_for};
@@ -217,21 +215,17 @@ pub struct Run {
     pub rates: Rates,
 }
 
-/// Does what the order says; samples go to a file, one line each, as they are taken.
+/// Does what the order says; samples are kept as they are taken.
 ///
 /// # Errors
-/// If the order cannot be read or nothing can be written. A mode that fails is a sample that says so.
-pub fn reproduce(order: &Path, samples: &Path) -> anyhow::Result<()> {
-    let text = fs::read_to_string(order).with_context(|| format!("cannot read {}", order.display()))?;
-    let order: Order = serde_json::from_str(&text).context("cannot read the order")?;
-    let mut file = OpenOptions::new().create(true).append(true).open(samples).context("cannot make the samples")?;
+/// If nothing can be written. A mode that fails is a sample that says so.
+pub fn reproduce(order: &Order) -> anyhow::Result<()> {
     for (load, setting) in &order.loads {
         for mode in &order.modes {
-            let outcome = measure(&order, *mode, load, setting).map_err(|error| format!("{error:#}"));
+            let outcome = measure(order, *mode, load, setting).map_err(|error| format!("{error:#}"));
             let rates_mib_s = (order.slow_mib_s, order.fast_mib_s);
             let sample = Sample { mode: *mode, load: *load, setting: *setting, rates_mib_s, outcome };
-            let line = serde_json::to_string(&sample).context("cannot write a sample")?;
-            writeln!(file, "{line}").context("cannot write a sample")?;
+            super::keep(&sample)?;
             say(&sample);
         }
     }
