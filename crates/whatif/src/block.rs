@@ -45,7 +45,7 @@ pub struct Block<'a> {
     backing: Server,
     cache: Option<Server>,
     traffic: Traffic,
-    control: Option<Control>,
+    control: Option<Box<Control>>,
     work: Work,
     in_flight: u32,
     requests: u64,
@@ -76,7 +76,7 @@ impl<'a> Block<'a> {
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
             traffic: Traffic::default(),
-            control: (mode == Mode::Elastic).then(|| Control::new(setup, vm)),
+            control: (mode == Mode::Elastic).then(|| Box::new(Control::new(setup, vm))),
             work: Work::default(),
             in_flight: 0,
             requests: 0,
@@ -95,7 +95,7 @@ impl<'a> Block<'a> {
     /// Handles the next event that comes no later than `until`. False if there is none.
     fn step(&mut self, until: Instant) -> Result<bool, Stuck> {
         let of_engine = self.engine.next_deadline();
-        let of_control = self.control.as_ref().and_then(Control::next_deadline);
+        let of_control = self.control.as_deref().and_then(Control::next_deadline);
         let next = [of_engine, of_control, self.queue.next_at()].into_iter().flatten().min();
         let Some(next) = next.filter(|next| *next <= until) else { return Ok(false) };
         self.at_this_moment = if next > self.now { 0 } else { self.at_this_moment + 1 };
@@ -353,7 +353,7 @@ impl Machine for Block<'_> {
 
     fn finish(self) -> Share {
         Share {
-            boosts: self.control.map(Control::into_boosts).unwrap_or_default(),
+            boosts: self.control.map(|control| control.into_boosts()).unwrap_or_default(),
             traffic: self.traffic,
             events: self.events,
         }

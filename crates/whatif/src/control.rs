@@ -5,13 +5,13 @@ use surgetank_model::random::Random;
 use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Instant, Observation};
 use surgetank_planner::scenario::Latencies;
-use surgetank_policy::{BoostRecord, Controller, Learned, Phase, Steady};
+use surgetank_policy::{Controller, Learned, Phase, Steady};
 use surgetank_rental::{
     Answer, Ask, AskId, Call, Command, Ended, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental, Slot,
     VolumeAsk,
 };
 
-use crate::report::Boost;
+use crate::report::{Boost, boost};
 use crate::setup::Setup;
 
 /// Decides when a caching volume is rented, and rents it.
@@ -302,17 +302,4 @@ pub fn unexpected(command: &Command) -> Answer {
 #[must_use]
 pub fn sampled(stage: Stage) -> Answer {
     Answer::Sampled { stage, unplugged: false }
-}
-
-fn boost(record: &BoostRecord) -> Boost {
-    Boost {
-        size: record.size,
-        started: record.started,
-        ended: record.ended,
-        attach: record.attach_time(),
-        absorb: record.absorb_time(),
-        drain: record.drain_time(),
-        high_water: record.high_water,
-        evicted: record.evicted,
-    }
 }

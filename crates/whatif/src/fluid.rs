@@ -7,17 +7,18 @@
 //! [`block`](crate::block) on completion and cost.
 //!
 //! Flows last for stretches; within one, levels follow from its start and not from what happened meanwhile. So samples in
-//! which the controller decides nothing ([`Control::steady`]) are left out, and not a bit of the outcome changes.
+//! which the controller decides nothing ([`Steps::steady`]) are left out, and not a bit of the outcome changes.
+
+mod steps;
 
 use std::time::Duration;
 
 use surgetank_cache::format::Geometry;
-use surgetank_cache::{Event, Mode as CacheMode, Owner, Stage as EngineStage};
 use surgetank_model::volume_type::CreditUnit;
 use surgetank_model::{Bytes, Instant, Limits, Observation};
-use surgetank_rental::{Answer, Command};
+use surgetank_policy::StepId;
 
-use crate::control::{Control, sampled, unexpected};
+use self::steps::{Change, Steps};
 use crate::setup::{Phase, Setup, Stuck};
 use crate::volume::Traffic;
 use crate::{Machine, Mode, Share};
@@ -182,7 +183,9 @@ pub struct Fluid<'a> {
     stage: Stage,
     disk: Rate,
     cache: Rate,
-    control: Option<Control>,
+    controller: Option<Steps>,
+    /// At most a step and an absorb that overtakes it.
+    steps: Vec<(Instant, StepId)>,
     /// Nanoseconds between samples.
     sampling: u64,
     last_sample: Option<Instant>,
@@ -222,7 +225,8 @@ impl<'a> Fluid<'a> {
             stage: Stage::PassThrough,
             disk: rate,
             cache: Rate::new(setup.caching.limits, request),
-            control: (mode == Mode::Elastic).then(|| Control::new(setup, vm)),
+            controller: (mode == Mode::Elastic).then(|| Steps::new(setup, vm)),
+            steps: Vec::new(),
             sampling: setup.sampling.as_nanos().max(1) as u64,
             last_sample: None,
             next_sample: Instant::ZERO,
@@ -295,7 +299,7 @@ impl<'a> Fluid<'a> {
             Goal::Time => false,
             Goal::Done => !self.levels.is_busy(),
             Goal::Settled => {
-                self.last_sample == Some(self.now) && self.control.as_ref().is_none_or(Control::is_settled)
+                self.last_sample == Some(self.now) && self.controller.as_ref().is_none_or(Steps::is_settled)
             }
         }
     }
@@ -331,21 +335,21 @@ impl<'a> Fluid<'a> {
 
     fn next_event(&mut self, to: Instant) -> Instant {
         let stretch = self.stretch.unwrap_or_else(|| self.begin_stretch());
-        let mut next = to.min(stretch.until);
-        if let Some(control) = &self.control {
-            next = control.next_deadline().map_or(next, |deadline| next.min(deadline));
-            next = next.min(self.sample_before(control, &stretch, next));
+        let mut next = self.steps.iter().fold(to.min(stretch.until), |next, (at, _)| next.min(*at));
+        if let Some(controller) = &self.controller {
+            next = controller.next_deadline().map_or(next, |deadline| next.min(deadline));
+            next = next.min(self.sample_before(controller, &stretch, next));
         }
         next.max(self.now)
     }
 
     /// The next sample that is taken, if nothing else happens before `change`.
-    fn sample_before(&self, control: &Control, stretch: &Stretch, change: Instant) -> Instant {
+    fn sample_before(&self, controller: &Steps, stretch: &Stretch, change: Instant) -> Instant {
         let (next, change, sampling) = (self.next_sample, change.as_nanoseconds(), self.sampling);
         if !self.skips_samples || self.samples == 0 || change <= next.as_nanoseconds().saturating_add(sampling) {
             return next;
         }
-        let Some(steady) = control.steady() else { return next };
+        let Some(steady) = controller.steady() else { return next };
         let change = change.min(steady.until.as_nanoseconds());
         // The last sample was about this stretch alone, or it makes no difference.
         let is_typical = self.samples > 1 || (stretch.flows.application == 0.0 && !steady.counts_interval);
@@ -362,23 +366,31 @@ impl<'a> Fluid<'a> {
 
     /// Handles what is due now.
     fn take_due(&mut self) -> Result<(), Stuck> {
+        if self.controller.is_none() {
+            return Ok(());
+        }
         let now = self.now;
-        let is_due = |control: &Control| control.next_deadline().is_some_and(|deadline| deadline <= now);
-        let Some(control) = &self.control else { return Ok(()) };
-        if is_due(control) {
+        while let Some(index) = self.steps.iter().position(|(at, _)| *at <= now) {
+            let (_, id) = self.steps.swap_remove(index);
             self.events += 1;
-            self.control(|control| control.tick(now));
+            if let Some(change) = self.controller.as_mut().and_then(|controller| controller.due(now, id)) {
+                self.carry_out(change);
+            }
+            self.take_steps();
         }
         if self.stage == Stage::Release && self.levels.dirty <= 0.0 {
             self.end_stretch();
             self.stage = Stage::PassThrough;
             self.levels.capacity = 0.0;
-            self.tell(&Event::Released);
+            self.tell(|controller| controller.released(now, false));
+        }
+        if self.controller.as_ref().and_then(Steps::next_deadline).is_some_and(|deadline| deadline <= now) {
+            self.tell(|controller| controller.tick(now));
         }
         if self.next_sample <= now {
             self.events += 1;
             let observation = self.observation();
-            self.control(|control| control.observe(now, observation));
+            self.tell(|controller| controller.observe(now, observation));
             self.last_sample = Some(now);
             self.samples += 1;
             self.next_sample = Instant::from_nanoseconds((now.as_nanoseconds() / self.sampling + 1) * self.sampling);
@@ -405,29 +417,17 @@ impl<'a> Fluid<'a> {
         }
     }
 
-    /// Has the controller and the rental take something, and the device what they ask of it then.
-    fn control(&mut self, what: impl FnOnce(&mut Control)) {
-        let Some(mut control) = self.control.take() else { return };
-        what(&mut control);
-        while let Some((id, command)) = control.next_command(self.now) {
-            let (answer, event) = self.command(&command, &mut control);
-            control.answer(self.now, id, answer);
-            if let Some(event) = event {
-                control.event(self.now, &event);
-            }
+    fn tell(&mut self, what: impl FnOnce(&mut Steps)) {
+        if let Some(controller) = &mut self.controller {
+            what(controller);
         }
-        self.control = Some(control);
+        self.take_steps();
     }
 
-    /// Tells of an event as the engine would.
-    fn tell(&mut self, event: &Event) {
-        let now = self.now;
-        self.control(|control| {
-            if *event == Event::Released {
-                control.set_owner(Owner::Backing);
-            }
-            control.event(now, event);
-        });
+    fn take_steps(&mut self) {
+        while let Some((id, time)) = self.controller.as_mut().and_then(Steps::next_step) {
+            self.steps.push((self.now + time, id));
+        }
     }
 
     /// The application asks for this.
@@ -437,55 +437,32 @@ impl<'a> Fluid<'a> {
         self.levels.write_left += written.get() as f64;
     }
 
-    /// The answer, and what the engine would tell as soon as it has been given.
-    fn command(&mut self, command: &Command, control: &mut Control) -> (Answer, Option<Event>) {
-        let began = Answer::Began(Ok(()));
-        if matches!(command, Command::Mode(_) | Command::Adopt(_) | Command::Release) {
-            self.end_stretch();
-        }
-        match *command {
-            Command::Adopt(epoch) => {
-                let capacity = capacity(control.size());
-                if capacity <= 0.0 {
-                    return (Answer::Began(Err("the caching volume is too small".to_owned())), None);
+    fn carry_out(&mut self, change: Change) {
+        let now = self.now;
+        self.end_stretch();
+        match change {
+            Change::Adopt(size) => {
+                let capacity = capacity(size);
+                if capacity > 0.0 {
+                    self.stage = Stage::Absorb;
+                    self.levels =
+                        Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
                 }
-                self.stage = Stage::Absorb;
-                self.levels =
-                    Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
-                control.set_owner(Owner::Cache { epoch });
-                (began, Some(Event::Adopted))
+                self.tell(|controller| controller.adopted(now, capacity > 0.0));
             }
-            Command::Mode(CacheMode::Absorb) => {
+            Change::Absorb => {
                 let releasing = self.stage == Stage::Release;
                 if self.stage != Stage::PassThrough {
                     self.stage = Stage::Absorb;
                 }
-                (began, releasing.then_some(Event::ReleaseCancelled))
-            }
-            Command::Mode(mode) => {
-                if matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Finish) {
-                    self.stage = if mode == CacheMode::Drain { Stage::Drain } else { Stage::Finish };
+                if releasing {
+                    self.tell(|controller| controller.released(now, true));
                 }
-                (began, None)
             }
-            Command::Release => {
-                self.stage = Stage::Release;
-                (began, None)
-            }
-            Command::Close => (began, None),
-            Command::Sample => (sampled(self.engine_stage()), None),
-            Command::Recover(_) | Command::Restore(_) | Command::Gone | Command::Returned => {
-                (unexpected(command), None)
-            }
-        }
-    }
-
-    fn engine_stage(&self) -> EngineStage {
-        match self.stage {
-            Stage::PassThrough => EngineStage::PassThrough,
-            Stage::Absorb => EngineStage::Absorb,
-            Stage::Drain | Stage::Finish => EngineStage::Drain,
-            Stage::Release => EngineStage::Releasing,
+            Change::Drain if matches!(self.stage, Stage::Absorb | Stage::Finish) => self.stage = Stage::Drain,
+            Change::Finish if matches!(self.stage, Stage::Absorb | Stage::Drain) => self.stage = Stage::Finish,
+            Change::Drain | Change::Finish => {}
+            Change::Release => self.stage = Stage::Release,
         }
     }
 }
@@ -495,8 +472,8 @@ fn settle(level: f64) -> f64 {
 }
 
 /// Bytes of long writes that a caching volume of this size takes.
-fn capacity(size: u64) -> f64 {
-    Geometry::of_volume(size).map_or(0.0, |geometry| geometry.capacity() as f64)
+fn capacity(size: Bytes) -> f64 {
+    Geometry::of_volume(size.get()).map_or(0.0, |geometry| geometry.capacity() as f64)
 }
 
 impl Machine for Fluid<'_> {
@@ -526,7 +503,7 @@ impl Machine for Fluid<'_> {
 
     fn settle(&mut self) -> Result<(), Stuck> {
         const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-        let is_settled = |fluid: &Self| fluid.control.as_ref().is_none_or(Control::is_settled);
+        let is_settled = |fluid: &Self| fluid.controller.as_ref().is_none_or(Steps::is_settled);
         if !is_settled(self) {
             self.go(self.now + LONGEST, Goal::Settled)?;
         }
@@ -536,7 +513,7 @@ impl Machine for Fluid<'_> {
     fn finish(mut self) -> Share {
         self.end_stretch();
         Share {
-            boosts: self.control.map(Control::into_boosts).unwrap_or_default(),
+            boosts: self.controller.map(Steps::into_boosts).unwrap_or_default(),
             traffic: self.traffic,
             events: self.events,
         }

@@ -4,8 +4,8 @@
 //! - [`setup`]: what is simulated — an application on virtual machines, volumes, the provider's latencies;
 //!   [`scenario`]: the same from the planner's file;
 //! - [`volume`]: a volume held to its limits by the model's own token buckets;
-//! - [`control`]: the production controller and rental, and the modelled provider that they rent from;
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
+//!   [`control`]: its production controller and rental code, and the modelled provider that they rent from;
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
 //! - [`report`]: what came out.
 //!

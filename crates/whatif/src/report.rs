@@ -5,6 +5,7 @@ use std::time::Duration;
 use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 use surgetank_planner::Mode;
+use surgetank_policy::BoostRecord;
 
 use crate::setup::Phase;
 use crate::volume::Traffic;
@@ -98,5 +99,19 @@ impl Outcome {
             }
         }
         (time > 0.0).then(|| bytes / time)
+    }
+}
+
+/// A boost, from the controller's record of it.
+pub(crate) fn boost(record: &BoostRecord) -> Boost {
+    Boost {
+        size: record.size,
+        started: record.started,
+        ended: record.ended,
+        attach: record.attach_time(),
+        absorb: record.absorb_time(),
+        drain: record.drain_time(),
+        high_water: record.high_water,
+        evicted: record.evicted,
     }
 }
