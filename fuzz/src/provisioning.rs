@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::remote::{Secret, service, wire};
+use surgetank_provider::service::{self, Secret, wire};
 use surgetank_provider::{
-    Change, CreateVolume, Provider, ProviderError, RemoteConfig, RemoteProvider, Tags, VolumeDescription, VolumeId,
+    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, Tags, VolumeDescription, VolumeId,
     VolumeState,
 };
 
@@ -72,11 +72,11 @@ pub fn answers(data: &[u8]) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let parrot = parrot();
     *parrot.answer.lock().unwrap_or_else(PoisonError::into_inner) = data.to_vec();
-    let config = RemoteConfig {
+    let config = HostConfig {
         timeout: Span(Duration::from_secs(10)),
-        ..RemoteConfig::new(format!("http://{}", parrot.address), token_file())
+        ..HostConfig::new(format!("http://{}", parrot.address), token_file())
     };
-    let client = RemoteProvider::open(config).expect("a client");
+    let client = HostProvider::open(config).expect("a client");
     let id = VolumeId("vol-1".to_owned());
     let check = |error: ProviderError| {
         let said = error.to_string();

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use surgetank_model::Bandwidth;
-use surgetank_provider::Provider;
-use surgetank_provider::qemu::{self, QemuConfig};
-use surgetank_provider::remote::secret::Secret;
-use surgetank_provider::remote::service::Service;
+use surgetank_provider::qemu::QemuConfig;
+use surgetank_provider::service::Service;
+use surgetank_provider::service::secret::Secret;
+use surgetank_provider::{Provider, ProviderConfig};
 
 /// Where a guest sees the host's loopback.
 const HOST_IN_GUEST: &str = "10.0.2.2";
@@ -62,7 +62,7 @@ impl Provisioning {
 pub fn provider(qmp: &Path, volumes: &Path, fast: Bandwidth) -> anyhow::Result<Arc<dyn Provider>> {
     let mut config = QemuConfig::new(qmp, volumes);
     config.types.entry("fast".to_owned()).and_modify(|kind| kind.bandwidth = fast);
-    qemu::open(config).context("cannot open the provider of volumes")
+    config.open().context("cannot open the provider of volumes")
 }
 
 impl Drop for Provisioning {

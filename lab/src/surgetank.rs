@@ -376,7 +376,7 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
     let (name, provider) = match &places.rent {
         Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
         Rent::Plugged(url) => {
-            ("qemu", format!("[provider.qemu]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n"))
+            ("host", format!("[provider.host]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n"))
         }
     };
     let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, triggers, .. } = elastic;

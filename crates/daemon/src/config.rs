@@ -8,6 +8,7 @@ mod nbd;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -15,11 +16,11 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
-use surgetank_provider::local::LocalConfig;
-use surgetank_provider::remote::RemoteConfig;
+use surgetank_provider::ProviderConfig;
+use surgetank_provider::table::{Rented, Sections};
 use toml::Spanned;
 
-use self::caching::{Chosen, RawCaching, RawProviders};
+use self::caching::RawCaching;
 pub use self::nbd::NbdTcp;
 pub use crate::toml_error::ConfigError;
 use crate::toml_error::{Source, nearest, read};
@@ -40,10 +41,8 @@ pub struct Config {
     pub run_directory: PathBuf,
     /// The control socket.
     pub control_socket: PathBuf,
-    /// The local provider, if the file has one or a device asks for it.
-    pub local: Option<LocalConfig>,
-    /// The provisioning service, if the devices rent from one; `local` is absent then.
-    pub qemu: Option<RemoteConfig>,
+    /// Who rents volumes out, by name.
+    pub providers: BTreeMap<&'static str, Arc<dyn ProviderConfig>>,
     /// The elastic devices, by name.
     pub devices: BTreeMap<String, DeviceConfig>,
     /// How often volumes that nobody owns are looked for.
@@ -119,6 +118,8 @@ pub enum OnStop {
 /// The caching volumes of a device.
 #[derive(Clone, Debug)]
 pub struct CachingConfig {
+    /// Who rents them out: a name of [`Config::providers`].
+    pub provider: &'static str,
     /// The provider's name of the type.
     pub volume_type: String,
     /// Nominal limits. The bandwidth is what costs are computed from.
@@ -159,12 +160,12 @@ impl Config {
             return Err(source.at(None, mend));
         }
         let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
-        let provider = raw.provider.choose(source, &raw.device)?;
+        let mut providers = caching::providers(source, raw.provider.0)?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
             check_name(source, &name)?;
             let span = Some(device.backing.span());
-            let device = device.check(source, name.get_ref(), &run_directory, &provider)?;
+            let device = device.check(source, name.get_ref(), &run_directory, &mut providers)?;
             let same =
                 |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
             if let Some((other, _)) = devices.iter().find(|(_, other)| same(other)) {
@@ -173,16 +174,11 @@ impl Config {
             }
             devices.insert(name.into_inner(), device);
         }
-        let (local, qemu) = match provider {
-            Chosen::Local(local) => (local, None),
-            Chosen::Qemu(qemu) => (None, Some(qemu)),
-        };
         Ok(Self {
             state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket: raw.control_socket.unwrap_or_else(|| run_directory.join("control.sock")),
             run_directory,
-            local,
-            qemu,
+            providers,
             devices,
             sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
@@ -197,7 +193,7 @@ struct RawConfig {
     control_socket: Option<PathBuf>,
     sweep_interval: Option<Spanned<Span>>,
     #[serde(default)]
-    provider: RawProviders,
+    provider: Sections<Rented>,
     #[serde(default)]
     device: BTreeMap<Spanned<String>, RawDevice>,
 }
@@ -234,13 +230,13 @@ impl RawDevice {
         source: &Source,
         name: &str,
         run_directory: &Path,
-        provider: &Chosen,
+        providers: &mut caching::Providers,
     ) -> Result<DeviceConfig, ConfigError> {
         let socket = match self.socket {
             Some(socket) => check_socket(source, Some(socket.span()), socket.into_inner())?,
             None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
         };
-        let caching = self.caching.map(|caching| caching.check(source, provider)).transpose()?;
+        let caching = self.caching.map(|caching| caching.check(source, providers)).transpose()?;
         let export = self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?;
         Ok(DeviceConfig {
             backing: check_backing(source, &self.backing)?,
@@ -413,7 +409,10 @@ inactivity_delay = "30 s"
             )
             .replace("\"local\"", "\"qemu\"");
         let config = load(&remote).unwrap();
-        assert_eq!((config.qemu.unwrap().url.as_str(), config.local), ("https://10.0.2.2:7420", None));
+        assert_eq!(config.providers.keys().copied().collect::<Vec<_>>(), ["host"], "by its former name");
+        assert_eq!(config.devices["data"].caching.as_ref().unwrap().provider, "host");
+        let today = remote.replace("qemu", "host");
+        assert_eq!(format!("{config:?}"), format!("{:?}", load(&today).unwrap()), "both names mean the same");
         assert!(!config.devices["data"].caching.as_ref().unwrap().throttle, "QEMU holds its volumes to their limits");
         for (from, to, expected) in [
             ("https:", "http:", "s.toml:2:1: the url \"http://10.0.2.2:7420\" sends the token over a wire as it is"),
@@ -421,17 +420,27 @@ inactivity_delay = "30 s"
             ("token_file", "token_fil", "did you mean \"token_file\""),
             ("bandwidth = \"128 MiB/s\"\n", "", "s.toml:14:15: what a volume of type \"fast\" moves is known"),
             (
-                "provider = \"qemu\"",
-                "provider = \"local\"\n[device.b]\nbacking = \"/b\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n[device.b.caching]\nprovider = \"qemu\"",
-                "a daemon rents from one provider",
+                "[device.data]\n",
+                "[provider.host]\nurl = \"http://127.0.0.1:1\"\ntoken_file = \"/t\"\n[device.data]\n",
+                "s.toml:7:1: [provider.qemu] and [provider.host] are one provider under two names: keep one of them",
             ),
+            ("[provider.qemu]", "[provider.qmeu]", "s.toml:2:11: unknown setting \"qmeu\""),
         ] {
             assert!(remote.contains(from), "{from}");
             let message = load(&remote.replace(from, to)).unwrap_err();
             assert!(message.contains(expected), "{message}\n expected {expected}");
         }
-        let message = load(&MINIMAL.replace("\"local\"", "\"qemu\"")).unwrap_err();
-        assert!(message.contains("s.toml:11:12: there is no section [provider.qemu]"), "{message}");
+        let two = "provider = \"local\"\n[device.b]\nbacking = \"/b\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n\
+                   [device.b.caching]\nprovider = \"qemu\"";
+        let config = load(&remote.replace("provider = \"qemu\"", two)).unwrap();
+        let names = config.devices.values().map(|device| device.caching.as_ref().unwrap().provider);
+        assert_eq!(names.collect::<Vec<_>>(), ["host", "local"], "several providers");
+        assert_eq!(config.providers.len(), 2);
+        for name in ["qemu", "host"] {
+            let message = load(&MINIMAL.replace("\"local\"", &format!("\"{name}\""))).unwrap_err();
+            let expected = "s.toml:11:12: there is no section [provider.host]: add it (missing field \"url\")";
+            assert!(message.contains(expected), "{message}");
+        }
         let twice = format!("{MINIMAL}\n[device.b]\nbacking = \"/dev/vdb\"\nbacking_limits.bandwidth = \"1 MiB/s\"");
         assert!(load(&twice).unwrap_err().contains("has this backing volume already"));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use surgetank_device::discovery::{Disks, Watch};
-use surgetank_provider::{Provider, RemoteProvider};
+use surgetank_provider::Provider;
 
 use crate::clock::Clock;
 use crate::config::{Config, Export};
@@ -18,9 +18,8 @@ use crate::device::{Asker, Common, Device};
 use crate::ground::Tables;
 use crate::losses;
 use crate::opening::Decorator;
-use crate::patient::Patient;
 use crate::places;
-use crate::provisioning::Served;
+use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::state_directory;
@@ -44,7 +43,7 @@ pub enum StartError {
 /// What tests and the demo may put in place of the real thing.
 #[derive(Clone, Default)]
 pub struct Overrides {
-    /// Instead of the provider that the configuration describes.
+    /// Instead of each provider that the configuration has.
     pub provider: Option<Arc<dyn Provider>>,
     /// Around every volume, below its throttle (caching volumes) or above it (backing volumes).
     pub decorator: Option<Decorator>,
@@ -71,7 +70,7 @@ struct Inner {
     config: Config,
     common: Common,
     devices: Mutex<BTreeMap<String, Slot>>,
-    sweeper: Option<Mutex<Sweeper>>,
+    sweeper: Mutex<Sweeper>,
     warnings: Mutex<Vec<String>>,
     /// Whether the daemon was asked to stop over the control socket, and whether it is stopping.
     flags: Mutex<Flags>,
@@ -134,13 +133,10 @@ impl Daemon {
             .map_err(StartError::Failed)?;
         // Before anything is opened or rented: another daemon may have these sockets and devices.
         let bound = Bound::new(&config.control_socket).map_err(StartError::Failed)?;
-        let provider = match overrides.provider {
-            Some(provider) => Some(provider),
-            None => open_provider(&config).map_err(StartError::Failed)?,
-        };
+        let providers = Providers::open(&config, overrides.provider.as_ref()).map_err(StartError::Failed)?;
         let common = Common {
             owner_id: owner_id.clone(),
-            provider: provider.clone(),
+            providers,
             clock: Clock::start(),
             disks: overrides.disks.unwrap_or_default(),
             decorator: overrides.decorator,
@@ -156,16 +152,14 @@ impl Daemon {
             devices.insert(name.clone(), slot);
         }
         refuse_if_none(&devices)?;
-        let sweeper = provider.map(|provider| Patient::new(provider, SWEEP_PATIENCE)).map(|provider| {
-            Mutex::new(Sweeper {
-                owner_id,
-                provider,
-                clock: common.clock,
-                disks: common.disks.clone(),
-                decorator: common.decorator.clone(),
-                state_directory: config.state_directory.clone(),
-                devices: shared,
-            })
+        let sweeper = Mutex::new(Sweeper {
+            owner_id,
+            providers: common.providers.patient(SWEEP_PATIENCE),
+            clock: common.clock,
+            disks: common.disks.clone(),
+            decorator: common.decorator.clone(),
+            state_directory: config.state_directory.clone(),
+            devices: shared,
         });
         let inner = Arc::new(Inner {
             config,
@@ -354,7 +348,7 @@ fn start_sweeping(inner: &Arc<Inner>) -> Result<JoinHandle<()>, StartError> {
 
 /// Has the devices look for their disks when the kernel tells of one. Without that they look now and then.
 fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
-    inner.config.qemu.as_ref()?;
+    inner.config.providers.values().find(|provider| provider.directory().is_none())?;
     let inner = inner.clone();
     let watch = Watch::start(move || inner.running().iter().for_each(Asker::disk_changed));
     watch
@@ -365,10 +359,10 @@ fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
 }
 
 impl Inner {
-    fn sweep(&self) -> Option<Swept> {
-        let swept = guard(self.sweeper.as_ref()?).sweep();
+    fn sweep(&self) -> Swept {
+        let swept = guard(&self.sweeper).sweep();
         guard(&self.warnings).clone_from(&swept.warnings);
-        Some(swept)
+        swept
     }
 
     fn running(&self) -> Vec<Asker> {
@@ -483,7 +477,7 @@ impl Inner {
         let value = |value: serde_json::Result<Value>| value.map_err(|error| error.to_string());
         match request {
             Request::Status => value(serde_json::to_value(self.status())),
-            Request::Gc => value(serde_json::to_value(self.sweep().unwrap_or_default())),
+            Request::Gc => value(serde_json::to_value(self.sweep())),
             Request::Boost { device } => of_device(&device, Ask::Boost),
             Request::Drain { device } => of_device(&device, Ask::Drain),
             Request::Resize { device } => {
@@ -511,11 +505,9 @@ impl Inner {
     /// A device was refused because its newest data is missing, and the user gives that up.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
         let mut devices = guard(&self.devices);
-        losses::give_up(&self.config.state_directory.join(name), name, self.common.provider.as_ref())?;
+        losses::give_up(&self.config.state_directory.join(name), name, &self.common.providers)?;
         let device = Device::start(name, &self.config, &self.common)?;
-        if let Some(sweeper) = &self.sweeper {
-            guard(sweeper).devices.insert(name.to_owned(), device.shared().clone());
-        }
+        guard(&self.sweeper).devices.insert(name.to_owned(), device.shared().clone());
         devices.insert(name.to_owned(), Slot::Running(device));
         Ok(json!({}))
     }
@@ -531,26 +523,19 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     }
     refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = state_directory::lock(&config.state_directory)?;
-    losses::give_up(&config.state_directory.join(device), device, open_provider(config)?.as_ref())
-}
-
-/// The provider that the configuration describes, if any.
-fn open_provider(config: &Config) -> Result<Option<Arc<dyn Provider>>, String> {
-    let opened = match (&config.qemu, &config.local) {
-        (Some(qemu), _) => RemoteProvider::open(qemu.clone()).map(|remote| Arc::new(remote) as Arc<dyn Provider>),
-        (None, Some(local)) => Served::Local(local.clone()).open(),
-        (None, None) => return Ok(None),
-    };
-    opened.map(Some).map_err(|error| error.to_string())
+    losses::give_up(&config.state_directory.join(device), device, &Providers::open(config, None)?)
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.
 fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
     let tables = Tables::read();
-    let volumes = config.local.as_ref().map(|local| ("the directory of the local provider", &local.directory));
-    for (what, directory) in std::iter::once(("the state directory", &config.state_directory)).chain(volumes) {
+    let volumes = config
+        .providers
+        .iter()
+        .filter_map(|(name, provider)| Some((format!("the directory of the {name} provider"), provider.directory()?)));
+    for (what, directory) in std::iter::once(("the state directory".into(), &*config.state_directory)).chain(volumes) {
         tables
-            .refuse_own(what, directory, &config.run_directory, config.devices.keys())
+            .refuse_own(&what, directory, &config.run_directory, config.devices.keys())
             .map_err(StartError::Invalid)?;
     }
     Ok(())

@@ -15,7 +15,7 @@ use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, Name, ResumeAt};
-use surgetank_provider::{Provider, ProviderError};
+use surgetank_provider::{Provider, ProviderError, VolumeId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord};
 
@@ -31,6 +31,7 @@ use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{Keeper, OwnerStore};
 use crate::patient::Patient;
+use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
 use crate::shard::{self, Shard};
 use crate::shared::Shared;
@@ -46,7 +47,7 @@ pub struct Common {
     /// The state directory's random name.
     pub owner_id: String,
     /// Who rents volumes out, if anybody does.
-    pub provider: Option<Arc<dyn Provider>>,
+    pub providers: Providers,
     /// The daemon's clock.
     pub clock: Clock,
     /// The disks of this machine.
@@ -117,9 +118,9 @@ impl Device {
         let run_directory = &config.run_directory;
         let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
-        if let Some(provider) = common.provider.as_ref().filter(|_| store.record().owner == Owner::Backing) {
-            let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
-            losses::refuse_strangers(&provider, common.clock, name, &store, &journal)?;
+        if store.record().owner == Owner::Backing {
+            let providers = common.providers.patient(ANSWER_PATIENCE);
+            losses::refuse_strangers(&providers, common.clock, name, &store, &journal)?;
         }
         starting.assemble(resume, store, journal)
     }
@@ -175,23 +176,38 @@ impl Starting<'_> {
     /// Decides from the records how to go on.
     fn resume(&self, journal: &Journal, owner: &OwnerRecord) -> Result<Resume, String> {
         let rental = journal.state().rental.as_ref();
-        let lookup = self.look_up(rental, owner);
+        let lookup = self.look_up(rental, owner)?;
         match resume::decide(self.name, rental, owner, &lookup) {
             Resume::Refuse { reason } => Err(reason),
-            resume if resume != Resume::Idle && (self.common.provider.is_none() || self.config.caching.is_none()) => {
-                Err(format!(
-                    "device {} still has a caching volume, but its caching section is gone from the configuration: put \
+            resume if resume != Resume::Idle && self.config.caching.is_none() => Err(format!(
+                "device {} still has a caching volume, but its caching section is gone from the configuration: put \
                      it back until the volume is drained",
-                    self.name
-                ))
-            }
+                self.name
+            )),
             resume => Ok(resume),
         }
     }
 
-    fn look_up(&self, rental: Option<&RentalRecord>, owner: &OwnerRecord) -> Lookup {
+    /// What the device's provider says of the volume that the records name. If another provider has it, that is an error:
+    /// the configuration names the wrong one.
+    fn look_up(&self, rental: Option<&RentalRecord>, owner: &OwnerRecord) -> Result<Lookup, String> {
         let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
-        let (Some(id), Some(provider)) = (id, &self.common.provider) else { return Lookup::Unnamed };
+        let Some(id) = id else { return Ok(Lookup::Unnamed) };
+        let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, own));
+        if found == Lookup::Missing
+            && let Some((name, _)) =
+                self.common.providers.patient(ANSWER_PATIENCE).iter().find(|(_, other)| other.describe(id).is_ok())
+        {
+            return Err(format!(
+                "device {} still has the caching volume {}, rented from \"{name}\": write provider = \"{name}\" in its caching \
+                 section until the volume is drained",
+                self.name, id.0
+            ));
+        }
+        Ok(found)
+    }
+
+    fn ask_for(&self, id: &VolumeId, provider: &Arc<dyn Provider>) -> Lookup {
         let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
         let give_up = self.common.clock.now() + LOOKUP_PATIENCE;
         loop {
@@ -224,7 +240,8 @@ impl Starting<'_> {
         let opened = fronts::open(self.name, self.config, self.place(), backing.size(), backing.logical_block())?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
-        let provider = self.common.provider.clone().map(|provider| Patient::new(provider, ANSWER_PATIENCE));
+        let provider = self.common.providers.of(self.config).cloned();
+        let provider = provider.map(|provider| Patient::new(provider, ANSWER_PATIENCE));
         let keeper = Keeper::start(self.name, store, provider, shard_handle.clone()).map_err(io)?;
         let totals = journal.state().totals;
         let parts = Parts {
@@ -376,7 +393,9 @@ impl Starting<'_> {
 
     /// Adds the controller and the caching volume, where the last run left them.
     fn boosting(&self, mut parts: Parts, resume: Resume, mut journal: Journal, size: Bytes) -> Result<Parts, String> {
-        let (Some(provider), Some(caching)) = (&self.common.provider, &self.config.caching) else { return Ok(parts) };
+        let (Some(provider), Some(caching)) = (self.common.providers.of(self.config), &self.config.caching) else {
+            return Ok(parts);
+        };
         let now = self.common.clock.now();
         let learned = journal.state().learned.clone();
         let config = controller_config(self.config, caching, size);

@@ -30,6 +30,7 @@ pub mod owner;
 mod patient;
 pub mod places;
 mod planted;
+mod providers;
 pub mod provisioning;
 mod reconciler;
 pub mod shard;

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::crash::crash_point;
 use crate::journal::Journal;
 use crate::owner::OwnerStore;
+use crate::providers::Providers;
 
 /// How long the provider may fail to list volumes before the device goes on without the list.
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
@@ -41,15 +42,15 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
     Ok(())
 }
 
-/// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing.
+/// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing, each with its
+/// provider.
 fn dirty_strangers(
-    provider: &dyn Provider,
+    providers: &Providers,
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
-) -> Result<Vec<VolumeDescription>, ProviderError> {
+) -> Result<Vec<(Arc<dyn Provider>, VolumeDescription)>, ProviderError> {
     let ours = known(journal, store).and_then(|rental| rental.volume.as_ref());
-    let listed = provider.list(tag::DEVICE, device)?;
     let strange = |volume: &VolumeDescription| {
         let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };
         // The tag of our own rental may be stale by a step, and its end is proved on the volume itself. One that was given
@@ -57,7 +58,17 @@ fn dirty_strangers(
         let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
         ours != Some(&volume.id) && !has_ended
     };
-    Ok(listed.into_iter().filter(strange).collect())
+    let (mut found, mut silent) = (Vec::new(), None);
+    for (_, provider) in providers.iter() {
+        match provider.list(tag::DEVICE, device) {
+            Ok(listed) => found.extend(listed.into_iter().filter(strange).map(|volume| (provider.clone(), volume))),
+            Err(error) => silent = Some(error),
+        }
+    }
+    match silent {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
 }
 
 /// The rental of which the owner record speaks. If there is no such record although the volume was in use, the records are
@@ -72,7 +83,7 @@ fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a RentalRecor
 /// # Errors
 /// One sentence with the mend.
 pub fn refuse_strangers(
-    provider: &dyn Provider,
+    providers: &Providers,
     clock: Clock,
     device: &str,
     store: &OwnerStore,
@@ -80,7 +91,7 @@ pub fn refuse_strangers(
 ) -> Result<(), String> {
     let give_up = clock.now() + LIST_PATIENCE;
     let found = loop {
-        match dirty_strangers(provider, device, store, journal) {
+        match dirty_strangers(providers, device, store, journal) {
             Ok(found) => break found,
             Err(error) if clock.now() >= give_up => {
                 if journal.state().saved_unix_ms == 0 {
@@ -97,7 +108,7 @@ pub fn refuse_strangers(
     };
     match found.first() {
         None => Ok(()),
-        Some(volume) => Err(format!(
+        Some((_, volume)) => Err(format!(
             "the caching volume {} says that it holds newest data of device {device}, but the state directory knows \
              nothing of it: restore the state directory, or give that data up with `surgetank detach {device} \
              --accept-loss`, or remove the volume's tag {} if it belongs to another device of this name",
@@ -111,13 +122,13 @@ pub fn refuse_strangers(
 ///
 /// # Errors
 /// One sentence: nothing is lost, or what seems lost is there, or the records cannot be written.
-pub fn give_up(directory: &Path, device: &str, provider: Option<&Arc<dyn Provider>>) -> Result<(), String> {
+pub fn give_up(directory: &Path, device: &str, providers: &Providers) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
-        Owner::Backing => return give_up_strangers(device, provider, &store, &journal),
-        Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), provider)?,
+        Owner::Backing => return give_up_strangers(device, providers, &store, &journal),
+        Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
     crash_point("give-up", "before");
@@ -136,14 +147,20 @@ pub fn give_up(directory: &Path, device: &str, provider: Option<&Arc<dyn Provide
 }
 
 /// Data on a volume that is there is not lost.
-fn must_be_missing(device: &str, record: &OwnerRecord, provider: Option<&Arc<dyn Provider>>) -> Result<(), String> {
+fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers) -> Result<(), String> {
     let Some(volume) = &record.volume else { return Ok(()) };
-    let there = match provider.map(|provider| provider.describe(volume)) {
-        Some(Err(ProviderError::NotFound(_))) => return Ok(()),
-        Some(Ok(_)) => "is there".to_owned(),
-        Some(Err(error)) => format!("may be there ({error})"),
-        None => "may be there (the configuration has no provider to ask)".to_owned(),
-    };
+    let (mut asked, mut there) = (providers.iter().map(|(_, provider)| provider.describe(volume)).peekable(), None);
+    if asked.peek().is_none() {
+        there = Some("may be there (the configuration has no provider to ask)".to_owned());
+    }
+    for answer in asked {
+        match answer {
+            Err(ProviderError::NotFound(_)) => {}
+            Ok(_) => there = Some("is there".to_owned()),
+            Err(error) => there = there.or_else(|| Some(format!("may be there ({error})"))),
+        }
+    }
+    let Some(there) = there else { return Ok(()) };
     Err(format!(
         "the caching volume {} with the newest data of device {device} {there}, and nothing is given up before reading \
          it back has failed: start the daemon and drain the device",
@@ -152,19 +169,12 @@ fn must_be_missing(device: &str, record: &OwnerRecord, provider: Option<&Arc<dyn
 }
 
 /// The data on volumes that the records do not know is given up: they no longer count as dirty.
-fn give_up_strangers(
-    device: &str,
-    provider: Option<&Arc<dyn Provider>>,
-    store: &OwnerStore,
-    journal: &Journal,
-) -> Result<(), String> {
-    let nothing = || "nothing is lost: there is nothing to accept".to_owned();
-    let provider = provider.ok_or_else(nothing)?;
-    let found = dirty_strangers(&**provider, device, store, journal).map_err(|error| error.to_string())?;
+fn give_up_strangers(device: &str, providers: &Providers, store: &OwnerStore, journal: &Journal) -> Result<(), String> {
+    let found = dirty_strangers(providers, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
-        return Err(nothing());
+        return Err("nothing is lost: there is nothing to accept".to_owned());
     }
-    for volume in found {
+    for (provider, volume) in found {
         tracing::warn!(device, volume = volume.id.0, "the data on this volume is given up");
         provider.set_tag(&volume.id, tag::DIRTY_EPOCH, None).map_err(|error| error.to_string())?;
     }

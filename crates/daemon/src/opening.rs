@@ -138,14 +138,14 @@ impl Place {
                     Some(name) => Ok(Self::File { directory: directory.to_owned(), name }),
                     None => Err(format!(
                         "the provider says that the volume {id} is the file {device:?}, which is not beneath {}, where its \
-                         files may lie: mend the service, or files = \"…\" of [provider.qemu]",
+                         files may lie: mend the service, or files = \"…\" of [provider.host]",
                         directory.display()
                     )),
                 },
                 None => Err(format!(
                     "the provider says that the volume {id} is at {device:?} and names no serial of a disk: let the service \
                      say the serial, or if it rents out files of this machine add files = \"/their/directory\" to \
-                     [provider.qemu]"
+                     [provider.host]"
                 )),
             },
         }

@@ -45,9 +45,9 @@ pub fn make(path: &Path) -> Result<(), String> {
 /// # Errors
 /// One sentence: who could meddle with which, and the mend.
 pub fn check_all(config: &Config) -> Result<(), String> {
-    let volumes = config.local.as_ref().map(|local| local.directory.as_path());
+    let volumes = config.providers.values().map(|provider| provider.directory());
     let directories = [Some(&*config.state_directory), Some(&config.run_directory), config.control_socket.parent()];
-    directories.into_iter().chain([volumes]).flatten().try_for_each(check)
+    directories.into_iter().chain(volumes).flatten().try_for_each(check)
 }
 
 /// Whether a start by this user would be refused for its directories, if it is the user whose state directory it is: a new

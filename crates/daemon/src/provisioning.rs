@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use surgetank_provider::local::LocalConfig;
-use surgetank_provider::qemu::QemuConfig;
-use surgetank_provider::remote::is_private;
-use surgetank_provider::{Provider, ProviderError, local, qemu};
+use surgetank_provider::service::is_private;
+use surgetank_provider::table::{Sections, Served};
+use surgetank_provider::{Provider, ProviderConfig, ProviderError};
 use toml::Spanned;
 
-use crate::places;
+use crate::providers;
 use crate::toml_error::{ConfigError, Source, read};
 
 /// Where a service listens unless it is told otherwise. Nobody else is known for this port.
@@ -29,7 +28,7 @@ pub struct ServiceConfig {
     /// What it proves itself with; absent: it speaks without TLS.
     pub tls: Option<TlsFiles>,
     /// Who rents volumes out.
-    pub provider: Served,
+    pub provider: Arc<dyn ProviderConfig>,
 }
 
 /// The files of a service's certificate and of its key, in PEM.
@@ -39,36 +38,6 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// Its key, which only its owner may read.
     pub key: PathBuf,
-}
-
-/// Who rents out the volumes of a service.
-#[derive(Clone, Debug)]
-pub enum Served {
-    /// Files of the service's machine, for trying it out.
-    Local(LocalConfig),
-    /// Image files, hot-plugged into a guest.
-    Qemu(QemuConfig),
-}
-
-impl Served {
-    /// Opens the provider.
-    ///
-    /// # Errors
-    /// As the provider's own `open`; and `Invalid` if others could meddle with its directory.
-    pub fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
-        let check = || {
-            let (Self::Local(LocalConfig { directory, .. }) | Self::Qemu(QemuConfig { directory, .. })) = self;
-            places::check(directory).map_err(ProviderError::Invalid)
-        };
-        check()?;
-        let provider = match self {
-            Self::Local(config) => local::open(config.clone()),
-            Self::Qemu(config) => qemu::open(config.clone()),
-        }?;
-        // It may have been made, where somebody was faster.
-        check()?;
-        Ok(provider)
-    }
 }
 
 #[derive(Deserialize)]
@@ -82,17 +51,18 @@ struct RawService {
     certificate: Option<Spanned<PathBuf>>,
     key: Option<Spanned<PathBuf>>,
     token_file: Option<PathBuf>,
-    provider: RawServed,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawServed {
-    local: Option<LocalConfig>,
-    qemu: Option<Spanned<QemuConfig>>,
+    provider: Sections<Served>,
 }
 
 impl ServiceConfig {
+    /// Opens the provider.
+    ///
+    /// # Errors
+    /// As [`ProviderConfig::open`]; and `Invalid` if others could change what is in its directory.
+    pub fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        providers::open(&*self.provider)
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors
@@ -111,14 +81,14 @@ impl ServiceConfig {
 
     fn check(source: &Source) -> Result<Self, ConfigError> {
         let raw: RawService = source.parse()?;
-        let provider = match (raw.provider.local, raw.provider.qemu) {
-            (Some(local), None) => Served::Local(local),
-            (None, Some(qemu)) => Served::Qemu(qemu.into_inner()),
-            (Some(_), Some(qemu)) => {
-                let mend = "a service has one provider: take out [provider.local] or [provider.qemu]";
-                return Err(source.at(Some(qemu.span()), mend));
+        let provider = match &*raw.provider.0 {
+            [only] => only.config.clone(),
+            [first, second, ..] => {
+                let (first, written) = (first.name, second.name);
+                let mend = format!("a service has one provider: take out [provider.{first}] or [provider.{written}]");
+                return Err(source.at(Some(second.span.clone()), mend));
             }
-            (None, None) => {
+            [] => {
                 let mend = "has no provider: add a section such as [provider.qemu] with qmp = \"/run/guest/qmp.sock\"";
                 return Err(source.at(None, mend));
             }
@@ -174,7 +144,7 @@ mod tests {
     fn the_documented_file_is_read() {
         let config = load(FILE).unwrap();
         assert_eq!((config.listen, config.token_file), ("127.0.0.1:0".parse().unwrap(), "/t".into()));
-        assert!(matches!(config.provider, Served::Qemu(qemu) if qemu.qmp == Path::new("/run/qmp")));
+        assert!(format!("{:?}", config.provider).contains("qmp: \"/run/qmp\""));
         let config = load("[provider.local]\n").unwrap();
         assert_eq!(config.listen, LISTEN.parse().unwrap());
         let listen = |address: &str, more: &str| load(&FILE.replace("127.0.0.1:0\"", &format!("{address}\"\n{more}")));

@@ -14,7 +14,7 @@ use surgetank_rental::sweep::{Action, Known, orphans};
 use crate::clock::Clock;
 use crate::opening::{self, Decorator};
 use crate::owner::OwnerStore;
-use crate::patient::Patient;
+use crate::providers::Providers;
 use crate::shared::Shared;
 
 /// What a sweep did.
@@ -33,7 +33,7 @@ pub struct Sweeper {
     /// The state directory's random name.
     pub owner_id: String,
     /// Who rents volumes out.
-    pub provider: Patient,
+    pub providers: Providers,
     /// The daemon's clock.
     pub clock: Clock,
     /// The disks of this machine.
@@ -47,28 +47,30 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Looks once.
+    /// Looks once, at every provider.
     #[must_use]
     pub fn sweep(&self) -> Swept {
         crate::planted::plant();
         let mut swept = Swept::default();
-        let listed = match self.provider.list(tag::OWNER, &self.owner_id) {
-            Ok(listed) => listed,
-            Err(error) => {
-                swept.warnings.push(format!("the provider does not list its volumes: {error}"));
-                return swept;
+        for (_, provider) in self.providers.iter() {
+            match provider.list(tag::OWNER, &self.owner_id) {
+                Ok(listed) => self.sweep_listed(&**provider, &listed, &mut swept),
+                Err(error) => swept.warnings.push(format!("the provider does not list its volumes: {error}")),
             }
-        };
-        // After the listing: what was rented in between is known, not an orphan.
-        let mut known = self.known();
-        known.reread_clean = self.clean(&listed, &known.expected);
-        for action in orphans(&listed, &self.owner_id, &known) {
-            self.act(action, &mut swept);
         }
         for warning in &swept.warnings {
             tracing::warn!("{warning}");
         }
         swept
+    }
+
+    fn sweep_listed(&self, provider: &dyn Provider, listed: &[VolumeDescription], swept: &mut Swept) {
+        // After the listing: what was rented in between is known, not an orphan.
+        let mut known = self.known();
+        known.reread_clean = self.clean(provider, listed, &known.expected);
+        for action in orphans(listed, &self.owner_id, &known) {
+            Self::act(provider, action, swept);
+        }
     }
 
     fn known(&self) -> Known {
@@ -84,9 +86,14 @@ impl Sweeper {
 
     /// Which of the orphans with a dirty tag are not needed: they read as clean, or their device's owner record says that
     /// they have ended (one that was given up while it was away is back).
-    fn clean(&self, listed: &[VolumeDescription], expected: &BTreeSet<VolumeId>) -> BTreeMap<VolumeId, String> {
+    fn clean(
+        &self,
+        provider: &dyn Provider,
+        listed: &[VolumeDescription],
+        expected: &BTreeSet<VolumeId>,
+    ) -> BTreeMap<VolumeId, String> {
         let suspects = listed.iter().filter(|volume| !expected.contains(&volume.id));
-        let (files, disks, decorator) = (self.provider.files(), &self.disks, self.decorator.as_ref());
+        let (files, disks, decorator) = (provider.files(), &self.disks, self.decorator.as_ref());
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
             if self.has_ended(volume, epoch) {
@@ -108,18 +115,18 @@ impl Sweeper {
             .is_ok_and(|store| store.record().has_ended(&volume.id, epoch))
     }
 
-    fn act(&self, action: Action, swept: &mut Swept) {
+    fn act(provider: &dyn Provider, action: Action, swept: &mut Swept) {
         match action {
             Action::Delete(id) => {
                 tracing::info!(volume = id.0, "deleting a volume that no device knows of");
-                match self.provider.delete(&id) {
+                match provider.delete(&id) {
                     Ok(_) => swept.deleted.push(id.0),
                     Err(error) => swept.warnings.push(format!("the orphaned volume {} cannot be deleted: {error}", id.0)),
                 }
             }
             Action::Detach(id) => {
                 tracing::info!(volume = id.0, "detaching a volume that no device knows of");
-                match self.provider.detach(&id) {
+                match provider.detach(&id) {
                     Ok(_) => swept.detached.push(id.0),
                     Err(error) => swept.warnings.push(format!("the orphaned volume {} cannot be detached: {error}", id.0)),
                 }

@@ -15,7 +15,7 @@ use std::time::Instant;
 use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, Overrides, Phase, Request};
 use surgetank_device::discovery::Disks;
-use surgetank_provider::local::LocalProvider;
+use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
     Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId, VolumeState,
 };
@@ -220,7 +220,7 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
     for part in ["sys/block", "sys/dev/block"] {
         fs::create_dir_all(root.join(part)).unwrap();
     }
-    let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
     let provider = Plugging { local, root, appears, plugged: Mutex::default(), before: Mutex::default() };
     if appears == Appears::Before {
         provider.say_it_is(somebodys(machine));
@@ -396,7 +396,7 @@ fn directories_of_the_daemon_on_its_own_device_are_refused() {
     let config = || machine.config(&[("data", "memory:16 MiB")], &Shape::default());
     let state = surgetank_daemon::Config { state_directory: mounted.place.join("state"), ..config() };
     let mut volumes = config();
-    volumes.local.as_mut().unwrap().directory = mounted.place.join("volumes");
+    volumes.providers.insert("local", Arc::new(LocalConfig::in_directory(mounted.place.join("volumes"))));
     for (config, what) in [(state, "the state directory"), (volumes, "the directory of the local provider")] {
         let error = Daemon::start(config).err().unwrap().to_string();
         assert!(error.starts_with(what) && error.contains("the device data that this daemon serves"), "{error}");

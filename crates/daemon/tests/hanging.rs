@@ -63,7 +63,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     let machine = Machine::new();
     let backing = machine.backing("backing", 32 * MIB);
     let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
-    let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
     let provider = Arc::new(Gated { provider: local, closed: Mutex::new(false), changed: Condvar::new() });
     let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config.clone(), overrides.clone()).unwrap();

@@ -21,7 +21,7 @@ use surgetank_device::{Buffer, Failure, FileVolume, Volume, VolumeIo};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::qemu::QemuConfig;
-use surgetank_provider::remote::{Secret, Service};
+use surgetank_provider::service::{Secret, Service};
 use surgetank_provider::{QemuProvider, SystemClock};
 
 const MIB: u64 = 1 << 20;
@@ -45,7 +45,7 @@ fn service_in_a_child() {
     let Some(file) = std::env::var_os(SERVICE) else { return };
     let config = ServiceConfig::load(Path::new(&file)).unwrap();
     let secret = Secret::read_or_make(&config.token_file).unwrap();
-    let service = Service::bind(config.listen, config.provider.open().unwrap(), secret).unwrap();
+    let service = Service::bind(config.listen, config.open().unwrap(), secret).unwrap();
     service.serve(|| std::thread::sleep(Duration::from_secs(3600))).unwrap();
 }
 
@@ -164,7 +164,7 @@ fn configure(machine: &Machine) {
     let root = machine.directory.path().display();
     let text = format!(
         "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\nsweep_interval = \"2 s\"\n\
-         [provider.qemu]\nurl = \"{}\"\nallow_plain = true\ntoken_file = \"{}\"\n\
+         [provider.host]\nurl = \"{}\"\nallow_plain = true\ntoken_file = \"{}\"\n\
          [device.data]\nbacking = \"/dev/lab/backing\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"1 GiB/s\"\n\
          [device.data.caching]\nbandwidth = \"2 GiB/s\"\ninitial_size = \"32 MiB\"\nmax_size = \"32 MiB\"\n\
          [device.data.policy]\nname = \"paper\"\nutilization_threshold = 1.0\nsampling = \"100 ms\"\nsize_grain = \"32 MiB\"\n\

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, Overrides, Phase, Request};
 use surgetank_provider::local::LocalProvider;
-use surgetank_provider::remote::Secret;
-use surgetank_provider::remote::service::Service;
+use surgetank_provider::service::Secret;
+use surgetank_provider::service::Service;
 use surgetank_provider::{
-    Change, CreateVolume, Provider, ProviderError, RemoteConfig, RemoteProvider, SystemClock, VolumeDescription,
-    VolumeId, VolumeState,
+    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId,
+    VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -82,7 +82,7 @@ fn start(machine: &Machine, provider: impl FnOnce(LocalProvider) -> Arc<dyn Prov
         ..Shape::default()
     };
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
-    let local = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
     let overrides = Overrides { provider: Some(provider(local)), ..Overrides::default() };
     Daemon::start_with(config, overrides).unwrap()
 }
@@ -196,7 +196,7 @@ fn files_of_a_service_on_this_machine_are_used_where_they_may_lie() {
             // Until the test ends.
             std::thread::spawn(|| service.serve(|| std::thread::sleep(Duration::from_secs(3600))));
             let files = files.then(|| machine.path("volumes"));
-            Arc::new(RemoteProvider::open(RemoteConfig { files, ..RemoteConfig::new(url, token) }).unwrap())
+            Arc::new(HostProvider::open(HostConfig { files, ..HostConfig::new(url, token) }).unwrap())
         });
         if files {
             let mut nbd = common::connect(&machine, "data");

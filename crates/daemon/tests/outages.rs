@@ -92,7 +92,7 @@ fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
 fn a_volume_that_others_detach_is_attached_again() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let config = config(&machine, "1 min");
-    let provider = LocalProvider::open(config.local.clone().unwrap(), Arc::new(SystemClock)).unwrap();
+    let provider = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
     let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     dirty(&daemon, &mut nbd);
@@ -169,7 +169,7 @@ fn a_volume_in_another_slot_is_given_back_after_a_restart() {
     daemon.stop();
     let file = machine.path("state/data/journal.json");
     let mut journal: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let provider = LocalProvider::open(config(&machine, "1 min").local.unwrap(), Arc::new(SystemClock)).unwrap();
+    let provider = LocalProvider::open(common::local(&config(&machine, "1 min")), Arc::new(SystemClock)).unwrap();
     let rented = |token: &str| {
         let tags = Tags::from([(tag::TOKEN.to_owned(), token.to_owned())]);
         let request =

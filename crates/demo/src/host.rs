@@ -9,6 +9,7 @@ use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Daemon, DeviceReport, Phase};
 use surgetank_model::{Bandwidth, Instant};
 use surgetank_planner::Mode;
+use surgetank_provider::{LocalConfig, ProviderConfig};
 use surgetank_report::run::{Activity, Boost, CostPoint};
 use surgetank_report::{Doing, Failure};
 
@@ -323,7 +324,8 @@ fn one_boost(boost: &surgetank_daemon::accounting::BoostReport, origin_s: f64) -
 pub fn check_released(layout: &Layout) -> Result<(), Failure> {
     let volumes = layout.volumes();
     if volumes.exists() {
-        let provider = surgetank_provider::local::open(surgetank_provider::local::LocalConfig::in_directory(&volumes))
+        let provider = LocalConfig::in_directory(&volumes)
+            .open()
             .doing(|| format!("cannot ask the provider in {}", volumes.display()))?;
         let left = provider.list(surgetank_provider::tag::DEVICE, DEVICE).doing(|| "cannot list volumes".to_owned())?;
         if let Some(volume) = left.first() {

@@ -5,17 +5,20 @@ pub mod clock;
 pub mod contract;
 pub mod faulty;
 mod files;
+pub mod host;
 pub mod local;
 pub mod qemu;
 pub mod recording;
-pub mod remote;
+pub mod service;
+pub mod table;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
+pub use host::{HostConfig, HostProvider};
 pub use local::{LocalConfig, LocalProvider, LocalType};
 pub use qemu::{QemuConfig, QemuProvider};
 pub use recording::{Call, Recording};
-pub use remote::{RemoteConfig, RemoteProvider};
+pub use table::ProviderConfig;
 
 use std::path::PathBuf;
 

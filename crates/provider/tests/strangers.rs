@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use pki::Authority;
 use served::{PATIENCE, Served};
 use surgetank_model::Bytes;
-use surgetank_provider::remote::Secret;
-use surgetank_provider::remote::tls::Credentials;
+use surgetank_provider::service::Secret;
+use surgetank_provider::service::tls::Credentials;
 use surgetank_provider::{
-    Change, CreateVolume, LocalConfig, LocalProvider, Provider, ProviderError, RemoteConfig, RemoteProvider,
-    SystemClock, Tags,
+    Change, CreateVolume, HostConfig, HostProvider, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
+    Tags,
 };
 use tempfile::TempDir;
 
@@ -57,7 +57,7 @@ fn credentials(directory: &Path) -> Credentials {
 }
 
 /// Everything that a client does with a volume.
-fn a_whole_life(client: &RemoteProvider, token: &str) {
+fn a_whole_life(client: &HostProvider, token: &str) {
     let id = client.create(&request(token)).unwrap().0.id;
     assert_eq!(client.attach(&id), Ok(Change::Changed));
     assert!(client.describe(&id).unwrap().device.is_some());
@@ -72,7 +72,7 @@ fn the_service_speaks_tls_with_those_who_know_its_authority() {
     let ca = |authority: &Authority| Some(authority.nobody().join("ca-cert.pem"));
     let served = start("127.0.0.1:0", Some(credentials(&ours.server())));
     a_whole_life(&served.client("https", ca(&ours)), "t");
-    let silent = |client: RemoteProvider| match client.create(&request("refused")) {
+    let silent = |client: HostProvider| match client.create(&request("refused")) {
         Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
         answer => panic!("{answer:?}"),
     };
@@ -120,8 +120,8 @@ fn certificates_and_keys_that_do_not_do_are_refused_in_one_sentence() {
     Secret::read_or_make(&token).unwrap();
     refused(&certificate, &token, "holds no private key");
     for (ca, why) in [(directory.join("none"), "No such file"), (token.clone(), "holds no certificate")] {
-        let config = RemoteConfig { ca_file: Some(ca), ..RemoteConfig::new("https://127.0.0.1:1", &token) };
-        let error = RemoteProvider::open(config).err().unwrap().to_string();
+        let config = HostConfig { ca_file: Some(ca), ..HostConfig::new("https://127.0.0.1:1", &token) };
+        let error = HostProvider::open(config).err().unwrap().to_string();
         assert!(error.contains(why) && error.contains("authority") && error.lines().count() == 1, "{error}");
     }
 }

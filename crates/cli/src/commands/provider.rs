@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use surgetank_daemon::provisioning::{ServiceConfig, TlsFiles};
 use surgetank_provider::ProviderError;
-use surgetank_provider::remote::secret::Secret;
-use surgetank_provider::remote::service::Service;
-use surgetank_provider::remote::tls::Credentials;
+use surgetank_provider::service::Service;
+use surgetank_provider::service::secret::Secret;
+use surgetank_provider::service::tls::Credentials;
 use surgetank_report::{Failure, Interrupt, output};
 
 use super::core_dumps::CoreDumps;
@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_secs(3600);
   surgetank provider --config provider.toml --check
 
 The service rents volumes of this machine to one guest, and hot-plugs them through QEMU. The guest's daemon uses \
-it as its [provider.qemu]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; rented volumes \
+it as its [provider.host]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; rented volumes \
 stay.")]
 pub struct Arguments {
     /// The configuration
@@ -52,7 +52,7 @@ impl Arguments {
         let no_handlers =
             |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
         let interrupt = Interrupt::install().map_err(no_handlers)?;
-        let provider = config.provider.open().map_err(|error| match error {
+        let provider = config.open().map_err(|error| match error {
             ProviderError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
             error => Failure::failed(error),
         })?;

@@ -13,7 +13,7 @@ mkdir $units/surgetank.service.d
 printf '[Service]\nSystemCallErrorNumber=kill\n' >$units/surgetank.service.d/filter.conf
 install -m 600 /lab/token /etc/surgetank/token
 {
-    printf '[provider.qemu]\nurl = "%s"\nallow_plain = true\ntoken_file = "/etc/surgetank/token"\n' "$LAB_SERVICE"
+    printf '[provider.host]\nurl = "%s"\nallow_plain = true\ntoken_file = "/etc/surgetank/token"\n' "$LAB_SERVICE"
     for export in ublk fuse nbd; do
         printf '[device.%s]\nbacking = "/dev/lab/%s"\nexport = "%s"\nbacking_limits.bandwidth = "33 MiB/s"\n' \
             $export $export $export

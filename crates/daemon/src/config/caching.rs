@@ -1,30 +1,25 @@
 //! From whom a daemon rents, and what each device rents of it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use serde::Deserialize;
-use surgetank_model::units::{Span, TIB};
+use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
-use surgetank_provider::local::LocalConfig;
-use surgetank_provider::remote::RemoteConfig;
+use surgetank_provider::ProviderConfig;
+use surgetank_provider::table::{Rented, Section, Sections, Table};
 use toml::Spanned;
 
-use super::{CachingConfig, RawDevice, price};
+use super::{CachingConfig, price};
 use crate::toml_error::{ConfigError, Source};
-
-/// The smallest and the largest volume of a type that only the provider knows.
-const UNKNOWN_SIZES: (Bytes, Bytes) = (Bytes::from_mib(1), Bytes::new(16 * TIB));
 
 /// How long a caching volume that answers nothing is waited for, by default and at least. Path failovers and restarts of a
 /// cloud's storage take up to two minutes.
 const OUTAGE_PATIENCE_MS: (u64, u64) = (300_000, 1000);
 
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawProviders {
-    local: Option<LocalConfig>,
-    qemu: Option<Spanned<RemoteConfig>>,
-}
+/// The providers of a daemon, by name.
+pub(super) type Providers = BTreeMap<&'static str, Arc<dyn ProviderConfig>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -41,95 +36,70 @@ pub(super) struct RawCaching {
     usd_per_gib_month: Option<Spanned<f64>>,
 }
 
-/// The provider of a daemon: a daemon has one.
-#[derive(Debug)]
-pub(super) enum Chosen {
-    /// Nothing is rented, or from the local provider.
-    Local(Option<LocalConfig>),
-    /// A provisioning service beside the guest.
-    Qemu(RemoteConfig),
-}
-
-/// What is known of a type of volumes.
-struct OfType {
-    sizes: (Bytes, Bytes),
-    bandwidth: Bandwidth,
-    iops: Option<Iops>,
-    /// Whether the daemon has to hold a volume to its limits.
-    throttle: bool,
-}
-
-impl RawProviders {
-    /// Finds out from whom the devices rent.
-    pub(super) fn choose(
-        self,
-        source: &Source,
-        devices: &BTreeMap<Spanned<String>, RawDevice>,
-    ) -> Result<Chosen, ConfigError> {
-        if let Some(qemu) = &self.qemu {
-            qemu.get_ref().check().map_err(|error| source.at(Some(qemu.span()), error))?;
-        }
-        let unnamed = if self.qemu.is_some() && self.local.is_none() { "qemu" } else { "local" };
-        let mut rents: Option<(&str, &str)> = None;
-        for (device, caching) in devices.iter().filter_map(|(name, device)| Some((name, device.caching.as_ref()?))) {
-            let span = caching.provider.as_ref().map(Spanned::span);
-            let name = caching.provider.as_ref().map_or(unnamed, |provider| provider.get_ref().as_str());
-            if name != "local" && name != "qemu" {
-                let message = format!(
-                    "the provider \"{name}\" is not supported in this version: write provider = \"local\" or \"qemu\""
-                );
-                return Err(source.at(span, message));
-            }
-            match rents {
-                Some((other, by)) if other != name => {
-                    let message = format!(
-                        "the device {by} rents from \"{other}\" and a daemon rents from one provider: run a second daemon \
-                         for this device"
-                    );
-                    return Err(source.at(span, message));
-                }
-                _ => rents = Some((name, device.get_ref())),
-            }
-            if name == "qemu" && self.qemu.is_none() {
-                let mend = "there is no section [provider.qemu]: add it with the url and the token_file of the \
-                            provisioning service";
-                return Err(source.at(span, mend));
-            }
-        }
-        Ok(match (rents, self.qemu) {
-            (Some(("qemu", _)), Some(qemu)) => Chosen::Qemu(qemu.into_inner()),
-            (Some(_), _) => Chosen::Local(Some(self.local.unwrap_or_default())),
-            (None, _) => Chosen::Local(self.local),
-        })
+/// Checks the sections of providers, each apart.
+pub(super) fn providers(source: &Source, sections: Vec<Section>) -> Result<Providers, ConfigError> {
+    if let Some([first, second]) = sections.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        let message = format!(
+            "[provider.{}] and [provider.{}] are one provider under two names: keep one of them",
+            first.written, second.written
+        );
+        return Err(source.at(Some(second.span.clone()), message));
     }
+    let check = |Section { name, span, config, .. }: Section| match config.check() {
+        Ok(()) => Ok((name, config)),
+        Err(error) => Err(source.at(Some(span), error)),
+    };
+    sections.into_iter().map(check).collect()
 }
 
 impl RawCaching {
-    pub(super) fn check(self, source: &Source, provider: &Chosen) -> Result<CachingConfig, ConfigError> {
+    /// From whom it rents. A provider that needs no section is added.
+    fn provider(&self, source: &Source, providers: &mut Providers) -> Result<&'static str, ConfigError> {
+        let Some(written) = &self.provider else {
+            return match providers.keys().next() {
+                Some(only) if providers.len() == 1 => Ok(only),
+                _ => Self::with_section(source, None, "local", providers),
+            };
+        };
+        let span = Some(written.span());
+        let Some(name) = Rented::name_of(written.get_ref()) else {
+            let message = format!(
+                "the provider \"{}\" is not supported in this version: write provider = \"{}\"",
+                written.get_ref(),
+                Rented::NAMES.join("\" or \"")
+            );
+            return Err(source.at(span, message));
+        };
+        Self::with_section(source, span, name, providers)
+    }
+
+    fn with_section(
+        source: &Source,
+        span: Option<Range<usize>>,
+        name: &'static str,
+        providers: &mut Providers,
+    ) -> Result<&'static str, ConfigError> {
+        if !providers.contains_key(name) {
+            let absent = Sections::<Rented>::absent(name)
+                .map_err(|why| source.at(span, format!("there is no section [provider.{name}]: add it ({why})")))?;
+            providers.insert(name, absent);
+        }
+        Ok(name)
+    }
+
+    pub(super) fn check(self, source: &Source, providers: &mut Providers) -> Result<CachingConfig, ConfigError> {
+        let provider = self.provider(source, providers)?;
         let span = self.volume_type.as_ref().map(Spanned::span);
         let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
-        let of_type = match provider {
-            Chosen::Local(local) => {
-                let local = local.clone().unwrap_or_default();
-                let known = local.volume_type(&volume_type).map_err(|error| source.at(span, error.to_string()))?;
-                OfType {
-                    sizes: (known.min_size, known.max_size),
-                    bandwidth: self.bandwidth.unwrap_or(known.bandwidth),
-                    iops: known.iops,
-                    throttle: true,
-                }
-            }
-            Chosen::Qemu(_) => {
-                let bandwidth = self.bandwidth.ok_or_else(|| {
-                    let message = format!(
-                        "what a volume of type \"{volume_type}\" moves is known to the provisioning service alone: add it to \
-                         this device's caching section, such as bandwidth = \"128 MiB/s\""
-                    );
-                    source.at(span, message)
-                })?;
-                OfType { sizes: UNKNOWN_SIZES, bandwidth, iops: None, throttle: false }
-            }
-        };
+        let of_type = providers[provider].type_limits(&volume_type);
+        let of_type = of_type.map_err(|error| source.at(span.clone(), error.to_string()))?;
+        let bandwidth = self.bandwidth.or(of_type.bandwidth).ok_or_else(|| {
+            let message = format!(
+                "what a volume of type \"{volume_type}\" moves is known to its provider alone: add it to this device's \
+                 caching section, such as bandwidth = \"128 MiB/s\""
+            );
+            source.at(span, message)
+        })?;
         let min = self.min_size.unwrap_or(of_type.sizes.0).max(of_type.sizes.0);
         let max = self.max_size.unwrap_or(of_type.sizes.1).min(of_type.sizes.1);
         let span = self.initial_size.as_ref().map(Spanned::span);
@@ -141,7 +111,8 @@ impl RawCaching {
             return Err(source.at(span, message));
         }
         Ok(CachingConfig {
-            limits: Limits { bandwidth: Some(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
+            provider,
+            limits: Limits { bandwidth: Some(bandwidth), iops: self.iops.or(of_type.iops) },
             volume_type,
             initial_size,
             size: (min, max),

@@ -9,6 +9,7 @@ pub mod mounted;
 pub mod rounds;
 pub mod writers;
 
+use std::any::Any;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
+use surgetank_provider::LocalConfig;
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -104,6 +106,12 @@ impl Machine {
         let entries = std::fs::read_dir(self.path("volumes/state")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
     }
+}
+
+/// The configuration of the local provider.
+pub fn local(config: &Config) -> LocalConfig {
+    let local: &dyn Any = &*config.providers["local"];
+    local.downcast_ref::<LocalConfig>().unwrap().clone()
 }
 
 /// Files of at least a MiB below a directory: the images of volumes.

@@ -15,9 +15,7 @@ use surgetank_daemon::owner::OwnerStore;
 use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
-use surgetank_provider::{
-    CreateVolume, LocalConfig, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag,
-};
+use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
 use crate::common::{Machine, PATIENCE, Shape, eventually};
@@ -118,8 +116,7 @@ impl Camp {
 
     /// The provider as it is, while no daemon runs.
     fn provider(&self) -> LocalProvider {
-        let config: LocalConfig = self.config().local.unwrap();
-        LocalProvider::open(config, Arc::new(SystemClock)).unwrap()
+        LocalProvider::open(common::local(&self.config()), Arc::new(SystemClock)).unwrap()
     }
 
     fn ours(&self) -> Vec<VolumeDescription> {
@@ -286,7 +283,7 @@ pub fn serve_if_asked() {
     let config = load(&root);
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
-    let witness = Arc::new(Witness::open(config.local.as_ref().unwrap(), log, mode, seed));
+    let witness = Arc::new(Witness::open(&common::local(&config), log, mode, seed));
     let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
     let drovers = || (0..DEVICES).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();

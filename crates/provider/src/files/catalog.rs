@@ -7,6 +7,7 @@ use surgetank_model::units::TIB;
 use surgetank_model::{Bandwidth, Bytes, Iops};
 
 use crate::ProviderError;
+use crate::table::TypeLimits;
 
 /// Volumes' sizes are multiples of this, in bytes: what direct I/O needs on every file system in use.
 pub const SIZE_GRAIN: Bytes = Bytes::new(4096);
@@ -55,6 +56,13 @@ impl FileType {
             max_size: default_max_size(),
             preallocate: default_preallocate(),
         }
+    }
+
+    /// What is known of volumes of this type, which somebody holds to its limits.
+    #[must_use]
+    pub const fn limits(&self) -> TypeLimits {
+        let (sizes, bandwidth) = ((self.min_size, self.max_size), Some(self.bandwidth));
+        TypeLimits { sizes, bandwidth, iops: self.iops, throttle: false }
     }
 }
 

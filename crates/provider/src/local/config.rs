@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 
-use crate::ProviderError;
 use crate::clock::whole_ms;
 use crate::faulty::FaultRates;
 use crate::files::Settings;
@@ -82,14 +81,6 @@ impl LocalConfig {
             quota_volumes: self.quota_volumes,
             attach_limit: self.attach_limit,
         }
-    }
-
-    /// Looks a type up.
-    ///
-    /// # Errors
-    /// `Invalid`, naming the nearest known type.
-    pub fn volume_type(&self, name: &str) -> Result<&FileType, ProviderError> {
-        catalog::find(PROVIDER, &self.types, name)
     }
 }
 

@@ -8,7 +8,7 @@ mod config;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock, whole_ms};
@@ -16,6 +16,7 @@ use crate::faulty::Faulty;
 use crate::files::record::Record;
 use crate::files::store::Locked;
 use crate::files::{FileProvider, Machine};
+use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Provider, ProviderError, VolumeId, VolumeState};
 
 pub use crate::files::Repair;
@@ -32,18 +33,25 @@ pub struct Imitated {
     detach_latency_ms: u64,
 }
 
-/// Opens the provider that a configuration describes: with faults if it asks for some.
-///
-/// # Errors
-/// As [`LocalProvider::open`].
-pub fn open(config: LocalConfig) -> Result<Arc<dyn Provider>, ProviderError> {
-    let faults = config.faults.clone();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let local = LocalProvider::open(config, Arc::clone(&clock))?;
-    Ok(match faults {
-        Some(rates) => Arc::new(Faulty::new(local, clock).with_rates(rates)),
-        None => Arc::new(local),
-    })
+impl ProviderConfig for LocalConfig {
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
+    }
+
+    fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
+        // A file has no limits of its own.
+        Ok(TypeLimits { throttle: true, ..self.settings().catalog.volume_type(volume_type)?.limits() })
+    }
+
+    /// With faults if the configuration has some.
+    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let local = LocalProvider::open(self.clone(), Arc::clone(&clock))?;
+        Ok(match self.faults.clone() {
+            Some(rates) => Arc::new(Faulty::new(local, clock).with_rates(rates)),
+            None => Arc::new(local),
+        })
+    }
 }
 
 impl LocalProvider {

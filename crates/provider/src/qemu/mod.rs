@@ -14,7 +14,7 @@ mod config;
 mod guest;
 mod qmp;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
@@ -22,6 +22,7 @@ use crate::files::catalog::Catalog;
 use crate::files::record::{ID_BYTES, Record};
 use crate::files::store::Locked;
 use crate::files::{FileProvider, Machine};
+use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Provider, ProviderError, VolumeId, VolumeState};
 
 pub use config::QemuConfig;
@@ -46,12 +47,19 @@ pub struct Plugged {
     catalog: Catalog,
 }
 
-/// Opens the provider that a configuration describes. The guest need not run yet.
-///
-/// # Errors
-/// As [`QemuProvider::open`].
-pub fn open(config: QemuConfig) -> Result<Arc<dyn Provider>, ProviderError> {
-    Ok(Arc::new(QemuProvider::open(config, Arc::new(SystemClock))?))
+impl ProviderConfig for QemuConfig {
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.directory)
+    }
+
+    fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
+        Ok(self.catalog().volume_type(volume_type)?.limits())
+    }
+
+    /// The guest need not run yet.
+    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        Ok(Arc::new(QemuProvider::open(self.clone(), Arc::new(SystemClock))?))
+    }
 }
 
 impl QemuProvider {

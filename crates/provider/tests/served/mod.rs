@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use surgetank_model::units::Span;
-use surgetank_provider::remote::Secret;
-use surgetank_provider::remote::service::Service;
-use surgetank_provider::remote::tls::Credentials;
-use surgetank_provider::{Provider, RemoteConfig, RemoteProvider};
+use surgetank_provider::service::Secret;
+use surgetank_provider::service::Service;
+use surgetank_provider::service::tls::Credentials;
+use surgetank_provider::{HostConfig, HostProvider, Provider};
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails: far more than it ever does.
@@ -46,9 +46,9 @@ impl Served {
         self.directory.path().join("token")
     }
 
-    pub fn client(&self, scheme: &str, ca_file: Option<PathBuf>) -> RemoteProvider {
+    pub fn client(&self, scheme: &str, ca_file: Option<PathBuf>) -> HostProvider {
         let config = patient(format!("{scheme}://{}", self.address), self.token_file());
-        RemoteProvider::open(RemoteConfig { ca_file, ..config }).unwrap()
+        HostProvider::open(HostConfig { ca_file, ..config }).unwrap()
     }
 }
 
@@ -63,6 +63,6 @@ impl Drop for Served {
 }
 
 /// A client that waits longer than anything takes.
-pub fn patient(url: String, token_file: PathBuf) -> RemoteConfig {
-    RemoteConfig { timeout: Span(PATIENCE), ..RemoteConfig::new(url, token_file) }
+pub fn patient(url: String, token_file: PathBuf) -> HostConfig {
+    HostConfig { timeout: Span(PATIENCE), ..HostConfig::new(url, token_file) }
 }

@@ -13,7 +13,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, Step};
 use surgetank_provider::{
-    CreateVolume, Provider, ProviderError, RemoteConfig, RemoteProvider, VolumeDescription, VolumeId, VolumeState,
+    CreateVolume, HostConfig, HostProvider, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState,
 };
 
 use super::super::bcache;
@@ -46,8 +46,8 @@ impl Prototype {
     /// # Errors
     /// If bcache or the service does not do.
     pub fn start(settings: &surgetank::Elastic, service: &str, writeback_delay: Duration) -> anyhow::Result<Self> {
-        let config = RemoteConfig { allow_plain: true, timeout: Span(ANSWER), ..RemoteConfig::new(service, TOKEN) };
-        let provider = RemoteProvider::open(config).context("cannot use the provisioning service")?;
+        let config = HostConfig { allow_plain: true, timeout: Span(ANSWER), ..HostConfig::new(service, TOKEN) };
+        let provider = HostProvider::open(config).context("cannot use the provisioning service")?;
         let cache = bcache::Device::format(settings.slow.clone(), writeback_delay)?;
         let device = cache.device();
         make_files(&device)?;
@@ -169,7 +169,7 @@ struct Use {
 /// What carries steps out.
 struct Engine {
     cache: bcache::Device,
-    provider: RemoteProvider,
+    provider: HostProvider,
     slow: PathBuf,
     volume: Option<VolumeDescription>,
     use_of: Use,

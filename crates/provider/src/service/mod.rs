@@ -1,24 +1,20 @@
-//! Any provider over HTTP: the provisioning service on a host, and its client in a guest.
+//! The provisioning service of a host: any provider over HTTP. A guest's client is [`crate::host`].
 
-pub mod client;
-pub mod config;
 #[cfg(feature = "service")]
 mod connections;
 #[cfg(feature = "service")]
 mod peer;
 pub mod secret;
 #[cfg(feature = "service")]
-pub mod service;
+mod server;
 pub mod tls;
 pub mod wire;
 
 use std::net::IpAddr;
 
-pub use client::RemoteProvider;
-pub use config::RemoteConfig;
 pub use secret::Secret;
 #[cfg(feature = "service")]
-pub use service::Service;
+pub use server::{Service, converse};
 
 /// Whether an address is reached from this machine or a private link alone (RFC 1918, 3927, 4193, 4291).
 #[must_use]

@@ -1,16 +1,25 @@
-//! Which provisioning service a daemon rents from: its `[provider.qemu]` section.
+//! Which provisioning service a daemon rents from: its `[provider.host]` section.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use surgetank_model::units::Span;
+use surgetank_model::Bytes;
+use surgetank_model::units::{Span, TIB};
+
+use super::HostProvider;
+use crate::table::{ProviderConfig, TypeLimits};
+use crate::{Provider, ProviderError};
+
+/// The smallest and the largest volume of a type that only the service knows.
+const SIZES: (Bytes, Bytes) = (Bytes::from_mib(1), Bytes::new(16 * TIB));
 
 /// The client's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RemoteConfig {
+pub struct HostConfig {
     /// Where the service listens: `https://HOST:PORT`, or `http://` on this machine.
     pub url: String,
     /// The file with the service's token, which only its owner may read.
@@ -33,19 +42,17 @@ const fn default_timeout() -> Span {
     Span(Duration::from_secs(15))
 }
 
-impl RemoteConfig {
+impl HostConfig {
     /// A service at this URL, whose volumes are disks.
     #[must_use]
     pub fn new(url: impl Into<String>, token_file: impl Into<PathBuf>) -> Self {
         let (url, token_file) = (url.into(), token_file.into());
         Self { url, token_file, ca_file: None, allow_plain: false, files: None, timeout: default_timeout() }
     }
+}
 
-    /// Checks what can be checked without the service.
-    ///
-    /// # Errors
-    /// One sentence with the mend.
-    pub fn check(&self) -> Result<(), String> {
+impl ProviderConfig for HostConfig {
+    fn check(&self) -> Result<(), String> {
         let url = &self.url;
         let wrong = |why: &str| {
             Err(format!(
@@ -86,6 +93,18 @@ impl RemoteConfig {
             },
         }
     }
+
+    fn directory(&self) -> Option<&Path> {
+        None
+    }
+
+    fn type_limits(&self, _: &str) -> Result<TypeLimits, ProviderError> {
+        Ok(TypeLimits { sizes: SIZES, bandwidth: None, iops: None, throttle: false })
+    }
+
+    fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
+        Ok(Arc::new(HostProvider::open(self.clone())?))
+    }
 }
 
 /// Whether a URL's host is this machine, whatever answers for names.
@@ -100,8 +119,8 @@ mod tests {
 
     #[test]
     fn section_of_a_file() {
-        let config: RemoteConfig = toml::from_str("url = \"http://127.0.0.1:7420\"\ntoken_file = \"/t\"").unwrap();
-        assert_eq!(config, RemoteConfig::new("http://127.0.0.1:7420", "/t"));
+        let config: HostConfig = toml::from_str("url = \"http://127.0.0.1:7420\"\ntoken_file = \"/t\"").unwrap();
+        assert_eq!(config, HostConfig::new("http://127.0.0.1:7420", "/t"));
         assert_eq!(config.check(), Ok(()));
         for (url, why) in [
             ("10.0.2.2:7420", "does not begin with http"),
@@ -112,18 +131,18 @@ mod tests {
             ("http://a b", "does not do"),
             ("", "does not do"),
         ] {
-            let error = RemoteConfig { url: url.to_owned(), ..config.clone() }.check().unwrap_err();
+            let error = HostConfig { url: url.to_owned(), ..config.clone() }.check().unwrap_err();
             assert!(error.contains(why) && error.contains("https://10.0.2.2:7420"), "{error}");
         }
-        let error = RemoteConfig { files: Some("volumes".into()), ..config.clone() }.check().unwrap_err();
+        let error = HostConfig { files: Some("volumes".into()), ..config.clone() }.check().unwrap_err();
         assert!(error.contains("write the whole path"), "{error}");
-        assert_eq!(RemoteConfig { files: Some("/volumes".into()), ..config }.check(), Ok(()));
+        assert_eq!(HostConfig { files: Some("/volumes".into()), ..config }.check(), Ok(()));
     }
 
     #[test]
     fn the_token_leaves_the_machine_under_tls_or_by_name_only() {
         let with = |url: &str, ca_file: Option<&str>, allow_plain| {
-            RemoteConfig { ca_file: ca_file.map(Into::into), allow_plain, ..RemoteConfig::new(url, "/t") }.check()
+            HostConfig { ca_file: ca_file.map(Into::into), allow_plain, ..HostConfig::new(url, "/t") }.check()
         };
         for url in ["http://127.0.0.1:1", "http://127.8.9.1", "http://[::1]:7420", "http://localhost:7420"] {
             assert_eq!(with(url, None, false), Ok(()));

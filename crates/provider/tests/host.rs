@@ -13,18 +13,18 @@ use served::{Served, patient};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
-use surgetank_provider::remote::is_private;
-use surgetank_provider::remote::secret::Secret;
+use surgetank_provider::service::is_private;
+use surgetank_provider::service::secret::Secret;
 use surgetank_provider::{
-    Change, CreateVolume, Fault, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
-    RemoteConfig, RemoteProvider, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
+    Change, CreateVolume, Fault, Faulty, HostConfig, HostProvider, LocalConfig, LocalProvider, ManualClock, Provider,
+    ProviderError, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
 /// Any port of this machine.
 const ANY: &str = "127.0.0.1:0";
 
-fn config(served: &Served) -> RemoteConfig {
+fn config(served: &Served) -> HostConfig {
     patient(format!("http://{}", served.address), served.token_file())
 }
 
@@ -186,7 +186,7 @@ fn nothing_is_told_without_the_token() {
     }
     let other = remote.served.directory.path().join("other");
     Secret::read_or_make(&other).unwrap();
-    let client = RemoteProvider::open(RemoteConfig { token_file: other, ..config(&remote.served) }).unwrap();
+    let client = HostProvider::open(HostConfig { token_file: other, ..config(&remote.served) }).unwrap();
     match client.describe(&VolumeId(created)) {
         Err(ProviderError::Invalid(text)) => assert!(text.contains("refuses the token"), "{text}"),
         answer => panic!("{answer:?}"),
@@ -256,14 +256,14 @@ fn whoever_else_answers_has_said_nothing_of_a_volume() {
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
-        let client = RemoteProvider::open(patient(url, token_file.clone())).unwrap();
+        let client = HostProvider::open(patient(url, token_file.clone())).unwrap();
         for error in [client.describe(&id).unwrap_err(), client.delete(&id).unwrap_err()] {
             assert!(matches!(&error, ProviderError::Transient(text) if text.contains(why)), "{error}");
         }
         serving.join().unwrap();
     }
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    match RemoteProvider::open(patient(format!("http://{gone}"), token_file)).unwrap().list("k", "v") {
+    match HostProvider::open(patient(format!("http://{gone}"), token_file)).unwrap().list("k", "v") {
         Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
         answer => panic!("{answer:?}"),
     }

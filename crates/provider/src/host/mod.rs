@@ -1,4 +1,6 @@
-//! A provider on the other side of HTTP: the client of the provisioning service.
+//! A host that rents volumes to this machine: the client of its provisioning service, which is in [`crate::service`].
+
+mod config;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,13 +11,14 @@ use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, RequestBuilder};
 
-use super::config::RemoteConfig;
-use super::secret::Secret;
-use super::tls;
-use super::wire::{
+pub use config::HostConfig;
+
+use crate::service::secret::Secret;
+use crate::service::tls;
+use crate::service::wire::{
     ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
 };
-use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
+use crate::{Change, CreateVolume, Provider, ProviderConfig, ProviderError, VolumeDescription, VolumeId};
 
 /// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -23,19 +26,19 @@ const TEXT_BYTES_MAX: usize = 4096;
 const SENTENCE_MAX: usize = 400;
 
 /// A provider behind a provisioning service.
-pub struct RemoteProvider {
-    config: RemoteConfig,
+pub struct HostProvider {
+    config: HostConfig,
     /// Without a slash at the end.
     base: String,
     agent: Agent,
 }
 
-impl RemoteProvider {
+impl HostProvider {
     /// Prepares the client; the service need not run yet.
     ///
     /// # Errors
     /// `Invalid`: the URL, the token file, or the file of the authority.
-    pub fn open(config: RemoteConfig) -> Result<Self, ProviderError> {
+    pub fn open(config: HostConfig) -> Result<Self, ProviderError> {
         config.check().and_then(|()| Secret::read(&config.token_file)).map_err(ProviderError::Invalid)?;
         let authorities = config.ca_file.as_deref().map_or_else(|| Ok(Vec::new()), tls::authorities);
         let authorities = authorities.map_err(ProviderError::Invalid)?;
@@ -175,7 +178,7 @@ fn json(body: &impl Serialize) -> Result<Vec<u8>, ProviderError> {
     serde_json::to_vec(body).map_err(|error| ProviderError::Invalid(format!("the request cannot be written: {error}")))
 }
 
-impl Provider for RemoteProvider {
+impl Provider for HostProvider {
     fn files(&self) -> Option<PathBuf> {
         self.config.files.clone()
     }

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 const FILE_LENGTH_MAX: u64 = 16 << 20;
 
 /// Reads who vouches for a service.
-pub(super) fn authorities(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, String> {
+pub(crate) fn authorities(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, String> {
     let mend = "name the file with the certificate of the authority that signed the service's";
     let found = certificates(path, mend)?;
     let mut roots = RootCertStore::empty();
@@ -58,7 +58,7 @@ mod server {
 
     /// The certificate and the key of a service. Says nothing of the key when it is shown.
     #[derive(Clone)]
-    pub struct Credentials(pub(in crate::remote) Arc<ServerConfig>);
+    pub struct Credentials(pub(in crate::service) Arc<ServerConfig>);
 
     impl std::fmt::Debug for Credentials {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

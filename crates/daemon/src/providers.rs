@@ -1,0 +1,62 @@
+//! The providers of a daemon, by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_provider::{Provider, ProviderConfig, ProviderError};
+
+use crate::config::{Config, DeviceConfig};
+use crate::patient::Patient;
+use crate::places;
+
+/// Open providers.
+#[derive(Clone, Default)]
+pub struct Providers(BTreeMap<&'static str, Arc<dyn Provider>>);
+
+impl Providers {
+    /// Opens all that a configuration has, or takes one in the place of each.
+    ///
+    /// # Errors
+    /// One sentence with the remedy.
+    pub fn open(config: &Config, instead: Option<&Arc<dyn Provider>>) -> Result<Self, String> {
+        let open = |(name, config): (&&'static str, &Arc<dyn ProviderConfig>)| {
+            let opened = instead.map_or_else(|| open(&**config), |instead| Ok(instead.clone()));
+            opened.map(|provider| (*name, provider)).map_err(|error| error.to_string())
+        };
+        config.providers.iter().map(open).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// From whom a device rents.
+    #[must_use]
+    pub fn of(&self, device: &DeviceConfig) -> Option<&Arc<dyn Provider>> {
+        self.0.get(device.caching.as_ref()?.provider)
+    }
+
+    /// The same, each of whose answers is waited for so long.
+    #[must_use]
+    pub fn patient(&self, patience: Duration) -> Self {
+        let patient = |(name, provider): (_, &Arc<dyn Provider>)| {
+            (name, Arc::new(Patient::new(provider.clone(), patience)) as Arc<dyn Provider>)
+        };
+        Self(self.iter().map(patient).collect())
+    }
+
+    /// All of them, with their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Arc<dyn Provider>)> {
+        self.0.iter().map(|(name, provider)| (*name, provider))
+    }
+}
+
+/// Opens a provider, unless others could change what is in its directory.
+///
+/// # Errors
+/// As [`ProviderConfig::open`].
+pub fn open(config: &dyn ProviderConfig) -> Result<Arc<dyn Provider>, ProviderError> {
+    let check = || config.directory().map_or(Ok(()), places::check).map_err(ProviderError::Invalid);
+    check()?;
+    let provider = config.open()?;
+    // Somebody else may have made it first.
+    check()?;
+    Ok(provider)
+}
