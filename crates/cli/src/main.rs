@@ -5,7 +5,7 @@ mod commands;
 mod logging;
 mod mrc;
 mod plan;
-mod policy_name;
+mod policy;
 mod simulate;
 mod source;
 

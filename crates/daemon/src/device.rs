@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, unbounded};
-use surgetank_cache::{Engine, Epoch, Event, Owner, ReadFill};
+use surgetank_cache::{Engine, Epoch, Event, Owner};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
@@ -14,7 +14,7 @@ use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
-use surgetank_policy::{Controller, Name, ResumeAt};
+use surgetank_policy::{Controller, ResumeAt};
 use surgetank_provider::{Provider, ProviderError, VolumeId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord};
@@ -406,10 +406,7 @@ impl Starting<'_> {
             provider: provider.clone(),
             caching: caching.clone(),
             split: config.split,
-            read_fill: match config.name {
-                Name::Paper => ReadFill::Always,
-                Name::Adaptive => ReadFill::SecondHit,
-            },
+            read_fill: config.preset.how.read_fill,
             shard: parts.shard.clone(),
             keeper: parts.keeper.clone(),
             clock: self.common.clock,

@@ -21,7 +21,7 @@ pub use bucket::{Limits, TokenBucket};
 pub use catalog::Catalog;
 pub use event_queue::EventQueue;
 pub use observation::Observation;
-pub use request::{BufferRange, ClientId, Operation, Request, RequestId};
+pub use request::{BufferRange, ClientId, Operation, ReadFill, Request, RequestId};
 pub use time::Instant;
 pub use units::{Bandwidth, Bytes, Iops};
 pub use volume_type::VolumeType;

@@ -29,6 +29,18 @@ pub enum Operation {
     },
 }
 
+/// When a read miss installs its data in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadFill {
+    /// Never.
+    #[default]
+    Never,
+    /// When the same range missed before, lately.
+    SecondHit,
+    /// Always (the papers).
+    Always,
+}
+
 /// A request to an elastic device. Offsets and lengths are multiples of the logical block size (512 bytes at least).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {

@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Bytes};
-use surgetank_policy::Name;
 use surgetank_policy::file::PolicyConfig;
 
 /// Where the writes of a burst go.
@@ -34,7 +33,7 @@ impl Absorb {
     /// How a controller absorbs; without one, as the product does best: split.
     #[must_use]
     pub fn of(policy: Option<&PolicyConfig>) -> Self {
-        let split = policy.is_none_or(|policy| policy.split.unwrap_or(policy.name == Name::Adaptive));
+        let split = policy.is_none_or(|policy| policy.split.unwrap_or(policy.preset.how.split));
         if split { Self::Split } else { Self::WriteBack }
     }
 }

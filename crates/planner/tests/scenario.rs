@@ -6,7 +6,7 @@ use std::time::Duration;
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::scenario::{CalibrationPoint, Latencies, Scenario};
-use surgetank_policy::Name;
+use surgetank_policy::Preset;
 
 const CM1: &str = r#"[app]
 vms = 32
@@ -65,7 +65,7 @@ fn what_only_the_simulator_needs_is_read() {
     let scenario = load(&text).unwrap();
     assert_eq!(scenario.seed, 7);
     assert_eq!(scenario.compute_phases(), (Duration::from_secs(300), Duration::from_secs(200)));
-    assert_eq!(scenario.policy.unwrap().name, Name::Adaptive);
+    assert_eq!(scenario.policy.unwrap().preset, Preset::ADAPTIVE);
     let ms = Duration::from_millis;
     let expected =
         Latencies { create: ms(12_000), attach: ms(2500), detach: ms(800), delete: ms(0), ..Latencies::default() };

@@ -10,13 +10,14 @@ use toml::Spanned;
 
 use crate::backoff::Backoff;
 use crate::budget::Budget;
-use crate::elastic::{Config, Name};
+use crate::elastic::Config;
+use crate::preset::Preset;
 
 /// When to boost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyConfig {
-    /// Which controller.
-    pub name: Name,
+    /// Which policy.
+    pub preset: Preset,
     /// Share of the backing bandwidth above which a boost starts.
     pub utilization_threshold: f64,
     /// How long utilization stays below it before the drain has priority.
@@ -25,11 +26,11 @@ pub struct PolicyConfig {
     pub sampling: Duration,
     /// Sizes are multiples of this.
     pub grain: Bytes,
-    /// Send burst writes to both volumes; absent: as the controller's name says.
+    /// Send burst writes to both volumes; absent: the policy's default.
     pub split: Option<bool>,
-    /// Attach before expected bursts; absent: as the controller's name says.
+    /// Attach before expected bursts; absent: the policy's default.
     pub forecast: Option<bool>,
-    /// Least time from boost to boost; absent: as the controller's name says.
+    /// Least time from boost to boost; absent: the policy's default.
     pub boost_interval: Option<Duration>,
     /// The most that caching volumes may cost.
     pub budget: Budget,
@@ -60,7 +61,7 @@ impl Default for PolicyConfig {
     /// The papers' settings, sampled each second.
     fn default() -> Self {
         Self {
-            name: Name::default(),
+            preset: Preset::default(),
             utilization_threshold: 0.30,
             inactivity_delay: Duration::from_secs(30),
             sampling: Duration::from_secs(1),
@@ -84,7 +85,7 @@ impl PolicyConfig {
     #[must_use]
     pub fn controller(&self, volumes: &Volumes, seed: u64) -> Config {
         let defaults =
-            Config::new(self.name, volumes.backing_bandwidth, volumes.backing_size, volumes.caching_bandwidth);
+            Config::new(self.preset, volumes.backing_bandwidth, volumes.backing_size, volumes.caching_bandwidth);
         Config {
             caching_usd_per_gib_hour: volumes.caching_usd_per_gib_hour,
             utilization_threshold: self.utilization_threshold,
@@ -95,10 +96,9 @@ impl PolicyConfig {
             size_max: volumes.caching_sizes.1,
             split: self.split.unwrap_or(defaults.split),
             forecast: self.forecast.unwrap_or(defaults.forecast),
-            boost_interval_min: self.boost_interval.unwrap_or(match self.name {
-                Name::Paper => Duration::ZERO,
-                Name::Adaptive => self.inactivity_delay,
-            }),
+            boost_interval_min: self
+                .boost_interval
+                .unwrap_or_else(|| self.preset.boost_interval(self.inactivity_delay)),
             backoff: Backoff { first: self.retry.0, cap: self.retry.1, ..Backoff::default() },
             budget: self.budget,
             create_timeout: self.timeouts.create,
@@ -125,7 +125,7 @@ pub struct Timeouts {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawPolicy {
-    name: Option<Name>,
+    name: Option<Preset>,
     utilization_threshold: Option<Spanned<f64>>,
     inactivity_delay: Option<Span>,
     sampling: Option<Spanned<Span>>,
@@ -180,7 +180,7 @@ impl RawPolicy {
         let retry_first = source.at_least("retry_first", self.retry_first.as_ref(), (2000, 100))?;
         let or = |span: Option<Span>, default| span.map_or(default, |span| span.0);
         Ok(PolicyConfig {
-            name: self.name.unwrap_or_default(),
+            preset: self.name.unwrap_or_default(),
             utilization_threshold: threshold,
             inactivity_delay: or(self.inactivity_delay, defaults.inactivity_delay),
             sampling,

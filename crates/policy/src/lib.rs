@@ -2,7 +2,8 @@
 //! for steps.
 //!
 //! - [`step`]: the contract with the driver (the daemon's reconciler or the simulator);
-//! - [`elastic`]: the controller of one elastic device (`paper` and `adaptive`);
+//! - [`elastic`]: the controller of one elastic device;
+//! - [`preset`]: the policies by name, each a preset of that controller;
 //! - [`sizing`]: how large the next caching volume is;
 //! - [`forecast`]: when the next burst comes;
 //! - [`budget`]: what was rented, and what may still be;
@@ -19,8 +20,10 @@ pub mod fair;
 pub mod file;
 pub mod forecast;
 pub mod planted;
+pub mod preset;
 pub mod sizing;
 pub mod step;
 
-pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Name, Phase, ResumeAt, Status, Steady};
+pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
+pub use preset::Preset;
 pub use step::{Outcome, Refusal, Step, StepId};

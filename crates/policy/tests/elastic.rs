@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, ResumeAt, Steady, Step, StepId};
+use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, ResumeAt, Steady, Step, StepId};
 
 /// A controller, its clock and its device's counters.
 struct Rig {
@@ -17,7 +17,7 @@ struct Rig {
 impl Rig {
     fn new(change: impl FnOnce(&mut Config), learned: Learned) -> Self {
         let mut config =
-            Config::new(Name::Paper, Bandwidth::from_mib_s(33), Bytes::from_gib(50), Bandwidth::from_mib_s(128));
+            Config::new(Preset::PAPER, Bandwidth::from_mib_s(33), Bytes::from_gib(50), Bandwidth::from_mib_s(128));
         change(&mut config);
         config.validate().unwrap();
         let mut controller = Controller::new(Instant::ZERO, config, learned);
@@ -451,7 +451,7 @@ fn settings_that_make_no_sense_are_refused() {
     ];
     for change in changes {
         let mut config =
-            Config::new(Name::Adaptive, Bandwidth::from_mib_s(33), Bytes::from_gib(50), Bandwidth::from_mib_s(128));
+            Config::new(Preset::ADAPTIVE, Bandwidth::from_mib_s(33), Bytes::from_gib(50), Bandwidth::from_mib_s(128));
         assert_eq!(config.validate(), Ok(()));
         change(&mut config);
         assert!(config.validate().is_err());

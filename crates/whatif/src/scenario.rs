@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use surgetank_cache::ReadFill;
 use surgetank_model::{Bytes, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_planner::fluid::{Absorb, Pipes};
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
-use surgetank_policy::{Config, Name};
+use surgetank_policy::{Config, Preset};
 
 use crate::setup::{Application, Caching, Phase, Setup, Volume};
 
@@ -20,17 +19,14 @@ const DEPTH: u32 = 32;
 const PAPER_INITIAL: Bytes = Bytes::from_gib(10);
 
 impl Setup {
-    /// The scenario's application under its controller (or under `name`, if that is given).
+    /// The scenario's application under its controller (or under `preset`, if that is given).
     #[must_use]
-    pub fn of(scenario: &Scenario, name: Option<Name>) -> Self {
-        let (policy, sampling) = controller(scenario, name);
+    pub fn of(scenario: &Scenario, preset: Option<Preset>) -> Self {
+        let (policy, sampling) = controller(scenario, preset);
         let backing = &scenario.backing;
         let caching = &scenario.caching;
         let volume_type = backing.volume_type.as_ref();
-        let fill = match policy.name {
-            Name::Paper => ReadFill::Always,
-            Name::Adaptive => ReadFill::SecondHit,
-        };
+        let fill = policy.preset.how.read_fill;
         let iops = |found: Option<Limits>| found.and_then(|limits| limits.iops);
         let cache_size = policy.initial_size;
         Self {
@@ -91,15 +87,15 @@ fn application(scenario: &Scenario) -> Application {
 }
 
 /// The controller, and how often it looks.
-fn controller(scenario: &Scenario, name: Option<Name>) -> (Config, Duration) {
+fn controller(scenario: &Scenario, preset: Option<Preset>) -> (Config, Duration) {
     let (backing, caching) = (&scenario.backing, &scenario.caching);
     let mut file = scenario.policy.clone().unwrap_or_default();
-    file.name = name.unwrap_or(file.name);
+    file.preset = preset.unwrap_or(file.preset);
     let volumes = Volumes {
         backing_bandwidth: backing.bandwidth,
         backing_size: backing.size,
         caching_bandwidth: caching.bandwidth,
-        initial_size: caching.initial_cache.unwrap_or_else(|| initial(scenario, file.name)),
+        initial_size: caching.initial_cache.unwrap_or_else(|| initial(scenario, file.preset)),
         caching_sizes: (Bytes::from_mib(1), backing.size),
         caching_usd_per_gib_hour: None,
     };
@@ -108,8 +104,8 @@ fn controller(scenario: &Scenario, name: Option<Name>) -> (Config, Duration) {
 }
 
 /// The first cache, where the file does not say: the papers', or what the planner would take for the application.
-fn initial(scenario: &Scenario, name: Name) -> Bytes {
-    let Some(app) = scenario.app.as_ref().filter(|_| name == Name::Adaptive) else {
+fn initial(scenario: &Scenario, preset: Preset) -> Bytes {
+    let Some(app) = scenario.app.as_ref().filter(|_| preset.how.planned_size) else {
         return PAPER_INITIAL.min(scenario.backing.size);
     };
     let first = if app.initial_dump > Bytes::ZERO { app.initial_dump } else { app.checkpoint_size };

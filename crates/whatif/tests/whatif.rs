@@ -8,7 +8,7 @@ use surgetank_cache::ReadFill;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::cost::Tariff;
-use surgetank_policy::{Config, Name};
+use surgetank_policy::{Config, Preset};
 use surgetank_whatif::{Application, Caching, Fidelity, Latencies, Mode, Outcome, Phase, Setup, Volume, run};
 
 fn limits(mib_s: u64) -> Limits {
@@ -16,7 +16,7 @@ fn limits(mib_s: u64) -> Limits {
 }
 
 /// The papers' platform (journal, IV-A): 50 GB at 33 MB/s, caches of 128 MB/s, first 10 GB.
-fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
+fn setup(preset: Preset, phases: Vec<Phase>, initial_phases: usize) -> Setup {
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
     Setup {
         vms: 32,
@@ -28,7 +28,7 @@ fn setup(name: Name, phases: Vec<Phase>, initial_phases: usize) -> Setup {
             tariff: Tariff::new(backing, None, None),
         },
         caching: Caching { limits: limits(128), tariff: Tariff::new(caching, None, None), read_fill: ReadFill::Never },
-        policy: Config::new(name, backing, Bytes::from_gib(50), caching),
+        policy: Config::new(preset, backing, Bytes::from_gib(50), caching),
         sampling: Duration::from_secs(5),
         provider: Latencies {
             create: Duration::from_secs(4),
@@ -67,7 +67,7 @@ fn say(outcome: &Outcome) -> String {
 
 #[test]
 fn cm1_static() {
-    let setup = setup(Name::Paper, checkpoints(1100, 5, 4, 3), 1);
+    let setup = setup(Preset::PAPER, checkpoints(1100, 5, 4, 3), 1);
     for (mode, completion, agbs) in [
         (Mode::StaticSlow, 1100.0 + 3.0 * 4096.0 / 33.0, 50.0 * 33.0),
         (Mode::StaticFast, 1100.0 + 3.0 * 4096.0 / 128.0, 50.0 * 128.0),
@@ -87,7 +87,7 @@ fn cm1_static() {
 #[test]
 fn the_papers_controller_takes_what_they_measured() {
     for (phases, completion_s) in [(checkpoints(1100, 5, 4, 3), 1231.0), (checkpoints(1380, 4, 3, 3), 1476.0)] {
-        let setup = setup(Name::Paper, phases, 1);
+        let setup = setup(Preset::PAPER, phases, 1);
         for fidelity in [Fidelity::Block, Fidelity::Fluid] {
             let fast = run(&setup, Mode::StaticFast, fidelity).unwrap();
             let elastic = run(&setup, Mode::Elastic, fidelity).unwrap();
@@ -106,7 +106,7 @@ fn the_papers_controller_takes_what_they_measured() {
 #[test]
 fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
     for phases in [checkpoints(1100, 5, 4, 3), checkpoints(1380, 4, 3, 3)] {
-        let mut setup = setup(Name::Adaptive, phases, 1);
+        let mut setup = setup(Preset::ADAPTIVE, phases, 1);
         setup.sampling = Duration::from_secs(1);
         setup.policy.initial_size = Bytes::from_gib(4);
         for fidelity in [Fidelity::Block, Fidelity::Fluid] {
@@ -123,7 +123,7 @@ fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
 #[test]
 fn odd_sizes_run() {
     let mut setup =
-        setup(Name::Adaptive, vec![Phase::Write(Bytes::new(1_234_567_891)), Phase::Read(Bytes::new(777))], 0);
+        setup(Preset::ADAPTIVE, vec![Phase::Write(Bytes::new(1_234_567_891)), Phase::Read(Bytes::new(777))], 0);
     setup.backing.size = Bytes::new(1_000_000_007);
     for mode in Mode::ALL {
         let expected = 1_234_567_891.0 / f64::from(1 << 20) / if mode == Mode::StaticFast { 128.0 } else { 33.0 };
@@ -135,7 +135,7 @@ fn odd_sizes_run() {
 /// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is given back.
 #[test]
 fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
-    let alike = setup(Name::Paper, checkpoints(300, 2, 2, 2), 1);
+    let alike = setup(Preset::PAPER, checkpoints(300, 2, 2, 2), 1);
     let mut trouble = alike.clone();
     trouble.vms = 8;
     trouble.provider.jitter = 1.0;
@@ -152,7 +152,7 @@ fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    let mut setup = setup(Name::Adaptive, checkpoints(300, 2, 2, 2), 1);
+    let mut setup = setup(Preset::ADAPTIVE, checkpoints(300, 2, 2, 2), 1);
     setup.vms = 3;
     setup.provider.jitter = 0.5;
     setup.provider.faults = 0.2;
@@ -168,10 +168,10 @@ fn the_same_seed_gives_the_same_run() {
 fn any_setup(seed: u64) -> Setup {
     let mut random = Random::from_seed(seed);
     let mut between = |low: u64, high: u64| low + random.below(high - low + 1);
-    let name = if between(0, 1) == 0 { Name::Paper } else { Name::Adaptive };
+    let preset = if between(0, 1) == 0 { Preset::PAPER } else { Preset::ADAPTIVE };
     let count = between(1, 3) as u32;
     let phases = checkpoints(between(60, 600) * u64::from(count), between(1, 4), between(1, 4), count);
-    let mut setup = setup(name, phases, 1);
+    let mut setup = setup(preset, phases, 1);
     let (backing, caching) = (between(20, 120), between(80, 400));
     setup.backing.limits = limits(backing);
     setup.caching.limits = limits(caching);

@@ -22,7 +22,7 @@ mod status;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use surgetank_model::{Instant, Limits, Observation, Request, RequestId};
+use surgetank_model::{Instant, Limits, Observation, ReadFill, Request, RequestId};
 
 use self::append::{Batch, Part};
 use self::change::Merge;
@@ -76,18 +76,6 @@ pub struct Attach {
     pub read_fill: ReadFill,
     /// Whether the log has room for indexes, as [`Geometry::wants_indexes`](crate::format::Geometry::wants_indexes) says.
     pub indexes: bool,
-}
-
-/// When a read miss installs its data in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadFill {
-    /// Never.
-    #[default]
-    Never,
-    /// When the same range missed before, lately.
-    SecondHit,
-    /// Always (the papers).
-    Always,
 }
 
 /// What the controller wants of an adopted cache.

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 use surgetank_demo::{Options, Plan};
+use surgetank_policy::Preset;
 use surgetank_report::run;
 use surgetank_report::{Doing, Failure, Interrupt, output};
 
 use crate::logging;
-use crate::policy_name::PolicyName;
+use crate::policy::preset;
 
 /// Where the report goes unless told otherwise.
 const DEFAULT_OUT: &str = "surgetank-demo-report";
@@ -29,8 +30,8 @@ pub struct Arguments {
     #[arg(long)]
     quick: bool,
     /// Controller of the elastic mode
-    #[arg(long, value_enum, default_value_t = PolicyName::Adaptive)]
-    policy: PolicyName,
+    #[arg(long, value_parser = preset(), default_value = Preset::ADAPTIVE.name)]
+    policy: Preset,
     /// Where report.html, report.json and scenario.toml (the run, for `simulate`) go
     #[arg(long, value_name = "DIR", default_value = DEFAULT_OUT)]
     out: PathBuf,
@@ -53,7 +54,7 @@ impl Arguments {
         let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
         let seed = self.seed.unwrap_or_else(rand::random);
         let plan = if self.quick { Plan::quick(seed) } else { Plan::standard(seed) };
-        let options = Options { plan, policy: self.policy.name(), out: self.out, keep: self.keep };
+        let options = Options { plan, policy: self.policy.name, out: self.out, keep: self.keep };
         let outcome = surgetank_demo::run(&options, &interrupt)?;
         if self.json {
             return output::print_json(&outcome.without_series());

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use surgetank_planner::scenario::Scenario;
-use surgetank_policy::Name;
 use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
 use surgetank_whatif::{self as whatif, Fidelity, Phase, Setup};
@@ -97,10 +96,7 @@ fn phases(found: &whatif::Outcome) -> Vec<PhaseSpan> {
 
 /// What was simulated, for the report.
 pub fn describe(outcome: &mut Outcome, scenario: &Scenario, setup: &Setup, fidelity: Fidelity, file: &Path) {
-    let policy = match setup.policy.name {
-        Name::Paper => "paper",
-        Name::Adaptive => "adaptive",
-    };
+    let policy = setup.policy.preset.name;
     let seconds = |time: std::time::Duration| format!("{} s", time.as_secs_f64());
     let latencies = scenario.provider;
     let application = scenario.app.as_ref().map_or_else(

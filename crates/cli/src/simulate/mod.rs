@@ -12,14 +12,14 @@ use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::Scenario;
-use surgetank_policy::Name;
+use surgetank_policy::Preset;
 use surgetank_report::Failure;
 use surgetank_report::output::{self, note};
 use surgetank_report::run::{self, Outcome};
 use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
 use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
-use crate::policy_name::PolicyName;
+use crate::policy::preset;
 use crate::source;
 use values::{Setting, Sweep};
 
@@ -44,8 +44,8 @@ pub struct Arguments {
     /// The scenario
     file: PathBuf,
     /// Controller of the elastic mode, in place of the file's
-    #[arg(long, value_enum)]
-    policy: Option<PolicyName>,
+    #[arg(long, value_parser = preset())]
+    policy: Option<Preset>,
     /// How exactly; by default block, and fluid for sweeps and for more than 4 TiB
     #[arg(long, value_enum)]
     model: Option<Model>,
@@ -87,13 +87,6 @@ impl From<Model> for Fidelity {
 const BLOCK_BYTES_MAX: u64 = 4 << 40;
 
 impl Arguments {
-    fn policy(&self) -> Option<Name> {
-        self.policy.map(|name| match name {
-            PolicyName::Paper => Name::Paper,
-            PolicyName::Adaptive => Name::Adaptive,
-        })
-    }
-
     /// Simulates and answers.
     ///
     /// # Errors
@@ -114,7 +107,7 @@ impl Arguments {
     }
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
-        let setup = setup(scenario, self.policy())?;
+        let setup = setup(scenario, self.policy)?;
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
         let mut outcome = Outcome::default();
@@ -153,7 +146,7 @@ fn replay(setup: &mut Setup, series: &Series, file: &Path) -> Result<(), Failure
 }
 
 /// What is simulated: the file's application, trace, or jobs.
-fn setup(scenario: &Scenario, policy: Option<Name>) -> Result<Setup, Failure> {
+fn setup(scenario: &Scenario, policy: Option<Preset>) -> Result<Setup, Failure> {
     let mut setup = Setup::of(scenario, policy);
     match (&scenario.trace, &scenario.jobs, &scenario.app) {
         (Some(trace), _, _) => {

@@ -99,7 +99,7 @@ fn one(
     fidelity: Fidelity,
 ) -> Result<Run, Failure> {
     let scenario = values::scenario(&arguments.file, table, settings)?;
-    let setup = setup(&scenario, arguments.policy())?;
+    let setup = setup(&scenario, arguments.policy)?;
     Ok(Run {
         settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())).collect(),
         modes: modes(&setup, fidelity)?,

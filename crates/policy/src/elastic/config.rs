@@ -2,31 +2,19 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::backoff::Backoff;
 use crate::budget::{Budget, Tariff};
+use crate::preset::Preset;
 use crate::sizing::Bounds;
 use crate::step::Step;
-
-/// Which controller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Name {
-    /// The papers': everything written in a burst goes to the caching volume. Its driver fills the cache on every
-    /// read miss.
-    #[default]
-    Paper,
-    /// The same, and burst writes are split over both volumes, and regular bursts find their volume attached.
-    Adaptive,
-}
 
 /// Settings of a controller. [`Config::new`] gives the papers' defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Which controller.
-    pub name: Name,
+    /// Which policy.
+    pub preset: Preset,
     /// Reserved bandwidth of the backing volume (the papers' Bb): utilization is relative to it.
     pub backing_bandwidth: Bandwidth,
     /// Size of the backing volume; no caching volume is larger.
@@ -75,14 +63,17 @@ pub struct Config {
 }
 
 impl Config {
-    /// The papers' defaults: threshold 30 %, delay 30 s, first cache 10 GiB, grain 1 GiB. `Adaptive` splits, forecasts, and
-    /// starts no more than one boost per inactivity delay.
+    /// The papers' defaults: threshold 30 %, delay 30 s, first cache 10 GiB, grain 1 GiB; and the policy's.
     #[must_use]
-    pub fn new(name: Name, backing_bandwidth: Bandwidth, backing_size: Bytes, caching_bandwidth: Bandwidth) -> Self {
+    pub fn new(
+        preset: Preset,
+        backing_bandwidth: Bandwidth,
+        backing_size: Bytes,
+        caching_bandwidth: Bandwidth,
+    ) -> Self {
         let inactivity_delay = Duration::from_secs(30);
-        let adaptive = name == Name::Adaptive;
         Self {
-            name,
+            preset,
             backing_bandwidth,
             backing_size,
             caching_bandwidth,
@@ -94,11 +85,11 @@ impl Config {
             grain: Bytes::from_gib(1),
             size_min: Bytes::from_gib(1),
             size_max: Bytes::from_gib(16 * 1024),
-            split: adaptive,
-            forecast: adaptive,
+            split: preset.how.split,
+            forecast: preset.when.forecast,
             backoff: Backoff::default(),
             attach_attempts: 3,
-            boost_interval_min: if adaptive { inactivity_delay } else { Duration::ZERO },
+            boost_interval_min: preset.boost_interval(inactivity_delay),
             budget: Budget::default(),
             budget_reserve: Duration::from_secs(60),
             create_timeout: Duration::from_secs(60),

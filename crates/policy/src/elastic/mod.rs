@@ -24,7 +24,7 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant, Observation};
 
-pub use config::{Config, Name};
+pub use config::Config;
 pub use status::{BoostRecord, HintRefused, Learned, Phase, ResumeAt, Status};
 pub use steady::Steady;
 

@@ -12,7 +12,7 @@ use surgetank_model::units::MIB;
 use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, Step, StepId};
+use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, Step, StepId};
 
 const BACKING_MIB_S: u64 = 30;
 const CACHING_MIB_S: u64 = 120;
@@ -112,9 +112,9 @@ pub struct World {
 
 impl World {
     pub fn new(plan: Plan) -> Self {
-        let name = if plan.adaptive { Name::Adaptive } else { Name::Paper };
+        let preset = if plan.adaptive { Preset::ADAPTIVE } else { Preset::PAPER };
         let mut config = Config::new(
-            name,
+            preset,
             Bandwidth::from_mib_s(BACKING_MIB_S),
             Bytes::from_gib(4),
             Bandwidth::from_mib_s(CACHING_MIB_S),

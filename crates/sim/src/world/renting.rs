@@ -19,7 +19,7 @@ use surgetank_model::volume::{VolumeId, tag};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Name, Phase, ResumeAt, Step as PolicyStep, StepId};
+use surgetank_policy::{Config, Controller, Learned, Phase, Preset, ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::sweep::Action;
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
@@ -115,7 +115,7 @@ const USERS_WANT: u64 = 32;
 
 /// The controller as it starts; what it has learnt is not kept over a crash.
 fn controller(now: Instant, seed: u64, size: u64) -> Controller {
-    let name = if seed.is_multiple_of(2) { Name::Adaptive } else { Name::Paper };
+    let preset = if seed.is_multiple_of(2) { Preset::ADAPTIVE } else { Preset::PAPER };
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
     // For every fourth: enough for one full cache and some tenths of a second, at 0.125 AGBs a second for each MiB.
     let budgeted = (seed % 4 == 3).then_some(0.125 * (0.2 + 0.01 * (seed % 50) as f64));
@@ -136,7 +136,7 @@ fn controller(now: Instant, seed: u64, size: u64) -> Controller {
         attach_timeout: Duration::from_millis(600),
         detach_timeout: Duration::from_millis(600),
         seed,
-        ..Config::new(name, backing, Bytes::new(size.max(SMALLEST)), caching)
+        ..Config::new(preset, backing, Bytes::new(size.max(SMALLEST)), caching)
     };
     Controller::new(now, config, Learned::default())
 }

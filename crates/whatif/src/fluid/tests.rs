@@ -7,7 +7,7 @@ use surgetank_model::volume_type::Credits as BurstCredits;
 use surgetank_planner::cost::Tariff;
 use surgetank_planner::scenario::Latencies;
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Name};
+use surgetank_policy::{Config, Preset};
 
 use super::*;
 use crate::setup::{Application, Caching, Volume};
@@ -79,8 +79,8 @@ impl Chance {
     }
 
     fn policy(&mut self, backing: Bandwidth, caching: Bandwidth) -> Config {
-        let name = if self.one_in(3) { Name::Paper } else { Name::Adaptive };
-        let mut policy = Config::new(name, backing, Bytes::from_gib(50), caching);
+        let preset = if self.one_in(3) { Preset::PAPER } else { Preset::ADAPTIVE };
+        let mut policy = Config::new(preset, backing, Bytes::from_gib(50), caching);
         policy.caching_usd_per_gib_hour = Some(0.02);
         policy.budget = self.budget();
         policy.initial_size = Bytes::from_gib(self.between(1, 8));

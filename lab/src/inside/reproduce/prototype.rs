@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::Context;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
-use surgetank_policy::{Config, Controller, Learned, Name, Outcome, Phase, Refusal, Step};
+use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, Step};
 use surgetank_provider::{
     CreateVolume, HostConfig, HostProvider, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState,
 };
@@ -104,7 +104,7 @@ fn controller(settings: &surgetank::Elastic, backing_size: Bytes) -> Config {
         size_min: Bytes::from_mib(min),
         size_max: Bytes::from_mib(max),
         grain: Bytes::from_mib(settings.grain_mib),
-        ..Config::new(Name::Paper, backing, backing_size, caching)
+        ..Config::new(Preset::PAPER, backing, backing_size, caching)
     }
 }
 
