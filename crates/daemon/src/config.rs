@@ -17,11 +17,12 @@ use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
 use surgetank_provider::ProviderConfig;
-use surgetank_provider::table::{Rented, Sections};
+use surgetank_provider::table::Rented;
 use toml::Spanned;
 
 use self::caching::RawCaching;
 pub use self::nbd::NbdTcp;
+use crate::exports::{self, KINDS, Kind};
 pub use crate::toml_error::ConfigError;
 use crate::toml_error::{Source, nearest, read};
 
@@ -54,8 +55,8 @@ pub struct Config {
 pub struct DeviceConfig {
     /// The backing volume.
     pub backing: Backing,
-    /// How it is exported.
-    pub export: Export,
+    /// How it is exported; `None`: as the machine and the rights allow.
+    pub export: Option<&'static Kind>,
     /// The NBD server's Unix socket.
     pub socket: PathBuf,
     /// Where else the NBD server listens.
@@ -89,19 +90,6 @@ pub enum Backing {
     Path(PathBuf),
     /// Memory, lost when the daemon ends: for benchmarks.
     Memory(Bytes),
-}
-
-/// How a device is exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Export {
-    /// A ublk device if the kernel has them, else a loop device if the machine and the rights allow one, else NBD.
-    Auto,
-    /// A block device of the kernel's ublk driver.
-    Ublk,
-    /// A file served by FUSE with a loop device over it.
-    Fuse,
-    /// An NBD server on a Unix socket.
-    Nbd,
 }
 
 /// What happens to dirty data when the daemon stops.
@@ -160,7 +148,7 @@ impl Config {
             return Err(source.at(None, mend));
         }
         let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
-        let mut providers = caching::providers(source, raw.provider.0)?;
+        let mut providers = caching::providers(source, raw.provider.sections())?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
             check_name(source, &name)?;
@@ -193,7 +181,7 @@ struct RawConfig {
     control_socket: Option<PathBuf>,
     sweep_interval: Option<Spanned<Span>>,
     #[serde(default)]
-    provider: Sections<Rented>,
+    provider: Rented,
     #[serde(default)]
     device: BTreeMap<Spanned<String>, RawDevice>,
 }
@@ -237,7 +225,7 @@ impl RawDevice {
             None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
         };
         let caching = self.caching.map(|caching| caching.check(source, providers)).transpose()?;
-        let export = self.export.map_or(Ok(Export::Auto), |export| check_export(source, &export))?;
+        let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
         Ok(DeviceConfig {
             backing: check_backing(source, &self.backing)?,
             export,
@@ -298,16 +286,20 @@ fn check_backing(source: &Source, backing: &Spanned<String>) -> Result<Backing, 
     Ok(Backing::Path(PathBuf::from(text)))
 }
 
-fn check_export(source: &Source, export: &Spanned<String>) -> Result<Export, ConfigError> {
-    let message = match export.get_ref().as_str() {
-        "auto" => return Ok(Export::Auto),
-        "ublk" => return Ok(Export::Ublk),
-        "fuse" => return Ok(Export::Fuse),
-        "nbd" => return Ok(Export::Nbd),
-        other => match nearest(other, ["auto", "ublk", "fuse", "nbd"].into_iter()) {
-            Some(nearest) => format!("unknown export \"{other}\": did you mean \"{nearest}\"?"),
-            None => format!("unknown export \"{other}\": write \"auto\", \"ublk\", \"fuse\" or \"nbd\""),
-        },
+/// `None` for `auto`.
+fn check_export(source: &Source, export: &Spanned<String>) -> Result<Option<&'static Kind>, ConfigError> {
+    let written = export.get_ref().as_str();
+    let kind = exports::kind(written);
+    if kind.is_some() || written == "auto" {
+        return Ok(kind);
+    }
+    let known = || std::iter::once("auto").chain(KINDS.iter().map(|kind| kind.name));
+    let message = match nearest(written, known()) {
+        Some(nearest) => format!("unknown export \"{written}\": did you mean \"{nearest}\"?"),
+        None => {
+            let known: Vec<_> = known().collect();
+            format!("unknown export \"{written}\": write \"{}\"", known.join("\" or \""))
+        }
     };
     Err(source.at(Some(export.span()), message))
 }
@@ -422,7 +414,7 @@ inactivity_delay = "30 s"
             (
                 "[device.data]\n",
                 "[provider.host]\nurl = \"http://127.0.0.1:1\"\ntoken_file = \"/t\"\n[device.data]\n",
-                "s.toml:7:1: [provider.qemu] and [provider.host] are one provider under two names: keep one of them",
+                "s.toml:2:1: [provider.host] and [provider.qemu] are one provider under two names: keep one of them",
             ),
             ("[provider.qemu]", "[provider.qmeu]", "s.toml:2:11: unknown setting \"qmeu\""),
         ] {

@@ -12,7 +12,7 @@ use surgetank_device::discovery::{Disks, Watch};
 use surgetank_provider::Provider;
 
 use crate::clock::Clock;
-use crate::config::{Config, Export};
+use crate::config::Config;
 use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device};
 use crate::ground::Tables;
@@ -414,12 +414,7 @@ impl Inner {
     }
 
     fn not_served(&self, name: &str, reason: String) -> DeviceStatus {
-        let export = match self.config.devices.get(name).map(|device| device.export) {
-            Some(Export::Ublk) => "ublk",
-            Some(Export::Fuse) => "fuse",
-            Some(Export::Nbd) => "nbd",
-            Some(Export::Auto) | None => "auto",
-        };
+        let export = self.config.devices.get(name).and_then(|device| device.export).map_or("auto", |kind| kind.name);
         DeviceStatus {
             name: name.to_owned(),
             export: export.to_owned(),
@@ -482,10 +477,8 @@ impl Inner {
             Request::Drain { device } => of_device(&device, Ask::Drain),
             Request::Resize { device } => {
                 let size = of_device(&device, Ask::Resize)?;
-                match self.with_device(&device, |running| running.export().grower())? {
-                    Some(grower) => grower.grown(size["size_bytes"].as_u64().unwrap_or(0)).map(|()| size),
-                    None => Ok(size),
-                }
+                let export = self.with_device(&device, |running| running.export().clone())?;
+                export.grown(size["size_bytes"].as_u64().unwrap_or(0)).map(|()| size)
             }
             Request::Detach { device, accept_loss } => {
                 if accept_loss && matches!(guard(&self.devices).get(&device), Some(Slot::Refused(_))) {

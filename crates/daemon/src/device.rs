@@ -22,8 +22,8 @@ use surgetank_rental::{OwnerRecord, RentalRecord};
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{CachingConfig, Config, DeviceConfig};
+use crate::exports::{self, Export, Opening};
 use crate::files;
-use crate::fronts::{self, Control};
 use crate::identity::Identity;
 use crate::journal::{Journal, State, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
@@ -64,7 +64,7 @@ pub struct Device {
     keeper: Keeper,
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
-    export: Control,
+    export: Arc<dyn Export>,
     /// Waits for an export that comes up when its data are back.
     coming_up: Option<JoinHandle<()>>,
 }
@@ -139,7 +139,7 @@ impl Device {
 
     /// How it is exported.
     #[must_use]
-    pub fn export(&self) -> &Control {
+    pub fn export(&self) -> &Arc<dyn Export> {
         &self.export
     }
 
@@ -237,7 +237,13 @@ impl Starting<'_> {
             );
             engine.owe_flush_failure();
         }
-        let opened = fronts::open(self.name, self.config, self.place(), backing.size(), backing.logical_block())?;
+        let (name, logical_block) = (self.name.to_owned(), backing.logical_block());
+        let opened = exports::open(Opening {
+            export: surgetank_device::front::Export { name, size: backing.size(), logical_block },
+            config: self.config,
+            run_directory: self.run_directory,
+            owner: &self.common.owner_id,
+        })?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
         let provider = self.common.providers.of(self.config).cloned();
@@ -258,9 +264,9 @@ impl Starting<'_> {
             recover: epoch_to_recover(&resume),
             inbox: messages,
         };
-        let later = matches!(resume, Resume::Recover { .. }) && opened.control.comes_up_when_answered();
+        let later = matches!(resume, Resume::Recover { .. }) && opened.export.comes_up_when_answered();
         let parts = self.boosting(parts, resume, journal, size)?;
-        let export = opened.control;
+        let export = opened.export;
         let shard_parts = self.shard_parts(engine, opened.front, export.clone(), backing, &inbox, &keeper);
         let shard = Shard::start(shard_handle, commands, shard_parts).map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
@@ -270,7 +276,7 @@ impl Starting<'_> {
             // At the caching volume's rate: other devices need not wait for that.
             let (name, export, shared) = (device.name.clone(), device.export.clone(), device.shared.clone());
             let coming_up = std::thread::Builder::new().name("export".into()).spawn(move || {
-                if let Err(error) = come_up(&name, &export, &shared) {
+                if let Err(error) = come_up(&name, &*export, &shared) {
                     tracing::error!(device = name, error, "not served");
                     shared.set_trouble(error);
                 }
@@ -279,17 +285,13 @@ impl Starting<'_> {
             return Ok(device);
         }
         device.export.answers();
-        match come_up(&device.name, &device.export, &device.shared) {
+        match come_up(&device.name, &*device.export, &device.shared) {
             Ok(()) => Ok(device),
             Err(error) => {
                 device.stop();
                 Err(error)
             }
         }
-    }
-
-    fn place(&self) -> fronts::Place<'_> {
-        fronts::Place { run_directory: self.run_directory, owner: &self.common.owner_id }
     }
 
     fn engine(&self, resume: &Resume, backing: &dyn Volume) -> Engine {
@@ -310,7 +312,7 @@ impl Starting<'_> {
         &self,
         engine: Engine,
         front: Box<dyn surgetank_device::Front>,
-        export: Control,
+        export: Arc<dyn Export>,
         backing: Box<dyn Volume>,
         inbox: &Sender<Message>,
         keeper: &Keeper,
@@ -452,7 +454,7 @@ fn epoch_to_recover(resume: &Resume) -> Option<Epoch> {
 }
 
 /// Waits until an export is up, and says where.
-fn come_up(name: &str, export: &Control, shared: &Shared) -> Result<(), String> {
+fn come_up(name: &str, export: &dyn Export, shared: &Shared) -> Result<(), String> {
     let address = export.address()?;
     tracing::info!(device = name, address, "serving");
     shared.set_address(&address);

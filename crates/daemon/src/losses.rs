@@ -42,14 +42,16 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
     Ok(())
 }
 
-/// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing, each with its
-/// provider.
+/// A volume and its provider.
+type Found = (Arc<dyn Provider>, VolumeDescription);
+
+/// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing.
 fn dirty_strangers(
     providers: &Providers,
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
-) -> Result<Vec<(Arc<dyn Provider>, VolumeDescription)>, ProviderError> {
+) -> Result<Vec<Found>, ProviderError> {
     let ours = known(journal, store).and_then(|rental| rental.volume.as_ref());
     let strange = |volume: &VolumeDescription| {
         let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };

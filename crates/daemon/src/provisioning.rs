@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use surgetank_provider::service::is_private;
-use surgetank_provider::table::{Sections, Served};
+use surgetank_provider::table::Served;
 use surgetank_provider::{Provider, ProviderConfig, ProviderError};
 use toml::Spanned;
 
@@ -51,7 +51,7 @@ struct RawService {
     certificate: Option<Spanned<PathBuf>>,
     key: Option<Spanned<PathBuf>>,
     token_file: Option<PathBuf>,
-    provider: Sections<Served>,
+    provider: Served,
 }
 
 impl ServiceConfig {
@@ -81,7 +81,7 @@ impl ServiceConfig {
 
     fn check(source: &Source) -> Result<Self, ConfigError> {
         let raw: RawService = source.parse()?;
-        let provider = match &*raw.provider.0 {
+        let provider = match &*raw.provider.sections() {
             [only] => only.config.clone(),
             [first, second, ..] => {
                 let (first, written) = (first.name, second.name);

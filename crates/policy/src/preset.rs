@@ -60,17 +60,6 @@ impl Preset {
     /// The one that splits bursts over both volumes and expects regular ones.
     pub const ADAPTIVE: Self = Self::ALL[1];
 
-    /// Their names.
-    pub const NAMES: [&'static str; Self::ALL.len()] = {
-        let mut names = [""; Self::ALL.len()];
-        let mut at = 0;
-        while at < names.len() {
-            names[at] = Self::ALL[at].name;
-            at += 1;
-        }
-        names
-    };
-
     /// The policy of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
@@ -94,7 +83,10 @@ impl Default for Preset {
 impl<'de> Deserialize<'de> for Preset {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
-        Self::named(&name).ok_or_else(|| D::Error::unknown_variant(&name, &Self::NAMES))
+        Self::named(&name).ok_or_else(|| {
+            let names = Self::ALL.map(|preset| format!("`{}`", preset.name));
+            D::Error::custom(format_args!("unknown variant `{name}`, expected {}", names.join(" or ")))
+        })
     }
 }
 

@@ -4,8 +4,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use surgetank_daemon::config::{Backing, CachingConfig, Config, DeviceConfig, Export, OnStop};
-use surgetank_daemon::{Daemon, Phase, Request};
+use surgetank_daemon::config::{Backing, CachingConfig, Config, DeviceConfig, OnStop};
+use surgetank_daemon::{Daemon, Phase, Request, exports};
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::scenario::CalibrationPoint;
 use surgetank_report::{Doing, Failure, Interrupt};
@@ -151,7 +151,7 @@ impl Target {
     fn with_cache(&self, cache: Option<Bytes>) -> Config {
         let mut config = self.config.clone();
         for device in config.devices.values_mut() {
-            device.export = Export::Nbd;
+            device.export = exports::kind("nbd");
             device.on_stop = OnStop::Drain;
             device.policy.boost_interval = Some(Duration::ZERO);
             if let (Some(caching), Some(cache)) = (&mut device.caching, cache) {

@@ -1,14 +1,13 @@
 //! From whom a daemon rents, and what each device rents of it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_provider::ProviderConfig;
-use surgetank_provider::table::{Rented, Section, Sections, Table};
+use surgetank_provider::table::{Rented, Section};
 use toml::Spanned;
 
 use super::{CachingConfig, price};
@@ -53,36 +52,27 @@ pub(super) fn providers(source: &Source, sections: Vec<Section>) -> Result<Provi
 }
 
 impl RawCaching {
-    /// From whom it rents. A provider that needs no section is added.
+    /// From whom it rents. A provider whose keys all have defaults needs no section.
     fn provider(&self, source: &Source, providers: &mut Providers) -> Result<&'static str, ConfigError> {
-        let Some(written) = &self.provider else {
-            return match providers.keys().next() {
-                Some(only) if providers.len() == 1 => Ok(only),
-                _ => Self::with_section(source, None, "local", providers),
-            };
-        };
-        let span = Some(written.span());
-        let Some(name) = Rented::name_of(written.get_ref()) else {
+        let span = self.provider.as_ref().map(Spanned::span);
+        let only = providers.keys().next().filter(|_| providers.len() == 1).copied();
+        let written = self.provider.as_ref().map_or(only.unwrap_or("local"), |written| written.get_ref());
+        let Some((_, name)) = Rented::NAMES.iter().find(|(known, _)| *known == written) else {
+            let mut known: Vec<&str> = Rented::NAMES.iter().map(|(_, name)| *name).collect();
+            known.dedup();
             let message = format!(
-                "the provider \"{}\" is not supported in this version: write provider = \"{}\"",
-                written.get_ref(),
-                Rented::NAMES.join("\" or \"")
+                "the provider \"{written}\" is not supported in this version: write provider = \"{}\"",
+                known.join("\" or \"")
             );
             return Err(source.at(span, message));
         };
-        Self::with_section(source, span, name, providers)
-    }
-
-    fn with_section(
-        source: &Source,
-        span: Option<Range<usize>>,
-        name: &'static str,
-        providers: &mut Providers,
-    ) -> Result<&'static str, ConfigError> {
         if !providers.contains_key(name) {
-            let absent = Sections::<Rented>::absent(name)
-                .map_err(|why| source.at(span, format!("there is no section [provider.{name}]: add it ({why})")))?;
-            providers.insert(name, absent);
+            let empty: Result<Rented, _> = toml::from_str(&format!("[{name}]"));
+            let empty = empty.map_err(|error| {
+                let why = error.message().replace('`', "\"");
+                source.at(span, format!("there is no section [provider.{name}]: add it ({why})"))
+            })?;
+            providers.extend(empty.sections().into_iter().map(|section| (section.name, section.config)));
         }
         Ok(name)
     }

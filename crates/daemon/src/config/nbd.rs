@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Export;
+use crate::exports::Kind;
 use crate::toml_error::{ConfigError, Source};
 
 /// An address on which an NBD export listens beside its Unix socket.
@@ -27,7 +27,7 @@ pub(super) struct RawNbd {
 }
 
 impl RawNbd {
-    pub(super) fn check(self, source: &Source, export: Export) -> Result<Option<NbdTcp>, ConfigError> {
+    pub(super) fn check(self, source: &Source, export: Option<&Kind>) -> Result<Option<NbdTcp>, ConfigError> {
         let Some(listen) = self.listen else {
             return match self.tls_certificates {
                 None => Ok(None),
@@ -45,7 +45,7 @@ impl RawNbd {
             );
             source.at(at.clone(), message)
         })?;
-        if export != Export::Nbd {
+        if export.is_none_or(|kind| kind.name != "nbd") {
             let message = "listen belongs to an NBD export: write export = \"nbd\" for this device, or leave it out";
             return Err(source.at(at, message));
         }

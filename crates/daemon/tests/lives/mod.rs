@@ -116,7 +116,7 @@ impl Camp {
 
     /// The provider as it is, while no daemon runs.
     fn provider(&self) -> LocalProvider {
-        LocalProvider::open(common::local(&self.config()), Arc::new(SystemClock)).unwrap()
+        LocalProvider::open(super::common::local(&self.config()), Arc::new(SystemClock)).unwrap()
     }
 
     fn ours(&self) -> Vec<VolumeDescription> {
@@ -283,7 +283,7 @@ pub fn serve_if_asked() {
     let config = load(&root);
     let log = Arc::new(Writer::open(&root.join("calls")));
     let seed = variable(SEED).parse().unwrap();
-    let witness = Arc::new(Witness::open(&common::local(&config), log, mode, seed));
+    let witness = Arc::new(Witness::open(&super::common::local(&config), log, mode, seed));
     let overrides = Overrides { provider: Some(witness.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap_or_else(|error| panic!("{error}"));
     let drovers = || (0..DEVICES).map(|index| Drover::new(&root, index)).collect::<Vec<_>>();

@@ -1,0 +1,160 @@
+//! The exports of devices. An export is a module here, with its [`Export`], and a row of [`KINDS`].
+
+mod fuse;
+mod nbd;
+mod ublk;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use surgetank_device::Front;
+use surgetank_device::front::{self, reclaim};
+
+use crate::config::{Config, DeviceConfig};
+use crate::link::Link;
+
+/// An export from its bring-up to its close, while the shard serves its front.
+pub trait Export: Send + Sync {
+    /// Whether it comes up only when its requests are answered.
+    fn comes_up_when_answered(&self) -> bool {
+        false
+    }
+
+    /// Requests are answered from now on.
+    fn answers(&self) {}
+
+    /// Waits until the export is up, and says where.
+    ///
+    /// # Errors
+    /// One sentence with the remedy.
+    fn address(&self) -> Result<String, String>;
+
+    /// The device has `size` bytes: tells those clients that do not ask for themselves.
+    ///
+    /// # Errors
+    /// One sentence with the remedy.
+    fn grown(&self, _size: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Reads its certificates again, for the connections that come. False: it has none.
+    ///
+    /// # Errors
+    /// One sentence with the remedy; those that it has stay in use.
+    fn reload_certificates(&self) -> Result<bool, String> {
+        Ok(false)
+    }
+
+    /// Whether its close disturbs nobody now.
+    ///
+    /// # Errors
+    /// Who uses it.
+    fn unused(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Takes the export down while the front is served.
+    fn close(&self, device: &str);
+}
+
+/// A kind of export.
+#[derive(Debug)]
+pub struct Kind {
+    /// As configurations and reports name it.
+    pub name: &'static str,
+    /// Whether this machine and these rights allow it; if not, why.
+    possible: fn() -> Result<(), String>,
+    /// `auto` tries the next kind if this one is possible and fails nevertheless.
+    passed_over: bool,
+    open: fn(Opening<'_>) -> Result<Opened, String>,
+}
+
+/// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
+/// somebody may have it mounted.
+pub static KINDS: [Kind; 3] = [
+    Kind { name: "ublk", possible: ublk::possible, passed_over: false, open: ublk::open },
+    Kind { name: "fuse", possible: fuse::possible, passed_over: true, open: fuse::open },
+    Kind { name: "nbd", possible: || Ok(()), passed_over: false, open: nbd::open },
+];
+
+/// The kind of this name.
+#[must_use]
+pub fn kind(name: &str) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name == name)
+}
+
+/// What an export is opened with.
+#[derive(Clone)]
+pub struct Opening<'a> {
+    /// The device.
+    pub export: front::Export,
+    /// Its configuration.
+    pub config: &'a DeviceConfig,
+    /// Where links and sockets are made.
+    pub run_directory: &'a Path,
+    /// The state directory's random name.
+    pub owner: &'a str,
+}
+
+/// An open export.
+pub struct Opened {
+    /// For the shard.
+    pub front: Box<dyn Front>,
+    /// The name of its kind.
+    pub kind: &'static str,
+    /// To bring it up and down while the shard serves it.
+    pub export: Arc<dyn Export>,
+}
+
+/// Opens the export that the configuration names, or the first that this machine and these rights allow.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
+    if let Some(kind) = opening.config.export {
+        return (kind.open)(opening);
+    }
+    let mut reasons = Vec::new();
+    for kind in &KINDS {
+        let opened = match (kind.possible)() {
+            Ok(()) => (kind.open)(opening.clone()),
+            Err(why) => {
+                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                reasons.push(why);
+                continue;
+            }
+        };
+        match opened {
+            Err(why) if kind.passed_over => {
+                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                reasons.push(why);
+            }
+            opened => return opened,
+        }
+    }
+    Err(reasons.join("; "))
+}
+
+/// Whether the certificates of all devices can be used as they are now.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn check_certificates(config: &Config) -> Result<(), String> {
+    config.devices.values().filter_map(DeviceConfig::certificates).try_for_each(nbd::check_certificates)
+}
+
+/// Our pages may be needed to write other pages back.
+fn lock_memory() {
+    // Without the right to lock it works as well, unless memory is short.
+    if let Err(error) = reclaim::lock_memory() {
+        tracing::debug!(%error, "memory is not locked");
+    }
+}
+
+/// Points the link of a device to it. Answers its path.
+fn linked(link: &Link, device: &Path) -> String {
+    if let Err(error) = link.point_to(device) {
+        tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
+    }
+    device.display().to_string()
+}

@@ -1,0 +1,58 @@
+//! A block device of the kernel's ublk driver. It comes up when its requests are answered, and waits for the next daemon if
+//! it is in use when this one ends.
+
+use std::sync::Arc;
+
+use surgetank_device::front::{UblkConfig, UblkFront, UblkHandle, ublk};
+
+use super::{Export, Opened, Opening, linked, lock_memory};
+use crate::link::Link;
+use crate::places;
+
+struct Ublk(UblkHandle, Link);
+
+pub(super) fn possible() -> Result<(), String> {
+    ublk::possible().map_err(|why| why.to_string())
+}
+
+pub(super) fn open(Opening { export, run_directory, owner, .. }: Opening<'_>) -> Result<Opened, String> {
+    places::make(run_directory)?;
+    lock_memory();
+    let link = Link::new(run_directory, &export.name);
+    let config = UblkConfig { identity: identity(owner, &export.name), export };
+    let front = UblkFront::start(&config).map_err(|error| error.to_string())?;
+    let export = Arc::new(Ublk(front.handle(), link));
+    Ok(Opened { front: Box::new(front), kind: "ublk", export })
+}
+
+/// The name under which the kernel keeps a device for the next daemon: FNV-1a of the state directory's random name and
+/// the device's own.
+fn identity(owner: &str, device: &str) -> u64 {
+    let bytes = owner.bytes().chain([0]).chain(device.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)).max(1)
+}
+
+impl Export for Ublk {
+    fn comes_up_when_answered(&self) -> bool {
+        true
+    }
+
+    fn answers(&self) {
+        self.0.bring_up();
+    }
+
+    fn address(&self) -> Result<String, String> {
+        self.0.wait_ready().map(|device| linked(&self.1, &device)).map_err(|error| error.to_string())
+    }
+
+    fn grown(&self, size: u64) -> Result<(), String> {
+        self.0.grown(size).map_err(|error| error.to_string())
+    }
+
+    fn close(&self, device: &str) {
+        match self.0.close() {
+            Ok(()) => self.1.remove(),
+            Err(error) => tracing::warn!(device, %error, "the device waits for the next daemon"),
+        }
+    }
+}
