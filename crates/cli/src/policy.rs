@@ -5,6 +5,6 @@ use surgetank_policy::Preset;
 
 /// The names of all policies.
 pub fn preset() -> impl TypedValueParser<Value = Preset> {
-    let names = Preset::ALL.map(|preset| PossibleValue::new(preset.name).help(preset.about));
+    let names = Preset::ALL.iter().map(|preset| PossibleValue::new(preset.name).help(preset.about));
     PossibleValuesParser::new(names).map(|name| Preset::named(&name).unwrap_or_default())
 }

@@ -71,7 +71,7 @@ pub struct Kind {
 
 /// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
 /// somebody may have it mounted.
-pub static KINDS: [Kind; 3] = [
+pub static KINDS: &[Kind] = &[
     Kind { name: "ublk", possible: ublk::possible, passed_over: false, open: ublk::open },
     Kind { name: "fuse", possible: fuse::possible, passed_over: true, open: fuse::open },
     Kind { name: "nbd", possible: || Ok(()), passed_over: false, open: nbd::open },
@@ -115,7 +115,7 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
         return (kind.open)(opening);
     }
     let mut reasons = Vec::new();
-    for kind in &KINDS {
+    for kind in KINDS {
         let opened = match (kind.possible)() {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
