@@ -166,7 +166,7 @@ impl Config {
             state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket: raw.control_socket.unwrap_or_else(|| run_directory.join("control.sock")),
             run_directory,
-            providers,
+            providers: providers.by_name,
             devices,
             sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
@@ -428,6 +428,18 @@ inactivity_delay = "30 s"
         let names = config.devices.values().map(|device| device.caching.as_ref().unwrap().provider);
         assert_eq!(names.collect::<Vec<_>>(), ["host", "local"], "several providers");
         assert_eq!(config.providers.len(), 2);
+        // Whatever the others name, a device that names none rents from the one that has a section.
+        let device = |name: &str| {
+            format!(
+                "[device.{name}]\nbacking = \"/{name}\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n\
+                 caching = {{ bandwidth = \"1 MiB/s\" }}\n"
+            )
+        };
+        let around =
+            [device("a"), remote.replace("provider = \"qemu\"", "provider = \"local\""), device("z")].join("\n");
+        let config = load(&around).unwrap();
+        let names = config.devices.values().map(|device| device.caching.as_ref().unwrap().provider);
+        assert_eq!(names.collect::<Vec<_>>(), ["host", "local", "host"]);
         for name in ["qemu", "host"] {
             let message = load(&MINIMAL.replace("\"local\"", &format!("\"{name}\""))).unwrap_err();
             let expected = "s.toml:11:12: there is no section [provider.host]: add it (missing field \"url\")";

@@ -17,8 +17,12 @@ use crate::toml_error::{ConfigError, Source};
 /// cloud's storage take up to two minutes.
 const OUTAGE_PATIENCE_MS: (u64, u64) = (300_000, 1000);
 
-/// The providers of a daemon, by name.
-pub(super) type Providers = BTreeMap<&'static str, Arc<dyn ProviderConfig>>;
+/// The providers of a daemon.
+pub(super) struct Providers {
+    pub(super) by_name: BTreeMap<&'static str, Arc<dyn ProviderConfig>>,
+    /// From whom a device rents that does not say.
+    unnamed: &'static str,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,15 +52,15 @@ pub(super) fn providers(source: &Source, sections: Vec<Section>) -> Result<Provi
         Ok(()) => Ok((name, config)),
         Err(error) => Err(source.at(Some(span), error)),
     };
-    sections.into_iter().map(check).collect()
+    let unnamed = if let [only] = &*sections { only.name } else { "local" };
+    Ok(Providers { by_name: sections.into_iter().map(check).collect::<Result<_, _>>()?, unnamed })
 }
 
 impl RawCaching {
     /// From whom it rents. A provider whose keys all have defaults needs no section.
     fn provider(&self, source: &Source, providers: &mut Providers) -> Result<&'static str, ConfigError> {
         let span = self.provider.as_ref().map(Spanned::span);
-        let only = providers.keys().next().filter(|_| providers.len() == 1).copied();
-        let written = self.provider.as_ref().map_or(only.unwrap_or("local"), |written| written.get_ref());
+        let written = self.provider.as_ref().map_or(providers.unnamed, |written| written.get_ref());
         let Some((_, name)) = Rented::NAMES.iter().find(|(known, _)| *known == written) else {
             let mut known: Vec<&str> = Rented::NAMES.iter().map(|(_, name)| *name).collect();
             known.dedup();
@@ -66,13 +70,13 @@ impl RawCaching {
             );
             return Err(source.at(span, message));
         };
-        if !providers.contains_key(name) {
+        if !providers.by_name.contains_key(name) {
             let empty: Result<Rented, _> = toml::from_str(&format!("[{name}]"));
             let empty = empty.map_err(|error| {
                 let why = error.message().replace('`', "\"");
                 source.at(span, format!("there is no section [provider.{name}]: add it ({why})"))
             })?;
-            providers.extend(empty.sections().into_iter().map(|section| (section.name, section.config)));
+            providers.by_name.extend(empty.sections().into_iter().map(|section| (section.name, section.config)));
         }
         Ok(name)
     }
@@ -81,7 +85,7 @@ impl RawCaching {
         let provider = self.provider(source, providers)?;
         let span = self.volume_type.as_ref().map(Spanned::span);
         let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
-        let of_type = providers[provider].type_limits(&volume_type);
+        let of_type = providers.by_name[provider].type_limits(&volume_type);
         let of_type = of_type.map_err(|error| source.at(span.clone(), error.to_string()))?;
         let bandwidth = self.bandwidth.or(of_type.bandwidth).ok_or_else(|| {
             let message = format!(
