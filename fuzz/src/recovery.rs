@@ -244,7 +244,7 @@ pub fn recovery(data: &[u8]) {
             machine.events.clear();
             machine.recover_again(split, fill);
         } else if failed || !machine.advance() {
-            return given_up(machine);
+            return discarded(machine);
         }
     }
     let Some(expected) = expected else { return };
@@ -313,12 +313,12 @@ fn damaged(mut machine: Machine, expected: &Expected) {
         assert_eq!(answered.1.is_err(), *lost, "block {block}");
     }
     machine.may_fail = false;
-    given_up(machine);
+    discarded(machine);
 }
 
-/// A volume that cannot be read back holds requests up until its data is given up.
-fn given_up(mut machine: Machine) {
-    machine.engine.accept_loss(machine.now).expect("a recovery that failed can be given up");
+/// A volume that cannot be read back holds requests up until its data is discarded.
+fn discarded(mut machine: Machine) {
+    machine.engine.accept_loss(machine.now).expect("a recovery that failed can be discarded");
     for _ in 0..STEPS_MAX {
         if machine.stage() == Stage::PassThrough || !machine.advance() {
             break;

@@ -158,7 +158,7 @@ fn journal(mut state: State) {
     let rented = rental.is_some();
     let lookup = rental.as_ref().and_then(|rental| rental.volume.clone()).map_or(Lookup::Unnamed, |_| Lookup::Missing);
     let resumed = resume::decide("data", rental.as_ref(), &owner, &lookup);
-    assert_eq!(resumed == Resume::Idle, rental.is_none(), "what is rented is given back");
+    assert_eq!(resumed == Resume::Idle, rental.is_none(), "what is rented is deleted");
     if let Some(rental) = rental {
         let epoch = rental.epoch.as_deref().and_then(parse_epoch).unwrap_or_default();
         (owner.owner, owner.volume) = (Owner::Cache { epoch }, rental.volume.clone());

@@ -303,7 +303,7 @@ impl Guest {
         }
     }
 
-    /// The guest's kernel or QEMU itself gave up.
+    /// The guest's kernel or QEMU itself stopped.
     fn ended_early(&self, when: &str) -> String {
         let log = self._directory.path().join("qemu.log");
         let said = fs::read_to_string(log).unwrap_or_default();

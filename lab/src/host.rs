@@ -19,7 +19,7 @@ const QEMU: &str = "qemu-system-x86_64";
 /// Directories of guests begin with this; the process that made them follows.
 const PREFIX: &str = "surgetank-lab-";
 
-/// Why no guest can be booted here. One sentence, with the mend.
+/// Why no guest can be booted here. One sentence, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable(pub String);
 

@@ -64,7 +64,7 @@ impl Interrupt {
         })
     }
 
-    /// Runs a command to its end and hands over what it printed.
+    /// Runs a command to its end and returns what it printed.
     ///
     /// # Errors
     /// If it cannot be run or fails, or on Ctrl-C, which ends it and its children.
@@ -114,7 +114,7 @@ pub fn wait_for<T>(
     }
 }
 
-/// Runs a short command to its end, which Ctrl-C does not change, and hands over what it printed.
+/// Runs a short command to its end, which Ctrl-C does not change, and returns what it printed.
 ///
 /// # Errors
 /// If it cannot be run or fails.

@@ -120,7 +120,7 @@ pub fn ask(file: impl AsRef<Path>) -> anyhow::Result<String> {
     Ok(fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?.trim().to_owned())
 }
 
-/// Runs a command to its end and hands over what it printed.
+/// Runs a command to its end and returns what it printed.
 ///
 /// # Errors
 /// If it fails.

@@ -22,7 +22,7 @@ pub const TOKEN: &str = "/lab/token";
 pub const VOLUME_TYPE: &str = "fast";
 /// How often a wait looks again: seldom enough to take no processor time from what is measured.
 const POLL: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
 /// A running daemon with one device.
@@ -108,7 +108,7 @@ impl Elastic {
 /// What it says of its caching volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rented {
-    /// Size of the one that is rented now, from the call that asks for it to the one that gives it back; 0 if none is.
+    /// Size of the one that is rented now, from the call that asks for it to the one that deletes it; 0 if none is.
     pub cache_mib: f64,
     /// Size of the next.
     pub next_mib: f64,
@@ -129,7 +129,7 @@ pub struct Health {
     pub volume: String,
     /// What is on that alone.
     pub dirty_mib: f64,
-    /// What it has given up.
+    /// What it has discarded.
     pub lost_bytes: u64,
 }
 
@@ -202,14 +202,14 @@ impl Surgetank {
         }
         // A drain takes long.
         let patience = match rent {
-            Rent::Local(directory) => fs::create_dir_all(directory).map(|()| PATIENCE)?,
+            Rent::Local(directory) => fs::create_dir_all(directory).map(|()| TIMEOUT)?,
             Rent::Plugged(_) => DRAIN,
         };
         let config = files.join("surgetank.toml");
         fs::write(&config, configuration(places, elastic))?;
         let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config))?;
         let mut surgetank = Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() };
-        surgetank.wait_for("the daemon's export", PATIENCE, |surgetank| {
+        surgetank.wait_for("the daemon's export", TIMEOUT, |surgetank| {
             // Until its control socket is there, nobody answers.
             Ok(surgetank.status().ok().filter(|device| !device.address.is_empty()).map(|_| ()))
         })?;
@@ -288,7 +288,7 @@ impl Surgetank {
     /// If it does not come to that.
     pub fn boost(&mut self) -> anyhow::Result<PathBuf> {
         self.ask(&json!({"command": "boost", "device": DEVICE}))?;
-        self.wait_for("the boost", PATIENCE, |surgetank| {
+        self.wait_for("the boost", TIMEOUT, |surgetank| {
             let device = surgetank.status()?;
             Ok((device.phase == "boost").then_some(PathBuf::from(device.address)))
         })
@@ -320,9 +320,11 @@ impl Surgetank {
     /// # Errors
     /// If it does not come to that.
     pub fn detached(&mut self) -> anyhow::Result<()> {
-        self.wait_for("surgetank's detach", PATIENCE, |surgetank| {
-            Ok((surgetank.status()?.phase == "idle").then_some(()))
-        })
+        self.wait_for(
+            "surgetank's detach",
+            TIMEOUT,
+            |surgetank| Ok((surgetank.status()?.phase == "idle").then_some(())),
+        )
     }
 
     /// The daemon's process.
@@ -354,7 +356,7 @@ impl Surgetank {
     /// Over the control socket, as the client commands do it: starting one of them would itself take the processor.
     fn ask(&self, request: &Value) -> anyhow::Result<Value> {
         let mut lines = BufReader::new(UnixStream::connect(&self.control).context("the daemon does not listen")?);
-        lines.get_ref().set_read_timeout(Some(PATIENCE))?;
+        lines.get_ref().set_read_timeout(Some(TIMEOUT))?;
         writeln!(lines.get_mut(), "{request}").context("the daemon does not listen")?;
         let mut line = String::new();
         lines.read_line(&mut line).context("the daemon does not answer")?;

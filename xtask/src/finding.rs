@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// One thing to mend, and where.
+/// One thing to fix, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root of the tree.
     pub path: String,
     /// From 1; `None`: the file as a whole.
     pub line: Option<usize>,
-    /// What is wrong and how to mend it.
+    /// What is wrong and how to fix it.
     pub message: String,
 }
 

@@ -90,9 +90,9 @@ surgetank_model::plant_bugs! {
         RotDrained,
         /// Reads do not look at checksums.
         RotRead,
-        /// The cache is let go before the owner record says what is lost.
+        /// The cache is released before the owner record says what is lost.
         LossNotRecorded,
-        /// The failed cache is let go before what was drained is durable.
+        /// The failed cache is released before what was drained is durable.
         DropWithoutFlush,
         /// A flush of the cache that fails counts as one that succeeds.
         CacheFlushFailureIgnored,

@@ -98,7 +98,7 @@ fn a_replay_without_an_engine_gives_the_device() {
     assert_eq!(crcs(&replayed(&release)), release.device);
 }
 
-/// Recovers, reads every block, writes some, drains, gives the cache back.
+/// Recovers, reads every block, writes some, drains, releases the cache.
 fn recovered(release: &Release, unreadable: Option<u64>) {
     let device = replayed(release);
     let mut machine = Machine::new(device.len(), 512, 3);

@@ -15,7 +15,7 @@ use pki::Authority;
 // For `pki`, whose source lies with another crate.
 use rcgen as _;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Server {
     child: Child,
@@ -62,7 +62,7 @@ impl Server {
     /// Waits until the log has said it so many times.
     #[track_caller]
     fn says(&self, expected: &str, times: usize) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while self.log().matches(expected).count() < times {
             assert!(Instant::now() < until, "it never says \"{expected}\": {}", self.log());
             sleep(Duration::from_millis(10));

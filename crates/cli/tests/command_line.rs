@@ -83,7 +83,7 @@ fn wrong_use_is_status_2() {
 }
 
 #[test]
-fn without_a_daemon_the_mend_is_named() {
+fn without_a_daemon_the_remedy_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("none.sock");
     let socket = socket.to_str().unwrap();

@@ -348,7 +348,7 @@ fn a_calibration_that_is_interrupted_or_killed_leaves_no_volume() {
         assert_eq!(workers.len(), 1, "one process measures");
         signal(if victim == "itself" { child.id() as i32 } else { workers[0] }, sent);
         assert_eq!(child.wait().unwrap().code(), status, "{victim} got {sent}");
-        // A worker whose parent was killed gives back before it ends.
+        // A worker whose parent was killed deletes before it ends.
         while Path::new(&format!("/proc/{}/fd", workers[0])).exists() && !children_gone(workers[0]) {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

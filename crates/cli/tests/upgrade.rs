@@ -13,7 +13,7 @@ use common::child::Running;
 use common::mounted::{self, Mounted};
 use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
-use common::{Machine, PATIENCE, eventually, pattern};
+use common::{Machine, TIMEOUT, eventually, pattern};
 use surgetank_daemon::{Phase, Request};
 use surgetank_model::random::Random;
 
@@ -32,7 +32,7 @@ impl Service {
         let (binary, notify) = (machine.path("surgetank"), machine.path("notify"));
         std::fs::copy(env!("CARGO_BIN_EXE_surgetank"), &binary).unwrap();
         let systemd = UnixDatagram::bind(&notify).unwrap();
-        systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+        systemd.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut command = Command::new(&binary);
         command.args(["serve", "--config"]).arg(machine.path("config.toml")).env("NOTIFY_SOCKET", notify);
         command.env_remove("SURGETANK_LOG").stdin(Stdio::null());
@@ -114,7 +114,7 @@ fn upgrades_under_load_lose_nothing_in_any_phase() {
         writer.check(&mut nbd).unwrap();
         counts.add(&writer.counts);
     }
-    rounds::gives_everything_back(&machine, &service.running);
+    rounds::deletes_everything(&machine, &service.running);
     service.stop();
     writers.iter_mut().for_each(|writer| writer.check_file(&backing));
     eprintln!(
@@ -161,7 +161,7 @@ fn the_binary_at_the_path_takes_over_unless_it_refuses() {
 
 #[test]
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn a_mounted_device_is_not_handed_over() {
+fn a_mounted_device_is_not_upgraded() {
     if let Err(why) = mounted::possible() {
         eprintln!("skipped: {why}");
         return;

@@ -263,7 +263,7 @@ fn recover(setting: &Setting, path: &Path, blocks: u64) {
     File::create(&backing).and_then(|file| file.set_len(setting.device_size())).expect("sparse");
     let (tell, events) = unbounded();
     let (handle, commands) = Shard::channel().expect("a thread can wait");
-    let keeper = handle.clone();
+    let owner_thread = handle.clone();
     let parts = Parts {
         name: "recovery".to_owned(),
         engine: Engine::awaiting_recovery(setting.config()),
@@ -274,7 +274,7 @@ fn recover(setting: &Setting, path: &Path, blocks: u64) {
         events: Box::new(move |event| drop(tell.send((Stopwatch::now(), event)))),
         record: Box::new(move |entry| {
             if let Entry::Owner { effect, .. } | Entry::Healed { effect, .. } = entry {
-                keeper.send(Order::Persisted { effect, durable: true }).expect("the shard is there");
+                owner_thread.send(Order::Persisted { effect, durable: true }).expect("the shard is there");
             }
         }),
     };

@@ -66,7 +66,7 @@ pub struct BoostReport {
     pub attach_s: Option<f64>,
     /// From the first absorbed write to the last drain.
     pub absorb_s: Option<f64>,
-    /// From the last drain until the engine let go.
+    /// From the last drain until the engine released it.
     pub drain_s: Option<f64>,
     /// From asking for the volume until it was deleted.
     pub rented_s: f64,
@@ -153,7 +153,7 @@ impl Accounts {
     }
 
     /// The caching volume is gone: the bill stops.
-    pub fn give_back(&mut self, now: Instant) {
+    pub fn end_rental(&mut self, now: Instant) {
         self.account.end(CACHING, now);
     }
 

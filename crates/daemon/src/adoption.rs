@@ -81,7 +81,7 @@ fn a_volume_that_the_engine_refuses_does_not_replace_the_one_in_use() {
     };
     let ((ask, asked), (answered, answers), (tell, events)) = (unbounded(), unbounded(), unbounded());
     let (handle, commands) = Shard::channel().unwrap();
-    let keeper = handle.clone();
+    let owner_thread = handle.clone();
     let parts = Parts {
         name: "adopting".to_owned(),
         engine: Engine::new(config),
@@ -92,7 +92,7 @@ fn a_volume_that_the_engine_refuses_does_not_replace_the_one_in_use() {
         events: Box::new(move |event| drop(tell.send(event))),
         record: Box::new(move |entry| {
             if let Entry::Owner { effect, .. } | Entry::Healed { effect, .. } = entry {
-                keeper.send(Command::Persisted { effect, durable: true }).unwrap();
+                owner_thread.send(Command::Persisted { effect, durable: true }).unwrap();
             }
         }),
     };

@@ -99,7 +99,7 @@ pub enum OnStop {
     /// They stay on the caching volume, which stays attached (and billed) until the daemon is back.
     #[default]
     Keep,
-    /// They are drained and the caching volume is given back before the daemon ends.
+    /// They are drained and the caching volume is deleted before the daemon ends.
     Drain,
 }
 
@@ -144,8 +144,8 @@ impl Config {
     fn check(source: &Source) -> Result<Self, ConfigError> {
         let raw: RawConfig = source.parse()?;
         if raw.device.is_empty() {
-            let mend = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
-            return Err(source.at(None, mend));
+            let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
+            return Err(source.at(None, remedy));
         }
         let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
         let mut providers = caching::providers(source, raw.provider.sections())?;
@@ -361,7 +361,7 @@ inactivity_delay = "30 s"
     }
 
     #[test]
-    fn every_mistake_is_placed_and_mended() {
+    fn every_mistake_has_a_place_and_a_remedy() {
         for (from, to, expected) in [
             ("\"33 MiB/s\"", "33", "s.toml:9:13: 33 has no unit"),
             ("export = \"auto\"", "export = \"ublock\"", "s.toml:7:10: unknown export \"ublock\""),

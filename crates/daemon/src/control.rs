@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 32;
 /// Requests of one connection.
 const REQUESTS_MAX: usize = 1024;
 /// How long a connection's requests may keep us waiting, all in all; and how long it may leave an answer unread.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What can be asked of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,11 +48,11 @@ pub enum Request {
         /// Its name.
         device: String,
     },
-    /// End a device's boost and give its caching volume back without waiting.
+    /// End a device's boost and delete its caching volume without waiting.
     Detach {
         /// Its name.
         device: String,
-        /// Give up data that is lost.
+        /// Discard data that is lost.
         #[serde(default)]
         accept_loss: bool,
     },
@@ -61,7 +61,7 @@ pub enum Request {
         /// The device's name.
         device: String,
     },
-    /// Give back volumes that nobody knows of: answers a [`Swept`].
+    /// Delete volumes that nobody knows of: answers a [`Swept`].
     Gc,
     /// Take up new certificates, as SIGHUP does: answers `{"reloaded": [names of devices]}`.
     Reload,
@@ -172,17 +172,17 @@ fn may_control(stream: &UnixStream) -> bool {
 }
 
 fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    converse(BufReader::new(Patient { stream, left: PATIENCE }), stream, &**handler)
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    converse(BufReader::new(TimedRead { stream, left: TIMEOUT }), stream, &**handler)
 }
 
 /// Waits for bytes for so long altogether, however few of them come at a time.
-struct Patient<'a> {
+struct TimedRead<'a> {
     stream: &'a UnixStream,
     left: Duration,
 }
 
-impl Read for Patient<'_> {
+impl Read for TimedRead<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -421,8 +421,8 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let patient = Patient { stream: &ours, left: Duration::from_millis(50) };
-        assert!(converse(BufReader::new(patient), &mut Vec::new(), &|_| Ok(Value::Null)).is_err());
+        let timed = TimedRead { stream: &ours, left: Duration::from_millis(50) };
+        assert!(converse(BufReader::new(timed), &mut Vec::new(), &|_| Ok(Value::Null)).is_err());
         drop(ours);
         trickling.join().unwrap();
     }

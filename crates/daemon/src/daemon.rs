@@ -27,7 +27,7 @@ use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
 use crate::sweep::{Sweeper, Swept};
 
 /// How long a sweep waits for one answer of the provider: a stop waits for the sweep.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(5);
+const SWEEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -113,7 +113,7 @@ impl Daemon {
     /// if none can, that is an error.
     ///
     /// # Errors
-    /// One sentence with the mend.
+    /// One sentence with the remedy.
     pub fn start(config: Config) -> Result<Self, StartError> {
         Self::start_with(config, Overrides::default())
     }
@@ -154,7 +154,7 @@ impl Daemon {
         refuse_if_none(&devices)?;
         let sweeper = Mutex::new(Sweeper {
             owner_id,
-            providers: common.providers.patient(SWEEP_PATIENCE),
+            providers: common.providers.with_timeout(SWEEP_TIMEOUT),
             clock: common.clock,
             disks: common.disks.clone(),
             decorator: common.decorator.clone(),
@@ -256,7 +256,7 @@ impl Daemon {
     ///
     /// # Errors
     /// One sentence: which device is in use, and by whom.
-    pub fn may_hand_over(&self) -> Result<(), String> {
+    pub fn may_upgrade(&self) -> Result<(), String> {
         let devices = guard(&self.inner.devices);
         devices.values().try_for_each(|slot| match slot {
             Slot::Running(device) => device.export().unused(),
@@ -265,7 +265,7 @@ impl Daemon {
     }
 
     /// Stops so that another daemon goes on at once: dirty data stays on caching volumes, whatever is configured.
-    pub fn hand_over(self) {
+    pub fn stop_for_upgrade(self) {
         for asker in self.inner.running() {
             // A device that has ended already has nothing to keep.
             let _ = asker.ask(Ask::Stop { keep: true });
@@ -495,10 +495,10 @@ impl Inner {
         }
     }
 
-    /// A device was refused because its newest data is missing, and the user gives that up.
+    /// A device was refused because its newest data is missing, and the user discards that.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
         let mut devices = guard(&self.devices);
-        losses::give_up(&self.config.state_directory.join(name), name, &self.common.providers)?;
+        losses::discard_data(&self.config.state_directory.join(name), name, &self.common.providers)?;
         let device = Device::start(name, &self.config, &self.common)?;
         guard(&self.sweeper).devices.insert(name.to_owned(), device.shared().clone());
         devices.insert(name.to_owned(), Slot::Running(device));
@@ -506,7 +506,7 @@ impl Inner {
     }
 }
 
-/// Gives up what is on the missing caching volume of a device of a daemon that does not run.
+/// Discards what is on the missing caching volume of a device of a daemon that does not run.
 ///
 /// # Errors
 /// One sentence: a daemon runs, nothing is lost, or the state directory cannot be used.
@@ -516,7 +516,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     }
     refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = state_directory::lock(&config.state_directory)?;
-    losses::give_up(&config.state_directory.join(device), device, &Providers::open(config, None)?)
+    losses::discard_data(&config.state_directory.join(device), device, &Providers::open(config, None)?)
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.

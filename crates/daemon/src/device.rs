@@ -29,17 +29,17 @@ use crate::journal::{Journal, State, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses;
 use crate::opening::{self, Decorator, Purpose};
-use crate::owner::{Keeper, OwnerStore};
-use crate::patient::Patient;
+use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
 use crate::shard::{self, Shard};
 use crate::shared::Shared;
+use crate::timed::TimedProvider;
 
 /// How long the provider may take to say whether the volume with the newest data is there.
-const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one waits who has nothing else to do: at the start, and for the tags of a dirty volume.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all devices of a daemon share.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ pub struct Device {
     name: String,
     inbox: Sender<Message>,
     shard: Shard,
-    keeper: Keeper,
+    owner_thread: OwnerThread,
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
     export: Arc<dyn Export>,
@@ -105,7 +105,7 @@ impl Device {
     /// Starts a device: from its records, wherever the last run ended.
     ///
     /// # Errors
-    /// One sentence with the mend: why it cannot be served.
+    /// One sentence with the remedy: why it cannot be served.
     pub fn start(name: &str, config: &Config, common: &Common) -> Result<Self, String> {
         let missing = || format!("there is no device \"{name}\" in this configuration");
         let device = config.devices.get(name).ok_or_else(missing)?;
@@ -119,8 +119,8 @@ impl Device {
         let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
         if store.record().owner == Owner::Backing {
-            let providers = common.providers.patient(ANSWER_PATIENCE);
-            losses::refuse_strangers(&providers, common.clock, name, &store, &journal)?;
+            let providers = common.providers.with_timeout(ANSWER_TIMEOUT);
+            losses::refuse_unrecorded(&providers, common.clock, name, &store, &journal)?;
         }
         starting.assemble(resume, store, journal)
     }
@@ -157,9 +157,9 @@ impl Device {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
         self.export.close(&self.name);
-        // The shard tells the keeper and the reconciler until it ends, so it ends first.
+        // The shard tells the owner thread and the reconciler until it ends, so it ends first.
         self.shard.stop();
-        self.keeper.stop();
+        self.owner_thread.stop();
         if self.coming_up.is_some_and(|coming_up| coming_up.join().is_err()) {
             tracing::error!(device = self.name, "the thread that waited for the export panicked");
         }
@@ -196,7 +196,7 @@ impl Starting<'_> {
         let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, own));
         if found == Lookup::Missing
             && let Some((name, _)) =
-                self.common.providers.patient(ANSWER_PATIENCE).iter().find(|(_, other)| other.describe(id).is_ok())
+                self.common.providers.with_timeout(ANSWER_TIMEOUT).iter().find(|(_, other)| other.describe(id).is_ok())
         {
             return Err(format!(
                 "device {} still has the caching volume {}, rented from \"{name}\": write provider = \"{name}\" in its caching \
@@ -208,13 +208,13 @@ impl Starting<'_> {
     }
 
     fn ask_for(&self, id: &VolumeId, provider: &Arc<dyn Provider>) -> Lookup {
-        let provider = Patient::new(provider.clone(), ANSWER_PATIENCE);
-        let give_up = self.common.clock.now() + LOOKUP_PATIENCE;
+        let provider = TimedProvider::new(provider.clone(), ANSWER_TIMEOUT);
+        let until = self.common.clock.now() + LOOKUP_TIMEOUT;
         loop {
             match provider.describe(id) {
                 Ok(description) => return Lookup::Found(description),
                 Err(ProviderError::NotFound(_)) => return Lookup::Missing,
-                Err(error) if self.common.clock.now() >= give_up => return Lookup::Unknown(error.to_string()),
+                Err(error) if self.common.clock.now() >= until => return Lookup::Unknown(error.to_string()),
                 Err(_) => std::thread::sleep(Duration::from_millis(100)),
             }
         }
@@ -247,8 +247,8 @@ impl Starting<'_> {
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
         let provider = self.common.providers.of(self.config).cloned();
-        let provider = provider.map(|provider| Patient::new(provider, ANSWER_PATIENCE));
-        let keeper = Keeper::start(self.name, store, provider, shard_handle.clone()).map_err(io)?;
+        let provider = provider.map(|provider| TimedProvider::new(provider, ANSWER_TIMEOUT));
+        let owner_thread = OwnerThread::start(self.name, store, provider, shard_handle.clone()).map_err(io)?;
         let totals = journal.state().totals;
         let parts = Parts {
             name: self.name.to_owned(),
@@ -258,7 +258,7 @@ impl Starting<'_> {
             on_stop: self.config.on_stop,
             clock,
             shard: shard_handle.clone(),
-            keeper: keeper.handle(),
+            owner_thread: owner_thread.handle(),
             accounts: self.accounts(clock.now(), totals, size),
             boosting: None,
             recover: epoch_to_recover(&resume),
@@ -267,11 +267,11 @@ impl Starting<'_> {
         let later = matches!(resume, Resume::Recover { .. }) && opened.export.comes_up_when_answered();
         let parts = self.boosting(parts, resume, journal, size)?;
         let export = opened.export;
-        let shard_parts = self.shard_parts(engine, opened.front, export.clone(), backing, &inbox, &keeper);
+        let shard_parts = self.shard_parts(engine, opened.front, export.clone(), backing, &inbox, &owner_thread);
         let shard = Shard::start(shard_handle, commands, shard_parts).map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
         let (name, shared) = (self.name.to_owned(), self.shared.clone());
-        let mut device = Device { name, inbox, shard, keeper, reconciler, shared, export, coming_up: None };
+        let mut device = Device { name, inbox, shard, owner_thread, reconciler, shared, export, coming_up: None };
         if later {
             // At the caching volume's rate: other devices need not wait for that.
             let (name, export, shared) = (device.name.clone(), device.export.clone(), device.shared.clone());
@@ -304,7 +304,7 @@ impl Starting<'_> {
         match resume {
             Resume::Recover { .. } => Engine::awaiting_recovery(config),
             Resume::Lost { epoch, ranges, .. } => Engine::with_lost(config, *epoch, ranges),
-            Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => Engine::new(config),
+            Resume::Idle | Resume::Delete { .. } | Resume::Refuse { .. } => Engine::new(config),
         }
     }
 
@@ -315,9 +315,9 @@ impl Starting<'_> {
         export: Arc<dyn Export>,
         backing: Box<dyn Volume>,
         inbox: &Sender<Message>,
-        keeper: &Keeper,
+        owner_thread: &OwnerThread,
     ) -> shard::Parts {
-        let (events, keeping) = (inbox.clone(), keeper.handle());
+        let (events, keeping) = (inbox.clone(), owner_thread.handle());
         shard::Parts {
             name: self.name.to_owned(),
             engine,
@@ -410,7 +410,7 @@ impl Starting<'_> {
             split: config.split,
             read_fill: config.preset.how.read_fill,
             shard: parts.shard.clone(),
-            keeper: parts.keeper.clone(),
+            owner_thread: parts.owner_thread.clone(),
             clock: self.common.clock,
             disks: self.common.disks.clone(),
             decorator: self.common.decorator.clone(),
@@ -421,7 +421,7 @@ impl Starting<'_> {
         let known = match &resume {
             Resume::Recover { rental, .. } => Some(rental.clone()),
             Resume::Lost { rental, .. } => rental.as_deref().cloned(),
-            Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => None,
+            Resume::Idle | Resume::Delete { .. } | Resume::Refuse { .. } => None,
         };
         if let Some(record) = known {
             // The owner record has the last word on what is rented.
@@ -434,7 +434,7 @@ impl Starting<'_> {
         }
         match resume {
             Resume::Idle | Resume::Refuse { .. } | Resume::Recover { .. } => {}
-            Resume::GiveBack { at } => controller.resume(now, at),
+            Resume::Delete { at } => controller.resume(now, at),
             Resume::Lost { ranges, rental: Some(rental), .. } => {
                 lifecycle.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
                 controller.resume(now, ResumeAt::Adopted { size: rental.size });

@@ -86,7 +86,7 @@ impl Volumes {
         self.cache.as_ref().map(|attached| &*attached.volume)
     }
 
-    /// Takes a caching volume into use. The last one has been let go.
+    /// Takes a caching volume into use. The last one has been released.
     pub fn attach(&mut self, volume: Box<dyn Volume>) {
         self.detach();
         self.cache = Some(Attached { volume, in_flight: 0, moved: Moved::default(), gone: false });

@@ -28,7 +28,7 @@ impl Tables {
     /// Refuses a directory on one of these devices, whose links lie in `run_directory`; `what` it is called.
     ///
     /// # Errors
-    /// One sentence with the mend.
+    /// One sentence with the remedy.
     pub fn refuse_own<'a>(
         &self,
         what: &str,

@@ -36,7 +36,7 @@ impl Identity {
     /// Whether the records of `self` may be applied to `found`: the same volume, of at least the same size.
     ///
     /// # Errors
-    /// One sentence with the mend.
+    /// One sentence with the remedy.
     pub fn admits(&self, found: &Self, device: &str) -> Result<(), String> {
         if self.name != found.name {
             return Err(format!(
@@ -48,7 +48,7 @@ impl Identity {
         if found.size_bytes < self.size_bytes {
             return Err(format!(
                 "the backing volume of device {device} shrank from {} to {} bytes while newest data is on a caching \
-                 volume: give it back its size",
+                 volume: restore its size",
                 self.size_bytes, found.size_bytes
             ));
         }

@@ -27,7 +27,6 @@ pub mod link;
 mod losses;
 pub mod opening;
 pub mod owner;
-mod patient;
 pub mod places;
 mod planted;
 mod providers;
@@ -38,6 +37,7 @@ mod shared;
 mod state_directory;
 pub mod status;
 pub mod sweep;
+mod timed;
 pub mod toml_error;
 
 pub use config::{Config, ConfigError};

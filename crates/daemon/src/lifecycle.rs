@@ -28,7 +28,7 @@ use crate::config::CachingConfig;
 use crate::crash::crash_point;
 use crate::journal::Journal;
 use crate::opening::{self, Decorator, Fresh, Identity, Opened, Place};
-use crate::owner::KeeperHandle;
+use crate::owner::OwnerThreadHandle;
 use crate::shard::{self, ShardHandle};
 use crate::shared::Shared;
 
@@ -53,7 +53,7 @@ pub struct Tools {
     /// The device's shard.
     pub shard: ShardHandle,
     /// Who persists the owner.
-    pub keeper: KeeperHandle,
+    pub owner_thread: OwnerThreadHandle,
     /// The device's clock.
     pub clock: Clock,
     /// The disks of this machine.
@@ -234,20 +234,20 @@ impl Lifecycle {
         self.rentals.cache_mut().resume_lost(now, lost_bytes);
     }
 
-    /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
-    pub fn give_up(&mut self) -> Option<Bytes> {
-        self.rentals.cache_mut().give_up()
+    /// The data on the volume was discarded before it could be read back. Answers the volume's size, if it is rented.
+    pub fn discard_data(&mut self) -> Option<Bytes> {
+        self.rentals.cache_mut().discard_data()
     }
 
-    /// The user gives up whatever is on the volume that is kept for want of a proof.
+    /// The user discards whatever is on the volume that is kept for want of a proof.
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn give_up_proof(&mut self) -> Result<(), String> {
+    pub fn discard_proof(&mut self) -> Result<(), String> {
         let record = self.rentals.cache().without_proof();
         let written = self.journal.update(|state| state.rental = record);
         written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
-        self.rentals.cache_mut().proof_given_up();
+        self.rentals.cache_mut().proof_discarded();
         Ok(())
     }
 
@@ -282,7 +282,7 @@ impl Lifecycle {
         Some(match ask {
             Ask::Persist(record) => Answer::Persisted(self.persist(id.slot, record)),
             Ask::Draw => Answer::Drawn { random: rand::random(), unix_ms: unix_ms() },
-            Ask::Owner => Answer::Owner(self.tools.keeper.settle().map_err(|error| error.to_string())),
+            Ask::Owner => Answer::Owner(self.tools.owner_thread.settle().map_err(|error| error.to_string())),
             Ask::Provider(call) => return self.call(id, call),
             Ask::Volume(ask) => return self.ask_volume(id, ask),
             Ask::Engine(command) => return self.command(id, command),
@@ -303,7 +303,7 @@ impl Lifecycle {
         point.inspect(|point| crash_point(point, "before"));
         let forgotten = record.is_none();
         if forgotten && slot == Slot::CACHE {
-            self.tools.keeper.set_volume(None);
+            self.tools.owner_thread.set_volume(None);
         }
         let written = self.journal.update(|state| match record {
             Some(record) => state.set_rental(record),
@@ -536,7 +536,7 @@ impl Lifecycle {
         let Some((_, Opened { volume, place, identity })) = self.open.remove(&Slot::CACHE) else {
             return Ok(Some(Answer::Began(Err("the caching volume is not open".to_owned()))));
         };
-        let Tools { caching, split, read_fill, keeper, .. } = &self.tools;
+        let Tools { caching, split, read_fill, owner_thread, .. } = &self.tools;
         let attach = Attach {
             epoch,
             cache_size: volume.size(),
@@ -545,7 +545,7 @@ impl Lifecycle {
             read_fill: *read_fill,
             indexes: Geometry::wants_indexes(volume.size()),
         };
-        keeper.set_volume(self.rentals.cache().record().and_then(|record| record.volume.clone()));
+        owner_thread.set_volume(self.rentals.cache().record().and_then(|record| record.volume.clone()));
         let began = self.tools.shard.ask(|answer| command(volume, attach, answer))?;
         if began.is_ok() {
             self.used(place, identity);

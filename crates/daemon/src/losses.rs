@@ -1,4 +1,4 @@
-//! Guards against serving a device without its newest data, and what it takes to give that data up.
+//! Guards against serving a device without its newest data, and what it takes to discard that data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::owner::OwnerStore;
 use crate::providers::Providers;
 
 /// How long the provider may fail to list volumes before the device goes on without the list.
-const LIST_PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Refuses records of devices that are not configured, as long as their newest data is not on their backing volumes:
 /// under another name a device would be served without it.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the remedy.
 pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> bool) -> Result<(), String> {
     let unreadable = |error: std::io::Error| format!("{} cannot be read: {error}", state_directory.display());
     for entry in std::fs::read_dir(state_directory).map_err(unreadable)? {
@@ -46,7 +46,7 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
 type Found = (Arc<dyn Provider>, VolumeDescription);
 
 /// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing.
-fn dirty_strangers(
+fn unrecorded_dirty(
     providers: &Providers,
     device: &str,
     store: &OwnerStore,
@@ -55,8 +55,8 @@ fn dirty_strangers(
     let ours = known(journal, store).and_then(|rental| rental.volume.as_ref());
     let strange = |volume: &VolumeDescription| {
         let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };
-        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself. One that was given
-        // up while it was away is back with its tag.
+        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself. One whose
+        // data was discarded while it was away is back with its tag.
         let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
         ours != Some(&volume.id) && !has_ended
     };
@@ -83,19 +83,19 @@ fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a RentalRecor
 /// Refuses a device whose records know of no dirty data while a volume says otherwise: the records are lost.
 ///
 /// # Errors
-/// One sentence with the mend.
-pub fn refuse_strangers(
+/// One sentence with the remedy.
+pub fn refuse_unrecorded(
     providers: &Providers,
     clock: Clock,
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
 ) -> Result<(), String> {
-    let give_up = clock.now() + LIST_PATIENCE;
+    let until = clock.now() + LIST_TIMEOUT;
     let found = loop {
-        match dirty_strangers(providers, device, store, journal) {
+        match unrecorded_dirty(providers, device, store, journal) {
             Ok(found) => break found,
-            Err(error) if clock.now() >= give_up => {
+            Err(error) if clock.now() >= until => {
                 if journal.state().saved_unix_ms == 0 {
                     return Err(format!(
                         "device {device} has no records yet, and the provider does not say whether a volume holds its \
@@ -112,7 +112,7 @@ pub fn refuse_strangers(
         None => Ok(()),
         Some((_, volume)) => Err(format!(
             "the caching volume {} says that it holds newest data of device {device}, but the state directory knows \
-             nothing of it: restore the state directory, or give that data up with `surgetank detach {device} \
+             nothing of it: restore the state directory, or discard that data with `surgetank detach {device} \
              --accept-loss`, or remove the volume's tag {} if it belongs to another device of this name",
             volume.id.0,
             tag::DIRTY_EPOCH
@@ -124,19 +124,19 @@ pub fn refuse_strangers(
 ///
 /// # Errors
 /// One sentence: nothing is lost, or what seems lost is there, or the records cannot be written.
-pub fn give_up(directory: &Path, device: &str, providers: &Providers) -> Result<(), String> {
+pub fn discard_data(directory: &Path, device: &str, providers: &Providers) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
-        Owner::Backing => return give_up_strangers(device, providers, &store, &journal),
+        Owner::Backing => return discard_unrecorded(device, providers, &store, &journal),
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
-    crash_point("give-up", "before");
+    crash_point("discard-data", "before");
     let ended = store.record().clone().ended();
     store.persist(ended).map_err(io)?;
-    crash_point("give-up", "after");
+    crash_point("discard-data", "after");
     journal
         .update(|state| {
             state.recovery_failed = false;
@@ -164,20 +164,25 @@ fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers) ->
     }
     let Some(there) = there else { return Ok(()) };
     Err(format!(
-        "the caching volume {} with the newest data of device {device} {there}, and nothing is given up before reading \
+        "the caching volume {} with the newest data of device {device} {there}, and nothing is discarded before reading \
          it back has failed: start the daemon and drain the device",
         volume.0
     ))
 }
 
-/// The data on volumes that the records do not know is given up: they no longer count as dirty.
-fn give_up_strangers(device: &str, providers: &Providers, store: &OwnerStore, journal: &Journal) -> Result<(), String> {
-    let found = dirty_strangers(providers, device, store, journal).map_err(|error| error.to_string())?;
+/// The data on volumes that the records do not know is discarded: they no longer count as dirty.
+fn discard_unrecorded(
+    device: &str,
+    providers: &Providers,
+    store: &OwnerStore,
+    journal: &Journal,
+) -> Result<(), String> {
+    let found = unrecorded_dirty(providers, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err("nothing is lost: there is nothing to accept".to_owned());
     }
     for (provider, volume) in found {
-        tracing::warn!(device, volume = volume.id.0, "the data on this volume is given up");
+        tracing::warn!(device, volume = volume.id.0, "the data on this volume is discarded");
         provider.set_tag(&volume.id, tag::DIRTY_EPOCH, None).map_err(|error| error.to_string())?;
     }
     Ok(())

@@ -33,11 +33,11 @@ pub enum Purpose {
 }
 
 /// How long a process that is being killed may still be seen to hold its volumes.
-const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long volumes may be held after the process that held them was last seen: until its I/O in flight has ended.
-const LINGER_PATIENCE: Duration = Duration::from_secs(30);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a read may take.
-const READ_PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of either end of a volume must be blank when it was just rented, in bytes: where file systems, partition tables,
 /// RAIDs and our own logs begin or end.
 const PROBE: u64 = 1 << 20;
@@ -45,7 +45,7 @@ const PROBE: u64 = 1 << 20;
 /// Opens the backing volume of a device.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the remedy.
 pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, String> {
     let volume: Box<dyn Volume> = match &config.backing {
         Backing::Memory(size) => {
@@ -67,10 +67,10 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
 fn open_patiently(open: impl Fn() -> Result<FileVolume, OpenError>) -> Result<FileVolume, String> {
     let begun = std::time::Instant::now();
     loop {
-        let patience = |lingers| if lingers { LINGER_PATIENCE } else { LOCK_PATIENCE };
+        let patience = |lingers| if lingers { LINGER_TIMEOUT } else { LOCK_TIMEOUT };
         match open() {
             Ok(volume) => return Ok(volume),
-            // A dying holder lets go by itself; a living one is named in the end.
+            // A dying holder releases it by itself; a living one is named in the end.
             Err(OpenError::InUse { lingers, .. }) if begun.elapsed() < patience(lingers) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -127,7 +127,7 @@ impl Place {
     /// Where an attached volume is, by what its provider says of it; `files` are where its files may lie.
     ///
     /// # Errors
-    /// One sentence with the mend: it is no place that a volume can have.
+    /// One sentence with the remedy: it is no place that a volume can have.
     pub fn of(description: &VolumeDescription, files: Option<&Path>) -> Result<Self, String> {
         let id = &description.id.0;
         match (&description.serial, &description.device) {
@@ -138,7 +138,7 @@ impl Place {
                     Some(name) => Ok(Self::File { directory: directory.to_owned(), name }),
                     None => Err(format!(
                         "the provider says that the volume {id} is the file {device:?}, which is not beneath {}, where its \
-                         files may lie: mend the service, or files = \"…\" of [provider.host]",
+                         files may lie: fix the service, or files = \"…\" of [provider.host]",
                         directory.display()
                     )),
                 },
@@ -351,15 +351,15 @@ fn read(volume: &mut dyn Volume, offset: u64, length: usize, clock: Clock) -> io
 fn transfer(volume: &mut dyn Volume, io: VolumeIo, clock: Clock) -> io::Result<()> {
     let poller = Poller::new()?;
     let watched = volume.descriptor().map(|descriptor| poller.add(descriptor, 0)).transpose()?.is_some();
-    let give_up = clock.now() + READ_PATIENCE;
+    let until = clock.now() + READ_TIMEOUT;
     volume.submit(clock.now(), io);
     let (mut completions, mut keys) = (Vec::new(), Vec::new());
-    while clock.now() < give_up {
+    while clock.now() < until {
         volume.poll(clock.now(), &mut completions);
         if let Some(completion) = completions.pop() {
             return completion.result.map_err(io::Error::other);
         }
-        let deadline = volume.next_deadline().map_or(give_up, |deadline| deadline.min(give_up));
+        let deadline = volume.next_deadline().map_or(until, |deadline| deadline.min(until));
         let wait = if watched { clock.until(Some(deadline)) } else { Some(Duration::from_millis(1)) };
         poller.wait(wait, &mut keys)?;
     }

@@ -5,10 +5,10 @@
 //! A record of a loss lists what was lost when it was written; [`crate::healed`] says what was healed since. It may be
 //! long: its ranges are in memory only while it is read or written.
 
-mod keeper;
 mod record;
 mod store;
+mod thread;
 
-pub use keeper::{Entry, Keeper, KeeperHandle};
 pub use record::{decode, encode};
 pub use store::OwnerStore;
+pub use thread::{Entry, OwnerThread, OwnerThreadHandle};

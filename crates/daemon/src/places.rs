@@ -29,10 +29,10 @@ const OTHERS_WRITE: u32 = 0o002;
 /// Only its owner may rename or remove what lies there.
 const STICKY: u32 = 0o1000;
 
-/// Makes a directory (and its parents) that only its owner may enter, durably, unless others could meddle with it.
+/// Makes a directory (and its parents) that only its owner may enter, durably, unless others could modify it.
 ///
 /// # Errors
-/// One sentence: it cannot be made, or who could meddle and the mend.
+/// One sentence: it cannot be made, or who could modify it and the remedy.
 pub fn make(path: &Path) -> Result<(), String> {
     check(path)?;
     files::make_directory(path).map_err(|error| format!("the directory {} cannot be made: {error}", path.display()))?;
@@ -43,7 +43,7 @@ pub fn make(path: &Path) -> Result<(), String> {
 /// Refuses the directories of a daemon, as [`check`] does. Those of NBD sockets are checked with their devices.
 ///
 /// # Errors
-/// One sentence: who could meddle with which, and the mend.
+/// One sentence: who could modify which, and the remedy.
 pub fn check_all(config: &Config) -> Result<(), String> {
     let volumes = config.providers.values().map(|provider| provider.directory());
     let directories = [Some(&*config.state_directory), Some(&config.run_directory), config.control_socket.parent()];
@@ -64,7 +64,7 @@ pub fn would_start(config: &Config) -> Result<(), String> {
 /// there yet is not looked at.
 ///
 /// # Errors
-/// One sentence: who could, and the mend.
+/// One sentence: who could, and the remedy.
 pub fn check(path: &Path) -> Result<(), String> {
     let we = geteuid().as_raw();
     let trusted = |user| user == 0 || user == we;
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     /// Neither root nor whoever runs the tests.
-    const STRANGER: u32 = 65534;
+    const OTHER_USER: u32 = 65534;
 
     fn set_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -243,7 +243,7 @@ mod tests {
         }
         assert_refused(path, &["others may write to", &format!("`chmod go-w {}`", path.display())]);
         set_mode(path, 0o700);
-        if chown(path, Some(STRANGER), None).is_ok() && geteuid().is_root() {
+        if chown(path, Some(OTHER_USER), None).is_ok() && geteuid().is_root() {
             assert_refused(path, &["belongs to the user 65534", &format!("`chown 0 {}`", path.display())]);
         }
     }
@@ -264,7 +264,7 @@ mod tests {
         assert_refused(&path, &["others may write to", "on the way to", &format!("`chmod go-w {}`", above.display())]);
         set_mode(&above, 0o755);
         let between = above.join("between");
-        if chown(&between, Some(STRANGER), None).is_ok() && geteuid().is_root() {
+        if chown(&between, Some(OTHER_USER), None).is_ok() && geteuid().is_root() {
             assert_refused(&path, &["belongs to the user 65534", &format!("`chown 0 {}`", between.display())]);
         }
     }
@@ -277,7 +277,7 @@ mod tests {
         if chown(&above, None, Some(0)).is_ok() {
             set_mode(&above, 0o2775);
             assert_eq!(check(&path), Ok(()), "root's own group");
-            chown(&above, None, Some(STRANGER)).unwrap();
+            chown(&above, None, Some(OTHER_USER)).unwrap();
             set_mode(&above, 0o2775);
             assert_refused(&path, &["others may write to", "(its mode is 2775)"]);
         }
@@ -311,7 +311,7 @@ mod tests {
         set_mode(&at("real"), 0o755);
         symlink("loop", at("loop")).unwrap();
         assert_refused(&at("loop/path"), &["cannot be looked at"]);
-        if lchown(at("relative"), Some(STRANGER), None).is_ok() && geteuid().is_root() {
+        if lchown(at("relative"), Some(OTHER_USER), None).is_ok() && geteuid().is_root() {
             assert_refused(&at("relative/path"), &["belongs to the user 65534", "`chown -h 0 "]);
         }
     }
@@ -323,11 +323,11 @@ mod tests {
         make(&path).unwrap();
         assert_eq!(owner_of(&path), None, "it is ours");
         if !geteuid().is_root()
-            || chown(&given, Some(STRANGER), None).and_then(|()| chown(&path, Some(STRANGER), None)).is_err()
+            || chown(&given, Some(OTHER_USER), None).and_then(|()| chown(&path, Some(OTHER_USER), None)).is_err()
         {
             return;
         }
-        assert_eq!((owner_of(&given), owner_of(&path)), (Some(STRANGER), Some(STRANGER)));
+        assert_eq!((owner_of(&given), owner_of(&path)), (Some(OTHER_USER), Some(OTHER_USER)));
         // In a directory where everybody may write, everybody could have made it.
         for mode in [0o777, 0o1777] {
             set_mode(directory.path(), mode);
@@ -337,7 +337,7 @@ mod tests {
         set_mode(&given, 0o777);
         assert_eq!(owner_of(&path), None);
         set_mode(&given, 0o700);
-        chown(&path, Some(STRANGER - 1), None).unwrap();
+        chown(&path, Some(OTHER_USER - 1), None).unwrap();
         assert_eq!(owner_of(&path), None, "two users");
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use surgetank_provider::{Provider, ProviderConfig, ProviderError};
 
 use crate::config::{Config, DeviceConfig};
-use crate::patient::Patient;
 use crate::places;
+use crate::timed::TimedProvider;
 
 /// Open providers.
 #[derive(Clone, Default)]
@@ -35,11 +35,11 @@ impl Providers {
 
     /// The same, each of whose answers is waited for so long.
     #[must_use]
-    pub fn patient(&self, patience: Duration) -> Self {
-        let patient = |(name, provider): (_, &Arc<dyn Provider>)| {
-            (name, Arc::new(Patient::new(provider.clone(), patience)) as Arc<dyn Provider>)
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        let timed = |(name, provider): (_, &Arc<dyn Provider>)| {
+            (name, Arc::new(TimedProvider::new(provider.clone(), timeout)) as Arc<dyn Provider>)
         };
-        Self(self.iter().map(patient).collect())
+        Self(self.iter().map(timed).collect())
     }
 
     /// All of them, with their names.

@@ -85,12 +85,13 @@ impl ServiceConfig {
             [only] => only.config.clone(),
             [first, second, ..] => {
                 let (first, written) = (first.name, second.name);
-                let mend = format!("a service has one provider: take out [provider.{first}] or [provider.{written}]");
-                return Err(source.at(Some(second.span.clone()), mend));
+                let remedy = format!("a service has one provider: take out [provider.{first}] or [provider.{written}]");
+                return Err(source.at(Some(second.span.clone()), remedy));
             }
             [] => {
-                let mend = "has no provider: add a section such as [provider.qemu] with qmp = \"/run/guest/qmp.sock\"";
-                return Err(source.at(None, mend));
+                let remedy =
+                    "has no provider: add a section such as [provider.qemu] with qmp = \"/run/guest/qmp.sock\"";
+                return Err(source.at(None, remedy));
             }
         };
         let span = raw.listen.as_ref().map(Spanned::span);
@@ -114,7 +115,7 @@ impl ServiceConfig {
         if !raw.allow_public && !is_private(listen.ip()) {
             let message = format!(
                 "listen is \"{text}\", which others than this machine and private links may reach: write a loopback or \
-                 private address, or allow_public = true if a firewall or a tunnel of your own keeps strangers out"
+                 private address, or allow_public = true if a firewall or a tunnel of your own keeps others out"
             );
             return Err(source.at(span, message));
         }
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_placed_and_mended() {
+    fn every_mistake_has_a_place_and_a_remedy() {
         for (from, to, expected) in [
             ("127.0.0.1:0", "127.0.0.1", "p.toml:1:10: listen is \"127.0.0.1\": write an address and a port"),
             ("127.0.0.1:0", "0.0.0.0:7420", "p.toml:1:10: listen is \"0.0.0.0:7420\", which others"),

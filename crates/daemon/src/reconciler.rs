@@ -17,7 +17,7 @@ use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
 use crate::lifecycle::Lifecycle;
-use crate::owner::KeeperHandle;
+use crate::owner::OwnerThreadHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
 use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange, Phase};
@@ -46,9 +46,9 @@ pub enum Ask {
     Boost,
     /// End the boost.
     Drain,
-    /// End the boost and give the caching volume back without waiting.
+    /// End the boost and delete the caching volume without waiting.
     Detach {
-        /// Give up data that is lost.
+        /// Discard data that is lost.
         accept_loss: bool,
     },
     /// The backing volume has grown.
@@ -98,7 +98,7 @@ pub struct Parts {
     /// The device's shard.
     pub shard: ShardHandle,
     /// Who persists the owner.
-    pub keeper: KeeperHandle,
+    pub owner_thread: OwnerThreadHandle,
     /// The accounts.
     pub accounts: Accounts,
     /// Controller and caching volume; `None`: the device only passes through.
@@ -269,7 +269,7 @@ impl Reconciler {
             ended = true;
         }
         if lifecycle.rental().record().is_none() && ended {
-            self.parts.accounts.give_back(now);
+            self.parts.accounts.end_rental(now);
             self.keep(now);
         }
     }
@@ -309,7 +309,7 @@ impl Reconciler {
         };
         self.reason = Some(format!(
             "its newest data is on a caching volume that cannot be read back ({why}); it is tried again, and requests wait \
-             for that for up to {}, after which they fail: repair the volume, or give its data up with `surgetank detach {} --accept-loss`",
+             for that for up to {}, after which they fail: repair the volume, or discard its data with `surgetank detach {} --accept-loss`",
             Span(lifecycle.rental().patience()),
             self.parts.name
         ));
@@ -317,7 +317,7 @@ impl Reconciler {
         self.note_recovery(true);
     }
 
-    /// What was found out about the volume must be known when the user gives it up with the daemon stopped.
+    /// What was found out about the volume must be known when the user discards it with the daemon stopped.
     fn note_recovery(&mut self, failed: bool) {
         let Some((_, lifecycle)) = &mut self.parts.boosting else { return };
         if lifecycle.journal().state().recovery_failed == failed {
@@ -352,17 +352,17 @@ impl Reconciler {
             lifecycle.event(now, event);
         }
         if *event == Event::CacheDropped && self.recovery != Recovery::None {
-            self.recovery_given_up(now);
+            self.recovery_discarded(now);
         }
     }
 
-    /// The user gave up the data on a volume that could not be read back: the volume itself is given back.
-    fn recovery_given_up(&mut self, now: Instant) {
+    /// The user discarded the data on a volume that could not be read back: the volume itself is deleted.
+    fn recovery_discarded(&mut self, now: Instant) {
         self.recovery = Recovery::None;
         self.reason = None;
         self.note_recovery(false);
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
-        if let Some(size) = lifecycle.give_up() {
+        if let Some(size) = lifecycle.discard_data() {
             controller.resume(now, ResumeAt::Attached { size });
         }
     }
@@ -505,7 +505,7 @@ impl Reconciler {
         if lost_bytes > 0 {
             return Some(format!(
                 "{lost_bytes} bytes were lost with the caching volume and answer EIO until they are overwritten; \
-                 `surgetank detach {} --accept-loss` gives them up",
+                 `surgetank detach {} --accept-loss` discards them",
                 self.parts.name
             ));
         }

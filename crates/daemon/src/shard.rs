@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
 use crate::owner::Entry;
 use intake::{Answer, Intake};
-use stopping::{STOP_PATIENCE, Stopping};
+use stopping::{STOP_TIMEOUT, Stopping};
 
 pub use command::Command;
 
@@ -423,7 +423,7 @@ impl Running {
             }
             Command::Stop => {
                 if self.stopping == Stopping::No {
-                    self.stopping = Stopping::Answering { give_up: now + STOP_PATIENCE };
+                    self.stopping = Stopping::Answering { until: now + STOP_TIMEOUT };
                 }
             }
         }
@@ -513,7 +513,7 @@ impl Running {
         }
     }
 
-    /// Closes a caching volume that was let go, once nothing is in flight on it.
+    /// Closes a caching volume that was released, once nothing is in flight on it.
     fn close_when_idle(&mut self) {
         if self.closing.is_empty() || self.volumes.cache_in_flight() > 0 {
             return;
@@ -527,9 +527,7 @@ impl Running {
     fn wait(&mut self, quiet: bool, keys: &mut Vec<u64>) -> io::Result<()> {
         let stopping = match self.stopping {
             Stopping::No => None,
-            Stopping::Answering { give_up } | Stopping::Flushing { give_up } | Stopping::Closing { give_up } => {
-                Some(give_up)
-            }
+            Stopping::Answering { until } | Stopping::Flushing { until } | Stopping::Closing { until } => Some(until),
         };
         keys.clear();
         let deadlines =

@@ -11,21 +11,21 @@ use surgetank_cache::Epoch;
 use crate::{files, places};
 use surgetank_rental::owner::parse_epoch;
 
-/// How long a daemon that was killed may take to let go of it.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a daemon that was killed may take to release it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Locks it: one daemon for one state directory.
 ///
 /// # Errors
-/// One sentence with the mend.
+/// One sentence with the remedy.
 pub fn lock(directory: &Path) -> Result<File, String> {
     let failed = |error: std::io::Error| format!("the state directory {} cannot be used: {error}", directory.display());
     places::make(directory)?;
     let path: PathBuf = directory.join("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(failed)?;
-    let give_up = std::time::Instant::now() + LOCK_PATIENCE;
+    let until = std::time::Instant::now() + LOCK_TIMEOUT;
     let mut locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
-    while locked == Err(rustix::io::Errno::WOULDBLOCK) && std::time::Instant::now() < give_up {
+    while locked == Err(rustix::io::Errno::WOULDBLOCK) && std::time::Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
         locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
     }

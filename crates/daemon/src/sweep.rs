@@ -1,4 +1,4 @@
-//! Gives back volumes that carry our name and that no device knows of any more.
+//! Delete volumes that carry our name and that no device knows of any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ impl Sweeper {
     }
 
     /// Which of the orphans with a dirty tag are not needed: they read as clean, or their device's owner record says that
-    /// they have ended (one that was given up while it was away is back).
+    /// they have ended (one that was discarded while it was away is back).
     fn clean(
         &self,
         provider: &dyn Provider,

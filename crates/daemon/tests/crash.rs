@@ -182,7 +182,7 @@ fn start_again(machine: &Machine, context: &str) -> (Running, Nbd) {
     (running, nbd)
 }
 
-/// Starts the daemon again: everything is there, the volume is given back, the backing volume alone holds it all.
+/// Starts the daemon again: everything is there, the volume is deleted, the backing volume alone holds it all.
 fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &str) {
     let (running, mut nbd) = start_again(machine, context);
     oracle.check(&mut nbd, context);

@@ -1,6 +1,6 @@
 //! The daemon is killed without warning on the paths of a caching volume that fails: dropped clean, lost and read back, lost
-//! and given up. It starts again, also with a volume that will never be read again: nothing is lost that was not given up,
-//! the volume is given back, and the device boosts again.
+//! and discarded. It starts again, also with a volume that will never be read again: nothing is lost that was not discarded,
+//! the volume is deleted, and the device boosts again.
 //!
 //! The daemon runs in a child process, at the test `daemon_in_a_child`; a file tells it what the caching volumes suffer.
 
@@ -139,12 +139,12 @@ impl Trial {
         assert!(running.was_killed(), "{}: the daemon ended otherwise: {}", self.context, self.machine.log());
     }
 
-    /// The volume is given back and the device boosts again. `whole`: nothing was given up.
+    /// The volume is deleted and the device boosts again. `whole`: nothing was discarded.
     fn goes_on(&self, whole: bool, meanwhile: impl Fn(&Running, &DeviceStatus)) {
         let context = &self.context;
         let mut running = self.start(None);
         let mut nbd = running.nbd().unwrap_or_else(|| panic!("{context}: it does not start: {}", self.machine.log()));
-        eventually(&format!("{context}: the volume is given back"), || {
+        eventually(&format!("{context}: the volume is deleted"), || {
             let status = running.client.status().unwrap().devices.remove(0);
             meanwhile(&running, &status);
             status.phase == Phase::Idle && self.machine.rented() == 0
@@ -187,7 +187,7 @@ fn detach_with_loss(running: &Running) {
 
 /// What a volume passes that holds nothing any more, from the owner record on that says so (which of them that is), and
 /// whether this is on record by then: nothing on the volume is needed any more.
-fn given_back(record: u32) -> impl Iterator<Item = (String, bool)> {
+fn deleted(record: u32) -> impl Iterator<Item = (String, bool)> {
     let recorded = [
         "dropped:before",
         "release:after",
@@ -207,7 +207,7 @@ fn given_back(record: u32) -> impl Iterator<Item = (String, bool)> {
 /// One that fails while everything on it can be drained.
 #[test]
 fn a_kill_while_a_failed_volume_is_dropped_loses_nothing_and_leaves_nothing() {
-    for (point, recorded) in given_back(2).chain([("forget:before".to_owned(), true)]) {
+    for (point, recorded) in deleted(2).chain([("forget:before".to_owned(), true)]) {
         let trial = Trial::new(&format!("dropped, {point}"));
         let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);
@@ -286,7 +286,7 @@ fn a_kill_while_a_volume_is_put_back_loses_nothing_and_leaves_nothing() {
 #[test]
 fn a_kill_while_a_loss_is_accepted_leaves_nothing() {
     let begins = ["accept-loss:before", "accept-loss:after"].map(|point| (point.to_owned(), false));
-    for (point, recorded) in begins.into_iter().chain(given_back(3)).chain([("forget:after".to_owned(), true)]) {
+    for (point, recorded) in begins.into_iter().chain(deleted(3)).chain([("forget:after".to_owned(), true)]) {
         let trial = Trial::new(&format!("accepted, {point}"));
         let mut running = trial.start(Some(&point));
         trial.dirty(&mut running);

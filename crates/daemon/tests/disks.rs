@@ -261,7 +261,7 @@ fn undone(appears: Appears, why: &str) {
     let Some((daemon, provider)) = start(&machine, appears) else { return };
     let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
-    let until = Instant::now() + common::PATIENCE;
+    let until = Instant::now() + common::TIMEOUT;
     let mut reason = String::new();
     while !reason.contains(why) {
         assert!(Instant::now() < until, "the reason is never told: {reason:?}");
@@ -270,7 +270,7 @@ fn undone(appears: Appears, why: &str) {
         nbd.write(0, &pattern(1, 2, 4096)).unwrap();
         assert_eq!(nbd.read(0, 4096).unwrap(), pattern(1, 2, 4096), "the device goes on");
     }
-    eventually("everything is given back", || {
+    eventually("everything is deleted", || {
         let idle = status(&daemon, "data").phase == Phase::Idle;
         idle && machine.rented() == 0 && provider.plugged.lock().unwrap().is_empty()
     });
@@ -289,17 +289,17 @@ fn a_disk_that_appears_late_is_waited_for() {
 }
 
 #[test]
-fn a_disk_that_never_appears_is_given_back() {
+fn a_disk_that_never_appears_is_deleted() {
     undone(Appears::Never, "no disk with its serial has appeared");
 }
 
 #[test]
-fn a_serial_that_two_disks_have_is_given_back() {
+fn a_serial_that_two_disks_have_is_deleted() {
     undone(Appears::Twice, "both have the serial");
 }
 
 #[test]
-fn a_disk_of_another_size_is_given_back() {
+fn a_disk_of_another_size_is_deleted() {
     undone(Appears::Larger, "bytes instead of");
 }
 
@@ -328,7 +328,7 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     eventually("it is noticed and looked for", || reason().contains("its disk has not appeared"));
     assert_eq!((machine.rented(), status(&daemon, "data").lost_bytes), (1, 0));
     provider.push();
-    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
     for block in 0..24 {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
     }
@@ -353,7 +353,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     *provider.before.lock().unwrap() = None;
     assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "it was written to");
     provider.push();
-    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
     for block in 0..24 {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
     }

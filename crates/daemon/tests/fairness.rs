@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{MIB, Machine, Nbd, PATIENCE, Shape, connect, pattern};
+use common::{MIB, Machine, Nbd, Shape, TIMEOUT, connect, pattern};
 use surgetank_daemon::Daemon;
 use surgetank_nbd::wire::command;
 
@@ -22,7 +22,7 @@ fn throttled() -> Shape {
 /// A device of 4 GiB that is held to its rate: to zero it once takes two minutes.
 fn start(machine: &Machine) -> Daemon {
     let backing = machine.backing("backing", 4 * GIB);
-    assert!(4 * GIB / BYTES_PER_S > PATIENCE.as_secs(), "whoever waits for that is not served in time");
+    assert!(4 * GIB / BYTES_PER_S > TIMEOUT.as_secs(), "whoever waits for that is not served in time");
     Daemon::start(machine.config(&[("data", backing.to_str().unwrap())], &throttled())).unwrap()
 }
 

@@ -79,7 +79,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     provider.close(false);
     eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
 
-    // While one is being given back, in a daemon that stops meanwhile: the next one goes on.
+    // While one is being deleted, in a daemon that stops meanwhile: the next one goes on.
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     provider.close(true);
     eventually("the drain has ended", || status(&daemon, "data").phase != Phase::Drain);

@@ -219,7 +219,7 @@ fn a_good_client_is_served_beside_hostile_ones() {
             memory
         });
         let path = machine.directory.path();
-        let strangers = [NOBODY, SERVICE].map(|user| {
+        let others = [NOBODY, SERVICE].map(|user| {
             scope.spawn(move || {
                 if !rustix::process::geteuid().is_root() {
                     eprintln!("skipped: only root can become another user");
@@ -234,7 +234,7 @@ fn a_good_client_is_served_beside_hostile_ones() {
         });
         let hostile = use_well(&mut good, lasts, &mut versions);
         over.store(true, Ordering::Relaxed);
-        strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+        others.into_iter().for_each(|other| other.join().unwrap());
         (hostile, watcher.join().unwrap())
     });
     for (place, &version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {

@@ -198,7 +198,7 @@ fn drained(running: &Running) {
     });
 }
 
-fn given_back(running: &Running) {
+fn deleted(running: &Running) {
     eventually("the disk is gone", || {
         assert_ne!(running.phase(), Some(Phase::Boost), "nobody asked for this boost");
         disks() == 0
@@ -262,7 +262,7 @@ fn pulled_and_pushed(running: &mut Running) {
     for block in 0..BLOCKS {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 6, MIB as usize), "block {block}");
     }
-    given_back(running);
+    deleted(running);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn guest_life_cycles() {
         }
         drained(&running);
         assert_eq!(running.nbd().unwrap().read(offset, data.len()).unwrap(), data, "cycle {cycle}");
-        given_back(&running);
+        deleted(&running);
     }
     pulled_and_pushed(&mut running);
     fs::write("/lab/cycled", "").unwrap();

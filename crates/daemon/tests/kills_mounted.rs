@@ -180,7 +180,7 @@ fn kills_under_a_mounted_file_system_keep_everything_that_was_synced() {
     let file_system = Mounted::mount(&mounted::device(&running), &mount);
     writers.iter_mut().for_each(|writer| writer.check(&mount));
     file_system.unmount();
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
     mounted::check_ext4(&backing);
     let (synced, checked) = writers.iter().fold((0, 0), |sum, writer| (sum.0 + writer.synced, sum.1 + writer.checked));

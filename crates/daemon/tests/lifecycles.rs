@@ -13,7 +13,7 @@ mod lives;
 use std::collections::BTreeMap;
 
 use lives::log::{Log, Outcome};
-use lives::{Camp, End, Mode};
+use lives::{End, Group, Mode};
 
 #[test]
 fn daemon_in_a_child() {
@@ -23,33 +23,33 @@ fn daemon_in_a_child() {
 /// No volume is made twice and lists tell the truth: then a journal knows of every volume at every moment.
 #[test]
 fn every_volume_is_in_a_journal_at_every_kill() {
-    let camp = Camp::new(None);
+    let group = Group::new(None);
     let mut seed = 0;
-    while camp.log().lives().len() < 500 {
-        camp.generation(Mode::Strict, seed);
-        camp.check_journals();
+    while group.log().lives().len() < 500 {
+        group.generation(Mode::Strict, seed);
+        group.check_journals();
         seed += 1;
     }
-    finish(&camp, "without repeated calls and stale lists");
+    finish(&group, "without repeated calls and stale lists");
 }
 
 /// Everything at once. A volume that no journal knows is the sweep's.
 #[test]
 fn nothing_is_left_of_a_thousand_lives() {
-    let camp = Camp::new(None);
+    let group = Group::new(None);
     let mut seed = 1000;
-    while camp.log().faulted() < 1000 {
-        camp.generation(Mode::Wild, seed);
+    while group.log().faulted() < 1000 {
+        group.generation(Mode::Wild, seed);
         seed += 1;
     }
-    finish(&camp, "with everything that can go wrong");
+    finish(&group, "with everything that can go wrong");
 }
 
 /// Until nothing is left, or a test says what is.
-fn finish(camp: &Camp, title: &str) {
-    assert_eq!(camp.settle(), End::Settled);
-    camp.check_nothing_left();
-    let log = camp.log();
+fn finish(group: &Group, title: &str) {
+    assert_eq!(group.settle(), End::Settled);
+    group.check_nothing_left();
+    let log = group.log();
     table(&log, title);
     assert!(log.lives().values().all(|life| life.outcome() != Outcome::Leaked), "a life without an end");
 }
@@ -70,7 +70,7 @@ fn table(log: &Log, title: &str) {
         }
     }
     println!("{title}: {} lives, {} of them with faults; {} kills", lives.len(), log.faulted(), log.kills());
-    println!("{:32} {:>18} {:>18} {:>8}", "lives with this fault", "used, given back", "unused, given back", "leaked");
+    println!("{:32} {:>18} {:>18} {:>8}", "lives with this fault", "used, deleted", "unused, deleted", "leaked");
     for (fault, [used, unused, leaked]) in rows {
         println!("{fault:32} {used:>18} {unused:>18} {leaked:>8}");
     }
@@ -78,24 +78,24 @@ fn table(log: &Log, title: &str) {
 
 #[test]
 fn the_bill_covers_what_was_rented() {
-    let camp = Camp::new(None);
-    assert_eq!(camp.bill(7), End::Settled);
-    camp.check_nothing_left();
+    let group = Group::new(None);
+    assert_eq!(group.bill(7), End::Settled);
+    group.check_nothing_left();
 }
 
 /// Plants a bug and says what the checks say.
 fn found(bug: &str, mode: Mode) -> Option<String> {
-    let camp = Camp::new(Some(bug));
+    let group = Group::new(Some(bug));
     for seed in 0..40 {
-        camp.generation(mode, seed);
+        group.generation(mode, seed);
         if mode == Mode::Strict
-            && let Err(finding) = camp.journals()
+            && let Err(finding) = group.journals()
         {
             return Some(format!("{finding} (generation {seed})"));
         }
         // Now and then the books are closed.
         if seed % 4 == 3
-            && let End::Left(what) = camp.settle()
+            && let End::Left(what) = group.settle()
         {
             return Some(format!("{what} (after generation {seed})"));
         }
@@ -109,7 +109,7 @@ fn planted_leaks_are_found() {
         ("IntentNotPersisted", Mode::Strict),
         ("FailedDeleteIsDone", Mode::Strict),
         ("AskedIsDeleted", Mode::Strict),
-        ("SweepIgnoresStrangers", Mode::Wild),
+        ("SweepIgnoresOrphans", Mode::Wild),
     ];
     std::thread::scope(|scope| {
         let searches = bugs.map(|(bug, mode)| (bug, scope.spawn(move || found(bug, mode))));

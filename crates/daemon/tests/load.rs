@@ -102,7 +102,7 @@ fn fio_verifies_over_nbd_while_boosts_come_and_go() {
         let running = Running::start(&machine, None);
         let uri = format!("--uri=nbd+unix:///?socket={}", running.socket.display());
         amid_boosts(&format!("fio over nbd, {policy}"), &running, || fio(&["--ioengine=nbd", &uri], &[]));
-        rounds::gives_everything_back(&machine, &running);
+        rounds::deletes_everything(&machine, &running);
         running.stop();
     }
 }
@@ -129,7 +129,7 @@ fn fio_and_fsx_verify_on_the_block_device_while_boosts_come_and_go() {
         }),
         Err(why) => eprintln!("skipped fsx: {why}"),
     }
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
 }
 
@@ -212,7 +212,7 @@ fn exercise_file_system(name: &str, make: &[&str], check: &[&str], bytes: u64, p
         assert!(*bytes == after[path], "{} changed", path.display());
     }
     file_system.unmount();
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
     mounted::must(check[0], &[&check[1..], &[backing.to_str().unwrap()]].concat());
 }

@@ -37,7 +37,7 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     faults.restore();
     // All those writes are a burst, which would last.
     drain(&daemon, "data");
-    eventually("the volume is given back", || machine.rented() == 0);
+    eventually("the volume is deleted", || machine.rented() == 0);
     eventually("the device is healthy", || {
         let status = status(&daemon, "data");
         status.phase == Phase::Idle && status.reason.is_none()

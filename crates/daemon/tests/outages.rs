@@ -40,9 +40,9 @@ fn ask(daemon: &Daemon, accept_loss: bool) -> Result<serde_json::Value, String> 
     daemon.handle(Request::Detach { device: "data".into(), accept_loss })
 }
 
-/// The volume is given back, everything is there, and the device boosts again.
+/// The volume is deleted, everything is there, and the device boosts again.
 fn goes_on(machine: &Machine, daemon: &Daemon) {
-    eventually("the volume is given back", || machine.rented() == 0 && status(daemon, "data").phase == Phase::Idle);
+    eventually("the volume is deleted", || machine.rented() == 0 && status(daemon, "data").phase == Phase::Idle);
     find(&mut connect(machine, "data"), BLOCKS, 3);
     assert_eq!(status(daemon, "data").lost_bytes, 0);
     eventually("it boosts again", || {
@@ -141,7 +141,7 @@ fn a_lost_volume_is_read_back_after_a_restart() {
 }
 
 #[test]
-fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_given_back() {
+fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_deleted() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     stopped_lost(&machine, &faults);
     std::fs::remove_file(machine.path("state/data/journal.json")).unwrap();
@@ -162,7 +162,7 @@ fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
 
 /// A rental in a slot that nobody uses after a restart; the one of the engine goes on beside it.
 #[test]
-fn a_volume_in_another_slot_is_given_back_after_a_restart() {
+fn a_volume_in_another_slot_is_deleted_after_a_restart() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     dirty(&daemon, &mut connect(&machine, "data"));
@@ -193,7 +193,7 @@ fn a_volume_in_another_slot_is_given_back_after_a_restart() {
     drop(provider);
     assert_eq!(machine.rented(), 3);
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    eventually("those of no use are given back", || {
+    eventually("those of no use are deleted", || {
         let journal = std::fs::read_to_string(&file).unwrap();
         machine.rented() <= 1 && !journal.contains("other_rentals")
     });
@@ -229,7 +229,7 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
 }
 
 #[test]
-fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request() {
+fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
     for unreadable in [false, true] {
         let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
         if unreadable {
@@ -246,14 +246,14 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_given_back_on_request(
         }
         assert_eq!(machine.rented(), 1);
         ask(&daemon, true).unwrap();
-        eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+        eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
         faults.clear();
         boost(&daemon, "data");
     }
 }
 
 #[test]
-fn a_volume_that_cannot_be_read_after_its_release_is_given_back() {
+fn a_volume_that_cannot_be_read_after_its_release_is_deleted() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     dirty(&daemon, &mut connect(&machine, "data"));
@@ -263,7 +263,7 @@ fn a_volume_that_cannot_be_read_after_its_release_is_given_back() {
     });
     // Nothing needs to be read of it any more but CLEAN.
     let reads = faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
-    eventually("it is given back", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
     faults.remove(reads);
     goes_on(&machine, &daemon);
 }
@@ -294,7 +294,7 @@ fn a_volume_whose_file_is_removed_is_drained_while_it_is_open() {
 }
 
 #[test]
-fn a_volume_that_was_given_up_while_it_was_away_is_given_back_when_it_is_there_again() {
+fn a_volume_that_was_discarded_while_it_was_away_is_deleted_when_it_is_there_again() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
     dirty(&daemon, &mut connect(&machine, "data"));
@@ -309,7 +309,7 @@ fn a_volume_that_was_given_up_while_it_was_away_is_given_back_when_it_is_there_a
     daemon.stop();
     std::fs::rename(machine.path("away"), &image).unwrap();
     let daemon = Daemon::start(config(&machine, "1 s")).unwrap();
-    eventually("it is given back", || {
+    eventually("it is deleted", || {
         daemon.handle(Request::Gc).unwrap();
         machine.rented() == 0
     });

@@ -137,14 +137,14 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
     assert!(refusal.contains("others may write to") && refusal.contains("chmod go-w"), "{refusal}");
 }
 
-/// One sentence that names what is wrong and what mends it.
+/// One sentence that names what is wrong and what fixes it.
 fn assert_refused(config: &Config, parts: &[&str]) {
     let refusal = Daemon::start(config.clone()).err().expect("it does not start").to_string();
     assert!(parts.iter().all(|part| refusal.contains(part)) && !refusal.contains('\n'), "{refusal}");
 }
 
 #[test]
-fn directories_that_others_may_meddle_with_are_refused() {
+fn directories_that_others_may_modify_are_refused() {
     let set_mode = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };

@@ -34,7 +34,7 @@ fn a_device_in_memory_passes_through() {
 }
 
 #[test]
-fn a_boost_on_request_absorbs_drains_and_gives_everything_back() {
+fn a_boost_on_request_absorbs_drains_and_deletes_everything() {
     let machine = Machine::new();
     let backing = machine.backing("backing", 64 * MIB);
     let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
@@ -89,7 +89,7 @@ fn a_burst_boosts_by_itself_and_calm_ends_it() {
 fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
     let machine = Machine::new();
     let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
-    // 4 AGBs a second; the reserve for giving the volume back is a minute.
+    // 4 AGBs a second; the reserve for deleting the volume is a minute.
     shape.policy += "\nbudget.agbs_per_hour = 256";
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
     let daemon = Daemon::start(config).unwrap();
@@ -150,7 +150,7 @@ fn a_block_device_is_boosted_under_its_user() {
     device.sync_all().unwrap();
     drop(device);
     daemon.stop();
-    // Dirty or not when it stopped: another daemon shows the same bytes, and gives the volume back.
+    // Dirty or not when it stopped: another daemon shows the same bytes, and deletes the volume.
     let daemon = Daemon::start(config).unwrap();
     let device = OpenOptions::new().read(true).open(daemon.address("data").unwrap()).unwrap();
     let mut bytes = vec![0; MIB as usize];

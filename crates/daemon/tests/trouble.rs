@@ -192,7 +192,7 @@ fn a_device_whose_newest_data_is_missing_is_refused_until_the_loss_is_accepted()
 }
 
 #[test]
-fn a_missing_owner_can_be_given_up_while_other_devices_are_served() {
+fn a_missing_owner_can_be_discarded_while_other_devices_are_served() {
     let machine = Machine::new();
     stopped_dirty(&machine, &slow());
     std::fs::remove_dir_all(machine.path("volumes")).unwrap();
@@ -217,7 +217,7 @@ fn a_caching_volume_that_fails_while_clean_is_dropped_invisibly() {
     faults.vanish();
     fill(&mut nbd, 8, 3);
     nbd.flush().unwrap();
-    eventually("the volume is given back", || machine.rented() == 0);
+    eventually("the volume is deleted", || machine.rented() == 0);
     find(&mut nbd, 8, 3);
     let status = status(&daemon, "data");
     assert_eq!(status.lost_bytes, 0);
@@ -243,7 +243,7 @@ fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
     assert!(nbd.read(told.lost_ranges[0].offset_bytes, 4096).is_err());
     assert!(daemon.handle(Request::Detach { device: "data".into(), accept_loss: false }).is_err());
     daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap();
-    eventually("the volume is given back", || machine.rented() == 0);
+    eventually("the volume is deleted", || machine.rented() == 0);
     nbd.read(told.lost_ranges[0].offset_bytes, 4096).unwrap();
 }
 
@@ -259,12 +259,12 @@ fn caches_that_fail_some_writes_lose_nothing_that_was_acknowledged() {
     faults.add(Rule { after: 6, ..Rule::always(Kinds::Writes, Effect::Fail(Failure::Io)) });
     fill(&mut nbd, 24, 4);
     nbd.flush().unwrap();
-    eventually("the volume is given back", || machine.rented() == 0);
+    eventually("the volume is deleted", || machine.rented() == 0);
     find(&mut nbd, 24, 4);
 }
 
 #[test]
-fn the_sweep_gives_back_orphans_and_keeps_what_may_hold_data() {
+fn the_sweep_deletes_orphans_and_keeps_what_may_hold_data() {
     let machine = Machine::new();
     let config = machine.config(&[("data", "memory:16 MiB")], &Shape::default());
     let provider = faulty(&common::local(&config));
@@ -367,12 +367,12 @@ fn a_lost_owner_record_is_noticed_by_the_tag_of_the_dirty_volume() {
     refusal(&config);
     accept_loss_offline(&config, "data").unwrap();
     let daemon = Daemon::start(config).unwrap();
-    eventually("the volume is given back", || machine.rented() == 0);
+    eventually("the volume is deleted", || machine.rented() == 0);
     daemon.stop();
 }
 
 #[test]
-fn data_that_is_there_is_not_given_up() {
+fn data_that_is_there_is_not_discarded() {
     let machine = Machine::new();
     let config = stopped_dirty(&machine, &slow());
     let error = accept_loss_offline(&config, "data").unwrap_err();

@@ -161,7 +161,7 @@ fn guest_geometry_contents_and_size() {
 
     // Growing: the kernel of the guest cannot do it under a user, and says so; the next start does.
     std::fs::OpenOptions::new().write(true).open(&backing).unwrap().set_len(80 * MIB).unwrap();
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     let grown = running.client.ask(&Request::Resize { device: "data".into() });
     if let Err(error) = &grown {
         assert!(error.to_string().contains("Linux 6.16 can"), "{error}");
@@ -230,7 +230,7 @@ fn guest_a_cache_that_takes_long_to_read_back() {
     start_slowly(&machine).kill();
     let running = start(&machine);
     write(&running);
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
     assert_eq!(devices(), 0);
     writers[0].check_file(&backing);
@@ -243,8 +243,8 @@ fn guest_kills_under_writers() {
     let (machine, backing) = machine(16 * MIB, "24 MiB");
     // Somebody else's device, which nothing of this may touch.
     let (other, _) = self::machine(MIB, "16 MiB");
-    let stranger = start(&other);
-    let strange = device(&stranger);
+    let other_daemon = start(&other);
+    let its_device = device(&other_daemon);
     let mut running = start(&machine);
     let served = device(&running);
     let mut writers = Writer::several(3, 16 * MIB, 41);
@@ -274,11 +274,11 @@ fn guest_kills_under_writers() {
         counts.add(&writer.counts);
     }
     drop(block);
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
     writers.iter_mut().for_each(|writer| writer.check_file(&backing));
-    assert_eq!((device(&stranger), devices()), (strange, 1));
-    stranger.stop();
+    assert_eq!((device(&other_daemon), devices()), (its_device, 1));
+    other_daemon.stop();
     assert_eq!(devices(), 0);
     eprintln!(
         "ublk: {kills}/{kills} kills hidden in {:.0?}; at the kill: {moments}; {} writes, {} MiB checked",
@@ -387,7 +387,7 @@ fn guest_kills_and_restarts_under_a_file_system() {
     });
     file_system.unmount();
     mounted::check_ext4(&served);
-    rounds::gives_everything_back(&machine, &running);
+    rounds::deletes_everything(&machine, &running);
     running.stop();
     assert_eq!(devices(), 0);
     mounted::check_ext4(&backing);

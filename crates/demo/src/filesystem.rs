@@ -1,7 +1,7 @@
 //! ext4 on a device: make, mount, check, unmount. Uses e2fsprogs and util-linux, which Debian installs everywhere.
 //!
 //! Whatever waits for one of our own devices runs in another process: a thread of ours that waits in the kernel for
-//! an answer of ours could not be killed, and neither could the process, so the device would never be let go.
+//! an answer of ours could not be killed, and neither could the process, so the device would never be released.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -284,7 +284,7 @@ impl Record {
         self.rentals.iter().map(|rental| rental.agbs_per_s * rental.seconds_until(at_s)).sum()
     }
 
-    /// The cost curve until `wall_s`: straight between the moments at which something is rented or given back.
+    /// The cost curve until `wall_s`: straight between the moments at which something is rented or deleted.
     #[must_use]
     pub fn cost(&self, wall_s: f64) -> Vec<CostPoint> {
         let ends = self.rentals.iter().flat_map(|rental| [rental.from_s, rental.until_s]);

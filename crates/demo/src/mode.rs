@@ -21,7 +21,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often the progress line changes.
 const SHOW_AGAIN: Duration = Duration::from_millis(250);
 /// The last drain and the return of the caching volume take seconds; longer than this, something is stuck.
-const DRAIN_PATIENCE: Duration = Duration::from_secs(120);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A file that was written, as the verification expects it.
 #[derive(Clone, Debug)]
@@ -166,16 +166,16 @@ impl ModeRun<'_> {
     /// Waits until nothing is rented beside the backing volume.
     fn drain(&mut self, stage: &Stage) -> Result<(), Failure> {
         self.line.phase("last drain");
-        let give_up = Instant::now() + DRAIN_PATIENCE;
+        let until = Instant::now() + DRAIN_TIMEOUT;
         while !stage.host.is_idle()? {
             if self.interrupt.sleep(LOOK_AGAIN) {
                 return Err(interrupted());
             }
             self.line.tick(&stage.host.live());
-            if Instant::now() > give_up {
+            if Instant::now() > until {
                 return Err(Failure::Failed(format!(
                     "the last drain did not end within {} s: run again with SURGETANK_LOG=info to see why",
-                    DRAIN_PATIENCE.as_secs()
+                    DRAIN_TIMEOUT.as_secs()
                 )));
             }
         }

@@ -36,7 +36,7 @@ unsafe impl Sync for Allocation {}
 impl Drop for Allocation {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade()
-            && pool.give_back(self.start, self.layout)
+            && pool.put_back(self.start, self.layout)
         {
             return;
         }
@@ -63,7 +63,7 @@ fn allocate(length: usize) -> (NonNull<u8>, Layout) {
     (NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout)), layout)
 }
 
-/// Gives back what `allocate` gave.
+/// Frees what `allocate` allocated.
 fn free(start: NonNull<u8>, layout: Layout) {
     if layout.size() >= MAPPED_LEAST {
         // SAFETY: `allocate` mapped memory of this size, and it is unmapped once.
@@ -233,7 +233,7 @@ unsafe impl Send for Pages {}
 
 impl Classes {
     /// Keeps the memory, or says that there is no place for it.
-    fn give_back(&self, start: NonNull<u8>, layout: Layout) -> bool {
+    fn put_back(&self, start: NonNull<u8>, layout: Layout) -> bool {
         let class = layout.size().trailing_zeros() - CLASS_FIRST;
         self.0.get(class as usize).is_some_and(|class| class.push(Pages(start)).is_ok())
     }

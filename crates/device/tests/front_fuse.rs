@@ -18,7 +18,7 @@ use surgetank_device::front::{Export, FuseConfig, FuseFront, FuseHandle};
 use surgetank_device::{Buffer, Front};
 
 const MIB: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn can_run() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -47,7 +47,7 @@ impl Device {
         let front = FuseFront::start(&config(run_directory.path(), size, logical_block)).unwrap();
         let handle = front.handle();
         let driver = Driver::start(front, size);
-        let path = handle.wait_ready(PATIENCE).unwrap();
+        let path = handle.wait_ready(TIMEOUT).unwrap();
         Self { driver, handle, path, run_directory }
     }
 
@@ -198,14 +198,14 @@ fn a_front_dropped_in_use_fails_its_users_and_hangs_nobody() {
     let front = FuseFront::start(&config(run_directory.path(), MIB, 512)).unwrap();
     let handle = front.handle();
     let driver = Driver::start(front, MIB);
-    handle.wait_ready(PATIENCE).unwrap();
+    handle.wait_ready(TIMEOUT).unwrap();
     drop(file);
     handle.close().unwrap();
     drop(driver);
     let front = FuseFront::start(&config(run_directory.path(), MIB, 512)).unwrap();
     let handle = front.handle();
     let driver = Driver::start(front, MIB);
-    handle.wait_ready(PATIENCE).unwrap();
+    handle.wait_ready(TIMEOUT).unwrap();
     handle.close().unwrap();
     drop(driver);
     assert!(path.exists());
@@ -219,7 +219,7 @@ fn child_serves() {
     let front = FuseFront::start(&config(Path::new(&directory), 8 * MIB, 512)).unwrap();
     let handle = front.handle();
     let _driver = Driver::start(front, 8 * MIB);
-    println!("\nready {}", handle.wait_ready(PATIENCE).unwrap().display());
+    println!("\nready {}", handle.wait_ready(TIMEOUT).unwrap().display());
     std::thread::sleep(Duration::from_secs(600));
 }
 
@@ -256,7 +256,7 @@ fn what_a_killed_process_leaves_is_cleared() {
         let front = FuseFront::start(&config(run_directory.path(), 8 * MIB, 512)).unwrap();
         let handle = front.handle();
         let driver = Driver::start(front, 8 * MIB);
-        let fresh = handle.wait_ready(PATIENCE).unwrap();
+        let fresh = handle.wait_ready(TIMEOUT).unwrap();
         assert_eq!(std::fs::read(&fresh).unwrap().len(), 8 * MIB);
         handle.close().unwrap();
         drop((driver, file));
@@ -281,7 +281,7 @@ fn the_address_is_the_device() {
     let driver = Driver::start_watching(front, MIB, move |front| {
         let _ = sender.send(front.address());
     });
-    let path = handle.wait_ready(PATIENCE).unwrap();
+    let path = handle.wait_ready(TIMEOUT).unwrap();
     let address = addresses.iter().find(|address| !address.is_empty());
     assert_eq!(address.as_deref(), path.to_str());
     handle.close().unwrap();

@@ -189,8 +189,8 @@ fn new_files_hold_for_new_connections() {
     server.assert_serves(&good);
     server.credentials.reload().unwrap();
     server.assert_serves(&later);
-    let mut stranger = server.secured(&good);
-    assert!(std::io::Write::flush(&mut stranger.0).is_err(), "its server is another one");
+    let mut foreign = server.secured(&good);
+    assert!(std::io::Write::flush(&mut foreign.0).is_err(), "its server is another one");
     // Who is revoked now was not when it came.
     theirs.revoke(&directory, 1000);
     server.credentials.reload().unwrap();

@@ -110,11 +110,11 @@ fn clients_that_cannot_prove_who_they_are_are_refused() {
     let good = ours.good_client();
     let server = Server::start(&credentials, MIB, Limits::default());
     // Of another authority, but trusting ours: else it is the client who leaves.
-    let stranger = theirs.good_client();
-    std::fs::copy(good.join("ca-cert.pem"), stranger.join("ca-cert.pem")).unwrap();
+    let foreign = theirs.good_client();
+    std::fs::copy(good.join("ca-cert.pem"), foreign.join("ca-cert.pem")).unwrap();
     let refused = [
         ("no certificate", ours.nobody()),
-        ("another authority", stranger),
+        ("another authority", foreign),
         ("expired", ours.client(2, Validity::Past, Usage::ClientAuth)),
         ("not valid yet", ours.client(3, Validity::Future, Usage::ClientAuth)),
         ("a server's", ours.client(4, Validity::Now, Usage::ServerAuth)),

@@ -1,4 +1,4 @@
-//! A volume that somebody uses is refused, saying who uses it and how to mend it.
+//! A volume that somebody uses is refused, saying who uses it and how to fix it.
 
 mod volume_common;
 
@@ -67,8 +67,8 @@ fn a_file_behind_a_loop_device_is_refused() {
     let Some(device) = LoopDevice::attach(&path, 512) else { return };
     for path in [&path, &link] {
         let refused = refusal(path);
-        let mend = format!("losetup -d {}", device.path().display());
-        assert!(refused.contains("is attached to") && refused.contains(&mend), "{refused}");
+        let remedy = format!("losetup -d {}", device.path().display());
+        assert!(refused.contains("is attached to") && refused.contains(&remedy), "{refused}");
     }
 }
 

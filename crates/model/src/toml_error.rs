@@ -1,4 +1,4 @@
-//! Errors in TOML files, for people: file, line and column, what is wrong, why, and how to mend it.
+//! Errors in TOML files, for people: file, line and column, what is wrong, why, and how to fix it.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub struct ConfigError {
     pub file: PathBuf,
     /// Line and column, counted from 1; `None` when the whole file is meant.
     pub place: Option<(usize, usize)>,
-    /// What is wrong and the mend.
+    /// What is wrong and the remedy.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ impl Source {
     /// # Errors
     /// If the text is not TOML, or not of this shape.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(&self.text).map_err(|error| self.at(error.span(), mend(error.message())))
+        toml::from_str(&self.text).map_err(|error| self.at(error.span(), remedy(error.message())))
     }
 
     /// An error at a span of bytes of the text.
@@ -104,7 +104,7 @@ impl Source {
 }
 
 /// Rewrites the parser's message where it does not help enough: an unknown name is answered with the nearest known.
-fn mend(message: &str) -> String {
+fn remedy(message: &str) -> String {
     let message = message.trim_end().replace('\n', ", ");
     for (what, kind) in [("unknown field `", "setting"), ("unknown variant `", "value")] {
         let Some(rest) = message.strip_prefix(what) else { continue };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_point_at_the_place_and_name_the_mend() {
+    fn errors_point_at_the_place_and_name_the_remedy() {
         assert_eq!(
             error("backing = \"a\"\n  bakcing = 1\nsize = \"1 GiB\""),
             "x.toml:2:3: unknown setting \"bakcing\": did you mean \"backing\"? Known here: backing, size"

@@ -24,7 +24,7 @@ pub struct Iops(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub Duration);
 
-/// Why a quantity could not be read. One sentence, with the mend.
+/// Why a quantity could not be read. One sentence, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseUnitError(pub String);
@@ -285,7 +285,7 @@ impl FromStr for Span {
     }
 }
 
-/// Writes `value` with the largest unit that keeps it a whole number, so that parsing gives it back.
+/// Writes `value` with the largest unit that keeps it a whole number, so that parsing restores it.
 fn write_exact(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)]) -> fmt::Result {
     let (factor, unit) =
         units.iter().rev().find(|(factor, _)| value.is_multiple_of(*factor) && value >= *factor).unwrap_or(&units[0]);

@@ -79,7 +79,7 @@ fn what_people_write() {
 }
 
 #[test]
-fn what_is_wrong_names_the_mend() {
+fn what_is_wrong_names_the_remedy() {
     let cases = [
         ("50", "has no unit"),
         ("fifty GiB", "is not a size"),

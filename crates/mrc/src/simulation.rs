@@ -8,7 +8,7 @@ use crate::lru::Lru;
 use crate::s3fifo::S3Fifo;
 use crate::sieve::Sieve;
 
-/// Which block a full cache gives up.
+/// Which block a full cache evicts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Policy {
     /// The one that was not used for the longest time.

@@ -150,7 +150,7 @@ impl<S: Read + Write> Client<S> {
         self.ask(command::FLUSH, 0, 0, 0, &[])
     }
 
-    /// Gives a range back.
+    /// Discards a range.
     ///
     /// # Errors
     /// As [`Client::read`].

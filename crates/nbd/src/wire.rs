@@ -107,7 +107,7 @@ pub mod command {
     pub const DISCONNECT: u16 = 2;
     /// Make completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// Give a range back.
+    /// Discard a range.
     pub const TRIM: u16 = 4;
     /// Zero a range.
     pub const WRITE_ZEROES: u16 = 6;

@@ -63,7 +63,7 @@ pub struct Delays {
     pub boost: Duration,
     /// How long the controller waits for more after the last write.
     pub quiet: Duration,
-    /// From the end of the drain until the volume is given back.
+    /// From the end of the drain until the volume is deleted.
     pub release: Duration,
 }
 

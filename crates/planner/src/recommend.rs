@@ -36,7 +36,7 @@ impl FromStr for Budget {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let mend = "write it as \"80000000 AGBs\" or \"12.50 USD\"";
+        let remedy = "write it as \"80000000 AGBs\" or \"12.50 USD\"";
         let (number, unit) = match text.strip_prefix('$') {
             Some(number) => (number, "USD"),
             None => {
@@ -44,15 +44,15 @@ impl FromStr for Budget {
                 (&text[..end], text[end..].trim())
             }
         };
-        let amount: f64 = number.trim().parse().map_err(|_| format!("\"{text}\" is no budget: {mend}"))?;
+        let amount: f64 = number.trim().parse().map_err(|_| format!("\"{text}\" is no budget: {remedy}"))?;
         if !(amount.is_finite() && amount > 0.0) {
-            return Err(format!("\"{text}\" is not above zero: {mend}"));
+            return Err(format!("\"{text}\" is not above zero: {remedy}"));
         }
         match unit {
-            "" => Err(format!("\"{text}\" has no unit: {mend}")),
+            "" => Err(format!("\"{text}\" has no unit: {remedy}")),
             "AGBs" | "agbs" => Ok(Self::Agbs(amount)),
             "USD" | "usd" => Ok(Self::Usd(amount)),
-            other => Err(format!("\"{text}\" has the unknown unit \"{other}\": {mend}")),
+            other => Err(format!("\"{text}\" has the unknown unit \"{other}\": {remedy}")),
         }
     }
 }

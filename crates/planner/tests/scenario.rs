@@ -107,7 +107,7 @@ fn volume_types_are_those_of_the_catalog() {
 }
 
 #[test]
-fn every_mistake_is_placed_and_mended() {
+fn every_mistake_has_a_place_and_a_remedy() {
     let huge = "throughput = \"92 MiB/s\"";
     for (from, to, expected) in [
         // Units missing.

@@ -5,7 +5,7 @@
 //! checkpoints) or their onsets are (a timer). Two experts, one for each, forecast the next onset from the median of what
 //! they saw; the one that erred less is heard. Whether and when to attach early weighs what an early volume costs against
 //! what a late one costs, in AGBs: at the quantile `early / (early + late)` of the onset both are balanced, and a volume
-//! that waits in vain is given back when waiting has cost as much as being late would have (ski rental: at most twice
+//! that waits in vain is deleted when waiting has cost as much as being late would have (ski rental: at most twice
 //! the best that hindsight could do).
 
 use std::cell::Cell;
@@ -53,7 +53,7 @@ impl Stakes {
 pub struct Expected {
     /// Ask for the volume then.
     pub start: Instant,
-    /// After this the forecast was wrong: give the volume back, and do not start any more.
+    /// After this the forecast was wrong: delete the volume, and do not start any more.
     pub until: Instant,
 }
 

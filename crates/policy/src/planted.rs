@@ -8,7 +8,7 @@ surgetank_model::plant_bugs! {
         BudgetIgnoresRewrites,
         /// Changes wait only once the budget does not pay for the rest any more.
         FinishIsLate,
-        /// The budget pays for the drain, and not for giving the volume back.
+        /// The budget pays for the drain, and not for deleting the volume.
         ReserveForgotten,
         /// A boost begins whatever is left of the budget.
         StartIsFree,

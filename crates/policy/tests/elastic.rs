@@ -61,7 +61,7 @@ impl Rig {
     }
 
     /// From an empty cache to idle.
-    fn let_go(&mut self) {
+    fn release_cache(&mut self) {
         self.does(&Step::Release);
         self.observation = Observation { cache_bytes: 0, cache_failed: false, dirty_bytes: 0, ..self.observation };
         self.does(&Step::Detach);
@@ -93,7 +93,7 @@ fn a_boost_of_the_paper() {
     assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Drain, None));
     rig.observation.dirty_bytes = 0;
     rig.traffic(0, 1);
-    rig.let_go();
+    rig.release_cache();
     let status = rig.controller.status();
     assert_eq!((status.boosts, status.next_size, status.backing_off), (1, Bytes::from_gib(4), None));
     let record = rig.controller.next_record().unwrap();
@@ -107,7 +107,7 @@ fn a_boost_of_the_paper() {
     rig.traffic(0, 30);
     rig.does(&Step::Drain);
     rig.traffic(0, 1);
-    rig.let_go();
+    rig.release_cache();
     assert_eq!(rig.controller.status().next_size, Bytes::from_gib(5));
     assert_eq!(rig.controller.learned().boosts, 2);
 }
@@ -134,7 +134,7 @@ fn it_knows_for_how_long_samples_decide_nothing() {
     assert_eq!(until(&rig), Some(Instant::FAR), "dirty data remain");
     rig.observation.dirty_bytes = 0;
     rig.traffic(0, 1);
-    rig.let_go();
+    rig.release_cache();
     // A budget that pays for this sample need not pay for the next.
     let mut rig = Rig::new(|config| config.budget.agbs_per_day = Some(1e9), Learned::default());
     rig.boost(10);
@@ -180,7 +180,7 @@ fn a_release_that_nobody_overtook_is_asked_for_again() {
     rig.answers(&Step::Release, Outcome::Cancelled);
     assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Detaching, None));
     rig.traffic(0, 10);
-    rig.let_go();
+    rig.release_cache();
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn after_a_restart() {
     assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Drain, None));
     rig.observation.dirty_bytes = 0;
     rig.traffic(0, 1);
-    rig.let_go();
+    rig.release_cache();
     assert_eq!(rig.controller.status().next_size, Bytes::from_gib(10), "a half-known boost teaches nothing");
 }
 
@@ -307,7 +307,7 @@ fn hints() {
     rig.controller.complete(rig.now, drain, Outcome::Done);
     rig.does(&Step::Absorb);
     assert_eq!(rig.controller.phase(), Phase::Boost);
-    // Ended while it is being attached: it is given back.
+    // Ended while it is being attached: it is deleted.
     let mut rig = Rig::new(|_| {}, Learned::default());
     rig.traffic(30, 1);
     let create = rig.takes(&Step::Create { size: Bytes::from_gib(10) });
@@ -320,7 +320,7 @@ fn hints() {
 }
 
 #[test]
-fn a_failing_cache_is_let_go() {
+fn a_failing_cache_is_released() {
     let mut rig = Rig::new(|_| {}, Learned::default());
     rig.boost(10);
     rig.observation.dirty_bytes = 7;
@@ -334,7 +334,7 @@ fn a_failing_cache_is_let_go() {
     assert_eq!(rig.controller.next_step(), None, "no absorb, no detach");
     assert!(rig.controller.status().backing_off.is_some_and(|why| why.contains("accept the loss")));
     rig.controller.hint_detach(rig.now);
-    rig.let_go();
+    rig.release_cache();
     assert_eq!(rig.controller.status().next_size, Bytes::from_gib(10));
     assert_eq!(rig.controller.status().boosts, 1);
 }
@@ -360,7 +360,7 @@ fn refusals_back_off_and_roll_back() {
         assert!((full / 2.0..=full).contains(wait), "{waits:?}");
     }
     rig.does(&Step::Create { size: Bytes::from_gib(10) });
-    // An attach is tried again, then the volume is given back.
+    // An attach is tried again, then the volume is deleted.
     for attempt in 1..=3 {
         rig.answers(&Step::Attach, Outcome::Refused(Refusal::Timeout));
         if attempt < 3 {

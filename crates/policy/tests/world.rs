@@ -93,7 +93,7 @@ fn a_thousand_lives_leave_nothing_and_their_bills_end() {
             break;
         }
     }
-    println!("{lives} volumes made and given back");
+    println!("{lives} volumes made and deleted");
     for ((step, answer), count) in answers {
         println!("{step:8} {answer:13} {count:>6}");
     }

@@ -11,7 +11,7 @@ use surgetank_model::Bytes;
 
 use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
 
-/// How often a case looks before it gives up waiting for a change.
+/// How often a case looks before it stops waiting for a change.
 const LOOKS_MAX: u32 = 1000;
 
 /// A provider under test.

@@ -1,4 +1,4 @@
-//! The provisioning service and its client: the contract through HTTP, every error both ways, and strangers.
+//! The provisioning service and its client: the contract through HTTP, every error both ways, and unauthenticated peers.
 
 mod served;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use served::{Served, patient};
+use served::{Served, with_timeout};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
@@ -25,7 +25,7 @@ use tempfile::TempDir;
 const ANY: &str = "127.0.0.1:0";
 
 fn config(served: &Served) -> HostConfig {
-    patient(format!("http://{}", served.address), served.token_file())
+    with_timeout(format!("http://{}", served.address), served.token_file())
 }
 
 /// Sends bytes as they are, with the token in place of `TOKEN`, and reads until the service hangs up.
@@ -256,14 +256,14 @@ fn whoever_else_answers_has_said_nothing_of_a_volume() {
                 let _ = stream.write_all(answer.as_bytes());
             }
         });
-        let client = HostProvider::open(patient(url, token_file.clone())).unwrap();
+        let client = HostProvider::open(with_timeout(url, token_file.clone())).unwrap();
         for error in [client.describe(&id).unwrap_err(), client.delete(&id).unwrap_err()] {
             assert!(matches!(&error, ProviderError::Transient(text) if text.contains(why)), "{error}");
         }
         serving.join().unwrap();
     }
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    match HostProvider::open(patient(format!("http://{gone}"), token_file)).unwrap().list("k", "v") {
+    match HostProvider::open(with_timeout(format!("http://{gone}"), token_file)).unwrap().list("k", "v") {
         Err(ProviderError::Transient(text)) => assert!(text.contains("does not answer"), "{text}"),
         answer => panic!("{answer:?}"),
     }

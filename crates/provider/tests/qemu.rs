@@ -86,7 +86,7 @@ fn state(provider: &QemuProvider, id: &VolumeId) -> VolumeState {
     provider.describe(id).unwrap().state
 }
 
-/// Detaches and waits until QEMU has let go.
+/// Detaches and waits until QEMU has released.
 fn detach(provider: &QemuProvider, id: &VolumeId) {
     assert_eq!(provider.detach(id), Ok(Change::Changed));
     for _ in 0..5000 {
@@ -95,7 +95,7 @@ fn detach(provider: &QemuProvider, id: &VolumeId) {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{id:?} is not let go");
+    panic!("{id:?} is not released");
 }
 
 #[test]
@@ -144,16 +144,16 @@ fn ports_that_are_used_up_are_an_attachment_limit() {
     assert_eq!(provider.parts().unwrap().len(), 6, "and left nothing behind");
     detach(&provider, &ids[0]);
     assert_eq!(provider.attach(&ids[2]), Ok(Change::Changed), "a free port is used again");
-    let strangers = QemuConfig { ports: vec!["port7".to_owned()], ..world.config() };
-    let strangers = QemuProvider::open(strangers, world.clock.clone()).unwrap();
-    match strangers.attach(&ids[0]) {
+    let foreign = QemuConfig { ports: vec!["port7".to_owned()], ..world.config() };
+    let foreign = QemuProvider::open(foreign, world.clock.clone()).unwrap();
+    match foreign.attach(&ids[0]) {
         Err(ProviderError::AttachLimit(text)) => assert!(text.contains("no PCIe root port"), "{text}"),
         answer => panic!("{answer:?}"),
     }
 }
 
 #[test]
-fn a_guest_that_does_not_let_go_is_asked_again_and_nothing_is_deleted() {
+fn a_guest_that_does_not_release_it_is_asked_again_and_nothing_is_deleted() {
     if skip() {
         return;
     }
@@ -332,5 +332,5 @@ fn a_killed_service_leaves_nothing_behind() {
         }
         world.assert_empty(&provider);
     }
-    println!("{KILLS} kills: {parts} parts were left in QEMU by them, {volumes} looks until all was given back");
+    println!("{KILLS} kills: {parts} parts were left in QEMU by them, {volumes} looks until all was deleted");
 }

@@ -20,7 +20,7 @@ pub struct OwnerRecord {
 }
 
 impl OwnerRecord {
-    /// The record after the data of this one was given up, or is on the backing volume.
+    /// The record after the data of this one was discarded, or is on the backing volume.
     #[must_use]
     pub fn ended(self) -> Self {
         let ended = match self.owner {

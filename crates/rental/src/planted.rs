@@ -7,7 +7,7 @@ surgetank_model::plant_bugs! {
         /// A volume is created before the record says so.
         IntentNotPersisted,
         /// The sweep leaves volumes alone that no record knows.
-        SweepIgnoresStrangers,
+        SweepIgnoresOrphans,
         /// A deletion that failed, or whose answer was lost, is taken for done.
         FailedDeleteIsDone,
         /// A volume whose deletion was asked for counts as deleted.
@@ -32,7 +32,7 @@ surgetank_model::plant_bugs! {
         SweepIgnoresTags,
         /// The sweep deletes volumes that are being created.
         SweepIgnoresCreations,
-        /// A volume is given back although its tag names an attachment that this daemon never made.
+        /// A volume is deleted although its tag names an attachment that this daemon never made.
         CopiesIgnored,
     }
 }

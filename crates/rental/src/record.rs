@@ -61,6 +61,6 @@ pub struct RentalRecord {
     pub volume: Option<VolumeId>,
     /// The attachment, once the engine was given it.
     pub epoch: Option<String>,
-    /// Nothing on it counts: it was never adopted, or that was proved, or the user gave it up. Only then may it be deleted.
+    /// Nothing on it counts: it was never adopted, or that was proved, or the user discarded it. Only then may it be deleted.
     pub disposable: bool,
 }

@@ -27,8 +27,8 @@ pub enum Lookup {
 pub enum Resume {
     /// Nothing is rented.
     Idle,
-    /// The newest data is on the backing volume; the caching volume is given back.
-    GiveBack {
+    /// The newest data is on the backing volume; the caching volume is deleted.
+    Delete {
         /// Where the controller starts.
         at: ResumeAt,
     },
@@ -52,7 +52,7 @@ pub enum Resume {
     },
     /// Serving the device would serve stale data.
     Refuse {
-        /// One sentence with the mend.
+        /// One sentence with the remedy.
         reason: String,
     },
 }
@@ -63,7 +63,7 @@ pub fn decide(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, 
     match &owner.owner {
         Owner::Backing => match rental {
             None => Resume::Idle,
-            Some(rental) => Resume::GiveBack { at: give_back(rental) },
+            Some(rental) => Resume::Delete { at: delete_from(rental) },
         },
         Owner::Lost { epoch, ranges } => {
             let volume = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
@@ -71,13 +71,13 @@ pub fn decide(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, 
             Resume::Lost { epoch: *epoch, ranges: ranges.clone(), rental }
         }
         Owner::Cache { .. } if planted(Bug::RecoveryForgotten) && rental.is_some() => {
-            rental.map_or(Resume::Idle, |rental| Resume::GiveBack { at: give_back(rental) })
+            rental.map_or(Resume::Idle, |rental| Resume::Delete { at: delete_from(rental) })
         }
         Owner::Cache { epoch } => recover(device, rental, owner, *epoch, lookup),
     }
 }
 
-fn give_back(rental: &RentalRecord) -> ResumeAt {
+fn delete_from(rental: &RentalRecord) -> ResumeAt {
     let size = rental.size;
     match rental.stage {
         Stage::Creating | Stage::Created | Stage::Deleting => ResumeAt::Created { size },
@@ -88,12 +88,12 @@ fn give_back(rental: &RentalRecord) -> ResumeAt {
 }
 
 fn recover(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, epoch: Epoch, lookup: &Lookup) -> Resume {
-    let mend = format!(
-        "look for it at the provider and attach it again, or give its data up with `surgetank detach {device} --accept-loss`"
+    let remedy = format!(
+        "look for it at the provider and attach it again, or discard its data with `surgetank detach {device} --accept-loss`"
     );
     let Some(volume) = &owner.volume else {
         let reason = format!(
-            "device {device} has its newest data on a caching volume that its owner record does not name: {mend}"
+            "device {device} has its newest data on a caching volume that its owner record does not name: {remedy}"
         );
         return Resume::Refuse { reason };
     };
@@ -101,7 +101,7 @@ fn recover(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, epo
         Lookup::Missing | Lookup::Unnamed => {
             let VolumeId(id) = volume;
             let reason =
-                format!("device {device} has its newest data on the caching volume {id}, which is missing: {mend}");
+                format!("device {device} has its newest data on the caching volume {id}, which is missing: {remedy}");
             Resume::Refuse { reason }
         }
         Lookup::Found(_) | Lookup::Unknown(_) => {
@@ -235,8 +235,8 @@ mod tests {
                 },
                 Owner::Backing => match resume {
                     Resume::Idle => prop_assert!(rental.is_none()),
-                    Resume::GiveBack { at } => {
-                        prop_assert!(rental.is_some(), "what is rented is given back");
+                    Resume::Delete { at } => {
+                        prop_assert!(rental.is_some(), "what is rented is deleted");
                         // What the engine may still hold is not even considered: the owner says it holds nothing.
                         let adopted = matches!(at, ResumeAt::Adopted { .. });
                         prop_assert!(!adopted);

@@ -79,7 +79,7 @@ fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<A
     let device = volume.tags.get(tag::DEVICE);
     let in_flight = device.is_some_and(|device| known.creating.contains(device));
     let in_flight = in_flight && !planted(Bug::SweepIgnoresCreations);
-    if !ours || in_flight || known.expected.contains(&volume.id) || planted(Bug::SweepIgnoresStrangers) {
+    if !ours || in_flight || known.expected.contains(&volume.id) || planted(Bug::SweepIgnoresOrphans) {
         return None;
     }
     if let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH)

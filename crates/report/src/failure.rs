@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a command stops. The text is one sentence: what, why, how to mend.
+/// Why a command stops. The text is one sentence: what, why, how to fix.
 #[derive(Debug)]
 pub enum Failure {
     /// It failed while running (exit status 1).

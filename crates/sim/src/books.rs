@@ -1,11 +1,11 @@
 //! What the world itself knows of the log, from the effects alone: where the newest version of each block lies, whether
 //! the backing volume has it, and which blocks of the caching volume could not be read. The engine's index has no say.
 //!
-//! A block of the device may be given up only if its newest version is
+//! A block of the device may be discarded only if its newest version is
 //! - *possibly dirty*: in the log, and not drained since; after a restart, or a failed flush of the backing volume, whatever
 //!   is in the log counts as not drained;
 //! - *unreadable*: its block on the caching volume failed when it was read, again and again ([`TRIES_MIN`]), and did not
-//!   succeed since, or nothing of the volume could be read for as long as the engine must be patient.
+//!   succeed since, or nothing of the volume could be read for as long as the engine must wait.
 
 mod record;
 mod rules;
@@ -27,7 +27,7 @@ const BLOCK64: u64 = BLOCK as u64;
 /// Failed reads for one request: each of its blocks a few times, and whenever the volume seems to be back.
 const FAILED_READS_MAX: u32 = 200;
 
-/// Failed reads of a block, without a success since, before it may be given up.
+/// Failed reads of a block, without a success since, before it may be discarded.
 pub const TRIES_MIN: u32 = 3;
 
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ impl Books {
     }
 
     /// Nothing on the caching volume counts any more.
-    pub fn let_go(&mut self) {
+    pub fn release_cache(&mut self) {
         self.records.clear();
         self.newest.clear();
         self.tries.clear();
@@ -444,7 +444,7 @@ impl Books {
         self.outage = None;
     }
 
-    /// Whether nothing could be read for so long that everything may be given up.
+    /// Whether nothing could be read for so long that everything may be discarded.
     #[must_use]
     pub fn is_out_of_patience(&self, now: Instant, patience: std::time::Duration) -> bool {
         self.outage.is_some_and(|Outage { since, until, .. }| {
@@ -463,21 +463,21 @@ impl Books {
         self.newest.get(&block).is_some_and(|place| !place.clean && place.at.is_some_and(failed))
     }
 
-    /// Why this block of the device may not be given up, if it may not.
+    /// Why this block of the device may not be discarded, if it may not.
     ///
     /// # Errors
     /// One sentence.
     pub fn may_be_lost(&self, now: Instant, block: u64, out_of_patience: bool) -> Result<(), String> {
         let Some(place) = self.newest.get(&block) else {
-            return Err(format!("block {block} is given up, but the log holds nothing of it"));
+            return Err(format!("block {block} is discarded, but the log holds nothing of it"));
         };
         if place.clean {
-            return Err(format!("block {block} is given up, but has been drained"));
+            return Err(format!("block {block} is discarded, but has been drained"));
         }
         if out_of_patience {
             return match place.at {
                 None if !self.recovered => {
-                    Err(format!("block {block} is given up, but it is only zeroes, and the engine knew that"))
+                    Err(format!("block {block} is discarded, but it is only zeroes, and the engine knew that"))
                 }
                 _ => self.promise_is_kept(block, place, self.outage.and_then(|outage| outage.noticed)),
             };
@@ -487,7 +487,7 @@ impl Books {
         if !(summary || torn || place.at.is_some_and(|at| self.tried(at))) {
             let tries = place.at.and_then(|at| self.tries.get(&(at / BLOCK64)));
             return Err(format!(
-                "block {block} is given up at {now}, but it can be read, or was hardly tried: {place:?}, {tries:?}"
+                "block {block} is discarded at {now}, but it can be read, or was hardly tried: {place:?}, {tries:?}"
             ));
         }
         let first = place.at.and_then(|at| self.tries.get(&(at / BLOCK64))).map(|tries| tries.first);
@@ -498,7 +498,7 @@ impl Books {
     fn promise_is_kept(&self, block: u64, place: &Place, failed: Option<Instant>) -> Result<(), String> {
         match (place.promised, failed) {
             (Some(promised), Some(failed)) if promised > failed && !self.recovered => Err(format!(
-                "block {block} is given up, but a flush promised it at {promised}, after it had failed at {failed}"
+                "block {block} is discarded, but a flush promised it at {promised}, after it had failed at {failed}"
             )),
             _ => Ok(()),
         }
@@ -527,7 +527,7 @@ impl Books {
         self.cache_failures = 0;
         self.all_failures = 0;
         self.recovered = true;
-        let Some(disk) = cache else { return self.let_go() };
+        let Some(disk) = cache else { return self.release_cache() };
         let void = self.void(disk);
         // What it repeats of others counts all the same.
         let counts = |record: &Record| !(record.failed && void.contains(&record.sequence));

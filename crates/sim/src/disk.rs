@@ -114,7 +114,7 @@ pub struct Finished {
     pub result: Result<(), IoFailure>,
     /// Whether it was a flush.
     pub flush: bool,
-    /// What a read delivered. Give it back with [`Disk::recycle`].
+    /// What a read delivered. Return it with [`Disk::recycle`].
     pub data: Vec<u8>,
 }
 
@@ -135,7 +135,7 @@ pub struct Finished {
 /// - *EIO* ([`Faults`]): a failed write has stored any subset of its sectors; a failed flush has made nothing durable,
 ///   and either loses nothing, so that a later flush that succeeds covers the same writes, or, if `forgetful`, has
 ///   dropped any of them from the cache: they stay visible until the power fails, and no later flush saves them.
-/// - *Stuck* I/Os have no effect until they are let go; an *outage* fails everything; *damage* ([`Disk::damage`], latent
+/// - *Stuck* I/Os have no effect until they are released; an *outage* fails everything; *damage* ([`Disk::damage`], latent
 ///   sector errors) fails reads of its range until a write covers it; *bit rot* ([`Disk::rot`]) changes stored bytes
 ///   silently.
 #[derive(Debug)]
@@ -244,7 +244,7 @@ impl Disk {
         self.pool.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() > 0 && self.pool.len() < 64 {
             buffer.clear();
@@ -368,7 +368,7 @@ impl Disk {
         } else {
             let written = write.offset..write.offset + write.length;
             self.rotten.retain(|(byte, _)| !written.contains(byte));
-            self.mend_range(&written);
+            self.repair_range(&written);
         }
         write.put(&mut self.view);
         if fua && !failed {

@@ -134,7 +134,7 @@ impl Driver {
         self.pool.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         if buffer.capacity() > 0 && self.pool.len() < 64 {
             buffer.clear();
@@ -183,8 +183,8 @@ impl Driver {
         };
         match buffer {
             Some(Buffer { bytes, users: 0 }) => Ok(bytes),
-            Some(_) => Err(Broken(format!("{id:?} is let go while an effect in flight uses it"))),
-            None => Err(Broken(format!("{id:?} is let go but does not exist"))),
+            Some(_) => Err(Broken(format!("{id:?} is released while an effect in flight uses it"))),
+            None => Err(Broken(format!("{id:?} is released but does not exist"))),
         }
     }
 

@@ -71,7 +71,7 @@ pub struct Oracle {
     unflushed: Vec<Version>,
     reads: Vec<Moment>,
     loss: Vec<Loss>,
-    /// Sectors that are being given up.
+    /// Sectors that are being discarded.
     condemned: Vec<bool>,
     any_loss: bool,
     lost_at: Moment,

@@ -124,7 +124,7 @@ fn orderly_stops_and_what_rots_meanwhile() {
     assert!(report.stops > 1000 && report.rotten > 300, "the runs do not do enough: {report:?}");
 }
 
-/// Whatever comes back in time is drained, and nothing is given up.
+/// Whatever comes back in time is drained, and nothing is discarded.
 #[test]
 fn outages_of_either_volume_or_both() {
     let report = campaign("outages_of_either_volume_or_both", Family::Outages, 6000);

@@ -3,7 +3,7 @@
 /// See the variants.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// The trace itself, or what was asked of it, is not right: the mend is with whoever made it.
+    /// The trace itself, or what was asked of it, is not right: the remedy is with whoever made it.
     #[error("{0}")]
     Invalid(String),
     /// It could not be read.

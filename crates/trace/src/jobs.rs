@@ -75,7 +75,7 @@ impl JobLog {
                 if strict { Err(broken) } else { Ok(()) }
             };
             let taken = lines.cut(window, last, take).map_err(|Broken { line, reason }| {
-                TraceError::Invalid(format!("{name}:{line}: {reason}; mend or remove the line"))
+                TraceError::Invalid(format!("{name}:{line}: {reason}; fix or remove the line"))
             })?;
             if source.consume(taken) {
                 break;

@@ -142,7 +142,7 @@ impl Reader {
             let (window, last) = self.source.window().map_err(|error| unreadable(&self.name, &error))?;
             let consumed = parse(&mut self.parser, window, last).map_err(|broken| {
                 let place = place(&self.name, self.parser.format(), &broken);
-                TraceError::Invalid(format!("{place}; mend it, or leave out --strict to count such lines and go on"))
+                TraceError::Invalid(format!("{place}; fix it, or leave out --strict to count such lines and go on"))
             })?;
             self.ended = self.source.consume(consumed);
         }

@@ -65,7 +65,7 @@ impl Series {
         match absurd {
             None => Ok(series),
             Some(time) => Err(TraceError::Invalid(format!(
-                "the trace goes from {} to {time}, more than {SAMPLES_MAX} intervals: mend its times or choose a longer \
+                "the trace goes from {} to {time}, more than {SAMPLES_MAX} intervals: fix its times or choose a longer \
                  interval",
                 series.start
             ))),

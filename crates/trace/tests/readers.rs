@@ -186,7 +186,7 @@ fn broken_lines_are_counted_and_named() {
         "{warning}"
     );
     let error = read(&path, Options { strict: true, format: None }).unwrap_err().to_string();
-    assert!(error.contains("a.txt:3: the key \"4x\" is not a number; mend it"), "{error}");
+    assert!(error.contains("a.txt:3: the key \"4x\" is not a number; fix it"), "{error}");
 
     let words = write(directory.path(), "words.txt", b"a b c\na b 7\n");
     let keys: Vec<u64> = read(&words, Options::default()).unwrap().iter().map(|request| request.address).collect();

@@ -71,7 +71,7 @@ impl<'a> Block<'a> {
                 size: whole_pages(disk.size.get()),
                 logical_block: 512,
                 backing_limits: disk.limits,
-                outage_patience: crate::OUTAGE_PATIENCE,
+                outage_patience: crate::OUTAGE_TIMEOUT,
             }),
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
@@ -345,7 +345,7 @@ impl Machine for Block<'_> {
     fn settle(&mut self) -> Result<(), Stuck> {
         while self.control.as_ref().is_some_and(|control| !control.is_settled()) {
             if !self.step(Instant::FAR)? {
-                return Err(Stuck(format!("a caching volume is never given back after {}", self.now)));
+                return Err(Stuck(format!("a caching volume is never deleted after {}", self.now)));
             }
         }
         Ok(())

@@ -51,7 +51,7 @@ impl Control {
             device: "simulated".to_owned(),
             owner_id: format!("vm-{vm}"),
             volume_type: "caching".to_owned(),
-            outage_patience: crate::OUTAGE_PATIENCE,
+            outage_patience: crate::OUTAGE_TIMEOUT,
             longest_pause: config.backoff.cap,
             volumes_leave: false,
         };

@@ -507,7 +507,7 @@ impl Machine for Fluid<'_> {
         if !is_settled(self) {
             self.go(self.now + LONGEST, Goal::Settled)?;
         }
-        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never given back".to_owned())) }
+        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never deleted".to_owned())) }
     }
 
     fn finish(mut self) -> Share {

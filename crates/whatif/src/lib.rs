@@ -31,7 +31,7 @@ pub use report::{Boost, Outcome, PhaseTime};
 pub use setup::{Application, Caching, Fidelity, Phase, Setup, Stuck, Volume};
 
 /// How long requests would wait for a caching volume that cannot be read; none fails here.
-const OUTAGE_PATIENCE: Duration = Duration::from_secs(300);
+const OUTAGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A machine of the application: it works through the phases and lets time pass in between.
 trait Machine {

@@ -132,7 +132,7 @@ fn odd_sizes_run() {
     }
 }
 
-/// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is given back.
+/// Machines that differ wait for the slowest; what the provider refuses is tried again, and everything is deleted.
 #[test]
 fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
     let alike = setup(Preset::PAPER, checkpoints(300, 2, 2, 2), 1);
@@ -185,7 +185,7 @@ fn any_setup(seed: u64) -> Setup {
 }
 
 /// Where both worlds' controllers decide alike, they are within 2 %. A controller on the edge between two decisions (a size
-/// just at a step of the grain, a burst just when a volume is let go) may fall to either side: seldom.
+/// just at a step of the grain, a burst just when a volume is released) may fall to either side: seldom.
 #[test]
 fn the_fluid_model_agrees_with_the_block_world() {
     const RUNS: u64 = 120;

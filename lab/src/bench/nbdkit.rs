@@ -82,7 +82,7 @@ struct Mount(PathBuf);
 impl Drop for Mount {
     fn drop(&mut self) {
         for _ in 0..50 {
-            // The loop device lets go of the file a moment after losetup has answered.
+            // The loop device releases the file a moment after losetup has answered.
             if output(Command::new("fusermount3").arg("-u").arg(&self.0)).is_ok() {
                 return;
             }

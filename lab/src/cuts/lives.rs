@@ -37,7 +37,7 @@ const SLOW: Bytes = Bytes::from_mib(64);
 const FAST: Bytes = Bytes::from_mib(256);
 const STATE: Bytes = Bytes::from_mib(64);
 /// How long a guest may take to boot, recover, read everything and reach its phase on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(400);
+const TIMEOUT: Duration = Duration::from_secs(400);
 /// Operations of one life are numbered from a multiple of this: no life begins so many.
 const LIFE: u64 = 1 << 24;
 
@@ -92,7 +92,7 @@ impl<'a> Machine<'a> {
         let plan = Plan {
             disks: disks.collect(),
             results: Some(results),
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
             ..Plan::new(Job::Cut.name(), planted(&script))
         };
         plan.boot(self.lab, self.interrupt)
@@ -127,7 +127,7 @@ impl<'a> Machine<'a> {
     /// Waits for a file of the guest's; what it says.
     fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
         let path = self.results().join(file);
-        self.interrupt.wait_for(&format!("the guest's {file}"), PATIENCE, || {
+        self.interrupt.wait_for(&format!("the guest's {file}"), TIMEOUT, || {
             self.check_trouble()?;
             if let Ok(text) = fs::read_to_string(&path) {
                 return Ok(Some(text));
@@ -222,7 +222,7 @@ pub fn surgetank(
     Ok(())
 }
 
-/// The same with bcache: its power is cut after a drain and a detach, which is when a rented cache is given back.
+/// The same with bcache: its power is cut after a drain and a detach, which is when a rented cache is deleted.
 ///
 /// # Errors
 /// If a guest fails in another way than by losing data, or on Ctrl-C.

@@ -14,7 +14,7 @@ pub enum Phase {
     Absorb,
     /// While they are copied back.
     Drain,
-    /// Once nothing is dirty, while it is given back.
+    /// Once nothing is dirty, while it is deleted.
     Detach,
 }
 

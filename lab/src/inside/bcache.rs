@@ -14,7 +14,7 @@ use crate::machine::{ask, forget, run, sectors, tell, wait_for};
 const SETS: &str = "/sys/fs/bcache";
 /// It takes no cache of fewer buckets than about half of this.
 const BUCKETS: u64 = 1024;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(900);
 /// Its default: how much of the cache it leaves dirty while it absorbs.
 const WRITEBACK_PERCENT: &str = "10";
@@ -51,10 +51,10 @@ impl Peer for Bcache {
         for disk in [&slow, &cache] {
             tell(format!("{SETS}/register"), disk)?;
         }
-        let name = wait_for("a bcache device", PATIENCE, || Ok(device_over(&self.slow)))?;
+        let name = wait_for("a bcache device", TIMEOUT, || Ok(device_over(&self.slow)))?;
         let node = PathBuf::from("/dev").join(&name);
         self.name = Some(name);
-        wait_for("the cache set", PATIENCE, || Ok((ask(self.file("state")?)? != "no cache").then_some(())))?;
+        wait_for("the cache set", TIMEOUT, || Ok((ask(self.file("state")?)? != "no cache").then_some(())))?;
         tell(self.file("cache_mode")?, "writeback")?;
         tell(self.file("sequential_cutoff")?, "0")?;
         for what in ["read", "write"] {
@@ -86,7 +86,7 @@ impl Peer for Bcache {
         tell(self.file("stop")?, "1")?;
         self.name = None;
         let gone = || Ok((!Path::new("/sys/block").join(&name).exists() && !set.exists()).then_some(()));
-        wait_for("bcache's end", PATIENCE, gone)?;
+        wait_for("bcache's end", TIMEOUT, gone)?;
         forget(&self.slow)?;
         forget(&self.cache)
     }
@@ -138,7 +138,7 @@ impl Device {
         let disk = slow.display().to_string();
         run("make-bcache", &["--wipe-bcache", "-B", &disk])?;
         tell(format!("{SETS}/register"), &disk)?;
-        let name = wait_for("a bcache device", PATIENCE, || Ok(device_over(&slow)))?;
+        let name = wait_for("a bcache device", TIMEOUT, || Ok(device_over(&slow)))?;
         Ok(Self { slow, name, writeback_delay, adopted: None })
     }
 
@@ -158,11 +158,11 @@ impl Device {
         run("make-bcache", &["--wipe-bcache", "--writeback", "--bucket", &bucket, "-C", &node])?;
         tell(format!("{SETS}/register"), &node)?;
         let link = Path::new("/sys/class/block").join(disk.file_name().unwrap_or_default()).join("bcache/set");
-        let set = wait_for("the cache set", PATIENCE, || Ok(fs::canonicalize(&link).ok()))?;
+        let set = wait_for("the cache set", TIMEOUT, || Ok(fs::canonicalize(&link).ok()))?;
         let name = set.file_name().context("a cache set has a name")?.to_string_lossy().into_owned();
         self.adopted = Some(Adopted { disk: disk.to_owned(), set: set.clone() });
         tell(self.file("attach"), &name)?;
-        wait_for("the cache", PATIENCE, || Ok((ask(self.file("state"))? != "no cache").then_some(())))?;
+        wait_for("the cache", TIMEOUT, || Ok((ask(self.file("state"))? != "no cache").then_some(())))?;
         tell(self.file("sequential_cutoff"), "0")?;
         for what in ["read", "write"] {
             tell(set.join(format!("congested_{what}_threshold_us")), "0")?;
@@ -218,7 +218,7 @@ impl Device {
             wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state"))? == "no cache").then_some(())))?;
         }
         tell(set.join("unregister"), "1")?;
-        wait_for("the cache set's end", PATIENCE, || Ok((!set.exists()).then_some(())))?;
+        wait_for("the cache set's end", TIMEOUT, || Ok((!set.exists()).then_some(())))?;
         self.adopted = None;
         Ok(())
     }
@@ -233,7 +233,7 @@ impl Drop for Device {
         let _ = self.release();
         let _ = tell(self.file("stop"), "1");
         let gone = || Ok((!Path::new("/sys/block").join(&self.name).exists()).then_some(()));
-        let _ = wait_for("bcache's end", PATIENCE, gone);
+        let _ = wait_for("bcache's end", TIMEOUT, gone);
         let _ = forget(&self.slow);
     }
 }

@@ -187,16 +187,16 @@ impl Stand {
             return Ok(judged);
         }
         let session = Session::default();
-        let mut mended = None;
+        let mut repaired = None;
         let surgetank = &mut self.surgetank;
         let mut out = self.load.run(number, &session, || {
-            stand(surgetank, number, round, &session).inspect(|(_, at)| mended = Some(*at)).map(|(out, _)| out)
+            stand(surgetank, number, round, &session).inspect(|(_, at)| repaired = Some(*at)).map(|(out, _)| out)
         })?;
         if let (Out::ReadOnly, true) = (&out, round.errors_below) {
             judged.remounts += 1;
             out = self.remounted(number, &session)?;
         }
-        judged.recovered_s = mended.map_or(0.0, |at: Instant| at.elapsed().as_secs_f64());
+        judged.recovered_s = repaired.map_or(0.0, |at: Instant| at.elapsed().as_secs_f64());
         judged.add_session(&session, &out);
         let (verified_mib, faults) = self.load.judge()?;
         judged.verified_mib = verified_mib;
@@ -250,7 +250,7 @@ impl Stand {
         let checked = std::process::Command::new("e2fsck").arg("-p").arg(&self.device).output()?;
         if !matches!(checked.status.code(), Some(0 | 1)) {
             let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-            bail!("e2fsck cannot mend the file system: {}", said.trim().lines().last().unwrap_or_default());
+            bail!("e2fsck cannot repair the file system: {}", said.trim().lines().last().unwrap_or_default());
         }
         self.files = Some(Mounted::at(&self.device, FILES, &[])?);
         Ok(())
@@ -291,8 +291,8 @@ fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session
         surgetank.ask_to_drain();
     }
     say(&format!("ready-{number}"), "{}")?;
-    let mended = watch(surgetank, OUTAGE_MAX, |_| read::<bool>(&format!("mended-{number}")).ok().flatten())?;
-    if mended.is_err() {
+    let repaired = watch(surgetank, OUTAGE_MAX, |_| read::<bool>(&format!("repaired-{number}")).ok().flatten())?;
+    if repaired.is_err() {
         bail!("the host did not end the outage");
     }
     let at = Instant::now();

@@ -67,7 +67,7 @@ impl Kind {
     /// If something is missing.
     pub fn prepare(self, order: &Order, cache_mib: u64) -> anyhow::Result<Box<dyn Peer>> {
         let slow = machine::disk("slow")?;
-        let cache = || machine::disk(&cache_disk(cache_mib));
+        let cache = || machine::disk(&caching_volume(cache_mib));
         Ok(match self {
             Self::RawSlow => Box::new(Raw(slow)),
             Self::RawFast => Box::new(Raw(machine::disk("fast")?)),
@@ -82,7 +82,7 @@ impl Kind {
 
 /// The serial of the disk that is a cache of this size.
 #[must_use]
-pub fn cache_disk(cache_mib: u64) -> String {
+pub fn caching_volume(cache_mib: u64) -> String {
     format!("cache-{cache_mib}")
 }
 

@@ -50,7 +50,7 @@ const EMULATOR_FAILURES_MAX: u32 = 5;
 const MISSES_MAX: u32 = 20;
 /// Errors that nobody has met last so much longer, until somebody has.
 const UNNOTICED_MAX: Duration = Duration::from_secs(20);
-/// A guest that has given up may take so long to judge what there is.
+/// A guest that has stopped may take so long to judge what there is.
 const STUCK_MAX: Duration = Duration::from_secs(60);
 
 /// Runs all outages. What a failure can be looked into with goes to `out`.
@@ -267,7 +267,7 @@ fn boot(order: &Order, site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathB
 enum Strike {
     /// It was, and was judged.
     Judged,
-    /// The caching volume had been given back, or nobody met the errors.
+    /// The caching volume had been deleted, or nobody met the errors.
     Missed,
 }
 
@@ -302,7 +302,7 @@ fn strike(
         storage.end(outage, &volume)?;
         record.lasted_s = began.elapsed().as_secs_f64();
     }
-    site.tell(&format!("mended-{number}"), &true)?;
+    site.tell(&format!("repaired-{number}"), &true)?;
     match hear(site, interrupt, guest, number, (&format!("judged-{number}"), JUDGE_MAX)) {
         Ok(judged) => record.judged = judged,
         Err(error) if site.emulator_failed() => return Err(error),

@@ -90,7 +90,7 @@ pub struct Report {
     pub seed: u64,
     /// How many outages there were to be.
     pub planned: usize,
-    /// Those that struck nothing: what they were of had been given back, or nobody met the errors. They were planned again.
+    /// Those that struck nothing: what they were of had been deleted, or nobody met the errors. They were planned again.
     pub missed: u32,
     /// Guests that died of their emulator; what they had not been struck by struck others.
     pub emulator_failures: u32,

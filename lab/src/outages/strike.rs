@@ -21,9 +21,9 @@ pub const BACKING: &str = "slow";
 const STILL: &str = "outage-still";
 /// How long QEMU may take for an answer on a busy machine.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a guest may take to let go of a disk, or QEMU to take one.
+/// How long a guest may take to release a disk, or QEMU to take one.
 const HOT_PLUG: Duration = Duration::from_secs(60);
-/// A guest that has not let go of a disk is asked again after this long.
+/// A guest that has not released a disk is asked again after this long.
 const ASK_AGAIN: Duration = Duration::from_secs(7);
 
 /// A caching volume that is read and written through our server instead of by QEMU.
@@ -154,7 +154,7 @@ impl<'a> Storage<'a> {
         }
         for (node, own) in disks {
             let Some(file) = below(qmp, &node)? else {
-                // The guest's daemon has given it back meanwhile.
+                // The guest's daemon has deleted it meanwhile.
                 continue;
             };
             reopen(qmp, &node, if still { STILL } else { &own }, &file)?;
@@ -220,7 +220,7 @@ impl<'a> Storage<'a> {
     /// Takes the disk out of the guest without the provider's doing.
     fn unplug(&self, qmp: &mut Qmp, volume: &VolumeId) -> anyhow::Result<()> {
         let mut asked: Option<std::time::Instant> = None;
-        self.interrupt.wait_for("the guest's letting go of a disk", HOT_PLUG, || {
+        self.interrupt.wait_for("the guest's release of a disk", HOT_PLUG, || {
             if !has_disk(qmp, volume)? {
                 return Ok(Some(()));
             }
@@ -250,7 +250,7 @@ impl<'a> Storage<'a> {
     fn attach(&self, volume: &VolumeId) -> anyhow::Result<()> {
         self.interrupt.wait_for("the volume's being attached", HOT_PLUG, || {
             match self.provider.attach(volume) {
-                // The guest's daemon has given it up and back.
+                // The guest's daemon has deleted it.
                 Err(ProviderError::NotFound(_)) => return Ok(Some(())),
                 attached => drop(done(attached)?),
             }

@@ -16,7 +16,7 @@ pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
             Shape::RandomWrites => bars.extend(rows.requests("4 KiB random writes")),
             Shape::SyncedWrites => bars.extend(rows.synced_writes()),
             Shape::Idle => bars.extend(rows.idle()),
-            Shape::Mixed => bars.extend(rows.requests("reads and writes with favourites")),
+            Shape::Mixed => bars.extend(rows.requests("reads and writes with a skew")),
         }
     }
     bars

@@ -57,7 +57,7 @@ pub enum Group {
     Bursts,
     /// 4 KiB random writes
     Random,
-    /// Reads and writes with favourites
+    /// Reads and writes with a skew
     Mixed,
     /// 4 KiB writes, each flushed
     Synced,

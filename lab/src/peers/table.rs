@@ -112,7 +112,7 @@ pub fn title(load: &Load) -> String {
             format!("4 KiB random writes over {size_mib} MiB for {time_s} s, depth 32, cache of {cache_mib} MiB")
         }
         Shape::Mixed => format!(
-            "16 KiB, 70 % reads, favourites (zipf 1.1) over {size_mib} MiB for {time_s} s, depth 16, cache of {cache_mib} MiB"
+            "16 KiB, 70 % reads, skewed (zipf 1.1) over {size_mib} MiB for {time_s} s, depth 16, cache of {cache_mib} MiB"
         ),
         Shape::SyncedWrites => {
             format!("4 KiB random writes, each followed by fsync, for {time_s} s, cache of {cache_mib} MiB")

@@ -2,7 +2,7 @@
 
 use crate::inside::reproduce::{Load, Mode, Sample, THRESHOLD};
 
-/// Seconds that a volume takes to be made, plugged in and found, and to be given back, in a guest: the lab's own figures
+/// Seconds that a volume takes to be made, plugged in and found, and to be deleted, in a guest: the lab's own figures
 /// (docs/measurements/2026-11-22-peers.md, attach and detach).
 const ATTACH_S: f64 = 0.4;
 const DETACH_S: f64 = 0.7;

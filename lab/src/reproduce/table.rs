@@ -32,7 +32,7 @@ impl Row<'_> {
     }
 
     /// The papers' adjusted storage accumulation: the backing disk until the workload's end, caching volumes until they
-    /// were given back.
+    /// were deleted.
     pub fn agbs(&self) -> f64 {
         let (slow, fast) = self.sample.rates_mib_s;
         let rate = Bandwidth::from_mib_s(if self.sample.mode == Mode::StaticFast { fast } else { slow });

@@ -388,7 +388,7 @@ impl Engine {
         }
     }
 
-    /// The failed cache is let go: nothing of the block is in a log any more, so its part can change where the block is.
+    /// The failed cache is released: nothing of the block is in a log any more, so its part can change where the block is.
     pub(super) fn change_after_drop(&mut self, merge: Merge) {
         if let Some(request) = self.requests.get(&merge.request).map(|active| active.request) {
             self.change_backing(&request, merge.bytes);

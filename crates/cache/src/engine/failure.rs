@@ -2,11 +2,11 @@
 //! old.
 //!
 //! A failed read does not say whether one block cannot be read or nothing can. So a few blocks are probed: while none of
-//! them can be read there is an *outage*, in which nothing else is asked of the volume, nothing is given up, and whoever
+//! them can be read there is an *outage*, in which nothing else is asked of the volume, nothing is discarded, and whoever
 //! needs what is on it waits, for [`Config::outage_patience`](super::Config) at most. Once the volume answers, what can be
 //! read is drained, and what cannot is tried again a few times.
 //!
-//! What is given up in the end is recorded as the ranges whose newest data are on that volume alone
+//! What is discarded in the end is recorded as the ranges whose newest data are on that volume alone
 //! ([`Owner::Lost`]). They come back if the volume does ([`Engine::restore`]).
 
 use std::ops::Range;
@@ -147,7 +147,7 @@ impl Engine {
         if matches!(self.step, Step::StopSettle | Step::StopFlush | Step::StopMark | Step::StopMarkFlush) {
             self.events.push_back(Event::Stopped);
         }
-        self.give_up_step();
+        self.abandon_step();
         self.retry_waiting = true;
         self.stirred = true;
         if let Some(boost) = self.boost.as_mut() {
@@ -461,7 +461,7 @@ impl Engine {
             || matches!(&self.step, Step::Retry { step, .. } if **step == Step::DropOwner)
     }
 
-    /// Bytes of the device that stay lost if the caching volume is let go now.
+    /// Bytes of the device that stay lost if the caching volume is released now.
     fn lost_after_drop(&self) -> RangeSet {
         let Some(boost) = &self.boost else { return RangeSet::default() };
         if planted(Bug::AllLostWithOneBlock) && boost.space.bad > 0 {

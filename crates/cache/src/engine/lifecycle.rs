@@ -45,14 +45,14 @@ pub(super) enum Step {
         left: u8,
         failed: bool,
     },
-    /// Metadata of a log that was read back are being mended; so many writes have not ended.
+    /// Metadata of a log that was read back are being repaired; so many writes have not ended.
     RecoverRepair {
         left: u32,
         failed: bool,
         turn: TableCopy,
     },
     RecoverRepairFlush(TableCopy),
-    /// The failed cache is let go: what was rescued is made durable.
+    /// The failed cache is released: what was rescued is made durable.
     DropFlush,
     DropOwner,
     DropReads,
@@ -130,7 +130,7 @@ impl Engine {
             (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
             (Mode::Absorb, Stage::Releasing) if self.step == Step::ReleaseFlush => {
                 self.stage = Stage::Absorb;
-                self.give_up_step();
+                self.abandon_step();
             }
             (Mode::Drain | Mode::Finish, Stage::Absorb | Stage::Drain) => {
                 self.stage = Stage::Drain;
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     fn stopped(&mut self) {
-        self.give_up_step();
+        self.abandon_step();
         self.events.push_back(Event::Stopped);
     }
 
@@ -257,12 +257,12 @@ impl Engine {
     }
 
     /// Stops waiting for the present step.
-    pub(super) fn give_up_step(&mut self) {
+    pub(super) fn abandon_step(&mut self) {
         self.step = Step::None;
         self.step_serial += 1;
     }
 
-    /// A write of the caching volume for a step: the volume is not let go before it has ended.
+    /// A write of the caching volume for a step: the volume is not released before it has ended.
     pub(super) fn step_write(&mut self, effect: impl FnOnce(EffectId) -> Effect) {
         let id = self.pending.insert(Pending::StepWrite(self.step_serial));
         self.cache.started(self.now, 0);
@@ -364,7 +364,7 @@ impl Engine {
         }
     }
 
-    /// An effect of a step has ended. Answers to a step that was given up come late and count no more.
+    /// An effect of a step has ended. Answers to a step that was abandoned come late and count no more.
     pub(super) fn step_done(&mut self, serial: u64, outcome: Outcome) {
         if serial != self.step_serial {
             return;

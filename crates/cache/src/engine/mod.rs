@@ -7,7 +7,7 @@ pub mod check;
 mod checkpoint;
 mod drain;
 mod failure;
-mod habit;
+mod flush_pattern;
 mod lifecycle;
 mod loss;
 mod port;
@@ -29,7 +29,7 @@ use self::change::Merge;
 use self::checkpoint::Checkpoint;
 use self::drain::Drain;
 use self::failure::Trouble;
-use self::habit::Habit;
+use self::flush_pattern::FlushPattern;
 use self::lifecycle::Step;
 use self::loss::Loss;
 use self::port::{FlushRequest, Port, Waiter};
@@ -57,7 +57,7 @@ pub struct Config {
     /// Nominal limits of the backing volume; split and drain start from them and measure.
     pub backing_limits: Limits,
     /// How long a caching volume of which nothing can be read is waited for, before who needs what is on it is answered
-    /// an error. Nothing is given up then: see [`Owner::Lost`].
+    /// an error. Nothing is discarded then: see [`Owner::Lost`].
     pub outage_patience: Duration,
 }
 
@@ -280,7 +280,7 @@ pub struct Engine {
     owners: VecDeque<(Recorder, Note)>,
     owner_in_flight: bool,
     counters: Counters,
-    habit: Habit,
+    flush_pattern: FlushPattern,
     last_activity: Instant,
     /// Something happened since the last pump.
     stirred: bool,
@@ -321,7 +321,7 @@ impl Engine {
             owners: VecDeque::new(),
             owner_in_flight: false,
             counters: Counters::default(),
-            habit: Habit::default(),
+            flush_pattern: FlushPattern::default(),
             last_activity: now,
             stirred: false,
             config,

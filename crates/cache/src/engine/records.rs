@@ -34,11 +34,11 @@ impl Engine {
     pub(super) fn next_owner(&mut self) {
         while !self.owner_in_flight {
             let Some((recorder, note)) = self.owners.pop_front() else { return };
-            let given_up = match recorder {
+            let discarded = match recorder {
                 Recorder::Step(serial) => serial != self.step_serial,
                 Recorder::Loss => self.loss.is_none(),
             };
-            if !given_up {
+            if !discarded {
                 self.owner_in_flight = true;
                 let id = self.pending.insert(Pending::Owner(recorder));
                 self.effects.push_back(match note {

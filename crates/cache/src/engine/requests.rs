@@ -60,9 +60,9 @@ impl Engine {
             return;
         }
         match &mut request.operation {
-            Operation::Write { fua } => *fua |= self.habit.change(),
-            Operation::Discard | Operation::WriteZeroes { .. } => _ = self.habit.change(),
-            Operation::Flush => self.habit.flush(),
+            Operation::Write { fua } => *fua |= self.flush_pattern.change(),
+            Operation::Discard | Operation::WriteZeroes { .. } => _ = self.flush_pattern.change(),
+            Operation::Flush => self.flush_pattern.flush(),
             Operation::Read => {}
         }
         if request.operation != Operation::Flush {

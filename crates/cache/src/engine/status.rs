@@ -25,7 +25,7 @@ pub enum Event {
     ReleaseCancelled,
     /// The caching volume fails; the engine drains what it can. Ends in `Released`-like `CacheDropped` or `CacheLost`.
     CacheFailing,
-    /// The failed caching volume was let go with nothing lost; the owner is `Backing`.
+    /// The failed caching volume was released with nothing lost; the owner is `Backing`.
     CacheDropped,
     /// The engine does not use the caching volume any more, but data is on it alone; the owner is `Lost` durably. Keep the
     /// volume, and try [`Engine::restore`].

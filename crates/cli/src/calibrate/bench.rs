@@ -180,11 +180,11 @@ impl Target {
         Ok(bench)
     }
 
-    /// After the measuring process has died: drains and gives back what it had rented.
+    /// After the measuring process has died: drains and deletes what it had rented.
     ///
     /// # Errors
     /// What the daemon says.
-    pub fn give_back(&self) -> Result<(), Failure> {
+    pub fn delete_rented(&self) -> Result<(), Failure> {
         let daemon = self.daemon(None)?;
         let bench = Bench { daemon, device: self.name.clone(), socket: PathBuf::new(), cache: Bytes::ZERO };
         bench.end()
@@ -205,7 +205,7 @@ impl Bench {
         self.cache
     }
 
-    /// Writes a dataset and waits until everything is on the backing volume and the caching volume is given back.
+    /// Writes a dataset and waits until everything is on the backing volume and the caching volume is deleted.
     ///
     /// # Errors
     /// If that fails, or no caching volume came.
@@ -289,7 +289,7 @@ impl Bench {
         }
     }
 
-    /// Drains and gives back what is rented, and stops.
+    /// Drains and deletes what is rented, and stops.
     ///
     /// # Errors
     /// If that cannot be done.
@@ -303,5 +303,5 @@ impl Bench {
 }
 
 fn interrupted() -> Failure {
-    Failure::Interrupted("interrupted: everything is given back, run again to go on".to_owned())
+    Failure::Interrupted("interrupted: everything is deleted, run again to go on".to_owned())
 }

@@ -1,8 +1,7 @@
 //! `surgetank calibrate`: measures B_M(x) and D_M(x) with the real engine on the volumes of a configuration (journal,
 //! III-C).
 //!
-//! Two processes: one measures, the other waits for it. If the measuring one dies, the other gives back what it had
-//! rented; if the waiting one dies, the measuring one is told to stop by the kernel. If both die at once, the next run
+//! Two processes: one measures, the other waits for it. If the measuring one dies, the other deletes what it had //! rented; if the waiting one dies, the measuring one is told to stop by the kernel. If both die at once, the next run
 //! or the daemon finds the volume in the state directory's journal.
 
 mod bench;
@@ -147,7 +146,7 @@ impl Arguments {
         Ok(points)
     }
 
-    /// Starts the measuring process and waits for it. If it dies, gives back what it had rented.
+    /// Starts the measuring process and waits for it. If it dies, deletes what it had rented.
     fn supervise(&self, plan: &Plan) -> Result<(), Failure> {
         let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
         let executable = std::env::current_exe().doing(|| "cannot find this program itself".to_owned())?;
@@ -176,10 +175,10 @@ impl Arguments {
             // It has said why.
             Some(code) => Err(Failure::Told(u8::try_from(code).unwrap_or(1))),
             None => {
-                output::note("surgetank: the measuring process was killed; giving back what it had rented");
-                plan.target.give_back()?;
+                output::note("surgetank: the measuring process was killed; deleting what it had rented");
+                plan.target.delete_rented()?;
                 Err(Failure::Failed(format!(
-                    "the measuring process was killed: everything is given back, and what was measured is in {}; run again to go on",
+                    "the measuring process was killed: everything is deleted, and what was measured is in {}; run again to go on",
                     self.out.display()
                 )))
             }
@@ -209,10 +208,10 @@ impl Arguments {
             }
             bar.inc(1);
         }
-        // Whatever happened, what is rented is given back before this process ends.
-        let given_back = bench.map_or(Ok(()), Bench::end);
+        // Whatever happened, what is rented is deleted before this process ends.
+        let deleted = bench.map_or(Ok(()), Bench::end);
         bar.finish_and_clear();
-        outcome.and(given_back)?;
+        outcome.and(deleted)?;
         plan.target.finish()?;
         self.answer(&points, missing.len())
     }

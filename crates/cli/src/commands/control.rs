@@ -19,7 +19,7 @@ const DEFAULT_SOCKET: &str = "/run/surgetank/control.sock";
 const SOCKET_VARIABLE: &str = "SURGETANK_SOCKET";
 /// Between two looks of `--wait`.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// So many looks in a row must find a device in trouble, with nothing under way, before `--wait` gives up: what was just
+/// So many looks in a row must find a device in trouble, with nothing under way, before `--wait` stops waiting: what was just
 /// asked for takes a moment to begin.
 const STUCK_LOOKS: u32 = 15;
 
@@ -128,11 +128,11 @@ impl Target {
         if let Some(device) = report.devices.iter().find(|device| device.name == self.device) {
             return Ok(device.clone());
         }
-        let mend = match nearest(&self.device, names.iter().copied()) {
+        let remedy = match nearest(&self.device, names.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("this daemon has {}", names.join(", ")),
         };
-        Err(Failure::Invalid(format!("there is no device \"{}\": {mend}", self.device)))
+        Err(Failure::Invalid(format!("there is no device \"{}\": {remedy}", self.device)))
     }
 
     /// Asks, waits until the device is where `until` says, and answers its status.
@@ -151,7 +151,7 @@ impl Target {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
-                // What was asked for has been given up: nothing is rented, and the status says why.
+                // What was asked for has been discarded: nothing is rented, and the status says why.
                 if let (Phase::Idle, Some(reason)) = (status.phase, &status.reason) {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }

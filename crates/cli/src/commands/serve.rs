@@ -103,7 +103,7 @@ impl Arguments {
                 continue;
             }
             match upgrade.check(&daemon, &self.config) {
-                Ok(()) => return hand_over(daemon, &upgrade, &interrupt),
+                Ok(()) => return upgrade_to(daemon, &upgrade, &interrupt),
                 Err(reason) => tracing::error!("no upgrade, this daemon goes on: {reason}"),
             }
         }
@@ -132,10 +132,10 @@ fn addresses(report: &StatusReport) -> String {
 }
 
 /// Lets the new binary take over, unless the process was asked to stop meanwhile.
-fn hand_over(daemon: Daemon, upgrade: &Upgrade, interrupt: &Interrupt) -> Result<(), Failure> {
-    tracing::info!("handing over to the new binary");
+fn upgrade_to(daemon: Daemon, upgrade: &Upgrade, interrupt: &Interrupt) -> Result<(), Failure> {
+    tracing::info!("upgrading to the new binary");
     notify("RELOADING=1");
-    stop(interrupt, &daemon.downgrade(), || daemon.hand_over())?;
+    stop(interrupt, &daemon.downgrade(), || daemon.stop_for_upgrade())?;
     if interrupt.raised() {
         notify("STOPPING=1");
         return Ok(());

@@ -51,10 +51,10 @@ impl Upgrade {
     /// Whether the new binary can take over from this daemon.
     ///
     /// # Errors
-    /// One sentence: a device is in use that cannot be handed over, certificates would be refused, or the new binary
+    /// One sentence: a device is in use that cannot be passed on, certificates would be refused, or the new binary
     /// refuses.
     pub fn check(&self, daemon: &Daemon, configuration: &Path) -> Result<(), String> {
-        daemon.may_hand_over()?;
+        daemon.may_upgrade()?;
         // A device whose certificates do not do would not be served any more. A configuration that only the new binary
         // takes is for that one to judge.
         if let Ok(config) = Config::load(configuration) {

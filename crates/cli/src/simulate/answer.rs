@@ -55,7 +55,7 @@ fn activity(found: &whatif::Outcome) -> Vec<Activity> {
         .collect()
 }
 
-/// The cost curve of one VM: a point wherever something is rented or given back.
+/// The cost curve of one VM: a point wherever something is rented or deleted.
 fn cost(setup: &Setup, found: &whatif::Outcome) -> Vec<CostPoint> {
     let disk = setup.disk(found.mode);
     let edges = found.boosts.iter().flat_map(|boost| [boost.started, boost.ended]);

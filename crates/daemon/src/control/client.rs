@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde_json::Value;
 
-use super::{Patient, Request, Response, peer};
+use super::{Request, Response, TimedRead, peer};
 use crate::places;
 use crate::status::StatusReport;
 use crate::sweep::Swept;
@@ -20,7 +20,7 @@ use crate::sweep::Swept;
 /// The longest answer, in bytes: some hundred devices with as many lost ranges as a status lists.
 const ANSWER_MAX: u64 = 16 << 20;
 /// How long an answer may take: a sweep asks the provider about one volume after the other.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Why a daemon did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ impl Client {
     /// A client of the daemon with this control socket.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), patience: PATIENCE }
+        Self { path: path.into(), patience: TIMEOUT }
     }
 
     /// Asks, and answers the daemon's JSON.
@@ -79,7 +79,7 @@ impl Client {
         line.push(b'\n');
         // A daemon that refuses us may have said so and gone before we asked.
         let asked = (&stream).write_all(&line);
-        match read_answer(BufReader::new(Patient { stream: &stream, left: self.patience })) {
+        match read_answer(BufReader::new(TimedRead { stream: &stream, left: self.patience })) {
             Ok(answer) => answer.map_err(ClientError::Refused),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(broken(asked.err().unwrap_or(error))),
             Err(error) => Err(broken(error)),
@@ -110,7 +110,7 @@ impl Client {
         self.typed(&Request::Status)
     }
 
-    /// Gives back volumes that nobody knows of.
+    /// Delete volumes that nobody knows of.
     ///
     /// # Errors
     /// As [`Client::ask`].
@@ -231,7 +231,7 @@ mod tests {
         };
         let long = vec![b' '; ANSWER_MAX as usize + 1].leak();
         let endless = answering(bind(), long);
-        assert!(refusal(&path, PATIENCE).contains("has more than 16777216 bytes"));
+        assert!(refusal(&path, TIMEOUT).contains("has more than 16777216 bytes"));
         endless.join().unwrap();
         for (answer, why) in [
             (&b"{\"ok\":[1,"[..], "went away"),
@@ -242,7 +242,7 @@ mod tests {
         ] {
             let listener = bind();
             let silent = std::thread::spawn(move || drop(listener.accept().unwrap().0.write_all(answer)));
-            let said = refusal(&path, PATIENCE);
+            let said = refusal(&path, TIMEOUT);
             assert!(said.contains(why), "{said}");
             silent.join().unwrap();
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use super::{PATIENCE, client};
+use super::{TIMEOUT, client};
 use crate::places;
 
 /// Connections that may wait to be accepted.
@@ -83,7 +83,7 @@ fn remove_stale(path: &Path) -> Result<(), String> {
         }
         Ok(_) => {}
     }
-    match client::connect(path, PATIENCE) {
+    match client::connect(path, TIMEOUT) {
         Ok(_) => Err(format!(
             "another surgetank daemon answers at {shown}: stop it first, or give this one another control_socket"
         )),

@@ -13,9 +13,9 @@ use crate::link::Link;
 use crate::places;
 
 /// How long the kernel may take to set the loop device up.
-const SET_UP_PATIENCE: Duration = Duration::from_secs(60);
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the daemon waits for the users of a device to close it when it stops.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(20);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Fuse(FuseHandle, Link);
 
@@ -42,7 +42,7 @@ pub(super) fn open(Opening { export, run_directory, .. }: Opening<'_>) -> Result
 
 impl Export for Fuse {
     fn address(&self) -> Result<String, String> {
-        let device = self.0.wait_ready(SET_UP_PATIENCE).map_err(|error| error.to_string())?;
+        let device = self.0.wait_ready(SET_UP_TIMEOUT).map_err(|error| error.to_string())?;
         Ok(linked(&self.1, &device))
     }
 
@@ -59,14 +59,14 @@ impl Export for Fuse {
     fn close(&self, device: &str) {
         let Self(handle, link) = self;
         link.remove();
-        let give_up = Instant::now() + CLOSE_PATIENCE;
+        let until = Instant::now() + CLOSE_TIMEOUT;
         let mut told = false;
         while let Err(error) = handle.close() {
             if !told {
                 tracing::warn!(device, %error, "waiting for the users of the device");
                 told = true;
             }
-            if Instant::now() >= give_up {
+            if Instant::now() >= until {
                 tracing::error!(device, %error, "the device ends while it is in use");
                 if let Ok(path) = handle.wait_ready(Duration::ZERO) {
                     write_back(&path);
@@ -95,9 +95,9 @@ fn write_back(device: &Path) {
         sync.arg("-f").arg(place);
     }
     let Ok(mut sync) = sync.spawn() else { return };
-    let give_up = Instant::now() + CLOSE_PATIENCE;
+    let until = Instant::now() + CLOSE_TIMEOUT;
     while matches!(sync.try_wait(), Ok(None)) {
-        if Instant::now() >= give_up {
+        if Instant::now() >= until {
             // It is waited for by nobody: it may not end before the device does.
             let _ = sync.kill();
             return;

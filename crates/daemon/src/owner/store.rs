@@ -94,7 +94,7 @@ impl OwnerStore {
     pub fn forget_ranges(&mut self) {
         self.record = self.record.in_short();
         if matches!(self.record.owner, Owner::Lost { .. }) {
-            give_memory_back();
+            return_memory();
         }
     }
 
@@ -228,13 +228,13 @@ impl OwnerStore {
         crash_point("healed-anew", "after");
         (self.record, self.journal, self.uncertain) = (record.in_short(), Some(journal), false);
         drop((record, healed));
-        give_memory_back();
+        return_memory();
         Ok(())
     }
 }
 
 /// Reading a long record leaves holes in the heap that are longer than all that stays.
-fn give_memory_back() {
+fn return_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches nothing but what the allocator has free, under its own locks.
     unsafe {

@@ -39,7 +39,7 @@ impl Reconciler {
         if !tried && self.lost_bytes() > 0 {
             return Err(format!(
                 "{0} bytes of {1} are lost, and no volume is known that they could be read back from: overwrite them, or \
-                 give them up with `surgetank detach {1} --accept-loss`",
+                 discard them with `surgetank detach {1} --accept-loss`",
                 self.lost_bytes(),
                 self.parts.name
             ));
@@ -53,7 +53,7 @@ impl Reconciler {
             let (name, lost) = (&self.parts.name, status.lost_bytes);
             return Err(format!(
                 "{lost} bytes of {name} are on its caching volume alone, which cannot be read: have them tried again with \
-                 `surgetank drain {name}`, overwrite them, or give them up with `surgetank detach {name} --accept-loss`"
+                 `surgetank drain {name}`, overwrite them, or discard them with `surgetank detach {name} --accept-loss`"
             ));
         }
         self.sample();
@@ -62,7 +62,7 @@ impl Reconciler {
             lifecycle.try_now(now);
             let name = &self.parts.name;
             return Err(format!(
-                "the caching volume of {name} has gone with data that are on it alone, and is given back when it has been \
+                "the caching volume of {name} has gone with data that are on it alone, and is deleted when it has been \
                  drained: it is looked for again now; `surgetank status` says how long it is waited for"
             ));
         }
@@ -77,13 +77,13 @@ impl Reconciler {
         }
     }
 
-    /// Why the caching volume is not given back, and what would help.
+    /// Why the caching volume is not deleted, and what would help.
     pub(super) fn kept(&self) -> Option<String> {
         let (volume, why) = self.parts.boosting.as_ref()?.1.rental().kept()?;
         let name = &self.parts.name;
         Some(format!(
-            "the caching volume {} is not given back: {why}; it is tried again by itself once it can be read, and \
-             `surgetank detach {name} --accept-loss` gives it back with whatever is on it",
+            "the caching volume {} is not deleted: {why}; it is tried again by itself once it can be read, and \
+             `surgetank detach {name} --accept-loss` deletes it with whatever is on it",
             volume.0
         ))
     }
@@ -92,7 +92,7 @@ impl Reconciler {
         let lost = self.status(now).lost_bytes > 0;
         if self.kept().is_some() {
             if let Some(lifecycle) = self.lifecycle() {
-                lifecycle.give_up_proof()?;
+                lifecycle.discard_proof()?;
             }
             self.boostable()?.hint_detach(now);
             return Ok(Answer::Done);
@@ -100,7 +100,7 @@ impl Reconciler {
         if !lost && self.lifecycle().is_some_and(|lifecycle| lifecycle.rental().waits_for_volume()) {
             return Err(format!(
                 "nothing of {} is lost: its caching volume fails, and what cannot be read in time counts as lost then and \
-                 can be given up; `surgetank status` says how long that is",
+                 can be discarded; `surgetank status` says how long that is",
                 self.parts.name
             ));
         }

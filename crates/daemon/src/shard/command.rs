@@ -33,7 +33,7 @@ pub enum Command {
         /// Whether the engine began.
         answer: Sender<Result<(), Rejected>>,
     },
-    /// Close the caching volume that the engine has let go.
+    /// Close the caching volume that the engine has released.
     CloseCache {
         /// It is closed.
         answer: Sender<()>,

@@ -10,7 +10,7 @@ use crate::buffers::Origin;
 use crate::owner::Entry;
 
 /// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
-pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How far stopping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,15 +18,15 @@ pub(super) enum Stopping {
     No,
     /// Requests in flight are being answered.
     Answering {
-        give_up: Instant,
+        until: Instant,
     },
     /// The last flush is in flight.
     Flushing {
-        give_up: Instant,
+        until: Instant,
     },
     /// The log is being closed.
     Closing {
-        give_up: Instant,
+        until: Instant,
     },
 }
 
@@ -51,7 +51,7 @@ impl Running {
     /// whole.
     pub(super) fn close_log(&mut self) {
         let now = self.clock.now();
-        self.stopping = Stopping::Closing { give_up: now + STOP_PATIENCE };
+        self.stopping = Stopping::Closing { until: now + STOP_TIMEOUT };
         self.engine.stop(now);
     }
 
@@ -60,16 +60,16 @@ impl Running {
         let now = self.clock.now();
         match self.stopping {
             Stopping::No => {}
-            Stopping::Answering { give_up } => {
-                if self.intake.is_empty() || now >= give_up {
-                    self.stopping = Stopping::Flushing { give_up: now + STOP_PATIENCE };
+            Stopping::Answering { until } => {
+                if self.intake.is_empty() || now >= until {
+                    self.stopping = Stopping::Flushing { until: now + STOP_TIMEOUT };
                     let id = self.buffers.insert(Origin::Shutdown, None);
                     self.engine.flush(now, id);
                     self.work();
                 }
             }
-            Stopping::Flushing { give_up } => self.ended |= now >= give_up || self.flush_waits_for_volume(),
-            Stopping::Closing { give_up } => self.ended |= now >= give_up,
+            Stopping::Flushing { until } => self.ended |= now >= until || self.flush_waits_for_volume(),
+            Stopping::Closing { until } => self.ended |= now >= until,
         }
     }
 
@@ -90,9 +90,9 @@ impl Running {
     /// Ends: I/O in flight is waited for (it may not be torn off its memory), new effects are not started, and what
     /// was not answered is answered with `ESHUTDOWN`.
     pub(super) fn finish(&mut self) {
-        let give_up = self.clock.now() + STOP_PATIENCE;
+        let until = self.clock.now() + STOP_TIMEOUT;
         let mut keys = Vec::new();
-        while self.volumes.in_flight() > 0 && self.clock.now() < give_up {
+        while self.volumes.in_flight() > 0 && self.clock.now() < until {
             let now = self.clock.now();
             self.volumes.poll(now, &mut self.outcomes);
             // A flush that fails now is still to be told.
@@ -100,7 +100,7 @@ impl Running {
             if self.volumes.in_flight() == 0 {
                 break;
             }
-            let deadline = [self.volumes.next_deadline(), Some(give_up)].into_iter().flatten().min();
+            let deadline = [self.volumes.next_deadline(), Some(until)].into_iter().flatten().min();
             if self.poller.wait(self.clock.until(deadline), &mut keys).is_err() {
                 break;
             }

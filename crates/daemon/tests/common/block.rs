@@ -10,7 +10,7 @@ use surgetank_device::Buffer;
 
 use super::writers::Requests;
 
-/// `_IO(0x12, 119)`: give a range back.
+/// `_IO(0x12, 119)`: discard a range.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 /// `_IO(0x12, 127)`: let a range read as zeroes.
 const BLKZEROOUT: libc::Ioctl = 0x127f;

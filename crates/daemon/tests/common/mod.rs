@@ -23,7 +23,7 @@ use tempfile::TempDir;
 pub const MIB: u64 = 1 << 20;
 
 /// How long anything may take before a test fails: far more than it ever does.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory with everything that a daemon needs.
 pub struct Machine {
@@ -127,7 +127,7 @@ pub fn images(directory: &Path) -> Vec<PathBuf> {
 
 /// Waits until something holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < until, "it never came to this: {what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -150,7 +150,7 @@ pub type Nbd = surgetank_nbd::Client;
 /// A client that waits for each answer no longer than a test does.
 pub fn nbd(socket: &Path) -> io::Result<Nbd> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Nbd::negotiate(stream)
 }
 

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::child::Running;
-use super::{Machine, PATIENCE, eventually};
+use super::{Machine, TIMEOUT, eventually};
 
 /// How long a killed daemon may take to die before its connection is cut, as the manual says.
-const DEATH_PATIENCE: Duration = Duration::from_secs(5);
+const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether this process may make loop devices.
 pub fn possible() -> Result<(), String> {
@@ -79,13 +79,13 @@ pub fn check_ext4(device: &Path) {
 
 /// Waits for a killed daemon to die. One whose own threads wait for its device does when its connection is cut.
 pub fn see_it_die(machine: &Machine, running: &mut Running) {
-    let give_up = Instant::now() + DEATH_PATIENCE;
-    while !running.dead() && Instant::now() < give_up {
+    let until = Instant::now() + DEATH_TIMEOUT;
+    while !running.dead() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
     if !running.dead() {
         cut(&machine.path("run/data.fuse"));
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         eventually("the daemon dies when its connection is cut", || running.dead() || Instant::now() > until);
     }
     assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());

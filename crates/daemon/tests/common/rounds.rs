@@ -16,7 +16,7 @@ use super::child::Running;
 use super::{Machine, Shape, eventually};
 
 /// How long a kill waits for the moment it is meant for, at the usual pace.
-const AIM_PATIENCE: Duration = Duration::from_secs(3);
+const AIM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How many times as long as on a real processor everything takes: `SURGETANK_PACE` says so in an emulated guest. People
 /// who changed their minds as fast there would never let a boost begin.
@@ -144,8 +144,8 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
             }
             rest(random, 120);
         } else {
-            let give_up = Instant::now() + pace * Duration::from_millis(200 + random.below(2000));
-            while !seen.over() && *seen.phase.lock().unwrap() != Some(Phase::Idle) && Instant::now() < give_up {
+            let until = Instant::now() + pace * Duration::from_millis(200 + random.below(2000));
+            while !seen.over() && *seen.phase.lock().unwrap() != Some(Phase::Idle) && Instant::now() < until {
                 rest(random, 10);
             }
             rest(random, 150);
@@ -155,11 +155,11 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
 
 /// Waits for the moment, if there is one, and a little longer.
 fn wait_for(aim: Option<Moment>, machine: &Machine, seen: &Seen, random: &mut Random) {
-    let give_up = Instant::now() + pace() * AIM_PATIENCE;
+    let until = Instant::now() + pace() * AIM_TIMEOUT;
     match aim {
         None => std::thread::sleep(Duration::from_millis(random.below(700))),
         Some(aim) => {
-            while seen.moment(machine) != aim && Instant::now() < give_up {
+            while seen.moment(machine) != aim && Instant::now() < until {
                 std::thread::sleep(Duration::from_micros(300));
             }
             std::thread::sleep(Duration::from_micros(random.below(12_000)));
@@ -250,7 +250,7 @@ pub fn configure(machine: &Machine, backing: &Path, policy: &str, cache: &str, e
 }
 
 /// Nothing is rented any more once the device is idle.
-pub fn gives_everything_back(machine: &Machine, running: &Running) {
+pub fn deletes_everything(machine: &Machine, running: &Running) {
     eventually("idle", || {
         // Refused while the volume is being read back.
         let _ = running.client.ask(&Request::Drain { device: "data".into() });

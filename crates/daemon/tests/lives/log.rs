@@ -22,9 +22,9 @@ impl Writer {
 /// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The volume absorbed a burst and was given back.
+    /// The volume absorbed a burst and was deleted.
     Used,
-    /// It was given back, or never made, before it was of use.
+    /// It was deleted, or never made, before it was of use.
     Unused,
     /// It is still there.
     Leaked,

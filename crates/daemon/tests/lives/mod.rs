@@ -1,4 +1,4 @@
-//! A camp of devices whose daemon lives for a few tenths of a second at a time.
+//! A group of devices whose daemon lives for a few tenths of a second at a time.
 
 pub mod log;
 pub mod witness;
@@ -18,12 +18,12 @@ use surgetank_model::random::Random;
 use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
-use crate::common::{Machine, PATIENCE, Shape, eventually};
+use crate::common::{Machine, Shape, TIMEOUT, eventually};
 use log::{Log, Writer};
 use witness::{TOKEN, Witness};
 
 const DEVICES: usize = 16;
-const CAMP: &str = "SURGETANK_TEST_CAMP";
+const GROUP: &str = "SURGETANK_TEST_GROUP";
 const SEED: &str = "SURGETANK_TEST_SEED";
 const MODE: &str = "SURGETANK_TEST_MODE";
 const PLANT: &str = "SURGETANK_PLANT";
@@ -69,13 +69,13 @@ fn machine() -> Machine {
 }
 
 /// A directory with everything: state, volumes, the log.
-pub struct Camp {
+pub struct Group {
     machine: Machine,
     bug: Option<String>,
     foreign: Vec<VolumeDescription>,
 }
 
-impl Camp {
+impl Group {
     pub fn new(bug: Option<&str>) -> Self {
         let machine = machine();
         let names: Vec<String> = (0..DEVICES).map(name).collect();
@@ -84,9 +84,9 @@ impl Camp {
         let text = machine.config_text(&devices, &shape);
         let text = text.replace("\"128 MiB/s\"\n", "\"128 MiB/s\"\npreallocate = false\n");
         std::fs::write(machine.path("config.toml"), text).unwrap();
-        let mut camp = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new() };
-        camp.foreign = camp.settlers();
-        camp
+        let mut group = Self { machine, bug: bug.map(str::to_owned), foreign: Vec::new() };
+        group.foreign = group.settlers();
+        group
     }
 
     /// Volumes that are none of ours: of another daemon, even for a device of the same name, and of nobody.
@@ -140,7 +140,7 @@ impl Camp {
     fn start(&self, mode: Mode, seed: u64, crash_at: Option<String>) -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
-        command.env(CAMP, self.machine.directory.path()).env(SEED, seed.to_string()).env(MODE, format!("{mode:?}"));
+        command.env(GROUP, self.machine.directory.path()).env(SEED, seed.to_string()).env(MODE, format!("{mode:?}"));
         command.env_remove(CRASH_AT).env_remove(PLANT);
         command.envs(crash_at.map(|point| (CRASH_AT, point)));
         command.envs(self.bug.as_ref().map(|bug| (PLANT, bug)));
@@ -275,9 +275,9 @@ fn load(root: &Path) -> Config {
     config
 }
 
-/// What the test `daemon_in_a_child` does: nothing, unless it was started by a [`Camp`].
+/// What the test `daemon_in_a_child` does: nothing, unless it was started by a [`Group`].
 pub fn serve_if_asked() {
-    let Some(root) = std::env::var_os(CAMP).map(PathBuf::from) else { return };
+    let Some(root) = std::env::var_os(GROUP).map(PathBuf::from) else { return };
     let variable = |name: &str| std::env::var(name).unwrap();
     let mode = Mode::ALL.into_iter().find(|mode| format!("{mode:?}") == variable(MODE)).unwrap();
     let config = load(&root);
@@ -360,7 +360,7 @@ fn settle(daemon: &Daemon, witness: &Witness) {
         let path = daemon.control_socket().parent().unwrap().parent().unwrap().join("state/owner-id");
         std::fs::read_to_string(path).unwrap().trim().to_owned()
     };
-    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { PATIENCE };
+    let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { TIMEOUT };
     loop {
         let devices = daemon.status().devices;
         for device in devices.iter().filter(|device| device.phase != Phase::Idle) {

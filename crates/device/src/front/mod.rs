@@ -49,7 +49,7 @@ pub trait Front: Send {
     /// Readable when `receive` has something.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Hands over what has arrived, at most about `budget` requests at a time.
+    /// Passes on what has arrived, at most about `budget` requests at a time.
     fn receive(&mut self, budget: usize, sink: &mut Vec<Submission>);
 
     /// The clients that have left since this was last asked: nobody waits for what they had asked for.
@@ -67,7 +67,7 @@ pub trait Front: Send {
     /// Sends what `reply` has gathered.
     fn flush(&mut self);
 
-    /// Whether it can be served no more: what it has handed over is answered by nobody.
+    /// Whether it can be served no more: what it has passed on is answered by nobody.
     fn is_broken(&self) -> bool {
         false
     }
@@ -108,13 +108,13 @@ impl Export {
     }
 }
 
-/// Why an export could not be opened or closed. One sentence with the mend.
+/// Why an export could not be opened or closed. One sentence with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FrontError(pub String);
 
 impl FrontError {
-    fn new(what: &str, error: impl std::fmt::Display, mend: &str) -> Self {
-        Self(format!("{what}: {error}; {mend}"))
+    fn new(what: &str, error: impl std::fmt::Display, remedy: &str) -> Self {
+        Self(format!("{what}: {error}; {remedy}"))
     }
 }

@@ -1,4 +1,4 @@
-//! Holding a volume exclusively: a volume that somebody else uses is refused, saying who it is and how to mend it.
+//! Holding a volume exclusively: a volume that somebody else uses is refused, saying who it is and how to fix it.
 //!
 //! A block device is opened with `O_EXCL`, which fails while the kernel itself uses it (mounted, swap, RAID, device
 //! mapper) or another surgetank holds it. A file is held by `flock`: the lock belongs to the open file description,
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, major, minor};
 
-/// Why a volume could not be opened. One sentence, with the mend.
+/// Why a volume could not be opened. One sentence, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// There is nothing at the path.
@@ -79,7 +79,7 @@ pub enum OpenError {
     InUse {
         /// As it was given.
         path: PathBuf,
-        /// Who uses it, and the mend.
+        /// Who uses it, and the remedy.
         use_: String,
         /// Nothing was found that holds it. A killed process holds its volumes until their I/O in flight has ended.
         lingers: bool,
@@ -102,7 +102,7 @@ pub enum OpenError {
 /// Refuses a volume that the kernel uses: mounted, for swap, below a loop device. For those who open it in their own way.
 ///
 /// # Errors
-/// Who uses it, and the mend; or it cannot be looked at.
+/// Who uses it, and the remedy; or it cannot be looked at.
 pub fn refuse_used(path: &Path) -> Result<(), OpenError> {
     let metadata = fs::metadata(path).map_err(|error| OpenError::System { path: path.to_owned(), error })?;
     check(path, &metadata)

@@ -11,10 +11,10 @@ use surgetank_model::Instant;
 use super::{Completion, Failure, Operation, Volume, VolumeIo};
 use crate::buffer::ALIGNMENT;
 
-/// A volume in anonymous memory. Pages are used only where something was written; a discard gives them back. (No huge
+/// A volume in anonymous memory. Pages are used only where something was written; a discard frees them. (No huge
 /// pages: scattered writes to a sparse volume would use, and first zero, 512 times the memory.)
 ///
-/// I/Os are done in `submit` and handed over by the next `poll`.
+/// I/Os are done in `submit` and passed on by the next `poll`.
 #[derive(Debug)]
 pub struct MemoryVolume {
     start: NonNull<u8>,

@@ -82,10 +82,10 @@ pub trait Volume: Send {
     /// Takes an I/O. It may start at once or with the next `poll`.
     fn submit(&mut self, now: Instant, io: VolumeIo);
 
-    /// Starts what is waiting and hands over what has ended.
+    /// Starts what is waiting and passes on what has ended.
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>);
 
-    /// Whether `poll` has something to hand over, as far as that can be told without the kernel.
+    /// Whether `poll` has something to pass on, as far as that can be told without the kernel.
     fn has_ended(&mut self) -> bool {
         false
     }
@@ -101,7 +101,7 @@ pub trait Volume: Send {
     /// When `poll` should be called even if the descriptor stays silent (a throttle or a delay ends).
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Readable when `poll` has something to hand over. `None`: `poll` right after `submit` is enough.
+    /// Readable when `poll` has something to pass on. `None`: `poll` right after `submit` is enough.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 

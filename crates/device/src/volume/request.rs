@@ -11,13 +11,13 @@ const RANGES_MAX: usize = 1024;
 const TRANSFER_MAX: usize = 1 << 30;
 /// Bytes written per step where zeroes have to be written.
 const ZEROES_STEP: u64 = 1 << 20;
-/// How often an I/O that the kernel gave back with EAGAIN or EINTR is tried again.
+/// How often an I/O that the kernel returned with EAGAIN or EINTR is tried again.
 const TRIES_MAX: u32 = 64;
 
 /// How a range can be zeroed, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Zeroing {
-    /// Give the blocks back; on a device, zero with unmap.
+    /// Free the blocks; on a device, zero with unmap.
     Punch,
     /// Keep the blocks, as zeroes.
     ZeroRange,
@@ -115,14 +115,14 @@ impl Request {
         Self { io, step, done: 0, ranges, bounce, tries: 0 }
     }
 
-    /// Takes another I/O after this one has ended: its memory is let go, its room is used again.
+    /// Takes another I/O after this one has ended: its memory is released, its room is used again.
     pub fn renew(&mut self, io: VolumeIo, support: &Support) {
         let ranges = std::mem::take(&mut self.ranges);
         *self = Self::new(io, support, ranges);
     }
 
     /// Lets the memory of an I/O that has ended go.
-    pub fn let_go(&mut self) {
+    pub fn release_cache(&mut self) {
         self.bounce = None;
         self.io.memory.clear();
     }

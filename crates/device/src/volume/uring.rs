@@ -37,7 +37,7 @@ impl Default for Options {
 }
 
 /// How long a dropped volume waits for I/Os in flight before it leaks their memory.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// When to try again after the kernel had no room for submissions and nothing is in flight that would wake us.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -53,7 +53,7 @@ pub struct FileVolume {
     notes: Vec<String>,
     support: Support,
     depth: usize,
-    /// I/Os in flight, by the index that the kernel gives back. Boxed: the kernel holds addresses inside.
+    /// I/Os in flight, by the index that the kernel returns. Boxed: the kernel holds addresses inside.
     slots: Vec<Option<Box<Request>>>,
     free: Vec<u32>,
     backlog: VecDeque<Box<Request>>,
@@ -206,7 +206,7 @@ impl FileVolume {
                     let pulled = result.is_err() && self.is_disk && is_pulled(&self.file);
                     let result = if pulled { Err(Failure::Gone) } else { result };
                     completions.push(Completion { token: request.token(), result });
-                    request.let_go();
+                    request.release_cache();
                     if self.spare.len() < self.depth {
                         self.spare.push(request);
                     }
@@ -300,7 +300,7 @@ impl Drop for FileVolume {
     /// Waits for I/Os in flight, since the kernel writes to their memory; leaks that if the device is stuck.
     fn drop(&mut self) {
         let mut ended = Vec::new();
-        let patience = types::Timespec::from(DROP_PATIENCE);
+        let patience = types::Timespec::from(DROP_TIMEOUT);
         let arguments = types::SubmitArgs::new().timespec(&patience);
         self.backlog.clear();
         while self.in_flight() > 0 {

@@ -325,7 +325,7 @@ impl RawPoint {
         let both = backing.bandwidth.as_mib_s() + caching.bandwidth.as_mib_s();
         if throughput.as_mib_s() > both * MEASURED_MAX {
             let message = format!(
-                "throughput is {throughput}, but both volumes together have {both:.0} MiB/s: measure again, or mend the \
+                "throughput is {throughput}, but both volumes together have {both:.0} MiB/s: measure again, or fix the \
                  bandwidths"
             );
             return Err(source.at(Some(self.throughput.span()), message));

@@ -52,7 +52,7 @@ impl Controller {
                     || !matches!(stage, Stage::Create | Stage::Attach | Stage::Adopt | Stage::Boost),
             ),
             (
-                "a cache that failed is being let go",
+                "a cache that failed is being released",
                 !self.degraded
                     || matches!(stage, Stage::Absorb | Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete),
             ),

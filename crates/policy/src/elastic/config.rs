@@ -43,7 +43,7 @@ pub struct Config {
     pub forecast: bool,
     /// Waits after refusals.
     pub backoff: Backoff,
-    /// How often an attach is tried before the volume is given back, at least 1.
+    /// How often an attach is tried before the volume is deleted, at least 1.
     pub attach_attempts: u32,
     /// Least time from the start of one boost to the start of the next.
     pub boost_interval_min: Duration,
@@ -102,7 +102,7 @@ impl Config {
     /// Whether the settings make sense together.
     ///
     /// # Errors
-    /// One sentence: which setting, why, and the mend.
+    /// One sentence: which setting, why, and the remedy.
     pub fn validate(&self) -> Result<(), String> {
         if !(self.utilization_threshold > 0.0 && self.utilization_threshold.is_finite()) {
             return Err(format!(

@@ -64,7 +64,7 @@ pub(super) struct Rental {
     evicted: u64,
     /// Taken over after a restart: its use is known in part only, so nothing is learned from it.
     pub resumed: bool,
-    /// The engine has let go of it without being asked.
+    /// The engine has released it without being asked.
     dropped: bool,
     /// A burst is expected until then, and has not come.
     expects_until: Option<Instant>,
@@ -105,7 +105,7 @@ impl Rental {
         self.evicted = self.evicted.max(observation.evicted_bytes);
     }
 
-    /// The engine has let go of it without being asked.
+    /// The engine has released it without being asked.
     pub fn is_dropped(&self) -> bool {
         self.dropped
     }
@@ -150,7 +150,7 @@ impl Controller {
         }
     }
 
-    /// The caching volume failed, or the engine let go of it: let go of it as well.
+    /// The caching volume failed, or the engine released it: release it as well.
     fn follow_cache(&mut self) {
         let adopted = matches!(self.stage, Stage::Boost | Stage::Absorb | Stage::Drain | Stage::Release);
         let dropped = self.rental.as_ref().is_some_and(|rental| rental.dropped);
@@ -161,7 +161,7 @@ impl Controller {
             self.degraded = true;
             self.back_off(
                 &Refusal::Transient(String::new()),
-                "the caching volume failed and is being let go".to_owned(),
+                "the caching volume failed and is being released".to_owned(),
             );
         }
         self.degraded |= self.observation.cache_failed;
@@ -444,7 +444,7 @@ impl Controller {
         }
     }
 
-    /// The engine has let go of the volume: choose the next size.
+    /// The engine has released the volume: choose the next size.
     fn learn(&mut self) {
         let Some(rental) = &mut self.rental else { return };
         rental.released = Some(self.now);

@@ -238,7 +238,7 @@ impl Controller {
             }
             Stage::Drain | Stage::Release => {
                 return Err(HintRefused(
-                    "the caching volume is being let go after a failure: try again when it is gone".to_owned(),
+                    "the caching volume is being released after a failure: try again when it is gone".to_owned(),
                 ));
             }
             Stage::Detach | Stage::Delete => {

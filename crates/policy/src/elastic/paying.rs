@@ -50,7 +50,7 @@ impl Controller {
         self.ledger.fits(self.now, rental.size, self.and_gone(drain))
     }
 
-    /// The time of a drain, until the next observation, and for giving the volume back.
+    /// The time of a drain, until the next observation, and for deleting the volume.
     fn and_gone(&self, drain: Duration) -> Duration {
         let reserve = if planted(Bug::ReserveForgotten) { Duration::ZERO } else { self.config.budget_reserve };
         drain + reserve + self.meter.interval

@@ -22,7 +22,7 @@ pub enum Phase {
     Drain,
     /// The caching volume is being released, detached or deleted.
     Detaching,
-    /// The caching volume failed and is being let go.
+    /// The caching volume failed and is being released.
     Degraded,
 }
 
@@ -58,7 +58,7 @@ pub struct BoostRecord {
     pub adopted: Option<Instant>,
     /// The last drain began.
     pub drain_started: Option<Instant>,
-    /// The engine let go of the volume.
+    /// The engine released the volume.
     pub released: Option<Instant>,
     /// `Delete` was done (the bill ends).
     pub ended: Instant,
@@ -88,7 +88,7 @@ impl BoostRecord {
     }
 }
 
-/// What a controller has learned; the driver persists it and gives it back at the next start.
+/// What a controller has learned; the driver persists it and passes it at the next start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Learned {

@@ -126,7 +126,7 @@ impl World {
         config.boost_interval_min = Duration::from_secs(plan.interval_s);
         config.budget =
             Budget { agbs_per_hour: plan.budget_agbs_hour, agbs_per_day: plan.budget_agbs_day, ..Budget::default() };
-        // Three steps of up to three seconds give a volume back, each seen up to a second later.
+        // Three steps of up to three seconds delete a volume, each seen up to a second later.
         config.budget_reserve = Duration::from_secs(RESERVE_S);
         config.forecast = plan.forecasts();
         config.seed = plan.seed;

@@ -303,7 +303,7 @@ impl<M: Machine> FileProvider<M> {
 impl View<'_> {
     fn find(&self, id: &VolumeId) -> Result<&Record, ProviderError> {
         if let Some(unreadable) = self.unreadable.iter().find(|unreadable| unreadable.id == *id) {
-            // To call it missing would have its data given up, and its bill forgotten.
+            // To call it missing would have its data discarded, and its bill forgotten.
             return Err(unreadable.error.clone());
         }
         let found = self.records.iter().find(|record| record.id == *id);

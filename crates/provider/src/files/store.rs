@@ -14,7 +14,7 @@
 //!
 //! So an image without a record is never ours to judge: it is reported and left alone, as is whatever else lies here.
 //! A file that has a record's name but cannot be read as one (damaged, or of a newer program) stands for a volume of
-//! which nothing is known: neither there nor gone. Only people can mend that, so every answer that depends on it is an
+//! which nothing is known: neither there nor gone. Only people can fix that, so every answer that depends on it is an
 //! error.
 //!
 //! The directory itself is made if it is missing, its parent never: that may be the mount point of a disk that is not
@@ -80,11 +80,11 @@ pub struct Unreadable {
     pub id: VolumeId,
     /// The file, relative to the directory.
     pub name: String,
-    /// Why it cannot be read, and the mend.
+    /// Why it cannot be read, and the remedy.
     pub error: ProviderError,
 }
 
-/// Holds space for the records of volumes that are given back: that must go on while the disk is full.
+/// Holds space for the records of volumes that are deleted: that must go on while the disk is full.
 const BALLAST: &str = ".ballast";
 const BALLAST_BYTES: usize = 64 << 10;
 
@@ -93,7 +93,7 @@ impl Store {
     pub fn open(path: &Path) -> Result<Self, ProviderError> {
         let refuse = |what: &str, error: &dyn std::fmt::Display| {
             ProviderError::Invalid(format!(
-                "the volumes' directory {} cannot be {what}: {error}; name another or mend its permissions",
+                "the volumes' directory {} cannot be {what}: {error}; name another or fix its permissions",
                 path.display()
             ))
         };
@@ -300,7 +300,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Replaces the record of a volume that is in use or given back, durably: on a full disk in the ballast's place.
+    /// Replaces the record of a volume that is in use or deleted, durably: on a full disk in the ballast's place.
     pub fn rewrite_record(&self, record: &Record) -> Result<(), ProviderError> {
         let written = match self.write_record(record) {
             Err(ProviderError::Capacity(_)) if self.store.drop_ballast() => self.write_record(record),

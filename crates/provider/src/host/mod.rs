@@ -162,7 +162,7 @@ fn described(body: VolumeBody) -> Result<VolumeDescription, ProviderError> {
     }
     Err(ProviderError::Transient(format!(
         "the provisioning service describes a volume \"{}\" with an id that is no name for a path, a text of more than \
-         {TEXT_BYTES_MAX} bytes, or signs that are none: mend the service",
+         {TEXT_BYTES_MAX} bytes, or signs that are none: fix the service",
         sentence(&volume.id.0)
     )))
 }

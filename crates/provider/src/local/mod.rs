@@ -24,11 +24,11 @@ pub use crate::files::catalog::{FileType as LocalType, SIZE_GRAIN};
 pub use config::LocalConfig;
 
 /// The local provider.
-pub type LocalProvider = FileProvider<Imitated>;
+pub type LocalProvider = FileProvider<SimulatedMachine>;
 
 /// This machine, as if its volumes had to be plugged in: an attached volume is its file, after a while.
 #[derive(Clone, Copy, Debug)]
-pub struct Imitated {
+pub struct SimulatedMachine {
     attach_latency_ms: u64,
     detach_latency_ms: u64,
 }
@@ -62,7 +62,7 @@ impl LocalProvider {
     /// `Invalid` if the directory cannot be used, `Transient` if it cannot be read now. A record that cannot be read is
     /// no error yet: it is one to whoever asks for its volume, for a list, or for a new volume.
     pub fn open(config: LocalConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
-        let machine = Imitated {
+        let machine = SimulatedMachine {
             attach_latency_ms: whole_ms(config.attach_latency.0),
             detach_latency_ms: whole_ms(config.detach_latency.0),
         };
@@ -70,7 +70,7 @@ impl LocalProvider {
     }
 }
 
-impl Imitated {
+impl SimulatedMachine {
     fn enter(
         now_ms: u64,
         latency_ms: u64,
@@ -84,7 +84,7 @@ impl Imitated {
     }
 }
 
-impl Machine for Imitated {
+impl Machine for SimulatedMachine {
     fn settle(&self, now_ms: u64, records: &mut [Record], changed: &mut Vec<VolumeId>) -> Result<(), ProviderError> {
         let settled = records.iter_mut().filter(|record| record.takes_a_slot());
         changed.extend(settled.filter_map(|record| record.advance(now_ms).then(|| record.id.clone())));

@@ -405,7 +405,7 @@ fn a_volume_whose_record_cannot_be_read_is_neither_missing_nor_deleted_nor_hidde
         assert_eq!(provider.delete(&unknown), Ok(Change::Identity));
         assert_eq!(provider.describe(&unknown), Err(ProviderError::NotFound(unknown)));
 
-        // Once the record is mended, everything is as it was.
+        // Once the record is repaired, everything is as it was.
         assert_eq!(std::fs::read_to_string(&image).unwrap(), "the newest data", "{name}");
         if record.is_dir() {
             std::fs::remove_dir(&record).unwrap()
@@ -421,7 +421,7 @@ fn a_volume_whose_record_cannot_be_read_is_neither_missing_nor_deleted_nor_hidde
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_given_up_by_moving_it_away() {
+fn a_record_that_cannot_be_read_is_discarded_by_moving_it_away() {
     let world = World::new();
     let provider = world.open();
     let id = available(&provider).unwrap();
@@ -531,7 +531,7 @@ impl Drop for Small {
 
 #[test]
 #[allow(clippy::print_stderr, reason = "says what it skips")]
-fn a_volume_is_given_back_while_the_disk_is_full() {
+fn a_volume_is_deleted_while_the_disk_is_full() {
     let Some(small) = Small::new(4 << 20) else {
         eprintln!("skipped: only root can mount a small file system");
         return;

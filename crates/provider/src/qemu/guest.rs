@@ -2,7 +2,7 @@
 //!
 //! A volume is three things in QEMU, named after it: a throttle group `ID-limits`, a block node `ID` (a throttle filter
 //! over the image, in that group), and a disk `ID-disk` on a PCIe root port, whose serial is `ID`. They are added in
-//! this order and removed in the opposite one. The disk goes only when the guest lets it go; the rest is then removed
+//! this order and removed in the opposite one. The disk goes only when the guest releases it; the rest is then removed
 //! by whoever looks next.
 
 use std::collections::BTreeSet;
@@ -159,7 +159,7 @@ impl Guest {
         Ok(free)
     }
 
-    /// Asks the guest to let go of a volume's disk. It may take its time, or never do it.
+    /// Asks the guest to release a volume's disk. It may take its time, or never do it.
     ///
     /// # Errors
     /// If QEMU does not answer. That it was asked before, or that the guest is busy, is none.

@@ -6,8 +6,8 @@
 //! - *attach*: the record says `Attaching`, the parts are made, the record says `Attached`. Whoever finds `Attaching` or
 //!   `Attached` without a disk in QEMU removes the other parts, and the volume is available again: its maker died, or
 //!   QEMU was started anew.
-//! - *detach*: the record says `Detaching`, the guest is asked to let go, and once the disk is gone the other parts are
-//!   removed and the volume is available. A guest that does not let go is asked again, and again.
+//! - *detach*: the record says `Detaching`, the guest is asked to release it, and once the disk is gone the other parts are
+//!   removed and the volume is available. A guest that does not release it is asked again, and again.
 //! - A volume that is available, and so may be deleted, has no parts in QEMU.
 
 mod config;
@@ -29,7 +29,7 @@ pub use config::QemuConfig;
 use guest::{Guest, Image, PlugError};
 pub use qmp::{Qmp, QmpError};
 
-/// A guest that does not let go is asked again after this long, in milliseconds. QEMU refuses a second request for a
+/// A guest that does not release it is asked again after this long, in milliseconds. QEMU refuses a second request for a
 /// while, and a guest takes one within 5 s for a change of mind (PCI Express: a second press of the attention button).
 const ASK_AGAIN_MS: u64 = 6000;
 
@@ -94,7 +94,7 @@ impl Plugged {
             match before {
                 VolumeState::Attaching => record.enter(VolumeState::Attached, now_ms, 0),
                 VolumeState::Detaching if record.is_due(now_ms) => {
-                    tracing::warn!(volume = record.id.0, "the guest has not let go of its disk: it is asked again");
+                    tracing::warn!(volume = record.id.0, "the guest has not released its disk: it is asked again");
                     guest.unplug(&record.id)?;
                     record.enter(VolumeState::Detaching, now_ms, ASK_AGAIN_MS);
                     return Ok(true);

@@ -56,7 +56,7 @@ impl Qmp {
     /// Connects and negotiates; every answer is waited for `patience` at most.
     ///
     /// # Errors
-    /// `Gone`, with the mend.
+    /// `Gone`, with the remedy.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self, QmpError> {
         let gone = |why: &dyn std::fmt::Display| {
             QmpError::Gone(format!(
@@ -98,7 +98,7 @@ impl Qmp {
         loop {
             let mut answer = self.receive(deadline)?;
             if answer.get("id").and_then(Value::as_u64) != Some(id) {
-                // An event, or the late answer to a command that was given up.
+                // An event, or the late answer to a command that was abandoned.
                 continue;
             }
             if let Some(answer) = answer.get_mut("return") {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     /// For answers that come.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     /// For answers that do not.
     const SHORT: Duration = Duration::from_millis(50);
     const GREETING: &str = "{\"QMP\": {\"version\": {}, \"capabilities\": []}}\r\n";
@@ -230,7 +230,7 @@ mod tests {
             "{\"event\": \"RESUME\"}\n{\"return\": {}, \"id\": 0}\n",
             "{\"return\": 1, \"id\": 7}\n{\"event\": \"X\"}\n{\"retu",
         ]));
-        let mut qmp = Qmp::connect(&path, PATIENCE).unwrap();
+        let mut qmp = Qmp::connect(&path, TIMEOUT).unwrap();
         let error = qmp.execute("query-status", Value::Null).unwrap_err();
         assert!(matches!(error, QmpError::Gone(_)), "a line that never ends");
         drop(qmp);
@@ -245,7 +245,7 @@ mod tests {
             "{\"error\": {\"class\": \"DeviceNotFound\", \"desc\": \"Device 'x' not found\"}, \"id\": 1}\n",
             "{\"error\": {\"class\": \"GenericError\", \"desc\": \"Node is busy\"}, \"id\": 2}\n",
         ]));
-        let mut qmp = Qmp::connect(&path, PATIENCE).unwrap();
+        let mut qmp = Qmp::connect(&path, TIMEOUT).unwrap();
         assert!(qmp.execute("device_del", json!({ "id": "x" })).unwrap_err().is_absence());
         let error = qmp.execute("blockdev-del", json!({ "node-name": "x" })).unwrap_err();
         assert!(!error.is_absence());
@@ -258,7 +258,7 @@ mod tests {
     fn silence_and_absence_are_told_in_one_sentence() {
         let directory = TempDir::new().unwrap();
         let missing = directory.path().join("missing");
-        let error = Qmp::connect(&missing, PATIENCE).err().unwrap().to_string();
+        let error = Qmp::connect(&missing, TIMEOUT).err().unwrap().to_string();
         assert!(error.contains("is the guest running") && !error.contains('\n'), "{error}");
         let path = directory.path().join("qmp");
         let _listener = UnixListener::bind(&path).unwrap();

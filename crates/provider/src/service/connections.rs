@@ -1,5 +1,5 @@
-//! The connections of the provisioning service. Whoever has shown the token is served; whoever has not yet is a stranger:
-//! strangers are few and stay briefly, the newest displaces one that came before, and nobody who has shown the token ever
+//! The connections of the provisioning service. Whoever has shown the token is served; whoever has not yet is an unauthenticated peer:
+//! these are few and stay briefly, the newest displaces one that came before, and nobody who has shown the token ever
 //! waits for them.
 
 use std::collections::VecDeque;
@@ -22,15 +22,15 @@ use tokio_rustls::TlsAcceptor;
 use super::peer::Peer;
 
 /// Connections that have not shown the token.
-const STRANGERS_MAX: usize = 64;
+const UNAUTHENTICATED_MAX: usize = 64;
 /// How long they may take for that, TLS included.
-const STRANGER_PATIENCE: Duration = Duration::from_secs(10);
+const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that have shown it.
 const ADMITTED_MAX: usize = 64;
 /// How long a connection may last, whatever its client does: the next request comes on another.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(120);
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the head of a request may take.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest head of a request, in bytes: a token, an id or a tag, and what clients say of themselves.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The pause after the system has no connection to give, as when there are no descriptors left.
@@ -40,11 +40,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Table<H> {
     next: u64,
     /// In the order in which they came.
-    strangers: VecDeque<Stranger<H>>,
+    unauthenticated: VecDeque<Unauthenticated<H>>,
     admitted: usize,
 }
 
-struct Stranger<H> {
+struct Unauthenticated<H> {
     id: u64,
     peer: Peer,
     handle: H,
@@ -52,7 +52,7 @@ struct Stranger<H> {
 
 impl<H> Table<H> {
     const fn new() -> Self {
-        Self { next: 0, strangers: VecDeque::new(), admitted: 0 }
+        Self { next: 0, unauthenticated: VecDeque::new(), admitted: 0 }
     }
 
     fn name(&mut self) -> u64 {
@@ -60,25 +60,25 @@ impl<H> Table<H> {
         self.next
     }
 
-    /// Takes a stranger in. Answers whom it displaces: of the peer with the most strangers the one that came first, so
+    /// Takes an unauthenticated peer in. Answers whom it displaces: of the address with the most of them the one that came first, so
     /// that no number of connections displaces another peer's.
     fn arrive(&mut self, id: u64, peer: Peer, handle: H) -> Option<H> {
-        self.strangers.push_back(Stranger { id, peer, handle });
-        if self.strangers.len() <= STRANGERS_MAX {
+        self.unauthenticated.push_back(Unauthenticated { id, peer, handle });
+        if self.unauthenticated.len() <= UNAUTHENTICATED_MAX {
             return None;
         }
-        let held = |peer: Peer| self.strangers.iter().filter(|stranger| stranger.peer == peer).count();
+        let held = |peer: Peer| self.unauthenticated.iter().filter(|one| one.peer == peer).count();
         // Of equals the last one counts: seen from the end that is who came first.
-        let victim = (0..self.strangers.len()).rev().max_by_key(|at| held(self.strangers[*at].peer))?;
-        self.strangers.remove(victim).map(|stranger| stranger.handle)
+        let victim = (0..self.unauthenticated.len()).rev().max_by_key(|at| held(self.unauthenticated[*at].peer))?;
+        self.unauthenticated.remove(victim).map(|peer| peer.handle)
     }
 
-    /// A stranger has shown the token; `false`: there are too many who have.
+    /// An unauthenticated peer has shown the token; `false`: there are too many who have.
     fn admit(&mut self, id: u64) -> bool {
-        let Some(at) = self.strangers.iter().position(|stranger| stranger.id == id) else { return false };
+        let Some(at) = self.unauthenticated.iter().position(|peer| peer.id == id) else { return false };
         let room = self.admitted < ADMITTED_MAX;
         if room {
-            self.strangers.remove(at);
+            self.unauthenticated.remove(at);
             self.admitted += 1;
         }
         room
@@ -88,7 +88,7 @@ impl<H> Table<H> {
         if admitted {
             self.admitted -= 1;
         } else {
-            self.strangers.retain(|stranger| stranger.id != id);
+            self.unauthenticated.retain(|peer| peer.id != id);
         }
     }
 }
@@ -170,8 +170,8 @@ pub async fn serve(listener: TcpListener, router: Router, tls: Option<TlsAccepto
         }
     }
     drop(listener);
-    // Strangers have begun nothing.
-    locked(&table).strangers.iter().for_each(|stranger| stranger.handle.abort());
+    // Unauthenticated peers have begun nothing.
+    locked(&table).unauthenticated.iter().for_each(|peer| peer.handle.abort());
     let _ = stop.send(true);
     while connections.join_next().await.is_some() {}
 }
@@ -194,9 +194,9 @@ async fn connection(
         }
     };
     let patience = async {
-        tokio::time::sleep(STRANGER_PATIENCE).await;
+        tokio::time::sleep(UNAUTHENTICATED_TIMEOUT).await;
         if visitor.is_admitted() {
-            tokio::time::sleep(CONNECTION_PATIENCE - STRANGER_PATIENCE).await;
+            tokio::time::sleep(CONNECTION_TIMEOUT - UNAUTHENTICATED_TIMEOUT).await;
         }
     };
     tokio::select! {
@@ -216,7 +216,7 @@ pub async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<()> {
     let service = TowerToHyperService::new(router.layer(Extension(visitor)));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_PATIENCE).max_header_size(HEAD_BYTES_MAX);
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_header_size(HEAD_BYTES_MAX);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         served = serving.as_mut() => return served.map_err(io::Error::other),
@@ -245,22 +245,22 @@ mod tests {
     #[test]
     fn a_newcomer_displaces_the_oldest_of_whoever_has_most() {
         let (one, other) = (Peer::User(1), Peer::User(2));
-        let mut table = filled(&[(other, 3), (one, STRANGERS_MAX - 3)]);
+        let mut table = filled(&[(other, 3), (one, UNAUTHENTICATED_MAX - 3)]);
         // Ids 1 to 3 are the other's; 4 is the oldest of the many.
         assert_eq!(table.arrive(100, one, 100), Some(4));
         assert_eq!(table.arrive(101, other, 101), Some(5));
         for id in 200..1200 {
             assert!(table.arrive(id, one, id).is_some_and(|victim| victim > 3 && victim != 101));
-            assert_eq!(table.strangers.len(), STRANGERS_MAX);
+            assert_eq!(table.unauthenticated.len(), UNAUTHENTICATED_MAX);
         }
         // Of equals the one that came first.
-        let mut table = filled(&[(one, STRANGERS_MAX / 2), (other, STRANGERS_MAX / 2)]);
+        let mut table = filled(&[(one, UNAUTHENTICATED_MAX / 2), (other, UNAUTHENTICATED_MAX / 2)]);
         assert_eq!(table.arrive(100, Peer::User(3), 100), Some(1));
     }
 
     #[test]
     fn who_has_shown_the_token_is_displaced_by_nobody_and_counted_apart() {
-        let mut table = filled(&[(Peer::User(1), STRANGERS_MAX)]);
+        let mut table = filled(&[(Peer::User(1), UNAUTHENTICATED_MAX)]);
         assert!(table.admit(1));
         assert_eq!(table.arrive(100, Peer::User(1), 100), None, "it has made room");
         for id in 200..400 {
@@ -276,6 +276,6 @@ mod tests {
         table.leave(1, true);
         assert!(table.admit(2000));
         table.leave(399, false);
-        assert_eq!((table.admitted, table.strangers.iter().any(|stranger| stranger.id == 399)), (ADMITTED_MAX, false));
+        assert_eq!((table.admitted, table.unauthenticated.iter().any(|peer| peer.id == 399)), (ADMITTED_MAX, false));
     }
 }

@@ -1,4 +1,4 @@
-//! Whose a connection is: what strangers are told apart by.
+//! Whose a connection is: what unauthenticated peers are told apart by.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

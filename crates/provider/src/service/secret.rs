@@ -24,7 +24,7 @@ impl Secret {
     /// Reads a token file.
     ///
     /// # Errors
-    /// One sentence with the mend: it cannot be read, others may read it, or what it holds is no token.
+    /// One sentence with the remedy: it cannot be read, others may read it, or what it holds is no token.
     pub fn read(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let unreadable = |error: io::Error| format!("the token file {shown} cannot be read: {error}");

@@ -30,7 +30,7 @@ use crate::{Change, Provider, ProviderError, VolumeId};
 /// Requests carried out at once, each on a thread of its own; more are put off with `transient`.
 const CALLS_MAX: usize = 16;
 /// How long a request's body and its answer may take together.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A service that listens and does not serve yet.
 pub struct Service {
@@ -150,7 +150,7 @@ async fn guard(
     if !visitor.admit() {
         return last(Refusal(ErrorDetail::new(Kind::Transient, "too many connections are open: try again")));
     }
-    match tokio::time::timeout(REQUEST_PATIENCE, next.run(request)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Refusal(ErrorDetail::new(Kind::Transient, "the request took too long")).into_response(),
     }

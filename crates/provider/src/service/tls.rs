@@ -13,30 +13,30 @@ const FILE_LENGTH_MAX: u64 = 16 << 20;
 
 /// Reads who vouches for a service.
 pub(crate) fn authorities(path: &Path) -> Result<Vec<ureq::tls::Certificate<'static>>, String> {
-    let mend = "name the file with the certificate of the authority that signed the service's";
-    let found = certificates(path, mend)?;
+    let remedy = "name the file with the certificate of the authority that signed the service's";
+    let found = certificates(path, remedy)?;
     let mut roots = RootCertStore::empty();
     for certificate in &found {
-        roots.add(certificate.clone()).map_err(|error| unusable(path, &error, mend))?;
+        roots.add(certificate.clone()).map_err(|error| unusable(path, &error, remedy))?;
     }
     Ok(found.iter().map(|certificate| ureq::tls::Certificate::from_der(certificate).to_owned()).collect())
 }
 
-fn unusable(path: &Path, error: &dyn std::fmt::Display, mend: &str) -> String {
-    format!("{} cannot be used for TLS: {error}; {mend}", path.display())
+fn unusable(path: &Path, error: &dyn std::fmt::Display, remedy: &str) -> String {
+    format!("{} cannot be used for TLS: {error}; {remedy}", path.display())
 }
 
-fn read(path: &Path, file: File, mend: &str) -> Result<Vec<u8>, String> {
+fn read(path: &Path, file: File, remedy: &str) -> Result<Vec<u8>, String> {
     let mut text = Vec::new();
-    file.take(FILE_LENGTH_MAX).read_to_end(&mut text).map_err(|error| unusable(path, &error, mend))?;
+    file.take(FILE_LENGTH_MAX).read_to_end(&mut text).map_err(|error| unusable(path, &error, remedy))?;
     Ok(text)
 }
 
-fn certificates(path: &Path, mend: &str) -> Result<Vec<CertificateDer<'static>>, String> {
-    let file = File::open(path).map_err(|error| unusable(path, &error, mend))?;
-    let found = CertificateDer::pem_slice_iter(&read(path, file, mend)?).collect::<Result<Vec<_>, _>>();
-    match found.map_err(|error| unusable(path, &error, mend))? {
-        none if none.is_empty() => Err(unusable(path, &"it holds no certificate", mend)),
+fn certificates(path: &Path, remedy: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let file = File::open(path).map_err(|error| unusable(path, &error, remedy))?;
+    let found = CertificateDer::pem_slice_iter(&read(path, file, remedy)?).collect::<Result<Vec<_>, _>>();
+    match found.map_err(|error| unusable(path, &error, remedy))? {
+        none if none.is_empty() => Err(unusable(path, &"it holds no certificate", remedy)),
         found => Ok(found),
     }
 }
@@ -54,7 +54,7 @@ mod server {
 
     use super::*;
 
-    const MEND: &str = "name its certificate and its key, both in PEM";
+    const REMEDY: &str = "name its certificate and its key, both in PEM";
 
     /// The certificate and the key of a service. Says nothing of the key when it is shown.
     #[derive(Clone)]
@@ -70,23 +70,23 @@ mod server {
         /// Reads them. The key must be readable by its owner alone.
         ///
         /// # Errors
-        /// One sentence with the mend.
+        /// One sentence with the remedy.
         pub fn load(certificate: &Path, key: &Path) -> Result<Self, String> {
-            let chain = certificates(certificate, MEND)?;
+            let chain = certificates(certificate, REMEDY)?;
             let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
                 .with_protocol_versions(&[&rustls::version::TLS13])
-                .map_err(|error| unusable(certificate, &error, MEND))?
+                .map_err(|error| unusable(certificate, &error, REMEDY))?
                 .with_no_client_auth()
                 .with_single_cert(chain, private_key(key)?)
-                .map_err(|error| unusable(certificate, &error, MEND))?;
+                .map_err(|error| unusable(certificate, &error, REMEDY))?;
             Ok(Self(Arc::new(config)))
         }
     }
 
     fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-        let file = File::open(path).map_err(|error| unusable(path, &error, MEND))?;
+        let file = File::open(path).map_err(|error| unusable(path, &error, REMEDY))?;
         // Of the open file, not of the path: another could take its place in between.
-        let mode = file.metadata().map_err(|error| unusable(path, &error, MEND))?.permissions().mode() & 0o777;
+        let mode = file.metadata().map_err(|error| unusable(path, &error, REMEDY))?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(format!(
                 "the private key {0} can be read by others than its owner (its mode is {mode:04o}): run `chmod 600 {0}`, \
@@ -95,7 +95,7 @@ mod server {
             ));
         }
         // What the parser says of a broken key is not repeated: it might quote it.
-        PrivateKeyDer::from_pem_slice(&read(path, file, MEND)?)
-            .map_err(|_| unusable(path, &"it holds no private key in PEM", MEND))
+        PrivateKeyDer::from_pem_slice(&read(path, file, REMEDY)?)
+            .map_err(|_| unusable(path, &"it holds no private key in PEM", REMEDY))
     }
 }

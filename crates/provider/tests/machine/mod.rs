@@ -1,6 +1,6 @@
 //! A QEMU without a guest system, for tests: its processors stand still, so it costs nothing.
 //!
-//! With PCI Express hot-plug a slot that no guest has switched on lets go at once; with ACPI hot-plug the guest would
+//! With PCI Express hot-plug a slot that no guest has switched on releases it at once; with ACPI hot-plug the guest would
 //! have to, and as there is none it never does.
 
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// Whether the machine lets go of disks.
+/// Whether the machine releases disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unplug {
     /// At once.

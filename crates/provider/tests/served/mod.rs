@@ -14,7 +14,7 @@ use surgetank_provider::{HostConfig, HostProvider, Provider};
 use tempfile::TempDir;
 
 /// How long anything may take before a test fails: far more than it ever does.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Served {
     pub address: SocketAddr,
@@ -47,7 +47,7 @@ impl Served {
     }
 
     pub fn client(&self, scheme: &str, ca_file: Option<PathBuf>) -> HostProvider {
-        let config = patient(format!("{scheme}://{}", self.address), self.token_file());
+        let config = with_timeout(format!("{scheme}://{}", self.address), self.token_file());
         HostProvider::open(HostConfig { ca_file, ..config }).unwrap()
     }
 }
@@ -63,6 +63,6 @@ impl Drop for Served {
 }
 
 /// A client that waits longer than anything takes.
-pub fn patient(url: String, token_file: PathBuf) -> HostConfig {
-    HostConfig { timeout: Span(PATIENCE), ..HostConfig::new(url, token_file) }
+pub fn with_timeout(url: String, token_file: PathBuf) -> HostConfig {
+    HostConfig { timeout: Span(TIMEOUT), ..HostConfig::new(url, token_file) }
 }

@@ -167,10 +167,10 @@ pub struct Rental {
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
     outage: Outage,
-    /// Why the volume is not given back, while that cannot be proved to be harmless.
+    /// Why the volume is not deleted, while that cannot be proved to be harmless.
     kept: Option<String>,
-    /// The user gave up what is on the volume.
-    given_up: bool,
+    /// The user discarded what is on the volume.
+    discarded: bool,
     /// The volume that is attached, while its disk has not appeared.
     missing_disk: Option<VolumeId>,
     /// The serials of the disks that were here before the volume was attached for the first time. Not written down: after a
@@ -202,7 +202,7 @@ impl Rental {
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
-            given_up: false,
+            discarded: false,
             missing_disk: None,
             disks_before: None,
         }
@@ -232,7 +232,7 @@ impl Rental {
         self.lost_bytes
     }
 
-    /// The volume that is not given back, and why: it cannot be proved that nothing on it counts.
+    /// The volume that is not deleted, and why: it cannot be proved that nothing on it counts.
     #[must_use]
     pub fn kept(&self) -> Option<(VolumeId, &str)> {
         Some((self.volume()?, self.kept.as_deref()?))
@@ -492,29 +492,29 @@ impl Rental {
         self.outage.lost_before(self.now);
     }
 
-    /// The data on the volume was given up before it could be read back. Answers the volume's size, if it is rented.
-    pub fn give_up(&mut self) -> Option<Bytes> {
+    /// The data on the volume was discarded before it could be read back. Answers the volume's size, if it is rented.
+    pub fn discard_data(&mut self) -> Option<Bytes> {
         self.running = None;
         self.task_walk = Walk::default();
         self.end_outage();
         self.released = Some(Release::Dropped);
         self.lost_bytes = None;
-        self.given_up = true;
+        self.discarded = true;
         self.record.as_ref().map(|record| record.size)
     }
 
-    /// The user gives up whatever is on the volume that is kept for want of a proof: the record to make durable before
-    /// [`Rental::proof_given_up`].
+    /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
+    /// [`Rental::proof_discarded`].
     #[must_use]
     pub fn without_proof(&self) -> Option<RentalRecord> {
         self.record.clone().map(|record| RentalRecord { disposable: true, ..record })
     }
 
     /// That record is durable.
-    pub fn proof_given_up(&mut self) {
+    pub fn proof_discarded(&mut self) {
         self.record = self.without_proof();
         self.kept = None;
-        self.given_up = true;
+        self.discarded = true;
     }
 
     fn told(&mut self, told: bool) {

@@ -3,7 +3,7 @@
 //! ```text
 //! in use → failing ⇄ gone
 //!             ↓        ↓          the engine has waited long enough
-//!            lost ⇄ restoring     until everything is back, overwritten, or given up
+//!            lost ⇄ restoring     until everything is back, overwritten, or discarded
 //! ```
 
 use std::time::Duration;
@@ -114,7 +114,7 @@ impl Rental {
     pub(super) fn next_look(&self) -> Option<Instant> {
         let Outage { trouble, next, in_use, opening, closing, .. } = &self.outage;
         let watched = *in_use || *trouble != Trouble::None;
-        let next = closing.map_or(*next, |(_, give_up)| give_up.max(*next));
+        let next = closing.map_or(*next, |(_, until)| until.max(*next));
         (watched && opening.is_none() && next != Instant::FAR).then_some(next)
     }
 
@@ -415,7 +415,7 @@ impl Rental {
             Trouble::Lost => Some(format!(
                 "{bytes} bytes of {device} are on the caching volume {volume} alone, which has failed {lasted} ago{why}, \
                  and answer EIO until it can be read or they are overwritten: it is kept and tried again in {}, or at once \
-                 with `surgetank drain {device}`; `surgetank detach {device} --accept-loss` gives them up",
+                 with `surgetank drain {device}`; `surgetank detach {device} --accept-loss` discards them",
                 whole(next.since(now))
             )),
         }

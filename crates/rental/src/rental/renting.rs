@@ -31,7 +31,7 @@ impl Rental {
                 disposable: true,
             };
             self.released = None;
-            self.given_up = false;
+            self.discarded = false;
             if planted(Bug::IntentNotPersisted) {
                 self.record = Some(record);
             } else {

@@ -71,7 +71,7 @@ impl Rental {
     }
 
     /// Whether the owner record says that this very attachment has ended. It says so only after everything on the volume
-    /// was durable on the backing volume, or was given up.
+    /// was durable on the backing volume, or was discarded.
     fn record_names_its_end(&mut self) -> Walked<bool> {
         let (Some(volume), Some(epoch)) = (self.volume(), self.epoch()) else { return Ok(false) };
         Ok(self.owner_record()?.has_ended(&volume, epoch))
@@ -83,7 +83,7 @@ impl Rental {
         if record.disposable {
             return Ok(());
         }
-        if self.given_up {
+        if self.discarded {
             return self.note(|record| record.disposable = true);
         }
         let formatting = record.stage == Stage::Adopting;
@@ -116,10 +116,10 @@ impl Rental {
         })
     }
 
-    /// Refuses to give back a volume that a daemon with a copy of this state directory may have taken into use: its tag names
+    /// Refuses to delete a volume that a daemon with a copy of this state directory may have taken into use: its tag names
     /// an attachment of which the owner record does not say that it has ended, and it is not a volume of this machine.
     fn is_ours_alone(&mut self, description: &VolumeDescription) -> Walked {
-        let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH).filter(|_| !self.given_up) else { return Ok(()) };
+        let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH).filter(|_| !self.discarded) else { return Ok(()) };
         let tagged_epoch = parse_epoch(tagged);
         let ended = self.owner_record()?;
         let has_ended = |epoch| ended.has_ended(&description.id, epoch);

@@ -128,7 +128,7 @@ fn cards(outcome: &Outcome, elastic: &ModeOutcome) -> [(String, &'static str); 4
     [
         (format!("{:.3}", elastic.overhead_ratio), "of static-fast's completion time"),
         (format!("{:.2}", elastic.cost_ratio), "of static-fast's cost in AGBs"),
-        (elastic.boosts.len().to_string(), "boosts: caching volumes rented and given back"),
+        (elastic.boosts.len().to_string(), "boosts: caching volumes rented and deleted"),
         verified,
     ]
 }

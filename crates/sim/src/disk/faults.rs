@@ -32,7 +32,7 @@ impl Disk {
     }
 
     /// Damaged ranges can be read again.
-    pub fn mend(&mut self) {
+    pub fn repair(&mut self) {
         self.damaged.clear();
     }
 
@@ -82,7 +82,7 @@ impl Disk {
     }
 
     /// A write makes a damaged range readable.
-    pub(super) fn mend_range(&mut self, written: &std::ops::Range<u64>) {
+    pub(super) fn repair_range(&mut self, written: &std::ops::Range<u64>) {
         for (offset, length) in std::mem::take(&mut self.damaged) {
             let end = offset + length;
             for rest in [offset..end.min(written.start), offset.max(written.end)..end] {

@@ -66,7 +66,7 @@ impl Oracle {
         })
     }
 
-    /// These sectors are being given up: the record that says so is on its way.
+    /// These sectors are being discarded: the record that says so is on its way.
     pub fn condemn(&mut self, first: u32, count: u32) {
         self.any_loss = true;
         self.loss.resize(self.settled.len(), Loss::No);
@@ -113,7 +113,7 @@ impl Oracle {
         (0..self.loss.len() as u32).filter(|&sector| self.loss[sector as usize] == Loss::Lost)
     }
 
-    /// A failed cache was let go; `lose` says what went with it.
+    /// A failed cache was released; `lose` says what went with it.
     pub fn begin_loss(&mut self) {
         self.any_loss = true;
         self.lost_at = self.step();
@@ -159,7 +159,7 @@ impl Oracle {
 
     /// Whether this sector is lost.
     #[must_use]
-    pub fn is_given_up(&self, sector: u32) -> bool {
+    pub fn is_discarded(&self, sector: u32) -> bool {
         self.any_loss && self.loss[sector as usize] == Loss::Lost
     }
 
@@ -209,7 +209,7 @@ impl Oracle {
         }
     }
 
-    /// After a restart the owner record still gives up these sectors.
+    /// After a restart the owner record still discards these sectors.
     ///
     /// # Errors
     /// If one of them was overwritten.
@@ -218,10 +218,10 @@ impl Oracle {
             match self.loss[sector as usize] {
                 Loss::Lost => {}
                 Loss::No => {
-                    return Err(Wrong(format!("sector {sector} is given up again after a restart")));
+                    return Err(Wrong(format!("sector {sector} is discarded again after a restart")));
                 }
                 Loss::Healed { .. } if self.healed_by(sector, |op| op.acknowledged) => {
-                    return Err(Wrong(format!("sector {sector} was overwritten, but is given up after a restart")));
+                    return Err(Wrong(format!("sector {sector} was overwritten, but is discarded after a restart")));
                 }
                 Loss::Healed { .. } | Loss::Accepted => self.loss[sector as usize] = Loss::Lost,
             }

@@ -9,7 +9,7 @@ use crate::content::SECTOR;
 use crate::oracle::Wrong;
 use crate::workload::Wish;
 use crate::world::stop::Stopping;
-use crate::world::{Expect, Happening, Outstanding, Phase, SWEEP, Step, World};
+use crate::world::{Expect, Outstanding, Phase, SWEEP, SimEvent, Step, World};
 
 impl World<'_> {
     pub(super) fn submit_next(&mut self) -> Step {
@@ -38,7 +38,7 @@ impl World<'_> {
         };
         self.submit(wish);
         let think = self.workload.think_time();
-        self.schedule(think, Happening::Submit);
+        self.schedule(think, SimEvent::Submit);
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl World<'_> {
             if self.phase == Phase::Settle {
                 let after = Duration::from_nanos(self.random.below(1_000_000_000));
                 self.settle_at = self.now + after;
-                self.schedule(after, Happening::Settle);
+                self.schedule(after, SimEvent::Settle);
             }
             if is_flush && self.loss_untold.is_some_and(|since| id.0 >= since) {
                 self.loss_untold = None;
@@ -133,7 +133,7 @@ impl World<'_> {
         self.stop_flushed(id, result);
         if self.waiting_for_reply {
             self.waiting_for_reply = false;
-            self.schedule(Duration::ZERO, Happening::Submit);
+            self.schedule(Duration::ZERO, SimEvent::Submit);
         }
         checked.map_err(|Wrong(what)| format!("{request:?}: {what}"))
     }

@@ -12,7 +12,7 @@ use crate::oracle::Moment;
 use crate::scenario::division;
 use crate::workload::Wish;
 use crate::world::judge::{BLOCK_SECTORS, RECOVERY_PAUSE};
-use crate::world::{Happening, Phase, SWEEP, Step, World, config};
+use crate::world::{Phase, SWEEP, SimEvent, Step, World, config};
 
 impl World<'_> {
     /// A control action at random.
@@ -184,7 +184,7 @@ impl World<'_> {
         self.recover_failures += 1;
         self.recover_failed.get_or_insert(self.now);
         if self.recover_failures >= 3 && (self.vanished || self.is_header_unreadable()) {
-            // Nobody can say what was on it: the user gives all of it up.
+            // Nobody can say what was on it: the user discards all of it.
             self.report.losses += 1;
             self.oracle.begin_loss();
             let dirty: Vec<u64> = self.books.possibly_dirty().collect();
@@ -197,7 +197,7 @@ impl World<'_> {
         }
         if !self.rents() {
             let after = Duration::from_nanos(self.random.below(RECOVERY_PAUSE.as_nanos() as u64));
-            self.schedule(after, Happening::Recover);
+            self.schedule(after, SimEvent::Recover);
         }
         Ok(())
     }
@@ -233,8 +233,8 @@ impl World<'_> {
     }
 
     fn detach(&mut self) -> Step {
-        let disk = self.let_go()?;
-        self.give_back(disk);
+        let disk = self.release_cache()?;
+        self.return_disk(disk);
         Ok(())
     }
 
@@ -263,7 +263,7 @@ impl World<'_> {
                 self.flushed = false;
                 self.submit_all(Operation::Write { fua: false });
             }
-            // The controller ends the boost, and gives everything back, because the application is quiet.
+            // The controller ends the boost, and deletes everything, because the application is quiet.
             _ if self.renting.as_ref().is_some_and(|renting| !renting.is_idle()) => return Ok(false),
             Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
             Stage::PassThrough if !self.swept => {
@@ -314,14 +314,14 @@ impl World<'_> {
             }
             Owner::Cache { epoch } => {
                 if self.disks.cache.is_none() || epoch != self.epoch {
-                    return Err("the owner record names a cache that was let go".into());
+                    return Err("the owner record names a cache that was released".into());
                 }
                 self.recovering = true;
                 self.books.restart(self.now, self.disks.cache.as_ref());
                 self.accepting = false;
                 if !self.rents() {
                     let after = Duration::from_micros(self.random.below(2_000));
-                    self.schedule(after, Happening::Recover);
+                    self.schedule(after, SimEvent::Recover);
                 }
                 Engine::awaiting_recovery(config)
             }

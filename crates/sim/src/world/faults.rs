@@ -10,7 +10,7 @@ use crate::content::SECTOR;
 use crate::disk::{Faults, Ticket};
 use crate::scenario::division;
 use crate::scenario::{BadRange, Latent, Outage, Scenario, Trigger, Victim};
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 /// How far a fault has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl World<'_> {
     fn tell_gone(&mut self) {
         if self.random.below(2) == 0 {
             if self.rents() {
-                return self.schedule(Duration::ZERO, Happening::DiskChanged);
+                return self.schedule(Duration::ZERO, SimEvent::DiskChanged);
             }
             self.books.cache_failures += 1;
             self.books.notice_outage(self.now);
@@ -175,7 +175,7 @@ impl World<'_> {
             self.outages.outages[index].1 = Course::On(Some(self.now + outage.lasts));
             self.report.outages += 1;
             self.apply_trouble();
-            self.schedule(outage.lasts, Happening::Mend);
+            self.schedule(outage.lasts, SimEvent::OutageEnds);
             self.triggers(Trigger::Outage);
             self.disturb();
             if !backing_alone {
@@ -205,13 +205,13 @@ impl World<'_> {
             self.report.latent += 1;
             self.disturb();
             if let Some(lasts) = latent.lasts {
-                self.schedule(lasts, Happening::Mend);
+                self.schedule(lasts, SimEvent::OutageEnds);
             }
         }
     }
 
     /// Ends what is over.
-    pub(super) fn mend(&mut self) {
+    pub(super) fn end_outages(&mut self) {
         let now = self.now;
         let is_over = |course: Course| matches!(course, Course::On(Some(until)) if until <= now);
         for index in 0..self.outages.outages.len() {
@@ -235,20 +235,20 @@ impl World<'_> {
                 self.outages.latent[index].1 = Course::Over;
                 self.disturb();
                 match latent.victim {
-                    Victim::Backing => self.disks.backing.mend(),
-                    Victim::Cache => self.disks.cache.iter_mut().chain(&mut self.kept).for_each(|disk| disk.mend()),
+                    Victim::Backing => self.disks.backing.repair(),
+                    Victim::Cache => self.disks.cache.iter_mut().chain(&mut self.kept).for_each(|disk| disk.repair()),
                 }
             }
         }
     }
 
     /// After a restart: what is on still ends.
-    pub(super) fn schedule_mends(&mut self) {
+    pub(super) fn schedule_ends_of_outages(&mut self) {
         let outages = self.outages.outages.iter().map(|(_, course)| *course);
         let courses: Vec<_> = outages.chain(self.outages.latent.iter().map(|(_, course)| *course)).collect();
         for course in courses {
             if let Course::On(Some(until)) = course {
-                self.schedule_at(until, Happening::Mend);
+                self.schedule_at(until, SimEvent::OutageEnds);
             }
         }
     }
@@ -288,23 +288,23 @@ impl World<'_> {
         self.was_stuck = true;
         self.disturb();
         self.report.stuck += 1;
-        self.schedule(stuck.lasts, Happening::Unstick(target));
+        self.schedule(stuck.lasts, SimEvent::Unstick(target));
     }
 
     /// Stuck I/Os go on.
     pub(super) fn unstick(&mut self, target: Target) {
         self.disturb();
-        let queued = self.queue.iter().filter_map(|happening| match *happening {
-            Happening::Done(of, io) if of == target => Some(io),
+        let queued = self.queue.iter().filter_map(|event| match *event {
+            SimEvent::Done(of, io) if of == target => Some(io),
             _ => None,
         });
         let queued: Vec<_> = queued.collect();
         let Ok(disk) = self.disks.get(target) else { return };
         for Ticket { io, effect_at, done_at } in disk.unstick(self.now, |io| queued.contains(&io)) {
             if effect_at < done_at {
-                self.schedule_at(effect_at, Happening::Effect(target, io));
+                self.schedule_at(effect_at, SimEvent::Effect(target, io));
             }
-            self.schedule_at(done_at, Happening::Done(target, io));
+            self.schedule_at(done_at, SimEvent::Done(target, io));
         }
     }
 

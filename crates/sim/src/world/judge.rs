@@ -1,4 +1,4 @@
-//! What may fail, and what may be given up: the world's own books decide, not what the engine says.
+//! What may fail, and what may be discarded: the world's own books decide, not what the engine says.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ impl World<'_> {
         self.oracle.is_lost(first, end - first)
     }
 
-    /// Whether the caching volume could not be read back for as long as the engine must be patient.
+    /// Whether the caching volume could not be read back for as long as the engine must wait.
     pub(super) fn has_waited_for_recovery(&self) -> bool {
         let patience = self.scenario.patience;
         self.recovering && self.recover_failed.is_some_and(|first| self.now.since(first) >= patience)
@@ -80,11 +80,11 @@ impl World<'_> {
         blocks(request).any(|block| self.books.is_doubtful(block))
     }
 
-    /// The owner record is about to be written: what it gives up must be unreadable, and possibly dirty.
+    /// The owner record is about to be written: what it discards must be unreadable, and possibly dirty.
     pub(super) fn judge_owner(&mut self, owner: &Owner) -> Step {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
         let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
-        // Then everything may be given up that no sound record after the unreadable one covers.
+        // Then everything may be discarded that no sound record after the unreadable one covers.
         let cannot_tell = |disk| self.books.unknown(disk);
         let unknown = self.disks.cache.as_ref().and_then(cannot_tell).max(self.books.was_unknown(self.now));
         let mut end_before = 0;
@@ -96,12 +96,12 @@ impl World<'_> {
             end_before = offset + length;
             let end = (offset + length).div_ceil(sector).min(u64::from(self.oracle.sectors()));
             for sector in (offset / sector) as u32..end as u32 {
-                if self.oracle.is_given_up(sector) || self.lost && self.oracle.is_healed(sector) {
+                if self.oracle.is_discarded(sector) || self.lost && self.oracle.is_healed(sector) {
                     continue;
                 }
                 let block = u64::from(sector / BLOCK_SECTORS);
                 if self.lost {
-                    return Err(format!("sector {sector} is given up, but was not lost with the cache"));
+                    return Err(format!("sector {sector} is discarded, but was not lost with the cache"));
                 }
                 let may_be_in_it =
                     |unknown| self.disks.cache.as_ref().is_none_or(|disk| !self.books.is_known(block, unknown, disk));

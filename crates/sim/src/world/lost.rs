@@ -7,7 +7,7 @@ use surgetank_cache::{Event, Owner, Stage};
 use crate::content::SECTOR;
 use crate::disk::Disk;
 use crate::scenario::Trigger;
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 /// Longest pause before a lost volume is opened again.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -33,9 +33,9 @@ impl World<'_> {
         self.keep()
     }
 
-    /// The engine let go of a volume that may still come back.
+    /// The engine released a volume that may still come back.
     fn keep(&mut self) -> Step {
-        let disk = self.let_go()?;
+        let disk = self.release_cache()?;
         self.kept = Some(disk);
         self.schedule_restore();
         Ok(())
@@ -46,7 +46,7 @@ impl World<'_> {
             return;
         }
         let after = Duration::from_nanos(self.random.below(PAUSE_MAX.as_nanos() as u64));
-        self.schedule(after, Happening::Restore);
+        self.schedule(after, SimEvent::Restore);
     }
 
     /// The daemon opens a lost volume again.
@@ -77,7 +77,7 @@ impl World<'_> {
         self.keep()
     }
 
-    /// The oracle hears which ranges the owner record gives up.
+    /// The oracle hears which ranges the owner record discards.
     pub(super) fn note_loss(&mut self) -> Step {
         let Owner::Lost { ranges, .. } = &self.owner else {
             return Err("the cache is lost, but the owner record does not say so".into());
@@ -117,26 +117,26 @@ impl World<'_> {
         self.lost = false;
         self.restoring = false;
         if let Some(disk) = self.kept.take() {
-            self.give_back(disk);
+            self.return_disk(disk);
         }
     }
 
     /// A volume is not needed any more.
-    pub(super) fn give_back(&mut self, disk: Disk) {
-        self.books.let_go();
+    pub(super) fn return_disk(&mut self, disk: Disk) {
+        self.books.release_cache();
         self.books.forget_outage();
         let vanished = std::mem::take(&mut self.vanished);
         match &mut self.renting {
-            Some(renting) => renting.give_back(disk),
+            Some(renting) => renting.return_disk(disk),
             None => self.spare = (!vanished).then_some(disk),
         }
     }
 
-    /// The engine lets go of its caching volume.
-    pub(super) fn let_go(&mut self) -> Step<Disk> {
-        let Some(disk) = self.disks.cache.take() else { return Err("a cache is let go that is not attached".into()) };
+    /// The engine releases its caching volume.
+    pub(super) fn release_cache(&mut self) -> Step<Disk> {
+        let Some(disk) = self.disks.cache.take() else { return Err("a cache is released that is not attached".into()) };
         if disk.in_flight() > 0 {
-            return Err(format!("the cache is let go with {} I/Os in flight on it", disk.in_flight()));
+            return Err(format!("the cache is released with {} I/Os in flight on it", disk.in_flight()));
         }
         Ok(disk)
     }

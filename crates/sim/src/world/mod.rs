@@ -60,7 +60,7 @@ pub struct Failure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Happening {
+enum SimEvent {
     Effect(Target, IoId),
     Done(Target, IoId),
     Recorded,
@@ -69,7 +69,7 @@ enum Happening {
     Recover,
     Unstick(Target),
     /// An outage or a latent error may be over.
-    Mend,
+    OutageEnds,
     /// The application tries again what failed.
     Settle,
     /// The daemon opens a lost caching volume again.
@@ -139,7 +139,7 @@ struct World<'a> {
     renting: Option<Renting>,
     random: Random,
     now: Instant,
-    queue: EventQueue<Happening>,
+    queue: EventQueue<SimEvent>,
     engine: Engine,
     driver: Driver,
     disks: Disks,
@@ -242,7 +242,7 @@ pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
 const EVENTS_PER_REQUEST_MAX: u64 = 2_000;
 /// Events after which the provider's faults stop, where no others say when.
 const PROVIDER_FAULTS_END: u32 = 2000;
-/// Ticks at one moment without anything else happening.
+/// Ticks at one moment without any other event.
 const IDLE_TICKS_MAX: u32 = 1000;
 /// Bytes of the reads that check the whole device.
 const SWEEP: u64 = 64 << 10;
@@ -322,11 +322,11 @@ impl<'a> World<'a> {
         };
         world.arm();
         world.apply_trouble();
-        world.schedule(Duration::ZERO, Happening::Submit);
+        world.schedule(Duration::ZERO, SimEvent::Submit);
         world.schedule_first_control();
         if world.rents() {
-            world.schedule(Duration::ZERO, Happening::Observe);
-            world.schedule(Duration::ZERO, Happening::Sweep);
+            world.schedule(Duration::ZERO, SimEvent::Observe);
+            world.schedule(Duration::ZERO, SimEvent::Sweep);
         }
         world
     }
@@ -355,19 +355,19 @@ impl<'a> World<'a> {
         self.check_volumes()
     }
 
-    fn schedule(&mut self, after: Duration, happening: Happening) {
-        self.schedule_at(self.now + after, happening);
+    fn schedule(&mut self, after: Duration, event: SimEvent) {
+        self.schedule_at(self.now + after, event);
     }
 
-    fn schedule_at(&mut self, at: Instant, happening: Happening) {
-        self.queue.push(at, happening);
+    fn schedule_at(&mut self, at: Instant, event: SimEvent) {
+        self.queue.push(at, event);
     }
 
     /// The first control action comes soon, so that boosts are long where control actions are rare.
     fn schedule_first_control(&mut self) {
         if self.scenario.boosts.is_some() {
             let after = Duration::from_micros(self.random.below(3_000));
-            self.schedule(after, Happening::Control);
+            self.schedule(after, SimEvent::Control);
         }
     }
 
@@ -376,7 +376,7 @@ impl<'a> World<'a> {
             // Nothing goes on for minutes.
             let longest = if self.outages.is_any_passing() { longest.max(Duration::from_secs(2)) } else { longest };
             let after = Duration::from_nanos(self.random.below(longest.as_nanos() as u64));
-            self.schedule(after, Happening::Control);
+            self.schedule(after, SimEvent::Control);
         }
     }
 
@@ -394,11 +394,11 @@ impl<'a> World<'a> {
             self.engine.tick(self.now);
             self.trace.add(self.now.as_nanoseconds());
         } else {
-            let Some((at, happening)) = self.queue.pop() else { return Ok(false) };
+            let Some((at, event)) = self.queue.pop() else { return Ok(false) };
             self.idle_ticks = 0;
             self.now = self.now.max(at);
             self.trace.add(self.now.as_nanoseconds());
-            self.handle(happening)?;
+            self.handle(event)?;
         }
         self.report.events += 1;
         self.events_to_crash = self.events_to_crash.map(|events| events + 1);
@@ -420,10 +420,10 @@ impl<'a> World<'a> {
         Ok(true)
     }
 
-    fn handle(&mut self, happening: Happening) -> Step {
-        match happening {
-            Happening::Effect(target, io) => self.disks.get(target).map_err(say)?.take_effect(io),
-            Happening::Done(target, io) => {
+    fn handle(&mut self, event: SimEvent) -> Step {
+        match event {
+            SimEvent::Effect(target, io) => self.disks.get(target).map_err(say)?.take_effect(io),
+            SimEvent::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
                 let any_flush_failed = finished.flush && finished.result.is_err();
@@ -441,25 +441,25 @@ impl<'a> World<'a> {
                 }
                 self.engine.complete(self.now, effect, outcome);
             }
-            Happening::Recorded => self.recorded()?,
-            Happening::Submit => self.submit_next()?,
-            Happening::Control => self.control()?,
-            Happening::Recover if self.rents() => self.recover_rental()?,
-            Happening::Recover => self.recover()?,
-            Happening::Unstick(target) => self.unstick(target),
-            Happening::Settle => {}
-            Happening::Mend => self.mend(),
-            Happening::Restore => self.restore()?,
-            Happening::Observe => self.observe()?,
-            Happening::Called(id) => self.called(id)?,
-            Happening::Answered => self.answered()?,
-            Happening::Tick => self.tick_rental()?,
-            Happening::Tag => self.tag()?,
-            Happening::DiskChanged => self.tell_rental_of_disks()?,
-            Happening::Late => self.late()?,
-            Happening::Sweep => self.sweep()?,
-            Happening::Swept => self.swept()?,
-            Happening::Copied => self.run_copies()?,
+            SimEvent::Recorded => self.recorded()?,
+            SimEvent::Submit => self.submit_next()?,
+            SimEvent::Control => self.control()?,
+            SimEvent::Recover if self.rents() => self.recover_rental()?,
+            SimEvent::Recover => self.recover()?,
+            SimEvent::Unstick(target) => self.unstick(target),
+            SimEvent::Settle => {}
+            SimEvent::OutageEnds => self.end_outages(),
+            SimEvent::Restore => self.restore()?,
+            SimEvent::Observe => self.observe()?,
+            SimEvent::Called(id) => self.called(id)?,
+            SimEvent::Answered => self.answered()?,
+            SimEvent::Tick => self.tick_rental()?,
+            SimEvent::Tag => self.tag()?,
+            SimEvent::DiskChanged => self.tell_rental_of_disks()?,
+            SimEvent::Late => self.late()?,
+            SimEvent::Sweep => self.sweep()?,
+            SimEvent::Swept => self.swept()?,
+            SimEvent::Copied => self.run_copies()?,
         }
         Ok(())
     }
@@ -477,9 +477,9 @@ impl<'a> World<'a> {
                     Executed::Started(target, ticket) => {
                         if let Some(Ticket { io, effect_at, done_at }) = ticket {
                             if effect_at < done_at {
-                                self.schedule_at(effect_at, Happening::Effect(target, io));
+                                self.schedule_at(effect_at, SimEvent::Effect(target, io));
                             }
-                            self.schedule_at(done_at, Happening::Done(target, io));
+                            self.schedule_at(done_at, SimEvent::Done(target, io));
                         }
                     }
                     Executed::PersistOwner { id, owner } if self.rents() => self.write_owner(id, owner)?,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_cache::{EffectId, Epoch, IoFailure, Outcome, Owner};
 
 use crate::world::renting::Renting;
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 /// What the engine wants to have on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl World<'_> {
         }
         self.recording.push_back((id, entry));
         let after = Duration::from_micros(self.random.below(3_000));
-        self.schedule(after, Happening::Recorded);
+        self.schedule(after, SimEvent::Recorded);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is answered late or twice, fails
 //! and is carried out all the same, at once or later, also after a crash; listings lag behind; tags fail; disks are slow to
 //! appear; the state directory cannot be written, and then holds the old record or the new one. Copies of the machine sweep, and
-//! give back what their records say that they have rented.
+//! delete what their records say that they have rented.
 
 mod asks;
 mod calls;
@@ -26,7 +26,7 @@ use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter
 
 use crate::disk::Disk;
 use crate::world::cloud::Cloud;
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 /// How often the controller looks at the device.
 const SAMPLING: Duration = Duration::from_millis(5);
@@ -212,7 +212,7 @@ impl Renting {
     }
 
     /// The engine has no use for the disk any more.
-    pub(super) fn give_back(&mut self, disk: Disk) {
+    pub(super) fn return_disk(&mut self, disk: Disk) {
         if let Some(volume) = self.in_use.take().and_then(|id| self.cloud.volume(&id)) {
             volume.disk = Some(disk);
         }
@@ -281,7 +281,7 @@ impl World<'_> {
             }
         }
         let after = if self.outages.is_any_passing() { SAMPLING * 40 } else { SAMPLING };
-        self.schedule(after, Happening::Observe);
+        self.schedule(after, SimEvent::Observe);
         self.use_spare();
         self.drive()
     }
@@ -306,8 +306,8 @@ impl World<'_> {
         }
         renting.process.rentals.event(now, event);
         if *event == Event::CacheDropped && renting.process.recover.take().is_some() {
-            // The user gave up what could not be read back.
-            if let Some(size) = renting.process.rentals.cache_mut().give_up() {
+            // The user discarded what could not be read back.
+            if let Some(size) = renting.process.rentals.cache_mut().discard_data() {
                 renting.process.controller.resume(now, ResumeAt::Attached { size });
             }
         }
@@ -356,7 +356,7 @@ impl World<'_> {
         let deadline = renting.process.rentals.next_deadline();
         if let Some(at) = deadline.filter(|at| renting.process.tick_at.is_none_or(|tick| *at < tick)) {
             renting.process.tick_at = Some(at);
-            self.schedule_at(at, Happening::Tick);
+            self.schedule_at(at, SimEvent::Tick);
         }
         Ok(())
     }
@@ -384,7 +384,7 @@ impl World<'_> {
                 let size = process.rentals.cache().record().map_or_else(Bytes::default, |record| record.size);
                 process.controller.resume(now, ResumeAt::Adopted { size });
             }
-            Ended::Recovery(_) => self.schedule(RECOVERY_RETRY, Happening::Recover),
+            Ended::Recovery(_) => self.schedule(RECOVERY_RETRY, SimEvent::Recover),
         }
         Ok(())
     }
@@ -443,7 +443,7 @@ impl World<'_> {
                 let after = self.soon(WRITE_MAX);
                 let Some(renting) = &mut self.renting else { return Ok(None) };
                 renting.process.answers.push_back((id, answer));
-                self.schedule(after, Happening::Answered);
+                self.schedule(after, SimEvent::Answered);
                 Ok(None)
             }
             Ask::Draw => {
@@ -535,7 +535,7 @@ impl World<'_> {
         let record = match &resumed {
             Resume::Recover { rental, .. } => Some(rental.clone()),
             Resume::Lost { rental, .. } => rental.as_deref().cloned().or(record),
-            Resume::Idle | Resume::GiveBack { .. } | Resume::Refuse { .. } => record,
+            Resume::Idle | Resume::Delete { .. } | Resume::Refuse { .. } => record,
         };
         if let Some(record) = record {
             renting.journal.insert(Slot::CACHE, record);
@@ -545,15 +545,15 @@ impl World<'_> {
         let process = &mut renting.process;
         match resumed {
             Resume::Idle => {}
-            Resume::GiveBack { at } => process.controller.resume(now, at),
+            Resume::Delete { at } => process.controller.resume(now, at),
             Resume::Recover { epoch, .. } => {
                 process.recover = Some(epoch);
                 // Its disk is opened when the provider says that it is attached.
                 if let Some(disk) = self.disks.cache.take() {
-                    renting.give_back(disk);
+                    renting.return_disk(disk);
                 }
                 let after = Duration::from_micros(self.random.below(2_000));
-                self.schedule(after, Happening::Recover);
+                self.schedule(after, SimEvent::Recover);
             }
             Resume::Lost { ranges, rental, .. } => {
                 if let Some(rental) = rental {
@@ -564,10 +564,10 @@ impl World<'_> {
             Resume::Refuse { reason } => return Err(format!("the device is refused: {reason}")),
         }
         let late: Vec<Instant> = self.renting.iter().flat_map(|renting| &renting.late).map(|(at, _)| *at).collect();
-        late.into_iter().for_each(|at| self.schedule_at(at, Happening::Late));
-        self.schedule(SAMPLING, Happening::Observe);
+        late.into_iter().for_each(|at| self.schedule_at(at, SimEvent::Late));
+        self.schedule(SAMPLING, SimEvent::Observe);
         let after = self.soon(SWEEP_MAX);
-        self.schedule(after, Happening::Sweep);
+        self.schedule(after, SimEvent::Sweep);
         self.drive()
     }
 }

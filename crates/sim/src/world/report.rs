@@ -65,7 +65,7 @@ pub struct Report {
     pub growths: u32,
     /// Calls of the provider that went wrong.
     pub provider_faults: u32,
-    /// Caching volumes that the controller rented and gave back.
+    /// Caching volumes that the controller rented and deleted.
     pub rentals: u32,
     /// Fingerprint of the run.
     pub trace: u64,

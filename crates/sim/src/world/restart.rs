@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::driver::Driver;
 use crate::scenario::CrashKind;
 use crate::world::stop::Stopping;
-use crate::world::{Happening, Phase, Step, World};
+use crate::world::{Phase, SimEvent, Step, World};
 
 impl World<'_> {
     /// The daemon is gone, or the whole machine; then it starts again.
@@ -88,7 +88,7 @@ impl World<'_> {
         }
         self.arm();
         self.idle_ticks = 0;
-        self.schedule_mends();
+        self.schedule_ends_of_outages();
         self.disturb();
     }
 
@@ -99,7 +99,7 @@ impl World<'_> {
         }
         self.phase = Phase::Work;
         let after = Duration::from_micros(self.random.below(1_000));
-        self.schedule(after, Happening::Submit);
+        self.schedule(after, SimEvent::Submit);
         self.schedule_first_control();
     }
 }

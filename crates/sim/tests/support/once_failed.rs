@@ -1,4 +1,4 @@
-//! Runs that long searches found; each shows what one mend was for.
+//! Runs that long searches found; each shows what one fix was for.
 
 use surgetank_sim::Family;
 
@@ -60,7 +60,7 @@ pub const RUNS: [(Family, u64); 49] = [
     // A failed flush covered what then counted as durable.
     (Family::CacheFlushes, 40_008_165),
     (Family::CacheFlushes, 40_000_558),
-    // The middle of a segment that was never used could not be read, and everything was given up.
+    // The middle of a segment that was never used could not be read, and everything was discarded.
     (Family::Latent, 40_007_016),
     // A copy in flight kept an orderly stop from calling the log durable.
     (Family::Stops, 40_012_226),
@@ -68,7 +68,7 @@ pub const RUNS: [(Family, u64); 49] = [
     (Family::Latent, 50_017_861),
     // A flush told of a loss, and what had been overwritten within it counted as durable after the next.
     (Family::Outages, 70_001_112),
-    // A record counted that the superblock called failed; an older one, which could not be read, was given up.
+    // A record counted that the superblock called failed; an older one, which could not be read, was discarded.
     (Family::Latent, 80_020_969),
     // A flush of the caching volume failed, and the next one made what it had dropped count as durable.
     (Family::CacheFlushes, 90_022_943),

@@ -9,7 +9,7 @@ const BLOCK: u64 = 4096;
 /// A scene for a bug: what is wrong, if something is.
 pub type Scene = fn() -> Result<(), &'static str>;
 
-/// In the simulated world the note of a failed flush is not handed over to the next daemon, and a healing that is forgotten is
+/// In the simulated world the note of a failed flush is not passed on to the next daemon, and a healing that is forgotten is
 /// hidden by the flush that fails with it.
 pub const SCENES: [(Bug, Scene); 2] =
     [(Bug::OwnFlushTakesNote, own_flush_fails), (Bug::ForgottenHealingCounts, healing_is_forgotten)];

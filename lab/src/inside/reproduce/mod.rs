@@ -24,8 +24,8 @@ pub use watch::{Tick, cache_agbs, sizes_mib};
 /// Where file systems are mounted, and where programs have their small files.
 const MOUNT: &str = "/run/lab-files";
 const WORK: &str = "/run/lab-work";
-/// How long a device may take to give everything back.
-const PATIENCE: Duration = Duration::from_secs(1800);
+/// How long a device may take to delete everything.
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What is under the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -369,7 +369,7 @@ impl Device {
             let rented = self.rented()?;
             Ok((rented.idle && rented.cache_mib == 0.0).then_some(()))
         };
-        wait_for("the end of the boost", PATIENCE, idle).map_err(|error| self.explain(error))
+        wait_for("the end of the boost", TIMEOUT, idle).map_err(|error| self.explain(error))
     }
 
     fn explain(&self, error: anyhow::Error) -> anyhow::Error {

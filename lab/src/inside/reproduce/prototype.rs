@@ -23,7 +23,7 @@ use crate::machine::{ask, sectors, wait_for};
 use crate::surgetank::{self, Rented, TOKEN, VOLUME_TYPE};
 
 const ANSWER: Duration = Duration::from_secs(15);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A bcache device and the thread that drives it. Dropping it stops the thread; then the device goes.
 pub struct Prototype {
@@ -139,7 +139,7 @@ impl Driver {
             }
             std::thread::sleep(sampling);
         }
-        self.engine.give_back();
+        self.engine.release();
     }
 
     fn now(&self) -> Instant {
@@ -209,7 +209,7 @@ impl Engine {
                 let volume = self.volume.as_ref().context("no volume is rented")?;
                 let serial = volume.serial.as_ref().unwrap_or(&volume.id.0).clone();
                 let found = || Ok(plugged().into_iter().find(|(name, _)| *name == serial).map(|(_, node)| node));
-                let node = wait_for("the disk of the volume", PATIENCE, found)?;
+                let node = wait_for("the disk of the volume", TIMEOUT, found)?;
                 self.use_of = Use { backing_written: moved_bytes(&self.slow)?.1, ..Use::default() };
                 self.cache.adopt(&node)?;
             }
@@ -252,7 +252,7 @@ impl Engine {
     }
 
     fn wait(&mut self, id: &VolumeId, state: VolumeState) -> anyhow::Result<()> {
-        self.volume = Some(wait_for("the volume's change", PATIENCE, || {
+        self.volume = Some(wait_for("the volume's change", TIMEOUT, || {
             let volume = self.provider.describe(id)?;
             Ok((volume.state == state).then_some(volume))
         })?);
@@ -260,7 +260,7 @@ impl Engine {
     }
 
     /// At the end, whatever the controller was about: nothing stays rented.
-    fn give_back(&mut self) {
+    fn release(&mut self) {
         let _ = self.cache.release();
         if let Ok(id) = self.id() {
             let _ = self.provider.detach(&id);

@@ -28,7 +28,7 @@ pub struct Tick {
     pub written_mib: f64,
     /// Read from and written to the backing disk.
     pub backing_mib: f64,
-    /// Read from and written to caching disks.
+    /// Read from and written to caching volumes.
     pub cache_mib: f64,
     /// Size of the caching volume that is rented.
     pub rented_mib: f64,

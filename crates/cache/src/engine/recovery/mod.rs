@@ -2,7 +2,7 @@
 //!
 //! superblocks → flush both volumes (what is read from now on cannot vanish) → segment table → the index of each segment
 //! that has one, and the segments that the superblock names as those that may hold other records → the segment table and
-//! the superblock, mended → replay in the order of the records' sequences.
+//! the superblock, repaired → replay in the order of the records' sequences.
 //!
 //! A segment whose index cannot be read is read itself; if a superblock cannot be read, so is every one without an index.
 //!
@@ -263,7 +263,7 @@ impl Engine {
         let scratches: Vec<ScratchId> = recovery.scans.values().map(|scan| scan.scratch).collect();
         scratches.into_iter().for_each(|scratch| self.release_scratch(Some(scratch)));
         self.recovery = None;
-        self.give_up_step();
+        self.abandon_step();
         self.stirred = true;
         if restoring {
             if !self.ends_healed_loss() {
@@ -281,7 +281,7 @@ impl Engine {
         Some(since + self.config.outage_patience).filter(|at| *at > self.now)
     }
 
-    /// Requests do not wait for ever for a volume that cannot be read back; nothing is given up with them.
+    /// Requests do not wait for ever for a volume that cannot be read back; nothing is discarded with them.
     pub(super) fn pump_recovery(&mut self) {
         let Some(since) = self.unrecovered_since.filter(|_| self.stage == Stage::Recovering) else { return };
         if self.now < since + self.config.outage_patience {

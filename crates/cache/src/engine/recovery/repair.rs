@@ -1,4 +1,4 @@
-//! Mending the metadata of a log that was read back, before anything is appended to it.
+//! Repairing the metadata of a log that was read back, before anything is appended to it.
 
 use super::super::Engine;
 use super::super::lifecycle::Step;
@@ -7,7 +7,7 @@ use crate::effect::Effect;
 use crate::format::{Layout, Records, SegmentTable, Superblock, TableCopy, UNINDEXED_MAX};
 
 impl Engine {
-    /// Mends the segment table and the superblock, as far as something is wrong with them:
+    /// Repairs the segment table and the superblock, as far as something is wrong with them:
     /// - copies of pages of the table that are missing: segments must not be used again before both name what is free;
     /// - the generations of segments in which nothing was found and something could not be read: it might be read next time,
     ///   and hold records that were in flight when a crash came;

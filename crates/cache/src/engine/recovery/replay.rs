@@ -91,7 +91,7 @@ impl Engine {
         let dirty_bytes = boost.space.dirty * BLOCK64;
         let whole = boost.space.bad == 0 && boost.trouble.unknown.is_none();
         self.boost = Some(boost);
-        self.give_up_step();
+        self.abandon_step();
         self.retry_waiting = true;
         self.stirred = true;
         if restoring {

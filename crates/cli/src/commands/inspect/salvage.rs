@@ -302,12 +302,12 @@ fn survey(medium: &mut Medium, volume: &Path) -> Result<Survey, Failure> {
         if found.is_none() {
             doubts.push(format!(
                 "page {page} of the segment table is lost: in segments {first} to {last} the newest records were taken, \
-                 though they may have been given up before, with what is newer on the backing volume"
+                 though they may have been discarded before, with what is newer on the backing volume"
             ));
         } else if table.aged.contains(&page) {
             doubts.push(format!(
                 "one copy of page {page} of the segment table cannot be read and may be the newer one: records in segments \
-                 {first} to {last} may have been given up before, with what is newer on the backing volume"
+                 {first} to {last} may have been discarded before, with what is newer on the backing volume"
             ));
         }
     }

@@ -25,7 +25,7 @@ const LOOP_MAJOR: u32 = 7;
 
 /// Devices tried when others take the free one before we do.
 const ATTEMPTS: usize = 64;
-/// How often a detached device is looked at until the kernel has let it go, and the pause between.
+/// How often a detached device is looked at until the kernel has released it, and the pause between.
 const DETACH_LOOKS: usize = 500;
 const DETACH_PAUSE: Duration = Duration::from_millis(10);
 

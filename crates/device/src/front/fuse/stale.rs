@@ -91,7 +91,7 @@ fn unescape(text: &str) -> Vec<u8> {
 pub(super) fn unmount_any(directory: &Path) -> io::Result<bool> {
     for _ in 0..UNMOUNT_ATTEMPTS {
         match unmount(directory, UnmountFlags::empty()) {
-            // A detached loop device lets go of its file a moment later.
+            // A detached loop device releases its file a moment later.
             Err(Errno::BUSY) => sleep(UNMOUNT_PAUSE),
             Err(Errno::INVAL) => return Ok(true),
             other => return Ok(other.map(|()| true)?),

@@ -166,7 +166,7 @@ impl ClientCertVerifier for Admission {
     ) -> Result<ClientCertVerified, Error> {
         let intermediates: Vec<_> = intermediates.iter().chain(&self.intermediates).cloned().collect();
         let verified = self.chain.verify_client_cert(end_entity, &intermediates, now)?;
-        // The chain is one of our authorities' by now: strangers cannot make this speak.
+        // The chain is one of our authorities' by now: unauthenticated peers cannot make this speak.
         if is_for_clients(end_entity) { Ok(verified) } else { Err(CertificateError::InvalidPurpose.into()) }
     }
 

@@ -45,7 +45,7 @@ impl Credentials {
     /// and `ca-crl.pem` if there is one.
     ///
     /// # Errors
-    /// One sentence with the mend: a file is missing or makes no sense, a list of revoked certificates has expired, or
+    /// One sentence with the remedy: a file is missing or makes no sense, a list of revoked certificates has expired, or
     /// others than its owner can read the key.
     pub fn load(directory: &Path) -> Result<Self, FrontError> {
         let config = Mutex::new(read(directory)?);
@@ -84,7 +84,7 @@ impl Credentials {
     }
 }
 
-/// In words, with the mend where it is ours to say.
+/// In words, with the remedy where it is ours to say.
 fn why(reason: &CertificateError) -> String {
     match reason {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {

@@ -1,7 +1,7 @@
 //! `/dev/ublk-control`: adds, starts, stops, recovers and deletes devices.
 //!
 //! The driver answers a command when it is carried out, which for some takes until the device is served. So commands
-//! go through a ring of their own and are given up after a while.
+//! go through a ring of their own and are abandoned after a while.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -31,12 +31,12 @@ impl Control {
     /// There is no driver, no right to use it, or it lacks what we need.
     pub(super) fn open() -> Result<(Self, Features), FrontError> {
         let failed = |error: io::Error| {
-            let mend = match error.kind() {
+            let remedy = match error.kind() {
                 io::ErrorKind::NotFound => "load the module (`modprobe ublk_drv`), or export with fuse or nbd",
                 io::ErrorKind::PermissionDenied => "run as root, or export with nbd",
                 _ => "export with fuse or nbd",
             };
-            FrontError::new(&format!("cannot use {PATH}"), error, mend)
+            FrontError::new(&format!("cannot use {PATH}"), error, remedy)
         };
         let control = Self(OpenOptions::new().read(true).write(true).open(PATH).map_err(failed)?);
         let features = control.features().map_err(|error| match error.raw_os_error() {
@@ -126,7 +126,7 @@ impl Control {
         self.carry_out(code, abi::control_command(device, 0, 0, data), patience)
     }
 
-    /// A command with memory that the driver reads and writes; gives that back.
+    /// A command with memory that the driver reads and writes; returns that.
     fn ask<const N: usize>(
         &self,
         code: ControlCode,
@@ -154,14 +154,14 @@ impl Control {
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
         let timeout = types::Timespec::from(patience);
         let arguments = types::SubmitArgs::new().timespec(&timeout);
-        let give_up = std::time::Instant::now() + patience;
+        let until = std::time::Instant::now() + patience;
         loop {
             let entered = ring.submitter().submit_with_args(1, &arguments);
             if let Some(answer) = ring.completion().next() {
                 return Ok(answer.result());
             }
             match entered {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted && std::time::Instant::now() < give_up => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && std::time::Instant::now() < until => {}
                 // Whatever it was, the driver may have taken the command and answer it later.
                 _ => return Err(io::ErrorKind::TimedOut.into()),
             }

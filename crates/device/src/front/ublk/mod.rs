@@ -38,10 +38,10 @@ const DEPTH: u16 = 128;
 /// Bytes of one read or write, at most; every tag has that much address space.
 const IO_BYTES_MAX: u32 = 512 << 10;
 /// How long a device is waited for whose last server is dying.
-const DYING_PATIENCE: Duration = Duration::from_secs(60);
+const DYING_TIMEOUT: Duration = Duration::from_secs(60);
 const DYING_PAUSE: Duration = Duration::from_millis(10);
 /// How long the kernel may take to bring the device up.
-const UP_PATIENCE: Duration = Duration::from_secs(50);
+const UP_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// What is exported.
 #[derive(Clone, Debug)]
@@ -204,13 +204,13 @@ impl Shared {
         let device = self.block.0;
         match self.way {
             Way::New => {
-                if let Err(error) = control.start(device, UP_PATIENCE) {
+                if let Err(error) = control.start(device, UP_TIMEOUT) {
                     let _ = control.delete(device);
                     return Err(cannot("start", device, error));
                 }
             }
             Way::TakeOver => {
-                control.end_recovery(device, UP_PATIENCE).map_err(|error| cannot("take over", device, error))?;
+                control.end_recovery(device, UP_TIMEOUT).map_err(|error| cannot("take over", device, error))?;
                 tracing::info!(device = self.name, path = %self.block.path().display(), "took the device over");
                 self.follow_size(control, size);
             }
@@ -474,7 +474,7 @@ fn add(control: &Control, config: &UblkConfig) -> Result<DeviceInfo, FrontError>
 
 /// Looks for the device that an earlier daemon left, and makes it ready for us.
 fn take_over(control: &Control, config: &UblkConfig) -> Result<Option<DeviceInfo>, FrontError> {
-    let give_up = Instant::now() + DYING_PATIENCE;
+    let until = Instant::now() + DYING_TIMEOUT;
     loop {
         let ours = |device| control.info(device).ok().filter(|info| info.identity == config.identity);
         let Some(info) = control::devices().into_iter().find_map(ours) else { return Ok(None) };
@@ -504,7 +504,7 @@ fn take_over(control: &Control, config: &UblkConfig) -> Result<Option<DeviceInfo
                 control.delete(info.device).map_err(|error| cannot("delete", info.device, error))?;
             }
         }
-        if Instant::now() >= give_up {
+        if Instant::now() >= until {
             return Err(FrontError(format!(
                 "{} is still served by process {}; stop it first",
                 block.path().display(),

@@ -103,7 +103,7 @@ impl Queue {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
-    /// Hands over at most `budget` requests.
+    /// Passes on at most `budget` requests.
     ///
     /// # Errors
     /// The queue cannot be served.

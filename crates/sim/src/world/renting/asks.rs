@@ -122,9 +122,9 @@ impl World<'_> {
                 }
                 let used = !matches!(self.engine.status().stage, Stage::PassThrough | Stage::Recovering | Stage::Lost);
                 if self.disks.cache.is_some() && !used {
-                    let disk = self.let_go()?;
+                    let disk = self.release_cache()?;
                     if let Some(renting) = &mut self.renting {
-                        renting.give_back(disk);
+                        renting.return_disk(disk);
                     }
                 } else if self.disks.cache.is_some() {
                     return Err("a volume is closed that the engine uses".to_owned());

@@ -5,7 +5,7 @@ use surgetank_model::volume::ProviderError;
 use surgetank_rental::{Answer, AskId, Call, Slot};
 
 use super::{ANSWER_MAX, Fate, LATE_MAX};
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 impl World<'_> {
     /// The intent is durable before the call, and no call overtakes another one.
@@ -40,7 +40,7 @@ impl World<'_> {
         };
         if let Some(renting) = &mut self.renting {
             renting.process.calls.push((id, call, fate));
-            self.schedule(after, Happening::Called(id));
+            self.schedule(after, SimEvent::Called(id));
         }
     }
 
@@ -59,7 +59,7 @@ impl World<'_> {
             if let Some(renting) = &mut self.renting {
                 renting.late.push((at, call.clone()));
             }
-            self.schedule_at(at, Happening::Late);
+            self.schedule_at(at, SimEvent::Late);
         }
         let answer = match (carried, fate) {
             (Some(answer), Fate::Done { .. }) => answer,

@@ -11,7 +11,7 @@ use surgetank_rental::{
 };
 
 use super::{DEVICE, rental_config};
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 /// Longest time from a snapshot to the start of the copy.
 const STARTS_MAX: Duration = Duration::from_millis(400);
@@ -36,11 +36,11 @@ impl World<'_> {
             renting
                 .copies
                 .push(State { journal: renting.journal.get(&Slot::CACHE).cloned(), owner: renting.owner.clone() });
-            self.schedule(after, Happening::Copied);
+            self.schedule(after, SimEvent::Copied);
         }
     }
 
-    /// The copies start, and give back what they believe to have rented.
+    /// The copies start, and delete what they believe to have rented.
     pub(in crate::world) fn run_copies(&mut self) -> Step {
         let copies = self.renting.as_mut().map(|renting| std::mem::take(&mut renting.copies)).unwrap_or_default();
         for State { journal, owner } in copies {
@@ -51,18 +51,18 @@ impl World<'_> {
                 Some(Ok(description)) => Lookup::Found(description),
                 Some(Err(_)) => Lookup::Missing,
             };
-            if let Resume::GiveBack { at } = resume::decide(DEVICE, journal.as_ref(), &owner, &lookup) {
+            if let Resume::Delete { at } = resume::decide(DEVICE, journal.as_ref(), &owner, &lookup) {
                 let steps = match at {
                     ResumeAt::Created { .. } => vec![PolicyStep::Delete],
                     _ => vec![PolicyStep::Detach, PolicyStep::Delete],
                 };
-                self.give_back_copied(journal, &owner, steps)?;
+                self.delete_copied(journal, &owner, steps)?;
             }
         }
         Ok(())
     }
 
-    fn give_back_copied(&mut self, journal: Option<RentalRecord>, owner: &OwnerRecord, steps: Vec<PolicyStep>) -> Step {
+    fn delete_copied(&mut self, journal: Option<RentalRecord>, owner: &OwnerRecord, steps: Vec<PolicyStep>) -> Step {
         let mut rental = Rental::new(rental_config(self.scenario.patience), Slot::CACHE, journal);
         let mut asks = 0;
         for (step, number) in steps.into_iter().zip(0..) {

@@ -6,14 +6,14 @@ use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::sweep::{Action, Known, orphans};
 
 use super::{ANSWER_MAX, DEVICE, OWNER, SWEEP_MAX};
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 impl World<'_> {
     /// The daemon looks for volumes that nobody knows of.
     pub(in crate::world) fn sweep(&mut self) -> Step {
         let now = self.now;
         let (again, within) = (self.soon(SWEEP_MAX), self.soon(ANSWER_MAX));
-        self.schedule(again, Happening::Sweep);
+        self.schedule(again, SimEvent::Sweep);
         if self.fault() {
             return Ok(());
         }
@@ -49,7 +49,7 @@ impl World<'_> {
             // It cannot detach what this machine has. What it deletes holds nothing: the rental sees it vanish.
             renting.swept.retain(|action| matches!(action, Action::Delete(_)));
         }
-        self.schedule(within, Happening::Swept);
+        self.schedule(within, SimEvent::Swept);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord, Slot};
 
 use super::ANSWER_MAX;
 use crate::world::record::Entry;
-use crate::world::{Happening, Step, World};
+use crate::world::{SimEvent, Step, World};
 
 impl World<'_> {
     pub(super) fn persist_rental(&mut self, slot: Slot, record: Option<RentalRecord>) -> Step<Answer> {
@@ -81,7 +81,7 @@ impl World<'_> {
             OwnerWrite::Tag { volume, epoch } => {
                 renting.tagging = Some((volume, epoch));
                 let after = self.soon(ANSWER_MAX);
-                self.schedule(after, Happening::Tag);
+                self.schedule(after, SimEvent::Tag);
                 Ok(())
             }
             OwnerWrite::Record(record) => {

@@ -11,8 +11,8 @@ use surgetank_rental::{OwnerRecord, OwnerWrite, OwnerWriter};
 use super::OwnerStore;
 use crate::crash::crash_point;
 use crate::healed::Pair;
-use crate::patient::Patient;
 use crate::shard::{Command, ShardHandle};
+use crate::timed::TimedProvider;
 
 /// What a shard has to have on record.
 #[derive(Debug)]
@@ -48,21 +48,26 @@ enum Job {
 }
 
 /// The thread that persists a device's owner for its shard.
-pub struct Keeper {
+pub struct OwnerThread {
     jobs: Sender<Job>,
     thread: JoinHandle<()>,
 }
 
-/// Talks to a [`Keeper`]. Clones talk to the same one.
+/// Talks to a [`OwnerThread`]. Clones talk to the same one.
 #[derive(Clone)]
-pub struct KeeperHandle(Sender<Job>);
+pub struct OwnerThreadHandle(Sender<Job>);
 
-impl Keeper {
+impl OwnerThread {
     /// Starts the thread.
     ///
     /// # Errors
     /// If the system has no threads left.
-    pub fn start(name: &str, mut store: OwnerStore, provider: Option<Patient>, shard: ShardHandle) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        mut store: OwnerStore,
+        provider: Option<TimedProvider>,
+        shard: ShardHandle,
+    ) -> io::Result<Self> {
         let (jobs, received) = unbounded();
         store.forget_ranges();
         let writer = OwnerWriter::new(store.record());
@@ -91,8 +96,8 @@ impl Keeper {
 
     /// Talks to it.
     #[must_use]
-    pub fn handle(&self) -> KeeperHandle {
-        KeeperHandle(self.jobs.clone())
+    pub fn handle(&self) -> OwnerThreadHandle {
+        OwnerThreadHandle(self.jobs.clone())
     }
 
     /// Ends the thread after what it was asked before.
@@ -104,8 +109,8 @@ impl Keeper {
     }
 }
 
-impl KeeperHandle {
-    /// Persists something for the engine; the shard is told. A keeper that has ended answers nothing: the shard is
+impl OwnerThreadHandle {
+    /// Persists something for the engine; the shard is told. A owner thread that has ended answers nothing: the shard is
     /// ending as well.
     pub fn persist(&self, entry: Entry) {
         let _ = self.0.send(Job::Persist(entry));
@@ -131,7 +136,7 @@ impl KeeperHandle {
 struct Keeping {
     device: String,
     store: OwnerStore,
-    provider: Option<Patient>,
+    provider: Option<TimedProvider>,
     writer: OwnerWriter,
 }
 

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
 
 /// A provider for one asker, who waits for its answers only so long.
-pub struct Patient {
+pub struct TimedProvider {
     provider: Arc<dyn Provider>,
     patience: Duration,
     under_way: Mutex<Option<UnderWay>>,
@@ -56,7 +56,7 @@ impl Call {
     }
 }
 
-impl Patient {
+impl TimedProvider {
     /// Waits for each answer of `provider` for `patience` at most.
     #[must_use]
     pub fn new(provider: Arc<dyn Provider>, patience: Duration) -> Self {
@@ -128,7 +128,7 @@ fn mixed_up() -> ProviderError {
     ProviderError::Transient("the provider answered another question".to_owned())
 }
 
-impl Provider for Patient {
+impl Provider for TimedProvider {
     fn files(&self) -> Option<PathBuf> {
         self.provider.files()
     }
@@ -216,36 +216,34 @@ mod tests {
     fn a_call_that_hangs_is_waited_for_once_and_overtaken_by_none() {
         let (tell, told) = crossbeam_channel::unbounded();
         let (listed, calls) = crossbeam_channel::unbounded();
-        let patient = Patient::new(Arc::new(Slow { told, listed }), Duration::from_millis(20));
+        let timed = TimedProvider::new(Arc::new(Slow { told, listed }), Duration::from_millis(20));
         let id = VolumeId("v".into());
-        assert_eq!(patient.attach(&id), Ok(Change::Changed));
+        assert_eq!(timed.attach(&id), Ok(Change::Changed));
         for _ in 0..3 {
-            assert!(
-                matches!(patient.list("a", ""), Err(ProviderError::Transient(why)) if why.contains("not answered"))
-            );
-            assert!(matches!(patient.delete(&id), Err(ProviderError::Transient(_))), "put off");
-            assert!(patient.is_waiting());
+            assert!(matches!(timed.list("a", ""), Err(ProviderError::Transient(why)) if why.contains("not answered")));
+            assert!(matches!(timed.delete(&id), Err(ProviderError::Transient(_))), "put off");
+            assert!(timed.is_waiting());
         }
         tell.send(()).unwrap();
-        while patient.list("a", "").is_err() {}
-        assert!(!patient.is_waiting());
+        while timed.list("a", "").is_err() {}
+        assert!(!timed.is_waiting());
         assert_eq!(calls.try_iter().count(), 1, "asked once");
-        assert_eq!(patient.delete(&id), Ok(Change::Changed));
-        assert_eq!(patient.describe(&id).unwrap_err(), ProviderError::NotFound(id));
+        assert_eq!(timed.delete(&id), Ok(Change::Changed));
+        assert_eq!(timed.describe(&id).unwrap_err(), ProviderError::NotFound(id));
     }
 
     #[test]
     fn a_call_that_dies_is_an_error() {
         let (listed, _calls) = crossbeam_channel::unbounded();
-        let patient =
-            Patient::new(Arc::new(Slow { told: crossbeam_channel::never(), listed }), Duration::from_secs(60));
+        let timed =
+            TimedProvider::new(Arc::new(Slow { told: crossbeam_channel::never(), listed }), Duration::from_secs(60));
         let request = CreateVolume {
             token: "t".into(),
             volume_type: "fast".into(),
             size: surgetank_model::Bytes::from_mib(1),
             tags: surgetank_provider::Tags::new(),
         };
-        assert!(patient.create(&request).unwrap_err().to_string().contains("without an answer"));
-        assert!(!patient.is_waiting());
+        assert!(timed.create(&request).unwrap_err().to_string().contains("without an answer"));
+        assert!(!timed.is_waiting());
     }
 }

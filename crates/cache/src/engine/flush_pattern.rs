@@ -6,12 +6,12 @@ const ENOUGH: u32 = 3;
 
 /// What the application has done lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Habit {
+pub(super) struct FlushPattern {
     changes_since_flush: u32,
     streak: u32,
 }
 
-impl Habit {
+impl FlushPattern {
     /// A change comes. Whether a flush will follow it before any other.
     pub fn change(&mut self) -> bool {
         self.changes_since_flush = self.changes_since_flush.saturating_add(1);
@@ -33,15 +33,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_changes_with_their_flushes_make_a_habit_and_one_without_ends_it() {
-        let mut habit = Habit::default();
+    fn three_changes_with_their_flushes_make_a_pattern_and_one_without_ends_it() {
+        let mut flush_pattern = FlushPattern::default();
         for round in 0..6 {
-            assert_eq!(habit.change(), round >= ENOUGH);
-            habit.flush();
-            habit.flush();
+            assert_eq!(flush_pattern.change(), round >= ENOUGH);
+            flush_pattern.flush();
+            flush_pattern.flush();
         }
-        assert!(habit.change() && !habit.change());
-        habit.flush();
-        assert!(!habit.change());
+        assert!(flush_pattern.change() && !flush_pattern.change());
+        flush_pattern.flush();
+        assert!(!flush_pattern.change());
     }
 }

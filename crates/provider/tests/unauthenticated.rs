@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pki::Authority;
-use served::{PATIENCE, Served};
+use served::{Served, TIMEOUT};
 use surgetank_model::Bytes;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::tls::Credentials;
@@ -126,17 +126,17 @@ fn certificates_and_keys_that_do_not_do_are_refused_in_one_sentence() {
     }
 }
 
-/// What a stranger sends of a request, or of a handshake.
+/// What an unauthenticated peer sends of a request, or of a handshake.
 const HEADS: [&[u8]; 4] = [b"", b"GET / HTTP/1.1\r\nX: ", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\r\n"];
 
 /// Hundreds of connections without a token, which come back as often as they are closed.
-struct Strangers {
+struct Unauthenticated {
     stop: Arc<AtomicBool>,
     opened: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Strangers {
+impl Unauthenticated {
     fn at(address: SocketAddr) -> Self {
         let (stop, opened) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let threads = HEADS.map(|head| {
@@ -164,17 +164,17 @@ impl Strangers {
                 }
             })
         });
-        let strangers = Self { stop, opened, threads: threads.into() };
+        let peers = Self { stop, opened, threads: threads.into() };
         let until = Instant::now() + Duration::from_secs(5);
         // Some wait in the listener's queue if the service does not take them.
-        while strangers.opened.load(Ordering::Relaxed) < 400 && Instant::now() < until {
+        while peers.opened.load(Ordering::Relaxed) < 400 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        strangers
+        peers
     }
 }
 
-impl Drop for Strangers {
+impl Drop for Unauthenticated {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -184,14 +184,14 @@ impl Drop for Strangers {
 }
 
 #[test]
-fn whoever_has_the_token_is_served_while_strangers_hold_all_they_can() {
+fn whoever_has_the_token_is_served_while_others_hold_all_they_can() {
     let authority = Authority::new("ours");
     for tls in [false, true] {
         let served = start("127.0.0.1:0", tls.then(|| credentials(&authority.server())));
         let ca_file = tls.then(|| authority.nobody().join("ca-cert.pem"));
         let client = served.client(if tls { "https" } else { "http" }, ca_file);
-        let strangers = Strangers::at(served.address);
-        assert!(strangers.opened.load(Ordering::Relaxed) > 100, "there are strangers");
+        let peers = Unauthenticated::at(served.address);
+        assert!(peers.opened.load(Ordering::Relaxed) > 100, "there are unauthenticated peers");
         for round in 0..20 {
             a_whole_life(&client, &format!("{tls}-{round}"));
         }
@@ -199,7 +199,7 @@ fn whoever_has_the_token_is_served_while_strangers_hold_all_they_can() {
 }
 
 #[test]
-fn a_stranger_that_shows_no_token_is_not_waited_for() {
+fn a_peer_that_shows_no_token_is_not_waited_for() {
     let served = start("127.0.0.1:0", None);
     let token = std::fs::read_to_string(served.token_file()).unwrap();
     let begun = HEADS.map(<[u8]>::to_vec);
@@ -214,7 +214,7 @@ fn a_stranger_that_shows_no_token_is_not_waited_for() {
         .map(|head| {
             let mut stream = TcpStream::connect(served.address).unwrap();
             stream.write_all(&head).unwrap();
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
             stream
         })
         .collect();
