@@ -19,7 +19,7 @@ use surgetank_device::{Failure, Faults};
 const BLOCKS: u64 = 8;
 /// Of the last record before the stop.
 const LAST: u64 = 64 << 10;
-/// A stop that waits for something in vain discards later than that.
+/// A stop that waits for something in vain ends later than that.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
 fn config(machine: &Machine) -> Config {

@@ -303,5 +303,5 @@ impl Bench {
 }
 
 fn interrupted() -> Failure {
-    Failure::Interrupted("interrupted: everything is deleted, run again to go on".to_owned())
+    Failure::Interrupted("interrupted: no volume is left rented; run again to go on".to_owned())
 }

@@ -1,7 +1,8 @@
 //! `surgetank calibrate`: measures B_M(x) and D_M(x) with the real engine on the volumes of a configuration (journal,
 //! III-C).
 //!
-//! Two processes: one measures, the other waits for it. If the measuring one dies, the other deletes what it had //! rented; if the waiting one dies, the measuring one is told to stop by the kernel. If both die at once, the next run
+//! Two processes: one measures, the other waits for it. If the measuring one dies, the other deletes what it had
+//! rented; if the waiting one dies, the measuring one is told to stop by the kernel. If both die at once, the next run
 //! or the daemon finds the volume in the state directory's journal.
 
 mod bench;
@@ -178,7 +179,7 @@ impl Arguments {
                 output::note("surgetank: the measuring process was killed; deleting what it had rented");
                 plan.target.delete_rented()?;
                 Err(Failure::Failed(format!(
-                    "the measuring process was killed: everything is deleted, and what was measured is in {}; run again to go on",
+                    "the measuring process was killed: no volume is left rented, and what was measured is in {}; run again to go on",
                     self.out.display()
                 )))
             }

@@ -151,7 +151,7 @@ impl Target {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
-                // What was asked for has been discarded: nothing is rented, and the status says why.
+                // What was asked for is not under way any more: nothing is rented, and the status says why.
                 if let (Phase::Idle, Some(reason)) = (status.phase, &status.reason) {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }

@@ -110,7 +110,7 @@ impl OwnerThread {
 }
 
 impl OwnerThreadHandle {
-    /// Persists something for the engine; the shard is told. A owner thread that has ended answers nothing: the shard is
+    /// Persists something for the engine; the shard is told. An owner thread that has ended answers nothing: the shard is
     /// ending as well.
     pub fn persist(&self, entry: Entry) {
         let _ = self.0.send(Job::Persist(entry));

@@ -67,7 +67,7 @@ pub trait Front: Send {
     /// Sends what `reply` has gathered.
     fn flush(&mut self);
 
-    /// Whether it can be served no more: what it has passed on is answered by nobody.
+    /// Whether it can be served no more: nobody answers what it has passed on.
     fn is_broken(&self) -> bool {
         false
     }
