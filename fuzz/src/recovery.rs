@@ -8,7 +8,7 @@ use surgetank_cache::format::{
     choose_superblock, scan_segment,
 };
 use surgetank_cache::replay::{Log, Version};
-use surgetank_cache::{Epoch, Event, Owner, ReadFill, Stage};
+use surgetank_cache::{EngineStage, Epoch, Event, Owner, ReadFill};
 use surgetank_model::Operation;
 
 use crate::input::Input;
@@ -237,7 +237,7 @@ pub fn recovery(data: &[u8]) {
     machine.owner = Owner::Cache { epoch: Epoch::default() };
     machine.restart(split, fill);
     let mut attempts = 0;
-    while machine.stage() == Stage::Recovering {
+    while machine.stage() == EngineStage::Recovering {
         let failed = machine.events.iter().any(|event| matches!(event, Event::RecoverFailed { .. }));
         if failed && attempts < ATTEMPTS {
             attempts += 1;
@@ -259,9 +259,9 @@ pub fn recovery(data: &[u8]) {
     }
     machine.answer_all();
     // Of a failed volume whatever could be read is drained by itself.
-    if machine.stage() == Stage::Failing {
+    if machine.stage() == EngineStage::Failing {
         assert!(machine.wait_for(&Event::CacheDropped, STEPS_MAX), "never dropped: {:?}", machine.engine.status());
-    } else if machine.stage() != Stage::PassThrough {
+    } else if machine.stage() != EngineStage::PassThrough {
         machine.events.clear();
         machine.engine.release(machine.now).expect("there is a cache");
         assert!(machine.wait_for(&Event::Released, STEPS_MAX), "never released: {:?}", machine.engine.status());
@@ -293,11 +293,11 @@ fn unreadable(input: &mut Input<'_>, image: &Image) -> Vec<u64> {
 /// Everything that can be read is drained; the rest answers errors, and nothing else does.
 fn damaged(mut machine: Machine, expected: &Expected) {
     for _ in 0..STEPS_MAX {
-        if machine.stage() == Stage::Lost || !machine.advance() {
+        if machine.stage() == EngineStage::Lost || !machine.advance() {
             break;
         }
     }
-    assert_eq!(machine.stage(), Stage::Lost, "{:?}", machine.engine.status());
+    assert_eq!(machine.stage(), EngineStage::Lost, "{:?}", machine.engine.status());
     let Owner::Lost { ranges, .. } = &machine.owner else { panic!("{:?}", machine.owner) };
     let is_lost = |at: usize| ranges.iter().any(|(start, length)| (*start..start + length).contains(&(at as u64)));
     for (block, lost) in expected.lost.iter().enumerate() {
@@ -320,11 +320,11 @@ fn damaged(mut machine: Machine, expected: &Expected) {
 fn discarded(mut machine: Machine) {
     machine.engine.accept_loss(machine.now).expect("a recovery that failed can be discarded");
     for _ in 0..STEPS_MAX {
-        if machine.stage() == Stage::PassThrough || !machine.advance() {
+        if machine.stage() == EngineStage::PassThrough || !machine.advance() {
             break;
         }
     }
-    assert_eq!((machine.stage(), machine.owner.clone()), (Stage::PassThrough, Owner::Backing));
+    assert_eq!((machine.stage(), machine.owner.clone()), (EngineStage::PassThrough, Owner::Backing));
     // As the backing volume has it.
     machine.model.clone_from(&machine.backing);
     let length = machine.model.len();

@@ -7,7 +7,7 @@ use surgetank_daemon::owner;
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::VolumeId;
-use surgetank_rental::{OwnerRecord, RentalRecord, Slot, Stage};
+use surgetank_rental::{OwnerRecord, RentalRecord, RentalStage, Slot};
 
 /// A name and its bytes.
 pub type Seed = (String, Vec<u8>);
@@ -183,7 +183,7 @@ fn state() -> Vec<Seed> {
         volume_type: "fast".to_owned(),
         size: Bytes::from_gib(1),
         started_unix_ms: 1_700_000_000_000,
-        stage: Stage::Adopted,
+        stage: RentalStage::Adopted,
         volume,
         epoch: Some(epoch.to_string()),
         disposable: false,

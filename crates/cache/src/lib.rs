@@ -14,6 +14,6 @@ pub mod replay;
 mod space;
 
 pub use effect::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
-pub use engine::{Attach, Config, Engine, Event, Mode, Rejected, Stage, Status};
+pub use engine::{Attach, CacheMode, Config, Engine, EngineStage, Event, Rejected, Status};
 pub use format::Epoch;
 pub use surgetank_model::ReadFill;

@@ -1,6 +1,8 @@
 //! What healing costs: what is healed, not what is lost. Counts, not times; `make bench ARGS=losses` has the times.
 
-use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReplyError, Stage};
+use surgetank_cache::{
+    Config, Effect, EffectId, Engine, EngineStage, Epoch, Event, IoFailure, Outcome, Owner, ReplyError,
+};
 use surgetank_model::{Instant, Limits, Operation, Request, RequestId};
 
 const BLOCK: u64 = 4096;
@@ -125,7 +127,7 @@ fn a_wide_overwrite_is_one_range_and_others_do_not_wait() {
     device.end_all();
     assert_eq!(device.asked.owners, [Owner::Backing]);
     assert_eq!(device.engine.next_event(), Some(Event::CacheDropped));
-    assert_eq!(device.engine.status().stage, Stage::PassThrough);
+    assert_eq!(device.engine.status().stage, EngineStage::PassThrough);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use surgetank_cache::{Event, Mode, Owner, ReadFill, Stage, Target};
+use surgetank_cache::{CacheMode, EngineStage, Event, Owner, ReadFill, Target};
 use surgetank_model::Operation;
 
 use support::{Done, Machine};
@@ -19,7 +19,7 @@ const CACHE_MIN: usize = (64 << 10) * 9 + 4096;
 enum Op {
     Request { operation: Operation, at: u32, units: u32 },
     Adopt,
-    Mode(Mode),
+    Mode(CacheMode),
     Release,
     Advance(u8),
     AnswerAll,
@@ -42,9 +42,9 @@ fn op() -> impl Strategy<Value = Op> {
         24 => (operation(), any::<u32>(), prop_oneof![3 => 1..=16u32, 1 => 1..=300u32])
             .prop_map(|(operation, at, units)| Op::Request { operation, at, units }),
         3 => Just(Op::Adopt),
-        1 => Just(Op::Mode(Mode::Drain)),
-        1 => Just(Op::Mode(Mode::Finish)),
-        2 => Just(Op::Mode(Mode::Absorb)),
+        1 => Just(Op::Mode(CacheMode::Drain)),
+        1 => Just(Op::Mode(CacheMode::Finish)),
+        2 => Just(Op::Mode(CacheMode::Absorb)),
         1 => Just(Op::Release),
         6 => any::<u8>().prop_map(Op::Advance),
         1 => Just(Op::AnswerAll),
@@ -93,7 +93,7 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
             machine.submit(operation, offset, length);
         }
         Op::Adopt => {
-            if machine.stage() == Stage::PassThrough {
+            if machine.stage() == EngineStage::PassThrough {
                 assert!(machine.adopt(setting.cache_size, setting.split, setting.read_fill));
             }
         }
@@ -102,7 +102,7 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
             machine.advance();
         }
         Op::Release => {
-            if matches!(machine.stage(), Stage::Absorb | Stage::Drain) {
+            if matches!(machine.stage(), EngineStage::Absorb | EngineStage::Drain) {
                 machine.engine.release(machine.now).expect("there is a cache");
             }
         }
@@ -120,13 +120,13 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
 /// Everything is answered, the cache is released, and the backing volume holds it all.
 fn finish(machine: &mut Machine) {
     machine.answer_all();
-    while matches!(machine.stage(), Stage::Adopting | Stage::Recovering) {
+    while matches!(machine.stage(), EngineStage::Adopting | EngineStage::Recovering) {
         assert!(machine.advance(), "adopting or recovering never ends");
     }
-    while machine.stage() == Stage::Releasing {
+    while machine.stage() == EngineStage::Releasing {
         assert!(machine.advance(), "releasing never ends");
     }
-    if machine.stage() != Stage::PassThrough {
+    if machine.stage() != EngineStage::PassThrough {
         machine.events.clear();
         machine.engine.release(machine.now).expect("there is a cache");
         assert!(machine.wait_for(&Event::Released, 20_000), "never released: {:?}", machine.engine.status());
@@ -199,7 +199,7 @@ proptest! {
 
 /// A drain of 24 MiB that the application rewrites all the while, so many times as fast as it is drained if it can: bytes
 /// drained, and bytes that were dirty.
-fn drain_under_rewrites(seed: u64, times: usize, mode: Mode) -> (u64, u64) {
+fn drain_under_rewrites(seed: u64, times: usize, mode: CacheMode) -> (u64, u64) {
     const REQUEST: usize = 64 << 10;
     let mut machine = Machine::new(40 << 20, 4096, seed);
     machine.adopt(48 << 20, false, ReadFill::Never);
@@ -235,9 +235,9 @@ fn drain_under_rewrites(seed: u64, times: usize, mode: Mode) -> (u64, u64) {
 fn a_drain_that_is_to_be_finished_ends_under_hot_rewrites() {
     for (seed, times) in [1, 2, 4, 8].into_iter().enumerate() {
         let seed = seed as u64;
-        let (drained, dirty) = drain_under_rewrites(seed, times, Mode::Finish);
+        let (drained, dirty) = drain_under_rewrites(seed, times, CacheMode::Finish);
         assert_eq!(drained, dirty, "{times} times, seed {seed}");
-        let (drained, dirty) = drain_under_rewrites(seed, times, Mode::Drain);
+        let (drained, dirty) = drain_under_rewrites(seed, times, CacheMode::Drain);
         assert!(
             times == 1 || drained > 2 * dirty,
             "{times} times, seed {seed}: {drained} bytes are drained of {dirty}"
@@ -260,7 +260,7 @@ fn the_oldest_segments_are_drained_and_freed_first() {
         assert!(machine.advance_without_backing(), "the burst is not absorbed");
     }
     let dirty = machine.engine.status().dirty_bytes;
-    machine.engine.set_mode(machine.now, Mode::Finish);
+    machine.engine.set_mode(machine.now, CacheMode::Finish);
     machine.submit(write, 1599 * REQUEST, REQUEST);
     while machine.engine.status().requests_in_flight > 0 {
         // As if the volumes did 50 effects a second: segments are freed every second.
@@ -277,7 +277,7 @@ fn the_oldest_segments_are_drained_and_freed_first() {
 #[test]
 fn a_drain_that_is_to_be_finished_has_most_of_the_backing_volume() {
     for (stride, in_flight) in [(1, 4 << 20), (2, 32 * 4096)] {
-        for (mode, most) in [(Mode::Finish, in_flight / 4), (Mode::Drain, 256 << 10)] {
+        for (mode, most) in [(CacheMode::Finish, in_flight / 4), (CacheMode::Drain, 256 << 10)] {
             let mut machine = Machine::new(32 << 20, 4096, 3);
             machine.adopt(32 << 20, false, ReadFill::Never);
             assert!(machine.wait_for(&Event::Adopted, 1000));
@@ -303,7 +303,7 @@ fn a_drain_that_is_to_be_finished_has_most_of_the_backing_volume() {
 /// Changes that wait for a drain go on at once if it is called off.
 #[test]
 fn changes_that_wait_go_on_when_the_drain_is_called_off() {
-    for mode in [Mode::Absorb, Mode::Drain] {
+    for mode in [CacheMode::Absorb, CacheMode::Drain] {
         let mut machine = Machine::new(8 << 20, 4096, 3);
         machine.adopt(64 << 20, false, ReadFill::Never);
         assert!(machine.wait_for(&Event::Adopted, 1000));
@@ -312,7 +312,7 @@ fn changes_that_wait_go_on_when_the_drain_is_called_off() {
             machine.submit(write, at << 20, 1 << 20);
         }
         while machine.advance_without_backing() {}
-        machine.engine.set_mode(machine.now, Mode::Finish);
+        machine.engine.set_mode(machine.now, CacheMode::Finish);
         machine.submit(write, 0, 8192);
         while machine.advance_without_backing() {}
         assert_eq!(machine.engine.status().requests_in_flight, 1, "a change over what is dirty waits");

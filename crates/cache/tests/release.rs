@@ -9,7 +9,7 @@ use surgetank_cache::format::{
     Layout, LogState, Parse, Parsed, SegmentTable, Superblock, TableCopy, checksum, choose_superblock, scan_segment,
 };
 use surgetank_cache::replay::{Log, Version};
-use surgetank_cache::{Epoch, Event, Owner, ReadFill, Stage};
+use surgetank_cache::{EngineStage, Epoch, Event, Owner, ReadFill};
 use surgetank_model::Operation;
 
 use support::Machine;
@@ -109,7 +109,7 @@ fn recovered(release: &Release, unreadable: Option<u64>) {
     machine.unreadable = unreadable.into_iter().collect();
     machine.owner = Owner::Cache { epoch: Epoch([EPOCH; 16]) };
     machine.restart(false, ReadFill::Never);
-    while machine.stage() == Stage::Recovering {
+    while machine.stage() == EngineStage::Recovering {
         let failed = machine.events.iter().any(|event| matches!(event, Event::RecoverFailed { .. }));
         assert!(!failed && machine.advance(), "{:?}", machine.events);
     }
@@ -124,7 +124,7 @@ fn recovered(release: &Release, unreadable: Option<u64>) {
         machine.submit(Operation::Read, block * BLOCK, BLOCK);
     }
     machine.answer_all();
-    machine.engine.set_mode(machine.now, surgetank_cache::Mode::Absorb);
+    machine.engine.set_mode(machine.now, surgetank_cache::CacheMode::Absorb);
     for at in 0..40 {
         machine.submit(Operation::Write { fua: at % 3 == 0 }, at * 51_200 % machine.model.len(), 7 * 512);
     }
@@ -168,7 +168,7 @@ fn it_is_drained_also_by_a_second_recovery() {
         machine.answer_all();
     }
     machine.events.clear();
-    if machine.stage() != Stage::PassThrough {
+    if machine.stage() != EngineStage::PassThrough {
         machine.engine.release(machine.now).unwrap();
         assert!(machine.wait_for(&Event::Released, 100_000), "{:?}", machine.engine.status());
     }

@@ -14,7 +14,7 @@ use common::mounted::{self, Mounted};
 use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
 use common::{Machine, TIMEOUT, eventually, pattern};
-use surgetank_daemon::{Phase, Request};
+use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
@@ -132,7 +132,7 @@ fn the_binary_at_the_path_takes_over_unless_it_refuses() {
     let service = Service::start(&machine);
     let client = &service.running.client;
     client.ask(&Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || service.running.phase() == Some(Phase::Boost));
+    eventually("boost", || service.running.phase() == Some(DevicePhase::Boost));
     let mut nbd = common::nbd(&service.running.socket).unwrap();
     for block in 0..8 {
         nbd.write(block * MIB, &pattern(block, 1, MIB as usize)).unwrap();

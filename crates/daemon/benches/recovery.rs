@@ -21,7 +21,7 @@ use std::time::{Duration, Instant as Stopwatch};
 use crossbeam_channel::unbounded;
 use rustix::event::{EventfdFlags, eventfd};
 use surgetank_cache::format::{BLOCK, Geometry, SEGMENTS_PER_PAGE, Sealer};
-use surgetank_cache::{Attach, Config, Effect, Engine, Epoch, Event, Mode, Outcome, ReadFill};
+use surgetank_cache::{Attach, CacheMode, Config, Effect, Engine, Epoch, Event, Outcome, ReadFill};
 use surgetank_daemon::clock::Clock;
 use surgetank_daemon::owner::Entry;
 use surgetank_daemon::shard::{Command as Order, Parts, Shard};
@@ -165,7 +165,7 @@ fn fill(setting: &Setting, path: &Path) -> u64 {
     let (kept, indexed) = (BTreeMap::new(), BTreeSet::new());
     let mut filling = Filling { setting, geometry, engine, sealer: Sealer::default(), file, kept, indexed };
     filling.turn();
-    filling.engine.set_mode(Instant::ZERO, Mode::Absorb);
+    filling.engine.set_mode(Instant::ZERO, CacheMode::Absorb);
     let blocks_of_device = setting.device_size() / BLOCK64;
     // A record takes two blocks.
     let writes = setting.cache_size() / (2 * BLOCK64) / 100 * 97;

@@ -23,7 +23,7 @@ use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::state_directory;
-use crate::status::{DeviceReport, DeviceStatus, Phase, StatusReport};
+use crate::status::{DevicePhase, DeviceReport, DeviceStatus, StatusReport};
 use crate::sweep::{Sweeper, Swept};
 
 /// How long a sweep waits for one answer of the provider: a stop waits for the sweep.
@@ -420,7 +420,7 @@ impl Inner {
             export: export.to_owned(),
             address: String::new(),
             size_gib: 0.0,
-            phase: Phase::Degraded,
+            phase: DevicePhase::Degraded,
             reason: Some(reason),
             retry_s: None,
             throughput_mib_s: 0.0,

@@ -185,7 +185,7 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use surgetank_rental::Stage;
+    use surgetank_rental::RentalStage;
 
     use super::*;
 
@@ -200,7 +200,7 @@ mod tests {
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),
             started_unix_ms: 1,
-            stage: Stage::Creating,
+            stage: RentalStage::Creating,
             volume: None,
             epoch: None,
             disposable: true,
@@ -237,7 +237,7 @@ mod tests {
         let state = State::decode(VERSION_1.as_bytes()).unwrap();
         let rental = state.rental.clone().unwrap();
         assert_eq!((state.saved_unix_ms, rental.started_unix_ms), (1_700_000_000_000, 1_700_000_100_000));
-        assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (Stage::Adopted, 1.5, 0));
+        assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (RentalStage::Adopted, 1.5, 0));
         assert_eq!(State::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
     }
 

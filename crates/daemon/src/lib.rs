@@ -44,4 +44,4 @@ pub use config::{Config, ConfigError};
 pub use control::{Client, ClientError, Request};
 pub use daemon::{Daemon, Overrides, StartError, WeakDaemon, accept_loss_offline};
 pub use exports::check_certificates;
-pub use status::{DeviceReport, DeviceStatus, Phase, StatusReport};
+pub use status::{DevicePhase, DeviceReport, DeviceStatus, StatusReport};

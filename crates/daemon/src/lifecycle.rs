@@ -19,8 +19,8 @@ use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Step, StepId};
 use surgetank_provider::{Provider, ProviderError, VolumeDescription};
 use surgetank_rental::{
-    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, Rentals, Slot, Stage,
-    VolumeAsk, ask,
+    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, RentalStage, Rentals,
+    Slot, VolumeAsk, ask,
 };
 
 use crate::clock::{Clock, unix_ms};
@@ -294,10 +294,11 @@ impl Lifecycle {
         let named = record.as_ref().is_some_and(|record| record.volume.is_some());
         let created = named && before.is_some_and(|before| before.volume.is_none());
         let stage = record.as_ref().map(|record| record.stage);
-        let adopted = stage == Some(Stage::Adopted) && before.is_some_and(|before| before.stage == Stage::Adopting);
+        let adopted =
+            stage == Some(RentalStage::Adopted) && before.is_some_and(|before| before.stage == RentalStage::Adopting);
         let point = match stage {
             None => Some("forget"),
-            Some(Stage::Released) => Some("clean"),
+            Some(RentalStage::Released) => Some("clean"),
             Some(_) => None,
         };
         point.inspect(|point| crash_point(point, "before"));
@@ -468,9 +469,9 @@ impl Lifecycle {
 
     fn command(&mut self, id: AskId, command: Command) -> Option<Answer> {
         let point = match command {
-            Command::Mode(surgetank_cache::Mode::Absorb) => Some("absorb"),
-            Command::Mode(surgetank_cache::Mode::Drain) => Some("drain"),
-            Command::Mode(surgetank_cache::Mode::Finish) => Some("finish"),
+            Command::Mode(surgetank_cache::CacheMode::Absorb) => Some("absorb"),
+            Command::Mode(surgetank_cache::CacheMode::Drain) => Some("drain"),
+            Command::Mode(surgetank_cache::CacheMode::Finish) => Some("finish"),
             Command::Adopt(_) => Some("adopt"),
             Command::Recover(_) => Some("recover"),
             Command::Restore(_) => Some("restore"),

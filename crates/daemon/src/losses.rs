@@ -7,7 +7,7 @@ use std::time::Duration;
 use surgetank_cache::Owner;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::{OwnerRecord, RentalRecord, Stage};
+use surgetank_rental::{OwnerRecord, RentalRecord, RentalStage};
 
 use crate::clock::Clock;
 use crate::crash::crash_point;
@@ -77,7 +77,7 @@ fn unrecorded_dirty(
 /// lost in part, and the volume is as strange as any.
 fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a RentalRecord> {
     let rental = journal.state().rental.as_ref();
-    rental.filter(|rental| !store.is_missing() || rental.stage != Stage::Adopted)
+    rental.filter(|rental| !store.is_missing() || rental.stage != RentalStage::Adopted)
 }
 
 /// Refuses a device whose records know of no dirty data while a volume says otherwise: the records are lost.
@@ -142,7 +142,7 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers) -> Re
             state.recovery_failed = false;
             if let Some(rental) = &mut state.rental {
                 rental.disposable = true;
-                rental.stage = Stage::Released;
+                rental.stage = RentalStage::Released;
             }
         })
         .map_err(io)

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use surgetank_cache::{Epoch, Event, Stage as EngineStage};
+use surgetank_cache::{EngineStage, Epoch, Event};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
-use surgetank_policy::{Controller, Outcome, Refusal, ResumeAt};
+use surgetank_policy::{Controller, Refusal, ResumeAt, StepOutcome};
 use surgetank_rental::Ended;
 
 use crate::accounting::Accounts;
@@ -20,7 +20,7 @@ use crate::lifecycle::Lifecycle;
 use crate::owner::OwnerThreadHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
-use crate::status::{CachingStatus, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange, Phase};
+use crate::status::{CachingStatus, DevicePhase, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange};
 
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_secs(3);
@@ -291,10 +291,10 @@ impl Reconciler {
         }
     }
 
-    fn recovery_ended(&mut self, now: Instant, outcome: &Outcome) {
+    fn recovery_ended(&mut self, now: Instant, outcome: &StepOutcome) {
         let Recovery::Running(epoch) = self.recovery else { return };
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
-        if *outcome == Outcome::Done {
+        if *outcome == StepOutcome::Done {
             let size = lifecycle.rental().record().map_or_else(Default::default, |record| record.size);
             tracing::info!(device = self.parts.name, "the caching volume is read back after a crash");
             controller.resume(now, ResumeAt::Adopted { size });
@@ -304,7 +304,7 @@ impl Reconciler {
             return;
         }
         let why = match outcome {
-            Outcome::Refused(Refusal::Transient(text) | Refusal::Permanent(text)) => text.clone(),
+            StepOutcome::Refused(Refusal::Transient(text) | Refusal::Permanent(text)) => text.clone(),
             other => format!("{other:?}"),
         };
         self.reason = Some(format!(
@@ -484,14 +484,14 @@ impl Reconciler {
         ranges.map(|(offset_bytes, length_bytes)| LostRange { offset_bytes, length_bytes }).collect()
     }
 
-    fn phase(&self, controller: Option<surgetank_policy::Phase>) -> Phase {
+    fn phase(&self, controller: Option<surgetank_policy::Phase>) -> DevicePhase {
         let stage = self.last.as_ref().map(|sample| sample.status.stage);
         match stage {
-            Some(EngineStage::Lost | EngineStage::Failing) => Phase::Degraded,
-            _ if self.lost_bytes() > 0 || self.kept().is_some() => Phase::Degraded,
-            _ if self.reason.is_some() || self.parts.shared.trouble().is_some() => Phase::Degraded,
-            _ if self.recovery != Recovery::None => Phase::Attaching,
-            _ => controller.map_or(Phase::Idle, Phase::from),
+            Some(EngineStage::Lost | EngineStage::Failing) => DevicePhase::Degraded,
+            _ if self.lost_bytes() > 0 || self.kept().is_some() => DevicePhase::Degraded,
+            _ if self.reason.is_some() || self.parts.shared.trouble().is_some() => DevicePhase::Degraded,
+            _ if self.recovery != Recovery::None => DevicePhase::Attaching,
+            _ => controller.map_or(DevicePhase::Idle, DevicePhase::from),
         }
     }
 

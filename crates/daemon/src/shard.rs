@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use surgetank_cache::io::Action;
-use surgetank_cache::{Effect, EffectId, Engine, Event, IoFailure, Outcome, Rejected, ReplyError, Stage, Status};
+use surgetank_cache::{Effect, EffectId, Engine, EngineStage, Event, IoFailure, Outcome, Rejected, ReplyError, Status};
 use surgetank_device::front::reclaim;
 use surgetank_device::{Front, Poller, Spin, Submission, Volume, Waker};
 use surgetank_model::{ClientId, Instant, Limits, Observation, Request};
@@ -454,7 +454,7 @@ impl Running {
 
     /// Puts the volume that is here again under the engine. False: the engine does not wait for it any more.
     fn returned(&mut self, now: Instant, volume: Box<dyn Volume>) -> bool {
-        if matches!(self.engine.status().stage, Stage::PassThrough | Stage::Lost) {
+        if matches!(self.engine.status().stage, EngineStage::PassThrough | EngineStage::Lost) {
             return false;
         }
         self.detach();

@@ -22,7 +22,7 @@ pub const LOST_RANGES_LISTED: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the words of the vocabulary")]
-pub enum Phase {
+pub enum DevicePhase {
     Idle,
     Attaching,
     Boost,
@@ -31,7 +31,7 @@ pub enum Phase {
     Degraded,
 }
 
-impl From<surgetank_policy::Phase> for Phase {
+impl From<surgetank_policy::Phase> for DevicePhase {
     fn from(phase: surgetank_policy::Phase) -> Self {
         match phase {
             surgetank_policy::Phase::Idle => Self::Idle,
@@ -44,7 +44,7 @@ impl From<surgetank_policy::Phase> for Phase {
     }
 }
 
-impl std::fmt::Display for Phase {
+impl std::fmt::Display for DevicePhase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Idle => "idle",
@@ -69,7 +69,7 @@ pub struct DeviceStatus {
     /// Its size.
     pub size_gib: f64,
     /// Where it is.
-    pub phase: Phase,
+    pub phase: DevicePhase,
     /// Why it is degraded, does not boost, or what it is trying again.
     pub reason: Option<String>,
     /// When it tries again.

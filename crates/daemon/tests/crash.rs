@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::child::{self, Running};
 use common::{Machine, Nbd, Shape, eventually, pattern};
-use surgetank_daemon::{Phase, Request};
+use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
 const BLOCK: usize = 64 << 10;
@@ -151,7 +151,7 @@ fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> boo
     if running.client.ask(&Request::Boost { device: "data".into() }).is_err() {
         return true;
     }
-    eventually("boost", || running.phase() == Some(Phase::Boost) || running.dead());
+    eventually("boost", || running.phase() == Some(DevicePhase::Boost) || running.dead());
     for round in 0..40 {
         if !write(oracle, &mut nbd) || (round % 8 == 7 && nbd.flush().is_err()) {
             return true;
@@ -168,7 +168,7 @@ fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> boo
     eventually("idle", || {
         // The last writes may have been taken for a new burst.
         let _ = running.client.ask(&Request::Drain { device: "data".into() });
-        running.phase() == Some(Phase::Idle) || running.dead()
+        running.phase() == Some(DevicePhase::Idle) || running.dead()
     });
     running.dead()
 }
@@ -189,7 +189,7 @@ fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &st
     eventually(&format!("{context}: idle"), || {
         // Refused while the volume is being read back.
         let _ = running.client.ask(&Request::Drain { device: "data".into() });
-        running.phase() == Some(Phase::Idle)
+        running.phase() == Some(DevicePhase::Idle)
     });
     assert_eq!(machine.rented(), 0, "{context}: a volume was left behind");
     oracle.check(&mut nbd, context);

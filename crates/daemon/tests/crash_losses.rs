@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::child::Running;
 use common::failing::{on_caches, slow_and_waits};
 use common::{MIB, Machine, Nbd, eventually, fill, pattern};
-use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 
@@ -126,7 +126,7 @@ impl Trial {
     fn dirty(&self, running: &mut Running) {
         let mut nbd = running.nbd().unwrap();
         running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
-        eventually("boost", || running.phase() == Some(Phase::Boost));
+        eventually("boost", || running.phase() == Some(DevicePhase::Boost));
         fill(&mut nbd, BLOCKS, 3);
         nbd.flush().unwrap();
     }
@@ -147,16 +147,16 @@ impl Trial {
         eventually(&format!("{context}: the volume is deleted"), || {
             let status = running.client.status().unwrap().devices.remove(0);
             meanwhile(&running, &status);
-            status.phase == Phase::Idle && self.machine.rented() == 0
+            status.phase == DevicePhase::Idle && self.machine.rented() == 0
         });
         read_back(&mut nbd, whole, context);
         self.suffer(Suffers::Nothing, Some(&mut running));
         eventually(&format!("{context}: it boosts again"), || {
             let _ = running.client.ask(&Request::Boost { device: "data".into() });
-            running.phase() == Some(Phase::Boost)
+            running.phase() == Some(DevicePhase::Boost)
         });
         running.client.ask(&Request::Drain { device: "data".into() }).unwrap();
-        eventually(&format!("{context}: it ends"), || running.phase() == Some(Phase::Idle));
+        eventually(&format!("{context}: it ends"), || running.phase() == Some(DevicePhase::Idle));
         assert_eq!(self.machine.rented(), 0, "{context}");
         read_back(&mut nbd, whole, context);
         running.stop();

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Daemon, Overrides, Phase, Request};
+use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
@@ -242,12 +242,12 @@ fn a_whole_life(appears: Appears) {
     let mut nbd = common::connect(&machine, "data");
     for round in 0..3 {
         boost(&daemon);
-        eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+        eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
         let name = provider.plugged.lock().unwrap()[0].device.clone();
         assert!(Path::new(&name).exists());
         nbd.write(round * MIB, &pattern(round, 3, MIB as usize)).unwrap();
         daemon.handle(Request::Drain { device: "data".into() }).unwrap();
-        eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+        eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
         assert_eq!(nbd.read(round * MIB, MIB as usize).unwrap(), pattern(round, 3, MIB as usize));
         assert!(provider.plugged.lock().unwrap().is_empty(), "it was unplugged");
     }
@@ -266,12 +266,12 @@ fn undone(appears: Appears, why: &str) {
     while !reason.contains(why) {
         assert!(Instant::now() < until, "the reason is never told: {reason:?}");
         reason = status(&daemon, "data").reason.unwrap_or(reason);
-        assert_ne!(status(&daemon, "data").phase, Phase::Boost, "nothing is written to a disk that is not ours");
+        assert_ne!(status(&daemon, "data").phase, DevicePhase::Boost, "nothing is written to a disk that is not ours");
         nbd.write(0, &pattern(1, 2, 4096)).unwrap();
         assert_eq!(nbd.read(0, 4096).unwrap(), pattern(1, 2, 4096), "the device goes on");
     }
     eventually("everything is deleted", || {
-        let idle = status(&daemon, "data").phase == Phase::Idle;
+        let idle = status(&daemon, "data").phase == DevicePhase::Idle;
         idle && machine.rented() == 0 && provider.plugged.lock().unwrap().is_empty()
     });
     drop(daemon);
@@ -319,7 +319,7 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
     let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for block in 0..24 {
         nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
     }
@@ -328,7 +328,7 @@ fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     eventually("it is noticed and looked for", || reason().contains("its disk has not appeared"));
     assert_eq!((machine.rented(), status(&daemon, "data").lost_bytes), (1, 0));
     provider.push();
-    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
     for block in 0..24 {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
     }
@@ -342,7 +342,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
     let mut nbd = common::connect(&machine, "data");
     boost(&daemon);
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for block in 0..24 {
         nbd.write(block * MIB, &pattern(block, 3, MIB as usize)).unwrap();
     }
@@ -353,7 +353,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     *provider.before.lock().unwrap() = None;
     assert_eq!(fs::metadata(machine.path("before")).unwrap().blocks(), 0, "it was written to");
     provider.push();
-    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
     for block in 0..24 {
         assert_eq!(nbd.read(block * MIB, MIB as usize).unwrap(), pattern(block, 3, MIB as usize), "{block}");
     }

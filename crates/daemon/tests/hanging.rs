@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
 use common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Daemon, Overrides, Phase, Request};
+use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId};
 
@@ -74,21 +74,21 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     daemon.handle(Request::Boost { device: "data".into() }).unwrap();
     for version in 1..4 {
         nbd.write(0, &pattern(0, version, MIB as usize)).unwrap();
-        assert_eq!(status(&daemon, "data").phase, Phase::Attaching);
+        assert_eq!(status(&daemon, "data").phase, DevicePhase::Attaching);
     }
     provider.close(false);
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
 
     // While one is being deleted, in a daemon that stops meanwhile: the next one goes on.
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     provider.close(true);
-    eventually("the drain has ended", || status(&daemon, "data").phase != Phase::Drain);
+    eventually("the drain has ended", || status(&daemon, "data").phase != DevicePhase::Drain);
     nbd.write(0, &pattern(0, 4, MIB as usize)).unwrap();
     daemon.stop();
     provider.close(false);
     let daemon = Daemon::start_with(config, overrides).unwrap();
     assert_eq!(common::connect(&machine, "data").read(0, MIB as usize).unwrap(), pattern(0, 4, MIB as usize));
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
-    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     assert_eq!(machine.rented(), 0);
 }

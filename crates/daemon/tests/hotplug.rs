@@ -15,7 +15,7 @@ use common::child::{self, Running};
 use common::{Machine, eventually, pattern};
 use lab::{Disk, Guest, Interrupt, Lab, Plan, Unavailable};
 use surgetank_daemon::provisioning::ServiceConfig;
-use surgetank_daemon::{Phase, Request};
+use surgetank_daemon::{DevicePhase, Request};
 use surgetank_device::volume::{Operation, Options};
 use surgetank_device::{Buffer, Failure, FileVolume, Volume, VolumeIo};
 use surgetank_model::Bytes;
@@ -179,11 +179,11 @@ fn configure(machine: &Machine) {
 fn boosted(running: &Running) {
     eventually("boost", || {
         let phase = running.phase();
-        if phase == Some(Phase::Idle) {
+        if phase == Some(DevicePhase::Idle) {
             // Refused while it waits after a refusal.
             let _ = running.client.ask(&Request::Boost { device: "data".into() });
         }
-        phase == Some(Phase::Boost)
+        phase == Some(DevicePhase::Boost)
     });
 }
 
@@ -191,16 +191,16 @@ fn drained(running: &Running) {
     eventually("idle", || {
         let status = running.client.status().ok().and_then(|mut status| status.devices.pop());
         let Some(status) = status else { return false };
-        if status.phase == Phase::Boost {
+        if status.phase == DevicePhase::Boost {
             let _ = running.client.ask(&Request::Drain { device: "data".into() });
         }
-        status.phase == Phase::Idle && status.caching.is_none()
+        status.phase == DevicePhase::Idle && status.caching.is_none()
     });
 }
 
 fn deleted(running: &Running) {
     eventually("the disk is gone", || {
-        assert_ne!(running.phase(), Some(Phase::Boost), "nobody asked for this boost");
+        assert_ne!(running.phase(), Some(DevicePhase::Boost), "nobody asked for this boost");
         disks() == 0
     });
 }

@@ -5,7 +5,7 @@ mod common;
 use common::failing::{Vanished, faults_on, on_caches};
 use common::{MIB, Machine, Shape, connect, drain, eventually, pattern, status};
 use surgetank_daemon::opening::Purpose;
-use surgetank_daemon::{Daemon, Phase};
+use surgetank_daemon::{Daemon, DevicePhase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 
@@ -40,7 +40,7 @@ fn what_was_lost_heals_by_overwriting_and_stays_healed_over_a_restart() {
     eventually("the volume is deleted", || machine.rented() == 0);
     eventually("the device is healthy", || {
         let status = status(&daemon, "data");
-        status.phase == Phase::Idle && status.reason.is_none()
+        status.phase == DevicePhase::Idle && status.reason.is_none()
     });
     let healthy = status(&daemon, "data");
     assert_eq!((healthy.lost_bytes, healthy.lost_range_count), (0, 0));

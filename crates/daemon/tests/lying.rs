@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Daemon, Overrides, Phase, Request};
+use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::Service;
@@ -96,10 +96,12 @@ fn awaits_refusal(machine: &Machine, daemon: &Daemon, why: &str) {
     while !reason.contains(why) {
         assert!(Instant::now() < until, "the reason is never told: {reason:?}");
         reason = status(daemon, "data").reason.unwrap_or(reason);
-        assert_ne!(status(daemon, "data").phase, Phase::Boost);
+        assert_ne!(status(daemon, "data").phase, DevicePhase::Boost);
         nbd.write(0, &pattern(1, 2, 4096)).unwrap();
     }
-    eventually("everything is deleted", || status(daemon, "data").phase == Phase::Idle && machine.records().is_empty());
+    eventually("everything is deleted", || {
+        status(daemon, "data").phase == DevicePhase::Idle && machine.records().is_empty()
+    });
     assert_eq!(nbd.read(0, 4096).unwrap(), pattern(1, 2, 4096), "the device goes on");
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::failing::{on_caches, slow_and_waits};
 use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
-use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 use surgetank_model::Bytes;
@@ -42,12 +42,12 @@ fn ask(daemon: &Daemon, accept_loss: bool) -> Result<serde_json::Value, String> 
 
 /// The volume is deleted, everything is there, and the device boosts again.
 fn goes_on(machine: &Machine, daemon: &Daemon) {
-    eventually("the volume is deleted", || machine.rented() == 0 && status(daemon, "data").phase == Phase::Idle);
+    eventually("the volume is deleted", || machine.rented() == 0 && status(daemon, "data").phase == DevicePhase::Idle);
     find(&mut connect(machine, "data"), BLOCKS, 3);
     assert_eq!(status(daemon, "data").lost_bytes, 0);
     eventually("it boosts again", || {
         let _ = daemon.handle(Request::Boost { device: "data".into() });
-        status(daemon, "data").phase == Phase::Boost
+        status(daemon, "data").phase == DevicePhase::Boost
     });
 }
 
@@ -77,7 +77,7 @@ fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
     faults.vanish();
     eventually("it is said", || reason(&daemon).contains("has been gone for"));
     let told = status(&daemon, "data");
-    assert_eq!((told.phase, told.lost_bytes), (Phase::Degraded, 0));
+    assert_eq!((told.phase, told.lost_bytes), (DevicePhase::Degraded, 0));
     let error = ask(&daemon, true).unwrap_err();
     assert!(error.contains("nothing of data is lost"), "{error}");
     let error = ask(&daemon, false).unwrap_err();
@@ -115,7 +115,7 @@ fn a_lost_volume_that_can_be_read_again_is_read_back() {
     faults.vanish();
     until_lost(&daemon);
     let told = status(&daemon, "data");
-    assert_eq!(told.phase, Phase::Degraded);
+    assert_eq!(told.phase, DevicePhase::Degraded);
     assert!(nbd.read(told.lost_ranges[0].offset_bytes, 4096).is_err(), "lost data is never answered");
     assert_eq!(machine.rented(), 1, "it is kept");
     let error = ask(&daemon, false).unwrap_err();
@@ -218,7 +218,7 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
     std::fs::write(&owner, "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
     let copy = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     eventually("the reason is told", || reason(&copy).contains("a copy of this state directory"));
-    assert_eq!((status(&copy, "data").phase, machine.rented()), (Phase::Degraded, 1));
+    assert_eq!((status(&copy, "data").phase, machine.rented()), (DevicePhase::Degraded, 1));
     let error = copy.handle(Request::Drain { device: "data".into() }).unwrap_err();
     assert!(error.contains("surgetank detach data --accept-loss"), "{error}");
     copy.stop();
@@ -238,7 +238,7 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
         let daemon = unproved(&machine, &faults);
         let why = if unreadable { "cannot be read" } else { "reads as in use" };
         eventually("the reason is told", || reason(&daemon).contains(why));
-        assert_eq!(status(&daemon, "data").phase, Phase::Degraded);
+        assert_eq!(status(&daemon, "data").phase, DevicePhase::Degraded);
         for error in
             [daemon.handle(Request::Drain { device: "data".into() }).unwrap_err(), ask(&daemon, false).unwrap_err()]
         {
@@ -246,7 +246,7 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
         }
         assert_eq!(machine.rented(), 1);
         ask(&daemon, true).unwrap();
-        eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+        eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
         faults.clear();
         boost(&daemon, "data");
     }
@@ -263,7 +263,7 @@ fn a_volume_that_cannot_be_read_after_its_release_is_deleted() {
     });
     // Nothing needs to be read of it any more but CLEAN.
     let reads = faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
-    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == Phase::Idle);
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
     faults.remove(reads);
     goes_on(&machine, &daemon);
 }
@@ -283,7 +283,7 @@ fn a_volume_whose_file_is_removed_is_drained_while_it_is_open() {
         remove_the_file(&machine);
         if !stops {
             eventually("it is said", || reason(&daemon).contains("somebody removed the file"));
-            eventually("it is drained", || status(&daemon, "data").phase == Phase::Idle);
+            eventually("it is drained", || status(&daemon, "data").phase == DevicePhase::Idle);
             assert_eq!(status(&daemon, "data").lost_bytes, 0);
         }
         // Whoever stops the daemon closes the last way to the data.
@@ -305,7 +305,7 @@ fn a_volume_that_was_discarded_while_it_was_away_is_deleted_when_it_is_there_aga
     assert!(error.contains("which is missing"), "{error}");
     surgetank_daemon::accept_loss_offline(&config(&machine, "1 s"), "data").unwrap();
     let daemon = Daemon::start(config(&machine, "1 s")).unwrap();
-    eventually("nothing is rented", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("nothing is rented", || status(&daemon, "data").phase == DevicePhase::Idle);
     daemon.stop();
     std::fs::rename(machine.path("away"), &image).unwrap();
     let daemon = Daemon::start(config(&machine, "1 s")).unwrap();

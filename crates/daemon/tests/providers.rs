@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{MIB, Machine, Shape, boost, connect, drain, images, pattern, status};
 use surgetank_daemon::sweep::Swept;
-use surgetank_daemon::{Config, Daemon, Phase, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
 use surgetank_model::Bytes;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::service::{Secret, Service};
@@ -86,5 +86,5 @@ fn a_sweep_looks_at_every_provider() {
     swept.deleted.sort();
     orphans.sort();
     assert_eq!((swept.deleted, swept.warnings), (orphans.to_vec(), vec![]));
-    assert_eq!(status(&daemon, "a").phase, Phase::Idle);
+    assert_eq!(status(&daemon, "a").phase, DevicePhase::Idle);
 }

@@ -7,7 +7,7 @@ use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
 use surgetank_model::Bytes;
 use surgetank_provider::VolumeId;
-use surgetank_rental::Stage;
+use surgetank_rental::RentalStage;
 
 /// A copy of a state directory, private as the daemon wants it.
 fn state(kind: &str) -> (tempfile::TempDir, PathBuf) {
@@ -48,7 +48,7 @@ fn the_journal_of_the_first_release_is_read() {
     let rental = state.rental.as_ref().unwrap();
     assert_eq!((rental.token.as_str(), rental.volume_type.as_str()), ("surgetank-data-7", "fast"));
     assert_eq!((rental.size, rental.started_unix_ms), (Bytes::from_mib(1), 1_763_999_000_456));
-    assert_eq!((rental.stage, rental.disposable), (Stage::Adopted, false));
+    assert_eq!((rental.stage, rental.disposable), (RentalStage::Adopted, false));
     assert_eq!(rental.volume, Some(VolumeId("vol-0000000000000007".to_owned())));
     assert_eq!(rental.epoch.as_deref(), Some("01010101010101010101010101010101"));
     assert_eq!(state.unbooked.len(), 1);

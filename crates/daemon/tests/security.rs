@@ -17,7 +17,7 @@ use common::{Machine, Shape, eventually, pattern, status};
 use pki::Authority;
 // For `pki`, whose source lies with another crate.
 use rcgen as _;
-use surgetank_daemon::{Client, Config, Daemon, Phase, Request, places};
+use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request, places};
 
 const MIB: u64 = 1 << 20;
 
@@ -99,7 +99,7 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
     let daemon = Daemon::start(config.clone()).unwrap();
     let mut nbd = common::connect(&machine, "data");
     client.ask(&Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for offset in (0..8 * MIB).step_by(MIB as usize) {
         nbd.write(offset, &pattern(offset, 1, MIB as usize)).unwrap();
     }

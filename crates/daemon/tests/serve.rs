@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
+use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +28,7 @@ fn a_device_in_memory_passes_through() {
     nbd.write_zeroes(MIB + 8192, 4096).unwrap();
     assert_eq!(nbd.read(MIB, 12288).unwrap(), vec![0; 12288]);
     let status = status(&daemon, "data");
-    assert_eq!((status.phase, status.export.as_str()), (Phase::Idle, "nbd"));
+    assert_eq!((status.phase, status.export.as_str()), (DevicePhase::Idle, "nbd"));
     daemon.stop();
     assert!(nbd.read(0, 512).is_err());
 }
@@ -43,14 +43,14 @@ fn a_boost_on_request_absorbs_drains_and_deletes_everything() {
     let client = Client::new(socket);
     let mut nbd = common::connect(&machine, "data");
     client.ask(&Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     assert_eq!(machine.rented(), 1);
     for offset in (0..16 * MIB).step_by(MIB as usize) {
         nbd.write(offset, &pattern(offset, 1, MIB as usize)).unwrap();
     }
     nbd.flush().unwrap();
     client.ask(&Request::Drain { device: "data".into() }).unwrap();
-    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     assert_eq!(machine.rented(), 0);
     let report = daemon.report("data").unwrap();
     assert_eq!(report.boosts.len(), 1);
@@ -76,7 +76,7 @@ fn a_burst_boosts_by_itself_and_calm_ends_it() {
         offset += MIB;
         status(&daemon, "data").boosts == 1
     });
-    eventually("idle again", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle again", || status(&daemon, "data").phase == DevicePhase::Idle);
     let status = status(&daemon, "data");
     assert_eq!((status.boosts, status.caching), (1, None));
     assert!(status.cost_agbs > 0.0 && status.next_cache_gib.is_some());
@@ -114,7 +114,7 @@ fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
         eventually("the end of the boost", || {
             let status = status(&daemon, "data");
             waited |= status.reason.is_some_and(|why| why.contains("writes over what is not drained yet wait"));
-            status.phase == Phase::Idle
+            status.phase == DevicePhase::Idle
         });
         ended.store(true, Ordering::Relaxed);
         let (mut nbd, versions) = writer.join().unwrap();
@@ -143,7 +143,7 @@ fn a_block_device_is_boosted_under_its_user() {
     assert!(address.starts_with("/dev/loop"), "{address}");
     let device = OpenOptions::new().read(true).write(true).open(&address).unwrap();
     daemon.handle(Request::Boost { device: "data".into() }).unwrap();
-    eventually("boost", || status(&daemon, "data").phase == Phase::Boost);
+    eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for offset in (0..16 * MIB).step_by(MIB as usize) {
         device.write_all_at(&pattern(offset, 2, MIB as usize), offset).unwrap();
     }
@@ -160,7 +160,7 @@ fn a_block_device_is_boosted_under_its_user() {
     }
     drop(device);
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
-    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     assert_eq!(machine.rented(), 0);
     daemon.stop();
 }

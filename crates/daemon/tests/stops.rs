@@ -12,7 +12,7 @@ use common::{MIB, Machine, boost, connect, eventually, fill, find, images, patte
 use surgetank_cache::format::{BLOCK, choose_superblock};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::status::LostRange;
-use surgetank_daemon::{Config, Daemon, Phase};
+use surgetank_daemon::{Config, Daemon, DevicePhase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 
@@ -92,7 +92,7 @@ fn rot_in_the_last_record_before_a_stop_is_a_loss() {
         assert_eq!(nbd.read(lost, 512).unwrap_err().raw_os_error(), Some(libc::EIO), "{start}");
         eventually("the loss is told", || status(&daemon, "data").lost_bytes > 0);
         let told = status(&daemon, "data");
-        assert_eq!(told.phase, Phase::Degraded, "{start}");
+        assert_eq!(told.phase, DevicePhase::Degraded, "{start}");
         assert_eq!(told.lost_ranges, [LostRange { offset_bytes: lost, length_bytes: length }], "{start}");
         assert_eq!((told.lost_range_count, told.lost_bytes), (1, length), "{start}");
         assert!(told.reason.unwrap().contains("answer EIO"), "{start}");

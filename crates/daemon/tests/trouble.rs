@@ -9,7 +9,7 @@ use common::failing::{Vanished, on_caches, slow};
 use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
 use surgetank_daemon::opening::Decorator;
 use surgetank_daemon::sweep::Swept;
-use surgetank_daemon::{Daemon, Overrides, Phase, Request, accept_loss_offline};
+use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request, accept_loss_offline};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults, Volume, VolumeIo};
 use surgetank_provider::local::LocalProvider;
@@ -43,7 +43,7 @@ fn a_refused_volume_leaves_pass_through_and_a_reason_and_is_tried_again() {
         offset += MIB;
         let status = status(&daemon, "data");
         reasons.extend(status.reason);
-        status.phase == Phase::Boost
+        status.phase == DevicePhase::Boost
     });
     assert!(reasons.iter().any(|reason| reason.contains("quota")), "{reasons:?}");
     assert!(provider.faults() >= 4);
@@ -75,11 +75,11 @@ fn a_provider_that_fails_by_chance_leaves_nothing_behind() {
         let mut nbd = connect(&machine, "data");
         for round in 0..3 {
             eventually("a boost is begun", || {
-                let idle = status(&daemon, "data").phase == Phase::Idle;
+                let idle = status(&daemon, "data").phase == DevicePhase::Idle;
                 if idle {
                     daemon.handle(Request::Boost { device: "data".into() }).unwrap();
                 }
-                status(&daemon, "data").phase == Phase::Boost
+                status(&daemon, "data").phase == DevicePhase::Boost
             });
             nbd.write(round * MIB, &pattern(round, seed, MIB as usize)).unwrap();
             drain(&daemon, "data");
@@ -101,7 +101,7 @@ fn several_devices_boost_side_by_side_and_one_that_cannot_start_does_not_hinder(
     let devices = [("a", "memory:64 MiB"), ("b", "memory:64 MiB"), ("c", missing.to_str().unwrap())];
     let daemon = Daemon::start(machine.config(&devices, &Shape::default())).unwrap();
     let refused = status(&daemon, "c");
-    assert_eq!(refused.phase, Phase::Degraded);
+    assert_eq!(refused.phase, DevicePhase::Degraded);
     assert!(refused.reason.unwrap().contains("does not exist"));
     assert!(daemon.handle(Request::Boost { device: "c".into() }).unwrap_err().contains("does not exist"));
     assert!(daemon.handle(Request::Boost { device: "d".into() }).unwrap_err().contains("there is no device \"d\""));
@@ -187,7 +187,7 @@ fn a_device_whose_newest_data_is_missing_is_refused_until_the_loss_is_accepted()
     accept_loss_offline(&config, "data").unwrap();
     assert!(accept_loss_offline(&config, "data").unwrap_err().contains("nothing is lost"));
     let daemon = Daemon::start(config).unwrap();
-    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     connect(&machine, "data").read(0, 4096).unwrap();
 }
 
@@ -202,7 +202,7 @@ fn a_missing_owner_can_be_discarded_while_other_devices_are_served() {
     assert!(status(&daemon, "data").reason.unwrap().contains("which is missing"));
     connect(&machine, "more").write(0, &[1; 4096]).unwrap();
     daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap();
-    eventually("idle", || status(&daemon, "data").phase == Phase::Idle);
+    eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     connect(&machine, "data").read(0, 4096).unwrap();
 }
 
@@ -227,7 +227,7 @@ fn a_caching_volume_that_fails_while_clean_is_dropped_invisibly() {
 fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let Vanished { config, daemon, mut nbd, told } = Vanished::new(&machine, &faults);
-    assert_eq!(told.phase, Phase::Degraded);
+    assert_eq!(told.phase, DevicePhase::Degraded);
     assert_eq!(told.lost_ranges.iter().map(|range| range.length_bytes).sum::<u64>(), told.lost_bytes);
     assert!(told.reason.unwrap().contains("--accept-loss"));
     for range in &told.lost_ranges {
@@ -239,7 +239,7 @@ fn a_caching_volume_that_fails_while_dirty_reports_what_is_lost() {
     let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     assert_eq!(status(&daemon, "data").lost_bytes, told.lost_bytes);
-    assert_eq!(status(&daemon, "data").phase, Phase::Degraded);
+    assert_eq!(status(&daemon, "data").phase, DevicePhase::Degraded);
     assert!(nbd.read(told.lost_ranges[0].offset_bytes, 4096).is_err());
     assert!(daemon.handle(Request::Detach { device: "data".into(), accept_loss: false }).is_err());
     daemon.handle(Request::Detach { device: "data".into(), accept_loss: true }).unwrap();
@@ -491,7 +491,7 @@ fn a_device_whose_thread_has_died_says_so() {
     let config = machine.config(&[("data", "memory:16 MiB")], &Shape::default());
     let daemon = Daemon::start_with(config, overrides).unwrap();
     assert!(connect(&machine, "data").read(0, 4096).is_err());
-    eventually("it is degraded", || status(&daemon, "data").phase == Phase::Degraded);
+    eventually("it is degraded", || status(&daemon, "data").phase == DevicePhase::Degraded);
     assert!(status(&daemon, "data").reason.unwrap().contains("restart the daemon"));
     daemon.stop();
 }

@@ -21,7 +21,7 @@ use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
 use common::{Machine, eventually, pattern};
 use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
-use surgetank_daemon::{Phase, Request};
+use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
@@ -185,7 +185,7 @@ fn start_slowly(machine: &Machine) -> Running {
     std::fs::write(machine.path("config.toml"), slow).unwrap();
     let running = start(machine);
     std::fs::write(machine.path("config.toml"), config).unwrap();
-    eventually("it reads the cache back", || running.phase() == Some(Phase::Attaching));
+    eventually("it reads the cache back", || running.phase() == Some(DevicePhase::Attaching));
     assert_eq!(mounted::device(&running), Path::new(""), "nothing is answered yet: {}", machine.log());
     running
 }
@@ -203,7 +203,7 @@ fn guest_a_cache_that_takes_long_to_read_back() {
         writers[0].check(&mut block).unwrap();
         eventually("a boost", || {
             let _ = running.client.ask(&Request::Boost { device: "data".into() });
-            running.phase() == Some(Phase::Boost)
+            running.phase() == Some(DevicePhase::Boost)
         });
         (0..40).for_each(|_| writers[0].step(&mut block).unwrap());
         served

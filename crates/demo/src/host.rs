@@ -6,7 +6,7 @@ use std::time::Duration;
 use surgetank_cache::Owner;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::owner::OwnerStore;
-use surgetank_daemon::{Daemon, DeviceReport, Phase};
+use surgetank_daemon::{Daemon, DevicePhase, DeviceReport};
 use surgetank_model::{Bandwidth, Instant};
 use surgetank_planner::Mode;
 use surgetank_provider::{LocalConfig, ProviderConfig};
@@ -201,8 +201,8 @@ impl Host {
         let status = self.daemon.status();
         let Some(device) = status.devices.first() else { return Err(Failure::failed("the device is gone")) };
         match device.phase {
-            Phase::Idle => Ok(device.caching.is_none()),
-            Phase::Degraded => Err(Failure::Failed(format!(
+            DevicePhase::Idle => Ok(device.caching.is_none()),
+            DevicePhase::Degraded => Err(Failure::Failed(format!(
                 "the elastic device is degraded: {}",
                 device.reason.as_deref().unwrap_or("it does not say why")
             ))),

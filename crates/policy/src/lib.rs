@@ -26,4 +26,4 @@ pub mod step;
 
 pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
 pub use preset::Preset;
-pub use step::{Outcome, Refusal, Step, StepId};
+pub use step::{Refusal, Step, StepId, StepOutcome};

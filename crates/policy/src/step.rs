@@ -38,7 +38,7 @@ pub enum Step {
 
 /// How a step ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// Done.
     Done,
     /// A release was overtaken by an absorb.

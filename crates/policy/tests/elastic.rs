@@ -5,7 +5,9 @@ use std::time::Duration;
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, ResumeAt, Steady, Step, StepId};
+use surgetank_policy::{
+    Config, Controller, Learned, Phase, Preset, Refusal, ResumeAt, Steady, Step, StepId, StepOutcome,
+};
 
 /// A controller, its clock and its device's counters.
 struct Rig {
@@ -41,13 +43,13 @@ impl Rig {
         id
     }
 
-    fn answers(&mut self, expected: &Step, outcome: Outcome) {
+    fn answers(&mut self, expected: &Step, outcome: StepOutcome) {
         let id = self.takes(expected);
         self.controller.complete(self.now, id, outcome);
     }
 
     fn does(&mut self, expected: &Step) {
-        self.answers(expected, Outcome::Done);
+        self.answers(expected, StepOutcome::Done);
     }
 
     /// From idle to absorbing, with a burst.
@@ -144,7 +146,7 @@ fn it_knows_for_how_long_samples_decide_nothing() {
 
 #[test]
 fn a_release_is_overtaken_or_not() {
-    for outcome in [Outcome::Cancelled, Outcome::Done] {
+    for outcome in [StepOutcome::Cancelled, StepOutcome::Done] {
         let mut rig = Rig::new(|_| {}, Learned::default());
         rig.boost(10);
         rig.traffic(0, 30);
@@ -157,8 +159,8 @@ fn a_release_is_overtaken_or_not() {
         assert_eq!(rig.controller.next_step(), None, "one absorb is enough");
         rig.controller.complete(rig.now, release, outcome.clone());
         assert_eq!(rig.controller.next_step(), None, "the absorb is not answered");
-        rig.controller.complete(rig.now, absorb, Outcome::Done);
-        if outcome == Outcome::Cancelled {
+        rig.controller.complete(rig.now, absorb, StepOutcome::Done);
+        if outcome == StepOutcome::Cancelled {
             assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Boost, None));
         } else {
             rig.does(&Step::Detach);
@@ -176,8 +178,8 @@ fn a_release_that_nobody_overtook_is_asked_for_again() {
     rig.does(&Step::Create { size: Bytes::from_gib(10) });
     rig.does(&Step::Attach);
     // The engine may hold the volume or not: it is no boost, whatever the driver says of the release.
-    rig.answers(&Step::Adopt, Outcome::Refused(Refusal::Timeout));
-    rig.answers(&Step::Release, Outcome::Cancelled);
+    rig.answers(&Step::Adopt, StepOutcome::Refused(Refusal::Timeout));
+    rig.answers(&Step::Release, StepOutcome::Cancelled);
     assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Detaching, None));
     rig.traffic(0, 10);
     rig.release_cache();
@@ -193,7 +195,7 @@ fn a_boost_that_a_user_ended_once_is_not_ended_again() {
     rig.traffic(30, 1);
     let absorb = rig.takes(&Step::Absorb);
     rig.controller.hint_drain(rig.now);
-    rig.controller.complete(rig.now, absorb, Outcome::Refused(Refusal::Transient("a fault".to_owned())));
+    rig.controller.complete(rig.now, absorb, StepOutcome::Refused(Refusal::Transient("a fault".to_owned())));
     rig.does(&Step::Drain);
     // The next burst is another one.
     rig.traffic(0, 1);
@@ -209,7 +211,7 @@ fn a_boost_that_a_user_ended_once_is_not_ended_again() {
     rig.controller.hint_drain(rig.now);
     rig.traffic(30, 1);
     rig.does(&Step::Absorb);
-    rig.controller.complete(rig.now, release, Outcome::Cancelled);
+    rig.controller.complete(rig.now, release, StepOutcome::Cancelled);
     assert_eq!((rig.controller.phase(), rig.controller.next_step()), (Phase::Boost, None));
 }
 
@@ -221,7 +223,7 @@ fn a_boost_that_a_user_asked_for_once_is_not_prolonged_again() {
     rig.traffic(0, 30);
     let drain = rig.takes(&Step::Drain);
     rig.controller.hint_boost(rig.now).unwrap();
-    rig.controller.complete(rig.now, drain, Outcome::Refused(Refusal::Transient("a fault".to_owned())));
+    rig.controller.complete(rig.now, drain, StepOutcome::Refused(Refusal::Transient("a fault".to_owned())));
     rig.traffic(30, 1);
     rig.does(&Step::Absorb);
     rig.traffic(0, 30);
@@ -242,10 +244,10 @@ fn a_user_s_boost_does_not_depend_on_the_forecast() {
                 rig.controller.hint_boost(rig.now).unwrap();
                 // The burst does not come.
                 rig.traffic(0, 1000);
-                rig.controller.complete(rig.now, id, Outcome::Done);
+                rig.controller.complete(rig.now, id, StepOutcome::Done);
                 return rig.does(&Step::Attach);
             }
-            rig.controller.complete(rig.now, id, Outcome::Done);
+            rig.controller.complete(rig.now, id, StepOutcome::Done);
         }
     }
 }
@@ -304,7 +306,7 @@ fn hints() {
     rig.controller.hint_drain(rig.now);
     let drain = rig.takes(&Step::Drain);
     rig.controller.hint_boost(rig.now).unwrap();
-    rig.controller.complete(rig.now, drain, Outcome::Done);
+    rig.controller.complete(rig.now, drain, StepOutcome::Done);
     rig.does(&Step::Absorb);
     assert_eq!(rig.controller.phase(), Phase::Boost);
     // Ended while it is being attached: it is deleted.
@@ -312,7 +314,7 @@ fn hints() {
     rig.traffic(30, 1);
     let create = rig.takes(&Step::Create { size: Bytes::from_gib(10) });
     rig.controller.hint_detach(rig.now);
-    rig.controller.complete(rig.now, create, Outcome::Done);
+    rig.controller.complete(rig.now, create, StepOutcome::Done);
     rig.does(&Step::Delete);
     rig.traffic(30, 5);
     assert_eq!(rig.controller.next_step(), None);
@@ -329,7 +331,7 @@ fn a_failing_cache_is_released() {
     assert_eq!(rig.controller.phase(), Phase::Degraded);
     // Data is on it: the driver refuses until the user has decided.
     let refusal = Refusal::Permanent("7 bytes cannot be read: accept the loss".to_owned());
-    rig.answers(&Step::Release, Outcome::Refused(refusal));
+    rig.answers(&Step::Release, StepOutcome::Refused(refusal));
     rig.traffic(100, 60);
     assert_eq!(rig.controller.next_step(), None, "no absorb, no detach");
     assert!(rig.controller.status().backing_off.is_some_and(|why| why.contains("accept the loss")));
@@ -345,7 +347,7 @@ fn refusals_back_off_and_roll_back() {
     rig.traffic(30, 1);
     let mut waits = Vec::new();
     for _ in 0..4 {
-        rig.answers(&Step::Create { size: Bytes::from_gib(10) }, Outcome::Refused(Refusal::Quota));
+        rig.answers(&Step::Create { size: Bytes::from_gib(10) }, StepOutcome::Refused(Refusal::Quota));
         rig.does(&Step::Delete);
         assert_eq!(rig.controller.phase(), Phase::Idle);
         let status = rig.controller.status();
@@ -362,7 +364,7 @@ fn refusals_back_off_and_roll_back() {
     rig.does(&Step::Create { size: Bytes::from_gib(10) });
     // An attach is tried again, then the volume is deleted.
     for attempt in 1..=3 {
-        rig.answers(&Step::Attach, Outcome::Refused(Refusal::Timeout));
+        rig.answers(&Step::Attach, StepOutcome::Refused(Refusal::Timeout));
         if attempt < 3 {
             rig.now = rig.controller.next_deadline().unwrap();
             rig.controller.tick(rig.now);
@@ -431,10 +433,10 @@ fn changes_wait_when_the_budget_needs_the_drain_to_end() {
     rig.observation.dirty_bytes = 2 << 30;
     rig.traffic(5, 1);
     let finish = rig.takes(&Step::Finish);
-    rig.controller.complete(rig.now, finish, Outcome::Done);
+    rig.controller.complete(rig.now, finish, StepOutcome::Done);
     rig.traffic(5, 1);
     assert_eq!(rig.controller.next_step(), None);
-    rig.controller.complete(rig.now, release, Outcome::Done);
+    rig.controller.complete(rig.now, release, StepOutcome::Done);
     rig.does(&Step::Detach);
     rig.does(&Step::Delete);
     assert_eq!(rig.controller.phase(), Phase::Idle);

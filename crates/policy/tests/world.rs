@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_policy::planted::{Bug, plant};
-use surgetank_policy::{Outcome, Phase, Refusal, Status, Step};
+use surgetank_policy::{Phase, Refusal, Status, Step, StepOutcome};
 
 use support::{Plan, World};
 
@@ -207,7 +207,7 @@ fn a_permanent_refusal_waits_long_and_says_why() {
         if let [(_, id, Step::Create { .. })] = world.outstanding[..] {
             world.outstanding.clear();
             let refusal = Refusal::Permanent("the type \"fats\" does not exist".to_owned());
-            world.controller.complete(world.now, id, Outcome::Refused(refusal));
+            world.controller.complete(world.now, id, StepOutcome::Refused(refusal));
             world.take_steps();
         }
     }

@@ -1,6 +1,6 @@
 //! What a rental asks of its driver, and what the driver answers: once for each ask, in any order, late or never.
 
-use surgetank_cache::{Epoch, Mode, Stage as EngineStage};
+use surgetank_cache::{CacheMode, EngineStage, Epoch};
 use surgetank_model::Bytes;
 use surgetank_model::volume::{CreateVolume, ProviderError, VolumeDescription, VolumeId};
 
@@ -109,7 +109,7 @@ pub enum VolumeAsk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Absorb, drain or finish.
-    Mode(Mode),
+    Mode(CacheMode),
     /// Take the open volume into use under this name.
     Adopt(Epoch),
     /// Read the open volume back after a crash.

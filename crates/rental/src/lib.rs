@@ -22,6 +22,6 @@ pub mod sweep;
 
 pub use ask::{Answer, Ask, AskId, Call, Command, Opened, Opening, Presence, VolumeAsk};
 pub use owner::{OwnerRecord, OwnerWrite, OwnerWriter};
-pub use record::{RentalRecord, Slot, Stage};
+pub use record::{RentalRecord, RentalStage, Slot};
 pub use rental::{Config, Ended, Notice, Rental};
 pub use rentals::Rentals;

@@ -7,7 +7,7 @@ use surgetank_model::volume::VolumeId;
 /// How far a rented volume is. The present participles are intents: the call may or may not have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stage {
+pub enum RentalStage {
     /// `create` is being called.
     Creating,
     /// It is there.
@@ -56,7 +56,7 @@ pub struct RentalRecord {
     /// Milliseconds since 1970 at which its creation was asked for.
     pub started_unix_ms: u64,
     /// How far it is.
-    pub stage: Stage,
+    pub stage: RentalStage,
     /// The provider's name, once known.
     pub volume: Option<VolumeId>,
     /// The attachment, once the engine was given it.

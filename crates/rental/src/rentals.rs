@@ -9,7 +9,7 @@ use std::time::Duration;
 use surgetank_cache::Event;
 use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
-use surgetank_policy::{Outcome, Step, StepId};
+use surgetank_policy::{Step, StepId, StepOutcome};
 
 use crate::ask::{Answer, Ask, AskId};
 use crate::record::{RentalRecord, Slot};
@@ -223,7 +223,7 @@ impl Other {
         let Some(discarding) = &mut self.discarding else { return false };
         let mut step = None;
         match (discarding.deletes, self.rental.next_ended()) {
-            (Some(false), Some(Ended::Step(_, Outcome::Done))) => step = Some(Step::Delete),
+            (Some(false), Some(Ended::Step(_, StepOutcome::Done))) => step = Some(Step::Delete),
             // Not done, or a call is still under way.
             (_, Some(_)) => {
                 discarding.deletes = None;

@@ -7,7 +7,7 @@ use surgetank_policy::ResumeAt;
 
 use crate::owner::OwnerRecord;
 use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Slot, Stage};
+use crate::record::{RentalRecord, RentalStage, Slot};
 
 /// What the provider says of the volume that the records name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,10 +80,13 @@ pub fn decide(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, 
 fn delete_from(rental: &RentalRecord) -> ResumeAt {
     let size = rental.size;
     match rental.stage {
-        Stage::Creating | Stage::Created | Stage::Deleting => ResumeAt::Created { size },
-        Stage::Attaching | Stage::Attached | Stage::Adopting | Stage::Adopted | Stage::Released | Stage::Detaching => {
-            ResumeAt::Attached { size }
-        }
+        RentalStage::Creating | RentalStage::Created | RentalStage::Deleting => ResumeAt::Created { size },
+        RentalStage::Attaching
+        | RentalStage::Attached
+        | RentalStage::Adopting
+        | RentalStage::Adopted
+        | RentalStage::Released
+        | RentalStage::Detaching => ResumeAt::Attached { size },
     }
 }
 
@@ -115,7 +118,7 @@ fn recover(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, epo
 fn in_use(rental: Option<&RentalRecord>, volume: &VolumeId, epoch: Epoch, lookup: &Lookup) -> RentalRecord {
     let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
     let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
-    RentalRecord { stage: Stage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
+    RentalRecord { stage: RentalStage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
 }
 
 /// What can be said of a rental of which the journal knows nothing.
@@ -130,7 +133,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
         volume_type,
         size,
         started_unix_ms: 0,
-        stage: Stage::Adopted,
+        stage: RentalStage::Adopted,
         volume: Some(volume.clone()),
         epoch: None,
         disposable: false,
@@ -144,17 +147,17 @@ mod tests {
 
     use super::*;
 
-    fn any_stage() -> impl Strategy<Value = Stage> {
+    fn any_stage() -> impl Strategy<Value = RentalStage> {
         prop::sample::select(vec![
-            Stage::Creating,
-            Stage::Created,
-            Stage::Attaching,
-            Stage::Attached,
-            Stage::Adopting,
-            Stage::Adopted,
-            Stage::Released,
-            Stage::Detaching,
-            Stage::Deleting,
+            RentalStage::Creating,
+            RentalStage::Created,
+            RentalStage::Attaching,
+            RentalStage::Attached,
+            RentalStage::Adopting,
+            RentalStage::Adopted,
+            RentalStage::Released,
+            RentalStage::Detaching,
+            RentalStage::Deleting,
         ])
     }
 

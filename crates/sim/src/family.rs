@@ -6,7 +6,7 @@ use surgetank_cache::format::TableCopy;
 use surgetank_model::random::Random;
 
 use crate::scenario::{
-    BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Trigger, Trouble, Victim, division,
+    BadRange, Crash, CrashKind, CrashScenario, Latent, Outage, Stop, Stuck, Trigger, Trouble, Victim, division,
 };
 
 /// What the runs of a campaign have in common.
@@ -114,17 +114,17 @@ impl Family {
 
     /// The scenario of a seed.
     #[must_use]
-    pub fn scenario(self, seed: u64) -> Scenario {
+    pub fn scenario(self, seed: u64) -> CrashScenario {
         let mut random = Random::from_seed(seed ^ 0x00fa_3117);
-        let base = if random.below(3) == 0 { Scenario::overwriting(seed) } else { Scenario::short(seed) };
+        let base = if random.below(3) == 0 { CrashScenario::overwriting(seed) } else { CrashScenario::short(seed) };
         let event = random.below(400) as u32;
         let until_event = 400 + random.below(600) as u32;
         let victim = if random.below(2) == 0 { Victim::Backing } else { Victim::Cache };
-        let trouble = |trouble| Scenario { trouble: Some(Trouble { until_event, ..trouble }), ..base.clone() };
+        let trouble = |trouble| CrashScenario { trouble: Some(Trouble { until_event, ..trouble }), ..base.clone() };
         match self {
-            Self::Short => Scenario::short(seed).with_random_crashes(4, 400),
-            Self::Long => Scenario::long(seed).with_random_crashes(6, 6000),
-            Self::Overwrites => Scenario::overwriting(seed).with_random_crashes(4, 2000),
+            Self::Short => CrashScenario::short(seed).with_random_crashes(4, 400),
+            Self::Long => CrashScenario::long(seed).with_random_crashes(6, 6000),
+            Self::Overwrites => CrashScenario::overwriting(seed).with_random_crashes(4, 2000),
             Self::Superseding => superseding(seed, &mut random),
             Self::EveryEvent => every_event(seed),
             Self::Errors => trouble(match seed % 3 {
@@ -158,11 +158,11 @@ impl Family {
                     at += random.below(300) as u32;
                     (at, (unit * (1 + random.below(200 / unit))) as u32)
                 });
-                Scenario { growths: growths.collect(), ..base }.with_random_crashes(4, 600)
+                CrashScenario { growths: growths.collect(), ..base }.with_random_crashes(4, 600)
             }
             Self::Provider => {
                 let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
-                Scenario { boosts: None, provider_faults: Some(faults), ..base }.with_random_crashes(4, 600)
+                CrashScenario { boosts: None, provider_faults: Some(faults), ..base }.with_random_crashes(4, 600)
             }
             Self::Rot => trouble(Trouble { rot_at: Some(event), ..Trouble::NONE }),
             Self::Outages => outages(base, &mut random),
@@ -173,7 +173,7 @@ impl Family {
                 let scenario = trouble(Trouble { cache_flush_errors, no_space, ..Trouble::NONE });
                 let crashes =
                     crashes(&mut random, &[Trigger::Failing, Trigger::Failing, Trigger::Start, Trigger::OwnerWrite]);
-                Scenario { crashes, ..scenario }
+                CrashScenario { crashes, ..scenario }
             }
             Self::Losses => losses(base, &mut random),
             Self::Owners => {
@@ -181,14 +181,14 @@ impl Family {
                 let latent = random.below(2) == 0;
                 let scenario = if latent { latent_anywhere(base, &mut random) } else { losses(base, &mut random) };
                 let trouble = scenario.trouble.map(|trouble| Trouble { owner_errors, until_event, ..trouble });
-                Scenario { trouble, ..scenario }
+                CrashScenario { trouble, ..scenario }
             }
             Self::ProviderOutages => {
                 let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
                 let scenario = outages(base, &mut random);
                 // The provider is faulty while volumes fail and come back, and then no more.
                 let trouble = scenario.trouble.map(|trouble| Trouble { until_event: 2000, ..trouble });
-                Scenario { boosts: None, provider_faults: Some(faults), trouble, ..scenario }
+                CrashScenario { boosts: None, provider_faults: Some(faults), trouble, ..scenario }
             }
             Self::FailedAppends => failed_appends(seed, &mut random),
             Self::TableCopies => table_copies(seed, &mut random),
@@ -219,7 +219,7 @@ fn patience(random: &mut Random) -> Duration {
     Duration::from_secs([2, 30, 300][random.below(3) as usize])
 }
 
-fn outages(base: Scenario, random: &mut Random) -> Scenario {
+fn outages(base: CrashScenario, random: &mut Random) -> CrashScenario {
     let victim = [Some(Victim::Cache), Some(Victim::Cache), Some(Victim::Backing), None][random.below(4) as usize];
     let at_event = 20 + random.below(300) as u32;
     let first = outage(random, victim, at_event);
@@ -231,11 +231,11 @@ fn outages(base: Scenario, random: &mut Random) -> Scenario {
     let accepts = random.below(8) == 0;
     let trouble = Trouble { outages: [Some(first), again], accepts, ..Trouble::NONE };
     let crashes = crashes(random, &[Trigger::Outage, Trigger::Outage, Trigger::Failing, Trigger::Lost, Trigger::Start]);
-    Scenario { trouble: Some(trouble), crashes, patience: patience(random), ..base }
+    CrashScenario { trouble: Some(trouble), crashes, patience: patience(random), ..base }
 }
 
 /// Ranges on the caching volume: the superblocks, the segment table, the log where it begins, anywhere.
-fn latent_anywhere(base: Scenario, random: &mut Random) -> Scenario {
+fn latent_anywhere(base: CrashScenario, random: &mut Random) -> CrashScenario {
     const LOG: u64 = 64 << 10;
     let mut latent = [None; 3];
     let count = 1 + random.below(3) as usize;
@@ -262,20 +262,20 @@ fn latent_anywhere(base: Scenario, random: &mut Random) -> Scenario {
         crashes(random, &[Trigger::Start, Trigger::Start, Trigger::Failing, Trigger::Lost, Trigger::OwnerWrite]);
     let cache_errors = [0.0, 0.0, 0.03][random.below(3) as usize];
     let trouble = Trouble { latent, cache_errors, until_event: 1000, ..Trouble::NONE };
-    Scenario { trouble: Some(trouble), crashes, ..base }
+    CrashScenario { trouble: Some(trouble), crashes, ..base }
 }
 
-fn latent(base: Scenario, random: &mut Random) -> Scenario {
+fn latent(base: CrashScenario, random: &mut Random) -> CrashScenario {
     latent_anywhere(base, random)
 }
 
-fn stops(base: Scenario, random: &mut Random) -> Scenario {
+fn stops(base: CrashScenario, random: &mut Random) -> CrashScenario {
     let stop = Stop { at_event: 20 + random.below(300) as u32, rots: random.below(2) == 0 };
     let crashes = if stop.rots { Vec::new() } else { crashes(random, &[Trigger::Start, Trigger::OwnerWrite]) };
-    Scenario { stop: Some(stop), crashes, ..base }
+    CrashScenario { stop: Some(stop), crashes, ..base }
 }
 
-fn losses(base: Scenario, random: &mut Random) -> Scenario {
+fn losses(base: CrashScenario, random: &mut Random) -> CrashScenario {
     let at_event = 20 + random.below(300) as u32;
     let log = division(base.cache_size).map_or(0, |geometry| geometry.segment_offset(0));
     let bad = Latent { victim: Victim::Cache, offset: log, length: base.cache_size - log, at_event, lasts: None };
@@ -296,23 +296,23 @@ fn losses(base: Scenario, random: &mut Random) -> Scenario {
     let backing_errors = [0.0, 0.0, 0.1][random.below(3) as usize];
     let accepts = random.below(3) == 0;
     let trouble = Trouble { accepts, backing_errors, until_event: 2000, ..trouble };
-    Scenario { trouble: Some(trouble), crashes, patience, ..base }
+    CrashScenario { trouble: Some(trouble), crashes, patience, ..base }
 }
 
-fn superseding(seed: u64, random: &mut Random) -> Scenario {
+fn superseding(seed: u64, random: &mut Random) -> CrashScenario {
     let crash =
         |_| Crash { trigger: Trigger::TableWrite, after_events: random.below(6) as u32, kind: CrashKind::PowerCut };
-    Scenario {
+    CrashScenario {
         crashes: (0..3).map(crash).collect(),
         device_blocks: 6 + (seed % 12) as u32,
         backing_latency_max: Duration::from_millis(300),
         think_max: Duration::from_millis(200),
         boosts: Some(Duration::from_secs(10)),
-        ..Scenario::overwriting(seed)
+        ..CrashScenario::overwriting(seed)
     }
 }
 
-fn failed_appends(seed: u64, random: &mut Random) -> Scenario {
+fn failed_appends(seed: u64, random: &mut Random) -> CrashScenario {
     let (cache_errors, no_space) = [(0.02, 0.0), (0.0, 0.02), (0.0, 0.1)][random.below(3) as usize];
     let trouble = Trouble { cache_errors, no_space, until_event: 300 + random.below(700) as u32, ..Trouble::NONE };
     let crash = |_| {
@@ -320,13 +320,13 @@ fn failed_appends(seed: u64, random: &mut Random) -> Scenario {
         Crash { trigger: Trigger::Failing, after_events: 10 + random.below(120) as u32, kind }
     };
     let crashes = (0..2).map(crash).collect();
-    let base = if random.below(3) == 0 { superseding(seed, random) } else { Scenario::overwriting(seed) };
+    let base = if random.below(3) == 0 { superseding(seed, random) } else { CrashScenario::overwriting(seed) };
     let (think_max, backing_latency_max) = (Duration::from_millis(20), Duration::from_millis(300));
-    Scenario { crashes, trouble: Some(trouble), think_max, backing_latency_max, ..base }
+    CrashScenario { crashes, trouble: Some(trouble), think_max, backing_latency_max, ..base }
 }
 
-fn table_copies(seed: u64, random: &mut Random) -> Scenario {
-    let base = Scenario::overwriting(seed);
+fn table_copies(seed: u64, random: &mut Random) -> CrashScenario {
+    let base = CrashScenario::overwriting(seed);
     let geometry = division(base.cache_size);
     let [first, second] =
         geometry.map(|geometry| TableCopy::ALL.map(|copy| geometry.table_offset(0, copy))).unwrap_or_default();
@@ -343,17 +343,17 @@ fn table_copies(seed: u64, random: &mut Random) -> Scenario {
     let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
     let after_events = at_event + random.below(60) as u32;
     let crashes = vec![Crash { trigger: Trigger::Start, after_events, kind }];
-    Scenario { trouble: Some(trouble), crashes, ..base }
+    CrashScenario { trouble: Some(trouble), crashes, ..base }
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.
 pub const EVENTS: u64 = 288;
 
-fn every_event(seed: u64) -> Scenario {
+fn every_event(seed: u64) -> CrashScenario {
     let (run, point) = (seed / (2 * EVENTS), seed % (2 * EVENTS));
     let kind = if point.is_multiple_of(2) { CrashKind::PowerCut } else { CrashKind::Daemon };
     let after_events = (point / 2) as u32;
-    let scenario = Scenario { requests: 25, device_blocks: 40, ..Scenario::short(run) };
+    let scenario = CrashScenario { requests: 25, device_blocks: 40, ..CrashScenario::short(run) };
     let again = Crash { trigger: Trigger::Start, after_events: after_events % 23, kind: CrashKind::PowerCut };
-    Scenario { crashes: vec![Crash { trigger: Trigger::Start, after_events, kind }, again], ..scenario }
+    CrashScenario { crashes: vec![Crash { trigger: Trigger::Start, after_events, kind }, again], ..scenario }
 }

@@ -6,7 +6,7 @@
 //! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
-//! Everything in a run follows from its [`scenario::Scenario`]: the same one gives the same run, bit for bit.
+//! Everything in a run follows from its [`scenario::CrashScenario`]: the same one gives the same run, bit for bit.
 
 pub mod books;
 pub mod content;
@@ -23,7 +23,7 @@ pub mod world;
 
 pub use family::Family;
 pub use scenario::{
-    BadRange, Crash, CrashKind, Latent, Outage, Scenario, Stop, Stuck, Style, Trigger, Trouble, Victim,
+    BadRange, Crash, CrashKind, CrashScenario, Latent, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
 };
 pub use shrink::shrink;
 pub use world::{Failure, Report, run};

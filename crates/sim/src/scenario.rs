@@ -184,7 +184,7 @@ impl Trouble {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scenario {
+pub struct CrashScenario {
     /// Seed of everything random in the run.
     pub seed: u64,
     /// Logical block of the device, 512 or 4096 bytes.
@@ -229,7 +229,7 @@ pub struct Scenario {
     pub provider_faults: Option<f64>,
 }
 
-impl Scenario {
+impl CrashScenario {
     /// A short run without crashes: a few dozen requests on a small device.
     #[must_use]
     pub fn short(seed: u64) -> Self {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::scenario::Scenario;
+use crate::scenario::CrashScenario;
 
 /// Runs tried at most.
 const TRIES_MAX: u32 = 2000;
 
 /// The smallest scenario found that still `fails`. It starts from one that does.
-pub fn shrink(scenario: &Scenario, mut fails: impl FnMut(&Scenario) -> bool) -> Scenario {
+pub fn shrink(scenario: &CrashScenario, mut fails: impl FnMut(&CrashScenario) -> bool) -> CrashScenario {
     let mut best = scenario.clone();
     let mut tries = 0;
     loop {
@@ -31,9 +31,9 @@ pub fn shrink(scenario: &Scenario, mut fails: impl FnMut(&Scenario) -> bool) -> 
 }
 
 /// Simpler scenarios, the boldest steps first.
-fn candidates(from: &Scenario) -> Vec<Scenario> {
+fn candidates(from: &CrashScenario) -> Vec<CrashScenario> {
     let mut found = Vec::new();
-    let mut add = |change: &dyn Fn(&mut Scenario)| {
+    let mut add = |change: &dyn Fn(&mut CrashScenario)| {
         let mut candidate = from.clone();
         change(&mut candidate);
         if candidate != *from {
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn only_what_matters_is_left() {
         let scenario = Family::Growth.scenario(5);
-        let needs = |scenario: &Scenario| !scenario.crashes.is_empty() && scenario.requests >= 7;
+        let needs = |scenario: &CrashScenario| !scenario.crashes.is_empty() && scenario.requests >= 7;
         assert!(needs(&scenario));
         let small = shrink(&scenario, needs);
         assert_eq!((small.crashes.len(), small.requests, small.growths.len()), (1, 7, 0));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::Operation;
 use surgetank_model::random::Random;
 
-use crate::scenario::{Scenario, Style};
+use crate::scenario::{CrashScenario, Style};
 
 /// A request before it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Workload {
 impl Workload {
     /// The application of a scenario.
     #[must_use]
-    pub fn new(scenario: &Scenario) -> Self {
+    pub fn new(scenario: &CrashScenario) -> Self {
         let random = Random::from_seed(scenario.seed ^ 0x3f0a_d10a);
         let (flush_percent, fua_one_in) = match scenario.style {
             Style::Mixed => (8, 12),

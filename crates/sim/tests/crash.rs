@@ -8,7 +8,7 @@ mod once_failed;
 mod support;
 
 use surgetank_sim::family::EVENTS;
-use surgetank_sim::{Family, Report, Scenario};
+use surgetank_sim::{CrashScenario, Family, Report};
 
 use campaign::campaign;
 use once_failed::RUNS;
@@ -56,7 +56,7 @@ fn power_cuts_while_superseded_segments_go() {
 fn a_crash_at_every_event() {
     const RUNS: u64 = 140;
     for run in 0..RUNS {
-        let scenario = Scenario { crashes: Vec::new(), ..Family::EveryEvent.scenario(run * 2 * EVENTS) };
+        let scenario = CrashScenario { crashes: Vec::new(), ..Family::EveryEvent.scenario(run * 2 * EVENTS) };
         let report = check(&scenario, "cargo test -p surgetank-sim --test crash");
         assert!(report.events <= EVENTS, "run {run} has {} events: crash at all of them", report.events);
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use surgetank_sim::Scenario;
+use surgetank_sim::CrashScenario;
 
 use support::check;
 
@@ -10,7 +10,7 @@ use support::check;
 fn same_seed_same_run() {
     let mut traces = Vec::new();
     for seed in 1..=40 {
-        let scenario = Scenario::short(seed).with_random_crashes(3, 400);
+        let scenario = CrashScenario::short(seed).with_random_crashes(3, 400);
         let first = check(&scenario, "cargo test -p surgetank-sim --test determinism");
         let second = check(&scenario, "cargo test -p surgetank-sim --test determinism");
         assert_eq!(first, second, "seed {seed} ran in two ways");

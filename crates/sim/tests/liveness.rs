@@ -2,7 +2,7 @@
 
 mod support;
 
-use surgetank_sim::{Report, Scenario, Trouble};
+use surgetank_sim::{CrashScenario, Report, Trouble};
 
 use support::check;
 
@@ -13,11 +13,11 @@ const AGAIN: &str = "cargo test -p surgetank-sim --test liveness";
 fn runs_without_faults_end_on_the_backing_volume_alone() {
     let mut total = Report::default();
     for seed in 1..=300 {
-        let report = check(&Scenario::short(seed), AGAIN);
+        let report = check(&CrashScenario::short(seed), AGAIN);
         total += &report;
     }
     for seed in 1..=20 {
-        let report = check(&Scenario::long(seed), AGAIN);
+        let report = check(&CrashScenario::long(seed), AGAIN);
         total += &report;
     }
     assert_eq!(total.adoptions, total.releases);
@@ -29,7 +29,7 @@ fn errors_of_the_backing_volume_end_with_the_faults() {
     let mut total = Report::default();
     for seed in 1..=300 {
         let trouble = Trouble { backing_errors: 0.05, until_event: 300, ..Trouble::NONE };
-        let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
+        let scenario = CrashScenario { trouble: Some(trouble), ..CrashScenario::short(seed) };
         total += &check(&scenario, AGAIN);
     }
     assert!(total.errors > 0, "no fault was ever seen: {total:?}");
@@ -40,7 +40,7 @@ fn errors_of_the_cache_end_with_the_faults() {
     let mut total = Report::default();
     for seed in 1..=300 {
         let trouble = Trouble { cache_errors: 0.02, until_event: 400, ..Trouble::NONE };
-        let scenario = Scenario { trouble: Some(trouble), ..Scenario::short(seed) };
+        let scenario = CrashScenario { trouble: Some(trouble), ..CrashScenario::short(seed) };
         total += &check(&scenario, AGAIN);
     }
     assert!(total.failures > 0, "no cache ever failed: {total:?}");
@@ -51,9 +51,9 @@ fn errors_of_the_cache_end_with_the_faults() {
 fn a_vanished_cache_loses_what_it_alone_had() {
     let mut total = Report::default();
     for seed in 1..=1000 {
-        let scenario = if seed % 4 == 0 { Scenario::overwriting(seed) } else { Scenario::short(seed) };
+        let scenario = if seed % 4 == 0 { CrashScenario::overwriting(seed) } else { CrashScenario::short(seed) };
         let trouble = Trouble { vanish_at: Some(40 + (seed % 200) as u32), ..Trouble::NONE };
-        let scenario = Scenario { trouble: Some(trouble), ..scenario };
+        let scenario = CrashScenario { trouble: Some(trouble), ..scenario };
         total += &check(&scenario, AGAIN);
     }
     assert!(total.losses > 50, "nothing was ever lost: {total:?}");

@@ -2,7 +2,7 @@
 
 use surgetank_model::Bytes;
 
-use crate::request::{Operation, Request};
+use crate::request::{Access, Request};
 
 /// Which requests count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Keys {
     pub fn of(&self, request: &Request, mut sink: impl FnMut(u64)) {
         let counts = match self.only {
             Only::All => true,
-            Only::Reads => request.operation == Operation::Read,
-            Only::Writes => request.operation == Operation::Write,
+            Only::Reads => request.operation == Access::Read,
+            Only::Writes => request.operation == Access::Write,
         };
         if !counts {
             return;
@@ -118,7 +118,7 @@ mod tests {
 
     fn keys(block: Option<u64>, volume: u32, address: u64, length: u64) -> Vec<u64> {
         let request =
-            Request { time: Instant::ZERO, volume, address, length: Bytes::new(length), operation: Operation::Write };
+            Request { time: Instant::ZERO, volume, address, length: Bytes::new(length), operation: Access::Write };
         let mut keys = Vec::new();
         Keys { block: block.map(Bytes::new), only: Only::All }.of(&request, |key| keys.push(key));
         Keys { block: block.map(Bytes::new), only: Only::Reads }.of(&request, |_| panic!("it is a write"));

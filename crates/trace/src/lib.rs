@@ -20,5 +20,5 @@ pub use jobs::{Checkpoints, Job, JobLog};
 pub use keys::{Gathered, Keys, Only};
 pub use parse::{Broken, Parser, Tally};
 pub use reader::{Options, Reader};
-pub use request::{Operation, Request};
+pub use request::{Access, Request};
 pub use series::{Sample, Series};

@@ -4,7 +4,7 @@ use surgetank_model::{Bytes, Instant};
 
 /// What a request does, as far as the trace tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub enum Access {
     /// Reads.
     Read,
     /// Writes.
@@ -25,7 +25,7 @@ pub struct Request {
     /// At most [`Request::LENGTH_MAX`].
     pub length: Bytes,
     /// What it does.
-    pub operation: Operation,
+    pub operation: Access,
 }
 
 impl Request {

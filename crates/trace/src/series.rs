@@ -6,7 +6,7 @@ use surgetank_model::{Bytes, Instant};
 
 use crate::error::TraceError;
 use crate::reader::Reader;
-use crate::request::{Operation, Request};
+use crate::request::{Access, Request};
 
 /// A year of seconds fits in: more is taken for a trace whose times are wrong.
 pub(crate) const SAMPLES_MAX: u64 = 40_000_000;
@@ -88,8 +88,8 @@ impl Series {
         let sample = &mut self.samples[index];
         let sum = |bytes: Bytes| Bytes::new(bytes.get().saturating_add(request.length.get()));
         match request.operation {
-            Operation::Write => sample.written = sum(sample.written),
-            Operation::Read | Operation::Unknown => sample.read = sum(sample.read),
+            Access::Write => sample.written = sum(sample.written),
+            Access::Read | Access::Unknown => sample.read = sum(sample.read),
         }
         sample.requests += 1;
         self.end = self.end.max(Bytes::new(request.address.saturating_add(request.length.get())));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::{FORMATS, Wanted, encode, encoded_as};
 use surgetank_model::{Bytes, Instant};
-use surgetank_trace::{Format, Gathered, Keys, Only, Operation, Options, Parser, Reader, Request, Series, TraceError};
+use surgetank_trace::{Access, Format, Gathered, Keys, Only, Options, Parser, Reader, Request, Series, TraceError};
 
 fn requests() -> impl Strategy<Value = Vec<Wanted>> {
     let one = (0u64..4_000_000, 0u32..3, 0u64..1 << 40, 1u64..1 << 12, any::<bool>());
@@ -244,7 +244,7 @@ fn lines_of_any_length_do_not_fill_the_memory() {
 
 #[test]
 fn published_lines_are_read() {
-    let check = |format, text: &str, expected: &[(u64, u32, u64, u64, Operation)]| {
+    let check = |format, text: &str, expected: &[(u64, u32, u64, u64, Access)]| {
         let (found, broken) = parse_cut(format, text.as_bytes(), &[text.len()]);
         let expected: Vec<Request> = expected
             .iter()
@@ -258,7 +258,7 @@ fn published_lines_are_read() {
             .collect();
         assert_eq!((found, broken), (expected, 0));
     };
-    let (read, write) = (Operation::Read, Operation::Write);
+    let (read, write) = (Access::Read, Access::Write);
     check(
         Format::Msr,
         "128166372003061629,hm,1,Read,383496192,32768,113736\n128166372016382155,hm,0,Write,2822144,4096,39421\n",
@@ -293,7 +293,7 @@ fn published_lines_are_read() {
         "op,time_s,offset_bytes,length_bytes,latency_us\nW,0.000323,2282442752,4096,28\nFF,0.1,0,0,\nR,1,0,512,1\n",
         &[(323_000, 0, 2_282_442_752, 4096, write), (1_000_000_000, 0, 0, 512, read)],
     );
-    check(Format::Arc, "7 3 0 0\n", &[(0, 0, 3584, 1536, Operation::Unknown)]);
+    check(Format::Arc, "7 3 0 0\n", &[(0, 0, 3584, 1536, Access::Unknown)]);
 }
 
 #[test]

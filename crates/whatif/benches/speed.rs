@@ -10,7 +10,7 @@ use std::time::Instant;
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Catalog, EventQueue, Instant as Moment};
 use surgetank_planner::scenario::Scenario;
-use surgetank_whatif::{Fidelity, Mode, Phase, Setup};
+use surgetank_whatif::{AppPhase, Fidelity, Mode, Setup};
 
 /// Events waiting while others come and go: some for every request in flight of many machines.
 const WAITING: u64 = 1000;
@@ -42,7 +42,7 @@ fn events_per_s() -> f64 {
 
 /// Checkpoints a second: CM1, elastic, in flows.
 fn checkpoints_per_s(setup: &Setup) -> f64 {
-    let writes = setup.application.phases.iter().filter(|phase| matches!(phase, Phase::Write(_))).count();
+    let writes = setup.application.phases.iter().filter(|phase| matches!(phase, AppPhase::Write(_))).count();
     let begun = Instant::now();
     for _ in 0..RUNS {
         let _ = black_box(surgetank_whatif::run(setup, Mode::Elastic, Fidelity::Fluid));

@@ -9,7 +9,7 @@ use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
 use surgetank_rental::{Answer, Command};
 
 use crate::control::{Control, sampled, unexpected};
-use crate::setup::{Phase, Setup, Stuck};
+use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::{Server, Traffic};
 use crate::{Machine, Mode, Share};
 
@@ -309,27 +309,27 @@ fn whole_pages(bytes: u64) -> u64 {
 }
 
 impl Machine for Block<'_> {
-    fn run(&mut self, phase: Phase) -> Result<Instant, Stuck> {
+    fn run(&mut self, phase: AppPhase) -> Result<Instant, Stuck> {
         match phase {
-            Phase::Compute(time) => self.advance(self.now + time)?,
-            Phase::Write(bytes) => {
+            AppPhase::Compute(time) => self.advance(self.now + time)?,
+            AppPhase::Write(bytes) => {
                 self.read_at = self.write_at;
                 self.work.written += bytes.get();
                 self.work_off()?;
                 self.request(Operation::Flush, 0, 0);
                 self.work_off()?;
             }
-            Phase::Read(bytes) => {
+            AppPhase::Read(bytes) => {
                 self.work.read += bytes.get();
                 self.work_off()?;
             }
-            Phase::Arrive { at, read, written } => {
+            AppPhase::Arrive { at, read, written } => {
                 self.advance(Instant::ZERO + at)?;
                 self.work.read += read.get();
                 self.work.written += written.get();
                 self.pump();
             }
-            Phase::Finish => {
+            AppPhase::Finish => {
                 self.work_off()?;
             }
         }

@@ -1,6 +1,6 @@
 //! One machine's production controller and rental, and the provider that they rent from.
 
-use surgetank_cache::{Epoch, Event, Owner, Stage};
+use surgetank_cache::{EngineStage, Epoch, Event, Owner};
 use surgetank_model::random::Random;
 use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Instant, Observation};
@@ -300,6 +300,6 @@ pub fn unexpected(command: &Command) -> Answer {
 
 /// The answer to a command of an engine that is there.
 #[must_use]
-pub fn sampled(stage: Stage) -> Answer {
+pub fn sampled(stage: EngineStage) -> Answer {
     Answer::Sampled { stage, unplugged: false }
 }

@@ -19,7 +19,7 @@ use surgetank_model::{Bytes, Instant, Limits, Observation};
 use surgetank_policy::StepId;
 
 use self::steps::{Change, Steps};
-use crate::setup::{Phase, Setup, Stuck};
+use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::Traffic;
 use crate::{Machine, Mode, Share};
 
@@ -477,22 +477,22 @@ fn capacity(size: Bytes) -> f64 {
 }
 
 impl Machine for Fluid<'_> {
-    fn run(&mut self, phase: Phase) -> Result<Instant, Stuck> {
+    fn run(&mut self, phase: AppPhase) -> Result<Instant, Stuck> {
         match phase {
-            Phase::Compute(time) => self.go(self.now + time, Goal::Time)?,
-            Phase::Write(bytes) => {
+            AppPhase::Compute(time) => self.go(self.now + time, Goal::Time)?,
+            AppPhase::Write(bytes) => {
                 self.ask(Bytes::ZERO, bytes);
                 self.go(Instant::FAR, Goal::Done)?;
             }
-            Phase::Read(bytes) => {
+            AppPhase::Read(bytes) => {
                 self.ask(bytes, Bytes::ZERO);
                 self.go(Instant::FAR, Goal::Done)?;
             }
-            Phase::Arrive { at, read, written } => {
+            AppPhase::Arrive { at, read, written } => {
                 self.go(Instant::ZERO + at, Goal::Time)?;
                 self.ask(read, written);
             }
-            Phase::Finish => self.go(Instant::FAR, Goal::Done)?,
+            AppPhase::Finish => self.go(Instant::FAR, Goal::Done)?,
         }
         Ok(self.now)
     }

@@ -27,8 +27,8 @@ use surgetank_model::cost::Cost;
 pub use surgetank_planner::Mode;
 pub use surgetank_planner::scenario::Latencies;
 
-pub use report::{Boost, Outcome, PhaseTime};
-pub use setup::{Application, Caching, Fidelity, Phase, Setup, Stuck, Volume};
+pub use report::{Boost, PhaseTime, RunReport};
+pub use setup::{AppPhase, Application, Caching, Fidelity, Setup, Stuck, Volume};
 
 /// How long requests would wait for a caching volume that cannot be read; none fails here.
 const OUTAGE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -39,7 +39,7 @@ trait Machine {
     ///
     /// # Errors
     /// Why it cannot be done.
-    fn run(&mut self, phase: Phase) -> Result<Instant, Stuck>;
+    fn run(&mut self, phase: AppPhase) -> Result<Instant, Stuck>;
 
     /// Lets time pass until `to`: the others are not there yet.
     ///
@@ -69,7 +69,7 @@ struct Share {
 ///
 /// # Errors
 /// What does not come to an end, in one sentence.
-pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<Outcome, Stuck> {
+pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<RunReport, Stuck> {
     let machines = setup.machines();
     match fidelity {
         Fidelity::Block => run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm))),
@@ -77,7 +77,7 @@ pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<Outcome, Stu
     }
 }
 
-fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<Outcome, Stuck> {
+fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<RunReport, Stuck> {
     let mut machines: Vec<M> = machines.collect();
     let mut now = Instant::ZERO;
     let mut phases = Vec::with_capacity(setup.application.phases.len());
@@ -99,7 +99,7 @@ fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<I
     Ok(outcome(setup, mode, phases, now, shares))
 }
 
-fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut shares: Vec<Share>) -> Outcome {
+fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut shares: Vec<Share>) -> RunReport {
     let disk = setup.disk(mode);
     let costs = shares.iter().map(|share| {
         let rented = disk.tariff.cost(disk.size, end.as_seconds());
@@ -117,7 +117,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
         0 => Instant::ZERO,
         initial => phases.get(initial - 1).map_or(Instant::ZERO, |phase| phase.until),
     };
-    Outcome {
+    RunReport {
         mode,
         counted_from,
         end,

@@ -7,7 +7,7 @@ use surgetank_model::{Bytes, Instant};
 use surgetank_planner::Mode;
 use surgetank_policy::BoostRecord;
 
-use crate::setup::Phase;
+use crate::setup::AppPhase;
 use crate::volume::Traffic;
 
 /// A finished boost of one machine.
@@ -35,7 +35,7 @@ pub struct Boost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseTime {
     /// Which.
-    pub phase: Phase,
+    pub phase: AppPhase,
     /// Its start.
     pub from: Instant,
     /// Its end.
@@ -52,7 +52,7 @@ impl PhaseTime {
 
 /// What a run came to.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunReport {
     /// How it was run.
     pub mode: Mode,
     /// The end of the initial dump.
@@ -75,7 +75,7 @@ pub struct Outcome {
     pub events: u64,
 }
 
-impl Outcome {
+impl RunReport {
     /// From the end of the initial dump to the application's end.
     #[must_use]
     pub fn completion(&self) -> Duration {
@@ -93,7 +93,7 @@ impl Outcome {
     pub fn write_mib_s(&self) -> Option<f64> {
         let (mut bytes, mut time) = (0.0, 0.0);
         for phase in &self.phases {
-            if let Phase::Write(written) = phase.phase {
+            if let AppPhase::Write(written) = phase.phase {
                 bytes += written.as_mib();
                 time += phase.time().as_secs_f64();
             }

@@ -9,7 +9,7 @@ use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Config, Preset};
 
-use crate::setup::{Application, Caching, Phase, Setup, Volume};
+use crate::setup::{AppPhase, Application, Caching, Setup, Volume};
 
 /// Bytes of a request: what an operating system sends of a long write.
 const REQUEST: Bytes = Bytes::new(1 << 20);
@@ -60,9 +60,9 @@ impl Setup {
     pub fn replay(&mut self, arrivals: impl Iterator<Item = (Bytes, Bytes)>, every: Duration) {
         let moved = |(number, (read, written)): (u32, (Bytes, Bytes))| {
             let nothing = read == Bytes::ZERO && written == Bytes::ZERO;
-            (!nothing).then_some(Phase::Arrive { at: every.saturating_mul(number), read, written })
+            (!nothing).then_some(AppPhase::Arrive { at: every.saturating_mul(number), read, written })
         };
-        self.application.phases = (0..).zip(arrivals).filter_map(moved).chain([Phase::Finish]).collect();
+        self.application.phases = (0..).zip(arrivals).filter_map(moved).chain([AppPhase::Finish]).collect();
         self.application.initial_phases = 0;
     }
 }
@@ -72,15 +72,15 @@ fn application(scenario: &Scenario) -> Application {
     let mut initial_phases = 0;
     if let Some(app) = &scenario.app {
         if app.initial_dump > Bytes::ZERO {
-            phases.push(Phase::Write(app.initial_dump));
+            phases.push(AppPhase::Write(app.initial_dump));
             initial_phases = 1;
         }
         let (before, after) = scenario.compute_phases();
         for _ in 0..app.checkpoints {
-            phases.extend([Phase::Compute(before), Phase::Write(app.checkpoint_size)]);
+            phases.extend([AppPhase::Compute(before), AppPhase::Write(app.checkpoint_size)]);
         }
         if after > Duration::ZERO {
-            phases.push(Phase::Compute(after));
+            phases.push(AppPhase::Compute(after));
         }
     }
     Application { phases, initial_phases, request: REQUEST, depth: DEPTH }

@@ -34,7 +34,7 @@ pub struct Setup {
 #[derive(Clone, Debug, Default)]
 pub struct Application {
     /// The phases, in order.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<AppPhase>,
     /// So many of the first phases belong to the initial dump: completion is counted after them (journal, III-C).
     pub initial_phases: usize,
     /// Bytes of a request, above zero.
@@ -45,7 +45,7 @@ pub struct Application {
 
 /// A phase of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum AppPhase {
     /// No I/O.
     Compute(Duration),
     /// Writes so many bytes and flushes.
@@ -130,10 +130,10 @@ impl Setup {
     /// Bytes that the application moves in all.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let of_phase = |phase: &Phase| match phase {
-            Phase::Write(bytes) | Phase::Read(bytes) => bytes.get(),
-            Phase::Arrive { read, written, .. } => read.get().saturating_add(written.get()),
-            Phase::Compute(_) | Phase::Finish => 0,
+        let of_phase = |phase: &AppPhase| match phase {
+            AppPhase::Write(bytes) | AppPhase::Read(bytes) => bytes.get(),
+            AppPhase::Arrive { read, written, .. } => read.get().saturating_add(written.get()),
+            AppPhase::Compute(_) | AppPhase::Finish => 0,
         };
         self.application.phases.iter().map(of_phase).fold(0, u64::saturating_add)
     }

@@ -9,14 +9,14 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_policy::{Config, Preset};
-use surgetank_whatif::{Application, Caching, Fidelity, Latencies, Mode, Outcome, Phase, Setup, Volume, run};
+use surgetank_whatif::{AppPhase, Application, Caching, Fidelity, Latencies, Mode, RunReport, Setup, Volume, run};
 
 fn limits(mib_s: u64) -> Limits {
     Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None }
 }
 
 /// The papers' platform (journal, IV-A): 50 GB at 33 MB/s, caches of 128 MB/s, first 10 GB.
-fn setup(preset: Preset, phases: Vec<Phase>, initial_phases: usize) -> Setup {
+fn setup(preset: Preset, phases: Vec<AppPhase>, initial_phases: usize) -> Setup {
     let (backing, caching) = (Bandwidth::from_mib_s(33), Bandwidth::from_mib_s(128));
     Setup {
         vms: 32,
@@ -41,11 +41,11 @@ fn setup(preset: Preset, phases: Vec<Phase>, initial_phases: usize) -> Setup {
     }
 }
 
-fn checkpoints(compute_s: u64, initial_gib: u64, checkpoint_gib: u64, count: u32) -> Vec<Phase> {
-    let mut phases = vec![Phase::Write(Bytes::from_gib(initial_gib))];
+fn checkpoints(compute_s: u64, initial_gib: u64, checkpoint_gib: u64, count: u32) -> Vec<AppPhase> {
+    let mut phases = vec![AppPhase::Write(Bytes::from_gib(initial_gib))];
     for _ in 0..count {
-        phases.push(Phase::Compute(Duration::from_secs(compute_s) / count));
-        phases.push(Phase::Write(Bytes::from_gib(checkpoint_gib)));
+        phases.push(AppPhase::Compute(Duration::from_secs(compute_s) / count));
+        phases.push(AppPhase::Write(Bytes::from_gib(checkpoint_gib)));
     }
     phases
 }
@@ -54,7 +54,7 @@ fn close(one: f64, other: f64, tolerance: f64) -> bool {
     (one - other).abs() <= tolerance * one.abs().max(other.abs())
 }
 
-fn say(outcome: &Outcome) -> String {
+fn say(outcome: &RunReport) -> String {
     let sizes: Vec<f64> = outcome.boosts.iter().map(|boost| boost.size.as_gib()).collect();
     format!(
         "{} {:.1} s, {:.0} AGBs, caches {sizes:?}, {} events",
@@ -123,7 +123,7 @@ fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
 #[test]
 fn odd_sizes_run() {
     let mut setup =
-        setup(Preset::ADAPTIVE, vec![Phase::Write(Bytes::new(1_234_567_891)), Phase::Read(Bytes::new(777))], 0);
+        setup(Preset::ADAPTIVE, vec![AppPhase::Write(Bytes::new(1_234_567_891)), AppPhase::Read(Bytes::new(777))], 0);
     setup.backing.size = Bytes::new(1_000_000_007);
     for mode in Mode::ALL {
         let expected = 1_234_567_891.0 / f64::from(1 << 20) / if mode == Mode::StaticFast { 128.0 } else { 33.0 };
@@ -195,7 +195,7 @@ fn the_fluid_model_agrees_with_the_block_world() {
         for mode in Mode::ALL {
             let [block, fluid] =
                 [Fidelity::Block, Fidelity::Fluid].map(|fidelity| run(&setup, mode, fidelity).unwrap());
-            let sizes = |outcome: &Outcome| outcome.boosts.iter().map(|boost| boost.size).collect::<Vec<_>>();
+            let sizes = |outcome: &RunReport| outcome.boosts.iter().map(|boost| boost.size).collect::<Vec<_>>();
             let apart = |one: f64, other: f64| (one / other - 1.0).abs();
             let time = apart(fluid.completion().as_secs_f64(), block.completion().as_secs_f64());
             let cost = apart(fluid.cost.agbs, block.cost.agbs);

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use surgetank_model::RequestId;
 
 use super::port::{FlushRequest, Waiter};
-use super::{Boost, Engine, Pending, Stage};
+use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::{Effect, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
 use crate::index::{Extent, Kind, State};
@@ -82,7 +82,7 @@ impl Boost {
 
 impl Engine {
     pub(super) fn enqueue(&mut self, part: Part) {
-        self.stirred = true;
+        self.needs_pump = true;
         let Some(boost) = self.boost.as_mut() else { return };
         boost.queued_blocks += u64::from(part.data_blocks());
         boost.queue.push_back(part);
@@ -91,7 +91,7 @@ impl Engine {
     /// Emits records as long as there is something to commit and the volume wants more.
     pub(super) fn pump_append(&mut self) {
         while let Some(boost) = self.boost.as_ref().filter(|boost| !boost.queue.is_empty()) {
-            if self.stage == Stage::Failing {
+            if self.stage == EngineStage::Failing {
                 self.strand_queue();
                 return;
             }

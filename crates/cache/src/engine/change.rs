@@ -11,7 +11,7 @@ use surgetank_model::{Operation, Request, RequestId};
 
 use super::append::Part;
 use super::requests::covered;
-use super::{Engine, Pending, Stage};
+use super::{Engine, EngineStage, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
 use crate::index::{Extent, Kind, State, chunks};
@@ -73,16 +73,18 @@ impl Engine {
     pub(super) fn start_change(&mut self, request: &Request) -> bool {
         let bytes = request.offset..request.offset + request.length;
         let plan = match self.stage {
-            Stage::Recovering => return false,
-            Stage::PassThrough | Stage::Adopting | Stage::Lost => smallvec::smallvec![(bytes, Way::Direct)],
-            Stage::Failing if self.must_wait_for_loss(&bytes) => return false,
-            Stage::Releasing | Stage::Failing => {
+            EngineStage::Recovering => return false,
+            EngineStage::PassThrough | EngineStage::Adopting | EngineStage::Lost => {
+                smallvec::smallvec![(bytes, Way::Direct)]
+            }
+            EngineStage::Failing if self.must_wait_for_loss(&bytes) => return false,
+            EngineStage::Releasing | EngineStage::Failing => {
                 if self.runs(&bytes).iter().any(|(_, way)| *way != Way::Direct) {
                     return false;
                 }
                 smallvec::smallvec![(bytes, Way::Direct)]
             }
-            Stage::Absorb | Stage::Drain => match self.plan(request, &bytes) {
+            EngineStage::Absorb | EngineStage::Drain => match self.plan(request, &bytes) {
                 Some(plan) => plan,
                 None => return false,
             },
@@ -128,10 +130,10 @@ impl Engine {
         let runs = self.runs(bytes);
         let overlaps = runs.iter().any(|(_, way)| *way != Way::Direct);
         let is_write = matches!(request.operation, Operation::Write { .. });
-        if self.stage == Stage::Drain && overlaps && (self.is_cutover() || self.is_finishing()) {
+        if self.stage == EngineStage::Drain && overlaps && (self.is_cutover() || self.is_finishing()) {
             return None;
         }
-        if self.stage == Stage::Absorb && is_write {
+        if self.stage == EngineStage::Absorb && is_write {
             if !overlaps {
                 return Some(self.route(bytes));
             }
@@ -153,7 +155,7 @@ impl Engine {
             self.boost.iter_mut().for_each(|boost| boost.space_wanted = true);
             return None;
         }
-        if self.stage == Stage::Absorb && is_write {
+        if self.stage == EngineStage::Absorb && is_write {
             self.count_spilled(&runs);
         }
         Some(runs)
@@ -171,7 +173,7 @@ impl Engine {
     pub(super) fn is_finishing(&self) -> bool {
         let finishing =
             self.boost.as_ref().is_some_and(|boost| boost.drain.finishing && !boost.drain.is_blocked(self.now));
-        self.stage == Stage::Drain && finishing && !planted(Bug::FinishHoldsNothing)
+        self.stage == EngineStage::Drain && finishing && !planted(Bug::FinishHoldsNothing)
     }
 
     /// Routes a burst write that the log need not take, piece by piece, to the volume that will have it done sooner.

@@ -12,7 +12,7 @@ use super::port::Waiter;
 use super::records::Recorder;
 use super::recovery::Wanted;
 use super::requests::{covered, is_change};
-use super::{Boost, Engine, Pending, Stage};
+use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::Target;
 use crate::format::{BLOCK, RECORDS_IN_FLIGHT_MAX};
 
@@ -120,7 +120,7 @@ impl Engine {
             return holds("without a cache nothing is appended to a log", tally.appends == Bag::default());
         };
         boost.check(&tally, self.stage)?;
-        boost.reclaim.check(tally.tables, [&self.backing, &self.cache], self.stage == Stage::Failing)?;
+        boost.reclaim.check(tally.tables, [&self.backing, &self.cache], self.stage == EngineStage::Failing)?;
         boost.checkpoint.check(tally.lists, tally.indexes, &self.cache)?;
         match depth {
             Depth::InFlight => Ok(()),
@@ -145,18 +145,18 @@ impl Engine {
         let waits = recovers && recovery.is_some()
             || recovery.is_none() && (matches!(step, Step::AcceptLoss) || matches!(step, Step::None) && !again);
         let legal = match self.stage {
-            Stage::PassThrough => *step == Step::None && !again && !boost && recovery.is_none() && !loss,
-            Stage::Adopting => {
+            EngineStage::PassThrough => *step == Step::None && !again && !boost && recovery.is_none() && !loss,
+            EngineStage::Adopting => {
                 let adopts =
                     matches!(step, Step::AdoptFormat { .. } | Step::AdoptFlush | Step::AdoptOwner | Step::AdoptUndo);
                 adopts && boost && recovery.is_none() && !loss
             }
-            Stage::Recovering => waits && restoring != Some(true) && !boost && !loss,
-            Stage::Absorb | Stage::Drain => {
+            EngineStage::Recovering => waits && restoring != Some(true) && !boost && !loss,
+            EngineStage::Absorb | EngineStage::Drain => {
                 let stops = matches!(step, Step::StopSettle | Step::StopFlush | Step::StopMark | Step::StopMarkFlush);
                 (stops || *step == Step::None) && boost && recovery.is_none() && !loss
             }
-            Stage::Releasing => {
+            EngineStage::Releasing => {
                 let releases = match step {
                     Step::ReleaseFlush | Step::ReleaseMark => boost,
                     Step::ReleaseMarkFlush | Step::ReleaseOwner | Step::ReleaseReads => true,
@@ -166,11 +166,11 @@ impl Engine {
                 };
                 releases && recovery.is_none() && !loss
             }
-            Stage::Failing => {
+            EngineStage::Failing => {
                 let drops = matches!(step, Step::None | Step::DropFlush | Step::DropOwner | Step::DropReads);
                 drops && boost && recovery.is_none() && self.is_restoring() == loss
             }
-            Stage::Lost => waits && restoring != Some(false) && !boost && loss,
+            EngineStage::Lost => waits && restoring != Some(false) && !boost && loss,
         };
         if legal && (!again || retried) {
             return Ok(());
@@ -373,7 +373,7 @@ impl Engine {
 }
 
 impl Boost {
-    fn check(&self, tally: &Tally, stage: Stage) -> Check {
+    fn check(&self, tally: &Tally, stage: EngineStage) -> Check {
         equal("records in flight", self.batches_in_flight, tally.records)?;
         holds("no more records are in flight than a recovery looks for", tally.records <= RECORDS_IN_FLIGHT_MAX)?;
         equal("merges in flight", self.merges_in_flight, tally.merges)?;
@@ -396,12 +396,12 @@ impl Boost {
         // Those that failed stay, so that what follows never counts as durable.
         let mut sequences = Bag::default();
         self.appending.iter().for_each(|sequence| sequences.add(*sequence, 1));
-        holds("records in flight have their sequences", stage == Stage::Failing || sequences == tally.sequences)?;
+        holds("records in flight have their sequences", stage == EngineStage::Failing || sequences == tally.sequences)?;
         let settled = self.settled();
         let durable = self.durable.max(self.flushing).max(self.checkpoint.flushed);
         holds("what is durable was written", durable <= settled && settled < self.next_sequence)?;
-        holds("a cache that absorbs is not to be released", stage != Stage::Absorb || !self.release_wanted)?;
-        self.trouble.check(tally.probes, stage == Stage::Failing)
+        holds("a cache that absorbs is not to be released", stage != EngineStage::Absorb || !self.release_wanted)?;
+        self.trouble.check(tally.probes, stage == EngineStage::Failing)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Boost, Engine, FlushRequest, Pending, Stage, Waiter};
+use super::{Boost, Engine, EngineStage, FlushRequest, Pending, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
 use crate::format::{Place, Records, Summary, encode_index};
 use crate::planted::{Bug, planted};
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     pub(super) fn pump_checkpoint(&mut self) {
-        if matches!(self.stage, Stage::Absorb | Stage::Drain) && !self.stopping {
+        if matches!(self.stage, EngineStage::Absorb | EngineStage::Drain) && !self.stopping {
             self.write_indexes();
             self.write_list();
         }
@@ -134,7 +134,7 @@ impl Engine {
             let request = self.flush_target(Target::Cache, Waiter::Checkpoint);
             if let Some(boost) = self.boost.as_mut().filter(|_| request == FlushRequest::Ready) {
                 boost.checkpoint.flushed = boost.settled();
-                self.stirred = true;
+                self.needs_pump = true;
             }
         }
     }
@@ -173,7 +173,7 @@ impl Engine {
         self.superblock_written(result);
         let Some(boost) = self.boost.as_mut() else { return };
         let Listing::Writing(list) = std::mem::take(&mut boost.checkpoint.listing) else { return };
-        self.stirred = true;
+        self.needs_pump = true;
         if result.is_err() {
             self.cache_failing();
             return;
@@ -187,7 +187,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         let Listing::Settling(list) = std::mem::take(&mut boost.checkpoint.listing) else { return };
         boost.checkpoint.list_worth_a_look = list.is_some();
-        self.stirred = true;
+        self.needs_pump = true;
         if result.is_ok() {
             boost.space.listed(list.as_deref());
         }

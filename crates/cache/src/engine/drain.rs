@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::Instant;
 
-use super::{Boost, Engine, Pending, Stage};
+use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::BLOCK;
 use crate::index::{Extent, Kind, State};
@@ -50,7 +50,7 @@ pub(super) struct Drain {
     jobs: Vec<Option<Job>>,
     /// A search of all segments up to this order found nothing, and nothing in them became dirty since.
     settled: Option<u64>,
-    /// Nothing prolongs it (`Mode::Finish`): changes over what is not drained and freed wait until it is, segment by segment
+    /// Nothing prolongs it (`CacheMode::Finish`): changes over what is not drained and freed wait until it is, segment by segment
     /// from the oldest on, and writes elsewhere leave it four fifths of the backing volume. While the backing volume
     /// refuses its writes they do not, since waiting would not end.
     pub(super) finishing: bool,
@@ -111,10 +111,10 @@ impl Engine {
             return 0;
         }
         match self.stage {
-            Stage::Drain | Stage::Failing => JOBS_MAX,
-            Stage::Absorb if boost.space_wanted || self.is_quiet() => JOBS_MAX,
-            Stage::Absorb | Stage::PassThrough | Stage::Adopting | Stage::Recovering => 0,
-            Stage::Releasing | Stage::Lost => 0,
+            EngineStage::Drain | EngineStage::Failing => JOBS_MAX,
+            EngineStage::Absorb if boost.space_wanted || self.is_quiet() => JOBS_MAX,
+            EngineStage::Absorb | EngineStage::PassThrough | EngineStage::Adopting | EngineStage::Recovering => 0,
+            EngineStage::Releasing | EngineStage::Lost => 0,
         }
     }
 
@@ -127,7 +127,8 @@ impl Engine {
         if let Some(until) = boost.drain.blocked_until.filter(|until| *until > self.now) {
             return Some(until);
         }
-        let waits = self.stage == Stage::Absorb && self.requests.is_empty() && boost.drain.settled != Some(u64::MAX);
+        let waits =
+            self.stage == EngineStage::Absorb && self.requests.is_empty() && boost.drain.settled != Some(u64::MAX);
         let quiet_at = self.last_activity + IDLE;
         (waits && boost.drain.is_idle() && quiet_at > self.now).then_some(quiet_at)
     }
@@ -145,7 +146,7 @@ impl Engine {
         // Whoever waits for a segment to be freed waits for the oldest first.
         let oldest_first = self.is_finishing() && !self.waiting.is_empty();
         let Some(boost) = self.boost.as_mut() else { return false };
-        let makes_room = self.stage == Stage::Absorb && boost.space_wanted;
+        let makes_room = self.stage == EngineStage::Absorb && boost.space_wanted;
         let Some(extents) = boost.next_dirty_run(makes_room, oldest_first) else { return false };
         let (Some(first), Some(last)) = (extents.first(), extents.last()) else { return false };
         let blocks = first.block..last.end();

@@ -1,5 +1,4 @@
-//! The cache fails: save what can be read, wait for what may come back, tell exactly what is lost, never serve what is
-//! old.
+//! The cache fails: save what can be read, wait for what may come back, tell what is lost, never serve what is old.
 //!
 //! A failed read does not say whether one block cannot be read or nothing can. So a few blocks are probed: while none of
 //! them can be read there is an *outage*, in which nothing else is asked of the volume, nothing is discarded, and whoever
@@ -19,7 +18,7 @@ use super::change::Merge;
 use super::lifecycle::Step;
 use super::loss::Loss;
 use super::requests::is_change;
-use super::{Boost, Engine, Event, Pending, Stage};
+use super::{Boost, Engine, EngineStage, Event, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, Owner, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
 use crate::index::{Extent, Kind, State};
@@ -118,7 +117,7 @@ impl Engine {
     pub fn cache_gone(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.cache_failing();
-        if self.stage != Stage::Failing {
+        if self.stage != EngineStage::Failing {
             return;
         }
         self.begin_outage();
@@ -131,7 +130,7 @@ impl Engine {
     /// The caching volume that had vanished is there again: the driver has put it under its effects.
     pub fn cache_returned(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
         if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
             outage.gone = false;
             outage.next_probe = self.now;
@@ -140,16 +139,17 @@ impl Engine {
 
     /// Something on the caching volume failed: no more appends; what is dirty is drained as far as it can be read.
     pub(super) fn cache_failing(&mut self) {
-        if self.boost.is_none() || !matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Releasing) {
+        let works = matches!(self.stage, EngineStage::Absorb | EngineStage::Drain | EngineStage::Releasing);
+        if self.boost.is_none() || !works {
             return;
         }
-        self.stage = Stage::Failing;
+        self.stage = EngineStage::Failing;
         if matches!(self.step, Step::StopSettle | Step::StopFlush | Step::StopMark | Step::StopMarkFlush) {
             self.events.push_back(Event::Stopped);
         }
         self.abandon_step();
         self.retry_waiting = true;
-        self.stirred = true;
+        self.needs_pump = true;
         if let Some(boost) = self.boost.as_mut() {
             boost.trouble.freeing.extend_from_slice(boost.reclaim.freeing());
             boost.reclaim = super::Reclaim::new(self.now);
@@ -168,8 +168,8 @@ impl Engine {
 
     fn begin_outage(&mut self) {
         let now = self.now;
-        self.stirred = true;
-        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
+        self.needs_pump = true;
+        if let Some(boost) = self.boost.as_mut().filter(|_| self.stage == EngineStage::Failing) {
             boost.trouble.outage.get_or_insert_with(|| Outage::new(now));
         }
     }
@@ -214,7 +214,7 @@ impl Engine {
             return;
         }
         if !outage.answered {
-            self.stirred = true;
+            self.needs_pump = true;
             outage.confirmed = true;
             outage.next_probe = now + outage.pause;
             outage.pause = (outage.pause * 2).min(PROBE_PAUSE.1);
@@ -228,7 +228,7 @@ impl Engine {
             boost.retry_bad();
         }
         boost.drain.stir();
-        self.stirred = true;
+        self.needs_pump = true;
         self.retry_waiting = true;
         self.unpark();
     }
@@ -276,7 +276,7 @@ impl Engine {
 
     /// A flush of the cache has ended that a request waits for. Once one has failed, no later one tells anything.
     pub(super) fn cache_flushed_for(&mut self, request: RequestId, result: Result<(), IoFailure>) {
-        match self.boost.as_mut().filter(|_| self.stage == Stage::Failing) {
+        match self.boost.as_mut().filter(|_| self.stage == EngineStage::Failing) {
             Some(boost) => boost.trouble.stalled_flushes.push(request),
             None => self.finish_part(request, result),
         }
@@ -337,7 +337,7 @@ impl Engine {
     }
 
     pub(super) fn failing_deadline(&self) -> Option<Instant> {
-        let boost = self.boost.as_ref().filter(|_| self.stage == Stage::Failing)?;
+        let boost = self.boost.as_ref().filter(|_| self.stage == EngineStage::Failing)?;
         let next = match &boost.trouble.outage {
             None => boost.trouble.retry_at,
             Some(outage) => {
@@ -417,7 +417,7 @@ impl Engine {
                     }
                     boost.trouble.retries += 1;
                     boost.retry_bad();
-                    self.stirred = true;
+                    self.needs_pump = true;
                 }
                 Some(_) => {}
             }
@@ -513,7 +513,7 @@ impl Engine {
         self.fail_lost_changes(&boost, &ranges);
         self.end_boost();
         if lost_bytes > 0 {
-            self.stage = Stage::Lost;
+            self.stage = EngineStage::Lost;
             let mut loss = Loss::new(boost.attach.epoch, ranges, boost.superblock.void);
             loss.untold = untold;
             self.loss = Some(loss);

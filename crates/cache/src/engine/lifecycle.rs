@@ -9,7 +9,7 @@ use super::drain::Drain;
 use super::failure::Trouble;
 use super::port::Port;
 use super::reclaim::Reclaim;
-use super::{Attach, Boost, Engine, Event, FlushRequest, Mode, Pending, Recorder, Rejected, Stage, Waiter};
+use super::{Attach, Boost, CacheMode, Engine, EngineStage, Event, FlushRequest, Pending, Recorder, Rejected, Waiter};
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Owner, Target};
 use crate::format::{Geometry, Layout, LogState, SegmentTable, Superblock, TableCopy};
 use crate::index::Index;
@@ -77,7 +77,7 @@ impl Engine {
     /// If a cache is already in use, or the volume is too small.
     pub fn adopt(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        if self.stage != Stage::PassThrough || self.step != Step::None {
+        if self.stage != EngineStage::PassThrough || self.step != Step::None {
             return Err(Rejected(format!(
                 "a caching volume cannot be adopted in stage {:?}: release the present one first",
                 self.stage
@@ -91,8 +91,8 @@ impl Engine {
         let superblock = Superblock { unindexed: space.list(), ..superblock };
         space.listed(superblock.unindexed.as_deref());
         self.cache = Port::new(self.now, attach.cache_limits);
-        self.stage = Stage::Adopting;
-        self.stirred = true;
+        self.stage = EngineStage::Adopting;
+        self.needs_pump = true;
         // Both slots: an older attachment's superblock in the other one might carry a higher sequence.
         let newer = Superblock { sequence: 2, ..superblock.clone() };
         let pages = (0..geometry.table_pages()).map(|page| SegmentTable {
@@ -120,20 +120,20 @@ impl Engine {
     }
 
     /// Says what is wanted of the adopted cache. `Absorb` cancels a release that has not written CLEAN yet.
-    pub fn set_mode(&mut self, now: Instant, mode: Mode) {
+    pub fn set_mode(&mut self, now: Instant, mode: CacheMode) {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
         if let Some(boost) = self.boost.as_mut() {
-            boost.drain.finishing = mode == Mode::Finish;
+            boost.drain.finishing = mode == CacheMode::Finish;
         }
         match (mode, self.stage) {
-            (Mode::Absorb, Stage::Drain) => self.stage = Stage::Absorb,
-            (Mode::Absorb, Stage::Releasing) if self.step == Step::ReleaseFlush => {
-                self.stage = Stage::Absorb;
+            (CacheMode::Absorb, EngineStage::Drain) => self.stage = EngineStage::Absorb,
+            (CacheMode::Absorb, EngineStage::Releasing) if self.step == Step::ReleaseFlush => {
+                self.stage = EngineStage::Absorb;
                 self.abandon_step();
             }
-            (Mode::Drain | Mode::Finish, Stage::Absorb | Stage::Drain) => {
-                self.stage = Stage::Drain;
+            (CacheMode::Drain | CacheMode::Finish, EngineStage::Absorb | EngineStage::Drain) => {
+                self.stage = EngineStage::Drain;
                 self.retry_waiting = true;
                 return;
             }
@@ -153,12 +153,12 @@ impl Engine {
     /// If there is no cache to release.
     pub fn release(&mut self, now: Instant) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
         match (self.stage, self.boost.as_mut()) {
-            (Stage::Absorb | Stage::Drain | Stage::Releasing | Stage::Failing, Some(boost)) => {
+            (EngineStage::Absorb | EngineStage::Drain | EngineStage::Releasing | EngineStage::Failing, Some(boost)) => {
                 boost.release_wanted = true;
-                if self.stage == Stage::Absorb {
-                    self.stage = Stage::Drain;
+                if self.stage == EngineStage::Absorb {
+                    self.stage = EngineStage::Drain;
                     self.retry_waiting = true;
                 }
                 Ok(())
@@ -172,12 +172,12 @@ impl Engine {
     pub fn stop(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.stopping = true;
-        let closes = self.step == Step::None && matches!(self.stage, Stage::Absorb | Stage::Drain);
+        let closes = self.step == Step::None && matches!(self.stage, EngineStage::Absorb | EngineStage::Drain);
         if !closes || planted(Bug::StopNotMarked) {
             self.events.push_back(Event::Stopped);
         } else {
             self.step = Step::StopSettle;
-            self.stirred = true;
+            self.needs_pump = true;
         }
     }
 
@@ -210,8 +210,8 @@ impl Engine {
 
     pub(super) fn pump_lifecycle(&mut self) {
         match &self.step {
-            Step::None if self.stage == Stage::Drain => self.begin_release(),
-            Step::None if self.stage == Stage::Failing => self.pump_failing(),
+            Step::None if self.stage == EngineStage::Drain => self.begin_release(),
+            Step::None if self.stage == EngineStage::Failing => self.pump_failing(),
             Step::ReleaseReads if self.cache_is_quiet() => {
                 self.end_boost();
                 self.events.push_back(Event::Released);
@@ -220,7 +220,7 @@ impl Engine {
             Step::StopSettle => self.settle_for_stop(),
             Step::Retry { at, step } if self.now >= *at => {
                 self.step = (**step).clone();
-                self.stirred = true;
+                self.needs_pump = true;
                 self.enter_step();
             }
             _ => {}
@@ -233,7 +233,7 @@ impl Engine {
             .as_ref()
             .is_some_and(|boost| boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing());
         if wanted && self.is_drained() {
-            self.stage = Stage::Releasing;
+            self.stage = EngineStage::Releasing;
             self.retry_waiting = true;
             self.step = Step::ReleaseFlush;
             self.enter_step();
@@ -250,10 +250,10 @@ impl Engine {
         self.boost = None;
         self.unrecovered_since = None;
         self.cache_forgot = false;
-        self.stage = Stage::PassThrough;
+        self.stage = EngineStage::PassThrough;
         self.step = Step::None;
         self.retry_waiting = true;
-        self.stirred = true;
+        self.needs_pump = true;
     }
 
     /// Stops waiting for the present step.
@@ -391,7 +391,7 @@ impl Engine {
             (Step::AdoptFormat { .. }, true) => Step::AdoptFlush,
             (Step::AdoptFlush, true) => Step::AdoptOwner,
             (Step::AdoptOwner, true) => {
-                self.stage = Stage::Absorb;
+                self.stage = EngineStage::Absorb;
                 self.events.push_back(Event::Adopted);
                 self.retry_waiting = true;
                 Step::None
@@ -423,7 +423,7 @@ impl Engine {
             (Step::AcceptLoss, false) => retry(Step::AcceptLoss),
             (step, _) => step.clone(),
         };
-        self.stirred = true;
+        self.needs_pump = true;
         self.enter_step();
     }
 
@@ -433,9 +433,9 @@ impl Engine {
     pub(super) fn backing_flush_failed(&mut self) {
         let waits = matches!(self.step, Step::ReleaseFlush | Step::DropFlush);
         match self.stage {
-            Stage::Absorb | Stage::Drain => {}
-            Stage::Releasing if waits => self.stage = Stage::Drain,
-            Stage::Failing if waits || !matches!(self.step, Step::DropOwner | Step::DropReads) => {}
+            EngineStage::Absorb | EngineStage::Drain => {}
+            EngineStage::Releasing if waits => self.stage = EngineStage::Drain,
+            EngineStage::Failing if waits || !matches!(self.step, Step::DropOwner | Step::DropReads) => {}
             _ => return,
         }
         if waits {
@@ -443,7 +443,7 @@ impl Engine {
             self.step = Step::Retry { at: self.now + RETRY, step: Box::new(Step::None) };
             self.retry_waiting = true;
         }
-        self.stirred = true;
+        self.needs_pump = true;
         if let Some(boost) = self.boost.as_mut().filter(|_| !planted(Bug::FailedFlushForgotten)) {
             boost.mark_drained_dirty();
         }

@@ -14,7 +14,7 @@ use surgetank_model::{Instant, RequestId};
 use super::lifecycle::Step;
 use super::records::{Note, Recorder};
 use super::requests::is_change;
-use super::{Engine, Event, Rejected, Stage};
+use super::{Engine, EngineStage, Event, Rejected};
 use crate::effect::{IoFailure, Owner, ReplyError};
 use crate::format::Epoch;
 use crate::planted::{Bug, planted};
@@ -274,9 +274,9 @@ impl Engine {
     /// If nothing is lost.
     pub fn accept_loss(&mut self, now: Instant) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        self.stirred = true;
-        let unrecovered = self.stage == Stage::Recovering && self.recovery.is_none();
-        if !(self.stage == Stage::Lost || unrecovered) || self.step != Step::None {
+        self.needs_pump = true;
+        let unrecovered = self.stage == EngineStage::Recovering && self.recovery.is_none();
+        if !(self.stage == EngineStage::Lost || unrecovered) || self.step != Step::None {
             return Err(Rejected("nothing is lost: there is no loss to accept".to_owned()));
         }
         self.step = Step::AcceptLoss;

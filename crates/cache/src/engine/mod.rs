@@ -80,7 +80,7 @@ pub struct Attach {
 
 /// What the controller wants of an adopted cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum CacheMode {
     /// Application first; the drain takes spare backing bandwidth.
     Absorb,
     /// The drain has priority; new writes go to the backing volume except over dirty ranges.
@@ -91,7 +91,7 @@ pub enum Mode {
 
 /// Where the engine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum EngineStage {
     /// No caching volume.
     PassThrough,
     /// A caching volume is being formatted; requests pass through.
@@ -240,7 +240,7 @@ enum Pending {
 pub struct Engine {
     config: Config,
     now: Instant,
-    stage: Stage,
+    stage: EngineStage,
     step: Step,
     /// Grows with every step, so that late answers are known as such.
     step_serial: u64,
@@ -283,7 +283,7 @@ pub struct Engine {
     flush_pattern: FlushPattern,
     last_activity: Instant,
     /// Something happened since the last pump.
-    stirred: bool,
+    needs_pump: bool,
 }
 
 impl Engine {
@@ -293,7 +293,7 @@ impl Engine {
         let now = Instant::ZERO;
         Self {
             now,
-            stage: Stage::PassThrough,
+            stage: EngineStage::PassThrough,
             step: Step::None,
             step_serial: 0,
             requests: BTreeMap::new(),
@@ -323,7 +323,7 @@ impl Engine {
             counters: Counters::default(),
             flush_pattern: FlushPattern::default(),
             last_activity: now,
-            stirred: false,
+            needs_pump: false,
             config,
         }
     }
@@ -333,7 +333,7 @@ impl Engine {
     pub fn with_lost(config: Config, epoch: Epoch, ranges: &[(u64, u64)]) -> Self {
         let ranges = RangeSet::from_pairs(ranges);
         let mut engine = Self::new(config);
-        engine.stage = Stage::Lost;
+        engine.stage = EngineStage::Lost;
         engine.loss = Some(Loss::new(epoch, ranges, Vec::new()));
         engine
     }
@@ -342,14 +342,14 @@ impl Engine {
     #[must_use]
     pub fn awaiting_recovery(config: Config) -> Self {
         let mut engine = Self::new(config);
-        engine.stage = Stage::Recovering;
+        engine.stage = EngineStage::Recovering;
         engine
     }
 
     /// Takes the outcome of an effect.
     pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
         let Some(pending) = self.pending.take(effect) else { return };
         let result = match &outcome {
             Outcome::Failed(failure) => Err(*failure),
@@ -403,14 +403,14 @@ impl Engine {
     /// Lets time pass; call at `next_deadline`.
     pub fn tick(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
     }
 
     /// The next thing to do, in order.
     pub fn next_effect(&mut self) -> Option<Effect> {
         // Work is gathered while the driver hands in what arrived together, so that one record commits it all.
-        while self.effects.is_empty() && self.stirred {
-            self.stirred = false;
+        while self.effects.is_empty() && self.needs_pump {
+            self.needs_pump = false;
             self.pump();
         }
         self.effects.pop_front()
@@ -507,7 +507,7 @@ impl Engine {
                 Waiter::Request(request) if target == Target::Cache => self.cache_flushed_for(request, result),
                 Waiter::Request(request) => self.finish_part(request, result),
                 Waiter::Reclaim => self.reclaim_flushed(target, result),
-                Waiter::Checkpoint => self.stirred = true,
+                Waiter::Checkpoint => self.needs_pump = true,
                 Waiter::List => self.list_flushed(result),
                 Waiter::Lifecycle(serial) => self.step_flushed(serial, result),
             }
@@ -550,7 +550,7 @@ impl Engine {
             evicted_bytes: boost.map_or(0, |boost| boost.evicted_bytes),
             drained_bytes: boost.map_or(0, |boost| boost.drained_bytes),
             cache_bytes: boost.map_or(0, |boost| boost.space.usable_bytes()),
-            cache_failed: matches!(self.stage, Stage::Failing | Stage::Lost),
+            cache_failed: matches!(self.stage, EngineStage::Failing | EngineStage::Lost),
         }
     }
 

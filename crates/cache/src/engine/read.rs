@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use surgetank_model::{Request, RequestId};
 
-use super::{Engine, Pending, ReadFill, Stage};
+use super::{Engine, EngineStage, Pending, ReadFill};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, Place, Summary};
 use crate::index::{Extent, Kind, State};
@@ -36,7 +36,7 @@ impl Engine {
 
     /// Reads bytes of a request where they are now.
     pub(super) fn read_range(&mut self, request: &Request, bytes: Range<u64>) {
-        let from_cache = matches!(self.stage, Stage::Absorb | Stage::Drain | Stage::Failing);
+        let from_cache = matches!(self.stage, EngineStage::Absorb | EngineStage::Drain | EngineStage::Failing);
         let Some(boost) = self.boost.as_ref().filter(|_| from_cache) else {
             return self.read_missing(request, bytes);
         };
@@ -78,7 +78,7 @@ impl Engine {
     /// Whether a record of these bytes may be missing from the log.
     fn may_be_missing(&self, bytes: &Range<u64>) -> bool {
         let unknown = self.boost.as_ref().and_then(|boost| boost.trouble.unknown.as_ref());
-        self.stage == Stage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(bytes))
+        self.stage == EngineStage::Failing && unknown.is_some_and(|unknown| !unknown.newer.contains(bytes))
     }
 
     /// Reads bytes that the log does not hold.
@@ -139,10 +139,12 @@ impl Engine {
         match extent.kind {
             Kind::Zeroes | Kind::Discarded => self.effects.push_back(Effect::Zero { to: into }),
             // A failing volume is spared what the backing volume has as well.
-            Kind::Data if self.stage == Stage::Failing && !extent.state.dirty() && !planted(Bug::CleanReadFails) => {
+            Kind::Data
+                if self.stage == EngineStage::Failing && !extent.state.dirty() && !planted(Bug::CleanReadFails) =>
+            {
                 self.read_backing(request, bytes, None);
             }
-            Kind::Data if self.stage == Stage::Failing && (extent.state == State::Bad || self.is_out()) => {
+            Kind::Data if self.stage == EngineStage::Failing && (extent.state == State::Bad || self.is_out()) => {
                 self.park(request.id, bytes);
             }
             Kind::Data => {
@@ -271,7 +273,7 @@ impl Engine {
 
     /// Whether a miss of these bytes should be installed.
     fn wants_fill(&mut self, bytes: &Range<u64>) -> bool {
-        if self.stage != Stage::Absorb || self.is_locked(&(bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64))) {
+        if self.stage != EngineStage::Absorb || self.is_locked(&(bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64))) {
             return false;
         }
         let Some(boost) = self.boost.as_mut() else { return false };
@@ -312,7 +314,7 @@ impl Engine {
 
     /// The backing volume has been read for a fill: install the copy, unless it is old or there is no room.
     pub(super) fn fill_read(&mut self, id: u64, request: &Request, result: Result<(), IoFailure>) {
-        let wanted = self.stage == Stage::Absorb && result.is_ok();
+        let wanted = self.stage == EngineStage::Absorb && result.is_ok();
         let fill = self.boost.as_ref().and_then(|boost| boost.fills.get(&id)).filter(|fill| !fill.cancelled).cloned();
         let Some((fill, segment)) = fill.filter(|_| wanted).and_then(|fill| {
             let segment = self.copies_segment((fill.blocks.end - fill.blocks.start) as u32 + 1)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use surgetank_model::Instant;
 
-use super::{Engine, FlushRequest, Pending, Stage, Waiter};
+use super::{Engine, EngineStage, FlushRequest, Pending, Waiter};
 use crate::effect::{Effect, IoFailure, Target};
 use crate::format::{Layout, SegmentTable, TableCopy};
 use crate::planted::{Bug, planted};
@@ -78,14 +78,14 @@ impl Reclaim {
 
 impl Engine {
     pub(super) fn reclaim_deadline(&self) -> Option<Instant> {
-        let boost = self.boost.as_ref().filter(|_| matches!(self.stage, Stage::Absorb | Stage::Drain))?;
+        let boost = self.boost.as_ref().filter(|_| matches!(self.stage, EngineStage::Absorb | EngineStage::Drain))?;
         let waits = boost.reclaim.worth_a_look && boost.reclaim.is_idle();
         let due = boost.reclaim.pause_until.unwrap_or(boost.reclaim.last + PERIOD);
         (waits && due > self.now).then_some(due)
     }
 
     pub(super) fn pump_reclaim(&mut self) {
-        if matches!(self.stage, Stage::Absorb | Stage::Drain) {
+        if matches!(self.stage, EngineStage::Absorb | EngineStage::Drain) {
             self.begin_freeing();
             self.begin_marking();
         }
@@ -108,7 +108,7 @@ impl Engine {
     fn begin_freeing(&mut self) {
         let now = self.now;
         // In a cache of which all is drained, a change may wait for the very segment that is open.
-        let wanted = self.stage == Stage::Drain || self.boost.as_ref().is_some_and(|boost| boost.space_wanted);
+        let wanted = self.stage == EngineStage::Drain || self.boost.as_ref().is_some_and(|boost| boost.space_wanted);
         let drained = wanted && self.is_drained();
         let Some(boost) = self.boost.as_mut().filter(|boost| boost.reclaim.is_idle()) else { return };
         if drained && !boost.space.is_unused() {
@@ -260,7 +260,7 @@ impl Engine {
         }
         let freed = std::mem::take(&mut boost.reclaim.segments);
         boost.reclaim.phase = Phase::Idle;
-        self.stirred = true;
+        self.needs_pump = true;
         if freed.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use surgetank_model::{Instant, Operation, Request, RequestId};
 
-use super::{Engine, FlushRequest, Stage, Waiter};
+use super::{Engine, EngineStage, FlushRequest, Waiter};
 use crate::effect::{Effect, IoFailure, ReplyError, Target};
 use crate::format::BLOCK;
 use crate::planted::{Bug, planted};
@@ -53,7 +53,7 @@ impl Engine {
     /// Takes a request; exactly one `Effect::Reply` answers it.
     pub fn submit(&mut self, now: Instant, mut request: Request) {
         self.now = self.now.max(now);
-        self.stirred = true;
+        self.needs_pump = true;
         if !self.is_valid(&request) {
             let result = Err(ReplyError::Invalid);
             self.effects.push_back(Effect::Reply { request: request.id, result });
@@ -102,12 +102,12 @@ impl Engine {
 
     /// Starts a request, unless it must wait.
     fn try_start(&mut self, request: Request) -> bool {
-        if self.stage == Stage::Recovering {
+        if self.stage == EngineStage::Recovering {
             return false;
         }
         match request.operation {
             // While it is not known what the failing cache takes with it, nothing can be promised.
-            Operation::Flush if self.stage == Stage::Failing && !self.is_restoring() => false,
+            Operation::Flush if self.stage == EngineStage::Failing && !self.is_restoring() => false,
             Operation::Flush => {
                 self.begin(request);
                 self.start_flush(request.id);
@@ -129,7 +129,7 @@ impl Engine {
 
     /// Whether every change goes to the backing volume.
     fn is_direct(&self) -> bool {
-        matches!(self.stage, Stage::PassThrough | Stage::Adopting | Stage::Lost)
+        matches!(self.stage, EngineStage::PassThrough | EngineStage::Adopting | EngineStage::Lost)
     }
 
     /// Without a cache, writes beyond what keeps the backing volume busy wait here rather than in its queue: when a
@@ -284,7 +284,7 @@ impl Engine {
         if operation != Operation::Flush {
             self.last_activity = self.now;
         }
-        self.stirred = true;
+        self.needs_pump = true;
         self.effects.push_back(Effect::Reply { request: id, result });
     }
 
@@ -320,7 +320,7 @@ impl Engine {
             self.add_part(id);
             self.finish_part(id, Err(IoFailure::Io));
         }
-        let cached = self.boost.is_some() && self.stage != Stage::Adopting && !self.is_restoring();
+        let cached = self.boost.is_some() && self.stage != EngineStage::Adopting && !self.is_restoring();
         for target in [Target::Backing, Target::Cache] {
             let skipped = match target {
                 Target::Backing => cached && planted(Bug::FlushSkipsBacking),

@@ -1,6 +1,6 @@
 //! What the engine tells of itself.
 
-use super::Stage;
+use super::EngineStage;
 
 /// Something the controller's driver wants to know at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Where the engine is.
-    pub stage: Stage,
+    pub stage: EngineStage,
     /// Bytes not yet on the backing volume.
     pub dirty_bytes: u64,
     /// Usable bytes of the cache.

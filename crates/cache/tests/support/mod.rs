@@ -9,8 +9,8 @@ use surgetank_cache::engine::check::Depth;
 use surgetank_cache::format::{BLOCK, Geometry};
 use surgetank_cache::io::{Action, Encoder, Io, Meaning};
 use surgetank_cache::{
-    Attach, BufferId, Config, Effect, EffectId, Engine, Epoch, Event, IoFailure, Outcome, Owner, ReadFill, ReplyError,
-    ScratchId, Slice, Stage, Target,
+    Attach, BufferId, Config, Effect, EffectId, Engine, EngineStage, Epoch, Event, IoFailure, Outcome, Owner, ReadFill,
+    ReplyError, ScratchId, Slice, Target,
 };
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Duration, Instant, Limits, Operation, Request, RequestId};
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> EngineStage {
         self.engine.status().stage
     }
 

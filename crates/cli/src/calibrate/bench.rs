@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use surgetank_daemon::config::{Backing, CachingConfig, Config, DeviceConfig, OnStop};
-use surgetank_daemon::{Daemon, Phase, Request, exports};
+use surgetank_daemon::{Daemon, DevicePhase, Request, exports};
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::scenario::CalibrationPoint;
 use surgetank_report::{Doing, Failure, Interrupt};
@@ -274,8 +274,8 @@ impl Bench {
             let status = self.daemon.status();
             let device = status.devices.first().ok_or_else(|| Failure::failed("the device is gone"))?;
             match device.phase {
-                Phase::Idle if device.caching.is_none() => return Ok(()),
-                Phase::Degraded => {
+                DevicePhase::Idle if device.caching.is_none() => return Ok(()),
+                DevicePhase::Degraded => {
                     let reason = device.reason.as_deref().unwrap_or("it does not say why");
                     return Err(Failure::Failed(format!("the device {} is degraded: {reason}", self.device)));
                 }

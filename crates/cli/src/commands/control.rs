@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, Request};
-use surgetank_daemon::status::{DeviceStatus, Phase, StatusReport};
+use surgetank_daemon::status::{DevicePhase, DeviceStatus, StatusReport};
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
 use surgetank_report::{Failure, Table, output};
@@ -146,13 +146,13 @@ impl Target {
             while !until(&status) {
                 // What is under way may take its time; what waits for another try, or for somebody, is not waited for.
                 let waits = status.retry_s.is_some() || status.caching.is_none();
-                stuck = if status.phase == Phase::Degraded && waits { stuck + 1 } else { 0 };
+                stuck = if status.phase == DevicePhase::Degraded && waits { stuck + 1 } else { 0 };
                 if stuck > STUCK_LOOKS {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
                 // What was asked for is not under way any more: nothing is rented, and the status says why.
-                if let (Phase::Idle, Some(reason)) = (status.phase, &status.reason) {
+                if let (DevicePhase::Idle, Some(reason)) = (status.phase, &status.reason) {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }
                 std::thread::sleep(LOOK_AGAIN);
@@ -181,12 +181,12 @@ pub struct Boost {
 impl Boost {
     pub fn run(&self) -> Result<(), Failure> {
         let request = Request::Boost { device: self.target.device.clone() };
-        self.target.ask(&request, "boosting", self.wait.then_some(|status| status.phase == Phase::Boost))
+        self.target.ask(&request, "boosting", self.wait.then_some(|status| status.phase == DevicePhase::Boost))
     }
 }
 
 fn is_idle(status: &DeviceStatus) -> bool {
-    status.phase == Phase::Idle && status.caching.is_none()
+    status.phase == DevicePhase::Idle && status.caching.is_none()
 }
 
 /// Flags of `drain`.
@@ -347,7 +347,7 @@ mod tests {
             export: "fuse".into(),
             address: "/dev/loop0".into(),
             size_gib: 50.0,
-            phase: Phase::Boost,
+            phase: DevicePhase::Boost,
             reason: Some("the quota is used up".into()),
             retry_s: Some(8.2),
             throughput_mib_s: 150.0,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGUSR2};
 use surgetank_daemon::config::Config;
-use surgetank_daemon::status::{Phase, StatusReport};
+use surgetank_daemon::status::{DevicePhase, StatusReport};
 use surgetank_daemon::{Daemon, StartError, WeakDaemon, places};
 use surgetank_model::text;
 use surgetank_report::output::{self, note};
@@ -114,7 +114,7 @@ impl Arguments {
 
 /// Whether a device is still on its way: one whose caching volume is read back is not shown before.
 fn comes_up(report: &StatusReport) -> bool {
-    report.devices.iter().any(|device| device.address.is_empty() && device.phase != Phase::Degraded)
+    report.devices.iter().any(|device| device.address.is_empty() && device.phase != DevicePhase::Degraded)
 }
 
 /// One line a device: its name and where to open it, or why not.

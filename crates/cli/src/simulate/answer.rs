@@ -5,10 +5,10 @@ use std::path::Path;
 use surgetank_planner::scenario::Scenario;
 use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
-use surgetank_whatif::{self as whatif, Fidelity, Phase, Setup};
+use surgetank_whatif::{self as whatif, AppPhase, Fidelity, Setup};
 
 /// One mode's run: cost and series of one VM.
-pub fn mode_outcome(setup: &Setup, found: &whatif::Outcome) -> ModeOutcome {
+pub fn mode_outcome(setup: &Setup, found: &whatif::RunReport) -> ModeOutcome {
     ModeOutcome {
         completion_s: found.completion().as_secs_f64(),
         wall_s: found.wall().as_secs_f64(),
@@ -37,7 +37,7 @@ fn boost(boost: &whatif::Boost) -> Boost {
     }
 }
 
-fn activity(found: &whatif::Outcome) -> Vec<Activity> {
+fn activity(found: &whatif::RunReport) -> Vec<Activity> {
     let traffic = &found.traffic;
     let series = |moved: &Moved| moved.mib_s().collect::<Vec<f64>>();
     let [application, caching, backing, drain] =
@@ -56,7 +56,7 @@ fn activity(found: &whatif::Outcome) -> Vec<Activity> {
 }
 
 /// The cost curve of one VM: a point wherever something is rented or deleted.
-fn cost(setup: &Setup, found: &whatif::Outcome) -> Vec<CostPoint> {
+fn cost(setup: &Setup, found: &whatif::RunReport) -> Vec<CostPoint> {
     let disk = setup.disk(found.mode);
     let edges = found.boosts.iter().flat_map(|boost| [boost.started, boost.ended]);
     let mut instants: Vec<_> = edges.chain([surgetank_model::Instant::ZERO, found.end]).collect();
@@ -72,20 +72,21 @@ fn cost(setup: &Setup, found: &whatif::Outcome) -> Vec<CostPoint> {
     instants.iter().map(|&at| CostPoint { at_s: at.as_seconds(), agbs: until(at) }).collect()
 }
 
-fn phases(found: &whatif::Outcome) -> Vec<PhaseSpan> {
+fn phases(found: &whatif::RunReport) -> Vec<PhaseSpan> {
     let mut checkpoints = 0;
     let initial = found.counted_from;
     let name = |phase: &whatif::PhaseTime, checkpoints: &mut u32| match phase.phase {
-        Phase::Compute(_) => "compute".to_owned(),
-        Phase::Write(_) if phase.until <= initial => "initial dump".to_owned(),
-        Phase::Write(_) => {
+        AppPhase::Compute(_) => "compute".to_owned(),
+        AppPhase::Write(_) if phase.until <= initial => "initial dump".to_owned(),
+        AppPhase::Write(_) => {
             *checkpoints += 1;
             format!("checkpoint {checkpoints}")
         }
-        Phase::Read(_) => "read".to_owned(),
-        Phase::Arrive { .. } | Phase::Finish => "trace".to_owned(),
+        AppPhase::Read(_) => "read".to_owned(),
+        AppPhase::Arrive { .. } | AppPhase::Finish => "trace".to_owned(),
     };
-    let of_application = |phase: &&whatif::PhaseTime| !matches!(phase.phase, Phase::Arrive { .. } | Phase::Finish);
+    let of_application =
+        |phase: &&whatif::PhaseTime| !matches!(phase.phase, AppPhase::Arrive { .. } | AppPhase::Finish);
     let spans = found.phases.iter().filter(of_application).map(|phase| PhaseSpan {
         name: name(phase, &mut checkpoints),
         start_s: phase.from.as_seconds(),

@@ -114,7 +114,7 @@ fn modes(setup: &Setup, fidelity: Fidelity) -> Result<BTreeMap<&'static str, Mod
     let fast = runs.iter().find(|run| run.mode == Mode::StaticFast);
     let (time, cost) = fast.map_or((0.0, 0.0), |fast| (fast.completion().as_secs_f64(), fast.cost.agbs));
     let ratio = |value: f64, of: f64| if of > 0.0 { value / of } else { 0.0 };
-    let of = |run: &whatif::Outcome| ModeRun {
+    let of = |run: &whatif::RunReport| ModeRun {
         completion_s: run.completion().as_secs_f64(),
         overhead_ratio: ratio(run.completion().as_secs_f64(), time),
         cost_agbs: run.cost.agbs,

@@ -1,7 +1,7 @@
 //! What a shard is told and asked by the other threads of its device.
 
 use crossbeam_channel::Sender;
-use surgetank_cache::{Attach, EffectId, Mode, Rejected};
+use surgetank_cache::{Attach, CacheMode, EffectId, Rejected};
 use surgetank_device::Volume;
 
 use super::Sample;
@@ -27,7 +27,7 @@ pub enum Command {
         answer: Sender<Result<(), Rejected>>,
     },
     /// Absorb or drain.
-    SetMode(Mode),
+    SetMode(CacheMode),
     /// Let the caching volume go. The outcome comes as an event, unless it is rejected at once.
     Release {
         /// Whether the engine began.

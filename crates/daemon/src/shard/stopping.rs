@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::Stage;
+use surgetank_cache::EngineStage;
 use surgetank_model::Instant;
 
 use super::Running;
@@ -78,12 +78,15 @@ impl Running {
     fn flush_waits_for_volume(&self) -> bool {
         match self.engine.status().stage {
             // Nothing was changed since this daemon began.
-            Stage::Recovering => true,
+            EngineStage::Recovering => true,
             // The backing volume has flushed, and nothing is being drained.
-            Stage::Failing => self.volumes.in_flight() == 0,
-            Stage::PassThrough | Stage::Adopting | Stage::Absorb | Stage::Drain | Stage::Releasing | Stage::Lost => {
-                false
-            }
+            EngineStage::Failing => self.volumes.in_flight() == 0,
+            EngineStage::PassThrough
+            | EngineStage::Adopting
+            | EngineStage::Absorb
+            | EngineStage::Drain
+            | EngineStage::Releasing
+            | EngineStage::Lost => false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use surgetank_daemon::{Client, Config, Daemon, Phase, Request};
+use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request};
 
 use super::{Machine, Nbd, eventually};
 
@@ -72,7 +72,7 @@ impl Running {
         self.child.wait().unwrap().signal() == Some(9)
     }
 
-    pub fn phase(&self) -> Option<Phase> {
+    pub fn phase(&self) -> Option<DevicePhase> {
         self.client.status().ok().and_then(|status| Some(status.devices.first()?.phase))
     }
 

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use surgetank_daemon::{Config, Daemon, DeviceStatus, Phase, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
 use surgetank_provider::LocalConfig;
 use tempfile::TempDir;
 
@@ -136,12 +136,12 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 
 pub fn boost(daemon: &Daemon, name: &str) {
     daemon.handle(Request::Boost { device: name.into() }).unwrap();
-    eventually("boost", || status(daemon, name).phase == Phase::Boost);
+    eventually("boost", || status(daemon, name).phase == DevicePhase::Boost);
 }
 
 pub fn drain(daemon: &Daemon, name: &str) {
     daemon.handle(Request::Drain { device: name.into() }).unwrap();
-    eventually("idle", || status(daemon, name).phase == Phase::Idle);
+    eventually("idle", || status(daemon, name).phase == DevicePhase::Idle);
 }
 
 /// A client of a device that is exported over NBD.

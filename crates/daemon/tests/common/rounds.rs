@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use surgetank_daemon::{Client, Phase, Request};
+use surgetank_daemon::{Client, DevicePhase, Request};
 use surgetank_model::random::Random;
 
 use super::child::Running;
@@ -56,7 +56,7 @@ pub const MOMENTS: [Moment; 10] = [
 /// What the threads of a round tell each other.
 #[derive(Default)]
 pub struct Seen {
-    phase: Mutex<Option<Phase>>,
+    phase: Mutex<Option<DevicePhase>>,
     cancelled: Mutex<Option<Instant>>,
     over: AtomicBool,
     killing: AtomicBool,
@@ -86,11 +86,11 @@ impl Seen {
             Some("adopted") => {
                 let cancelled = *self.cancelled.lock().unwrap();
                 match phase {
-                    None | Some(Phase::Attaching) => Moment::Recover,
+                    None | Some(DevicePhase::Attaching) => Moment::Recover,
                     _ if cancelled.is_some_and(|at| at.elapsed() < Duration::from_millis(40)) => Moment::Cancel,
-                    Some(Phase::Drain) => Moment::Drain,
-                    Some(Phase::Detaching) => Moment::Release,
-                    Some(Phase::Idle | Phase::Boost | Phase::Degraded) => Moment::Absorb,
+                    Some(DevicePhase::Drain) => Moment::Drain,
+                    Some(DevicePhase::Detaching) => Moment::Release,
+                    Some(DevicePhase::Idle | DevicePhase::Boost | DevicePhase::Degraded) => Moment::Absorb,
                 }
             }
             Some(other) => panic!("the journal says {other}"),
@@ -137,7 +137,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
         let _ = client.ask(&end);
         rest(random, 120);
         if random.chance(0.5) {
-            let ending = matches!(*seen.phase.lock().unwrap(), Some(Phase::Drain | Phase::Detaching));
+            let ending = matches!(*seen.phase.lock().unwrap(), Some(DevicePhase::Drain | DevicePhase::Detaching));
             if client.ask(&Request::Boost { device: device() }).is_ok() && ending {
                 *seen.cancelled.lock().unwrap() = Some(Instant::now());
                 seen.calls_off.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +145,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
             rest(random, 120);
         } else {
             let until = Instant::now() + pace * Duration::from_millis(200 + random.below(2000));
-            while !seen.over() && *seen.phase.lock().unwrap() != Some(Phase::Idle) && Instant::now() < until {
+            while !seen.over() && *seen.phase.lock().unwrap() != Some(DevicePhase::Idle) && Instant::now() < until {
                 rest(random, 10);
             }
             rest(random, 150);
@@ -254,7 +254,7 @@ pub fn deletes_everything(machine: &Machine, running: &Running) {
     eventually("idle", || {
         // Refused while the volume is being read back.
         let _ = running.client.ask(&Request::Drain { device: "data".into() });
-        running.phase() == Some(Phase::Idle)
+        running.phase() == Some(DevicePhase::Idle)
     });
     assert_eq!(machine.rented(), 0, "a volume was left behind");
     eventually("no record is left behind", || {

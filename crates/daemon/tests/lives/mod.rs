@@ -12,7 +12,7 @@ use surgetank_cache::Owner;
 use surgetank_daemon::config::Timeouts;
 use surgetank_daemon::journal::Journal;
 use surgetank_daemon::owner::OwnerStore;
-use surgetank_daemon::{Config, Daemon, DeviceStatus, Overrides, Phase, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
 use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag};
@@ -323,16 +323,16 @@ impl Drover {
     fn step(&mut self, daemon: &Daemon, status: &DeviceStatus, most: u32) -> bool {
         let device = self.name.clone();
         match status.phase {
-            Phase::Idle if self.boosts == most => return false,
+            DevicePhase::Idle if self.boosts == most => return false,
             // Refused while it cools down after a refusal: asked again.
-            Phase::Idle => drop(daemon.handle(Request::Boost { device })),
-            Phase::Boost if !self.written => {
+            DevicePhase::Idle => drop(daemon.handle(Request::Boost { device })),
+            DevicePhase::Boost if !self.written => {
                 // A device that recovers answers late.
                 let mut nbd = crate::common::nbd(&self.socket).unwrap();
                 nbd.write(0, &vec![self.boosts as u8; 16 << 10]).unwrap();
                 self.written = true;
             }
-            Phase::Boost => {
+            DevicePhase::Boost => {
                 self.written = false;
                 self.boosts += 1;
                 drop(daemon.handle(Request::Drain { device }));
@@ -363,10 +363,10 @@ fn settle(daemon: &Daemon, witness: &Witness) {
     let until = Instant::now() + if std::env::var_os(PLANT).is_some() { Duration::from_secs(3) } else { TIMEOUT };
     loop {
         let devices = daemon.status().devices;
-        for device in devices.iter().filter(|device| device.phase != Phase::Idle) {
+        for device in devices.iter().filter(|device| device.phase != DevicePhase::Idle) {
             let _ = daemon.handle(Request::Drain { device: device.name.clone() });
         }
-        let idle = devices.iter().all(|device| device.phase == Phase::Idle);
+        let idle = devices.iter().all(|device| device.phase == DevicePhase::Idle);
         let _ = daemon.handle(Request::Gc);
         let there = witness.list(tag::OWNER, &owner);
         if idle && there.as_ref().is_ok_and(Vec::is_empty) {

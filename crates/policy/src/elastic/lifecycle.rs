@@ -9,7 +9,7 @@ use super::{Controller, RECORDS_MAX};
 use crate::forecast::{Expected, Stakes};
 use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
-use crate::step::{Outcome, Refusal, Step, StepId};
+use crate::step::{Refusal, Step, StepId, StepOutcome};
 
 /// What the controller is at. All but `Idle` and `Boost` have a step of the same name; that of `Drain` may be `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,12 +370,12 @@ impl Controller {
     }
 
     /// The present stage's step was answered.
-    pub(super) fn settle(&mut self, outcome: Outcome) {
+    pub(super) fn settle(&mut self, outcome: StepOutcome) {
         match outcome {
-            Outcome::Done => self.done(),
-            Outcome::Cancelled if self.overtaken => self.boost(),
-            Outcome::Cancelled => self.refused(&Refusal::Transient("it was cancelled".to_owned())),
-            Outcome::Refused(refusal) => self.refused(&refusal),
+            StepOutcome::Done => self.done(),
+            StepOutcome::Cancelled if self.overtaken => self.boost(),
+            StepOutcome::Cancelled => self.refused(&Refusal::Transient("it was cancelled".to_owned())),
+            StepOutcome::Refused(refusal) => self.refused(&refusal),
         }
         // A failure that was seen meanwhile takes effect now that nothing is outstanding.
         self.follow_cache();

@@ -30,7 +30,7 @@ pub use steady::Steady;
 
 use crate::budget::Ledger;
 use crate::forecast::Forecast;
-use crate::step::{Outcome, Step, StepId};
+use crate::step::{Step, StepId, StepOutcome};
 use drains::Drains;
 use lifecycle::{Rental, Stage, Wish, Work};
 use meter::Meter;
@@ -175,7 +175,7 @@ impl Controller {
     }
 
     /// Takes the answer to a step. Answers to steps that are not outstanding are ignored.
-    pub fn complete(&mut self, now: Instant, step: StepId, outcome: Outcome) {
+    pub fn complete(&mut self, now: Instant, step: StepId, outcome: StepOutcome) {
         self.now = self.now.max(now);
         if self.overtaking == Some(step) {
             self.overtaking = None;

@@ -12,7 +12,7 @@ use surgetank_model::units::MIB;
 use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, Step, StepId};
+use surgetank_policy::{Config, Controller, Learned, Phase, Preset, Refusal, Step, StepId, StepOutcome};
 
 const BACKING_MIB_S: u64 = 30;
 const CACHING_MIB_S: u64 = 120;
@@ -275,14 +275,14 @@ impl World {
         while let Some(index) = self.outstanding.iter().position(|(at, ..)| *at <= self.now) {
             let (_, id, step) = self.outstanding.remove(index);
             let outcome = self.outcome(&step, faults);
-            if step == Step::Delete && outcome == Outcome::Done {
+            if step == Step::Delete && outcome == StepOutcome::Done {
                 self.owed = false;
                 self.billed.end("caching", self.now);
                 self.billed_mib = 0;
             }
-            self.excused |= matches!(step, Step::Detach | Step::Delete) && outcome != Outcome::Done;
+            self.excused |= matches!(step, Step::Detach | Step::Delete) && outcome != StepOutcome::Done;
             *self.answers.entry((name(&step), answer(&outcome))).or_default() += 1;
-            if matches!(step, Step::Create { .. }) && outcome == Outcome::Done {
+            if matches!(step, Step::Create { .. }) && outcome == StepOutcome::Done {
                 self.boosts.push(self.steps.iter().rev().find(|(_, other)| *other == step).unwrap().0);
             }
             self.controller.complete(self.now, id, outcome);
@@ -290,10 +290,10 @@ impl World {
         }
     }
 
-    fn outcome(&mut self, step: &Step, faults: f64) -> Outcome {
+    fn outcome(&mut self, step: &Step, faults: f64) -> StepOutcome {
         if *step == Step::Release && self.real.adopted && !self.real.failed {
             if !self.real.draining {
-                return Outcome::Cancelled;
+                return StepOutcome::Cancelled;
             }
             self.observation.dirty_bytes = 0;
         }
@@ -301,11 +301,11 @@ impl World {
         if !self.random.chance(faults) || spared {
             self.late = None; // asked again, or made void by what follows
             self.carry_out(step);
-            return Outcome::Done;
+            return StepOutcome::Done;
         }
         let engine = is_engines(step);
         match self.random.below(if engine { 2 } else { 6 }) {
-            0 => Outcome::Refused(Refusal::Transient("a fault".to_owned())),
+            0 => StepOutcome::Refused(Refusal::Transient("a fault".to_owned())),
             1 => {
                 match self.random.below(3) {
                     0 => self.carry_out(step),
@@ -314,12 +314,12 @@ impl World {
                     }
                     _ => {}
                 }
-                Outcome::Refused(Refusal::Timeout)
+                StepOutcome::Refused(Refusal::Timeout)
             }
-            2 => Outcome::Refused(Refusal::Quota),
-            3 => Outcome::Refused(Refusal::Capacity),
-            4 => Outcome::Refused(Refusal::AttachLimit),
-            _ => Outcome::Refused(Refusal::Permanent("no permission".to_owned())),
+            2 => StepOutcome::Refused(Refusal::Quota),
+            3 => StepOutcome::Refused(Refusal::Capacity),
+            4 => StepOutcome::Refused(Refusal::AttachLimit),
+            _ => StepOutcome::Refused(Refusal::Permanent("no permission".to_owned())),
         }
     }
 
@@ -435,15 +435,15 @@ fn name(step: &Step) -> &'static str {
     }
 }
 
-fn answer(outcome: &Outcome) -> &'static str {
+fn answer(outcome: &StepOutcome) -> &'static str {
     match outcome {
-        Outcome::Done => "done",
-        Outcome::Cancelled => "cancelled",
-        Outcome::Refused(Refusal::Transient(_)) => "failed",
-        Outcome::Refused(Refusal::Timeout) => "timed out",
-        Outcome::Refused(Refusal::Quota) => "quota",
-        Outcome::Refused(Refusal::Capacity) => "capacity",
-        Outcome::Refused(Refusal::AttachLimit) => "attach limit",
-        Outcome::Refused(Refusal::Permanent(_)) => "permanent",
+        StepOutcome::Done => "done",
+        StepOutcome::Cancelled => "cancelled",
+        StepOutcome::Refused(Refusal::Transient(_)) => "failed",
+        StepOutcome::Refused(Refusal::Timeout) => "timed out",
+        StepOutcome::Refused(Refusal::Quota) => "quota",
+        StepOutcome::Refused(Refusal::Capacity) => "capacity",
+        StepOutcome::Refused(Refusal::AttachLimit) => "attach limit",
+        StepOutcome::Refused(Refusal::Permanent(_)) => "permanent",
     }
 }

@@ -13,10 +13,10 @@ mod walk;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use surgetank_cache::{Epoch, Event, Mode};
+use surgetank_cache::{CacheMode, Epoch, Event};
 use surgetank_model::volume::{ProviderError, VolumeId};
 use surgetank_model::{Bytes, Instant};
-use surgetank_policy::{Outcome, Refusal, Step, StepId};
+use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
 use self::outage::Outage;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
@@ -46,9 +46,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// A step of the controller.
-    Step(StepId, Outcome),
+    Step(StepId, StepOutcome),
     /// The recovery.
-    Recovery(Outcome),
+    Recovery(StepOutcome),
 }
 
 /// What operators should know, for the log.
@@ -242,9 +242,9 @@ impl Rental {
     pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
         self.now = self.now.max(now);
         match step {
-            Step::Absorb => self.set_mode(id, Mode::Absorb),
-            Step::Drain => self.set_mode(id, Mode::Drain),
-            Step::Finish => self.set_mode(id, Mode::Finish),
+            Step::Absorb => self.set_mode(id, CacheMode::Absorb),
+            Step::Drain => self.set_mode(id, CacheMode::Drain),
+            Step::Finish => self.set_mode(id, CacheMode::Finish),
             step => self.run(Task::Step(id, step), timeout),
         }
         self.advance();
@@ -266,9 +266,9 @@ impl Rental {
     }
 
     /// The engine changes its mode at once, also while it releases the volume.
-    fn set_mode(&mut self, id: StepId, mode: Mode) {
+    fn set_mode(&mut self, id: StepId, mode: CacheMode) {
         self.emit(Ask::Engine(Command::Mode(mode)));
-        self.ended.push_back(Ended::Step(id, Outcome::Done));
+        self.ended.push_back(Ended::Step(id, StepOutcome::Done));
     }
 
     /// Takes an event of the engine.
@@ -393,7 +393,7 @@ impl Rental {
     fn time_out(&mut self) {
         let overdue = self.running.as_ref().and_then(|running| running.deadline).is_some_and(|at| at <= self.now);
         if overdue && self.waits_for_provider() {
-            self.settle(Outcome::Refused(self.overdue()));
+            self.settle(StepOutcome::Refused(self.overdue()));
         }
     }
 
@@ -417,12 +417,12 @@ impl Rental {
             (Task::Step(_, Step::Adopt), Said::Done) => self.adopted(),
             (Task::Step(_, Step::Adopt), Said::Failed(_)) => self.adopt_failed(),
             (Task::Step(_, Step::Adopt), _) => self.adopt(),
-            (Task::Step(_, Step::Release), Said::Cancelled) => Ok(Outcome::Cancelled),
+            (Task::Step(_, Step::Release), Said::Cancelled) => Ok(StepOutcome::Cancelled),
             (Task::Step(_, Step::Release), _) => self.release(),
             (Task::Step(_, Step::Detach), _) => self.detach(),
             (Task::Step(_, Step::Delete), _) => self.delete(),
-            (Task::Step(_, Step::Absorb | Step::Drain | Step::Finish), _) => Ok(Outcome::Done),
-            (Task::Recover(_), Said::Done) => Ok(Outcome::Done),
+            (Task::Step(_, Step::Absorb | Step::Drain | Step::Finish), _) => Ok(StepOutcome::Done),
+            (Task::Recover(_), Said::Done) => Ok(StepOutcome::Done),
             (Task::Recover(_), Said::Failed(reason)) => self.recover_failed(reason),
             (Task::Recover(epoch), _) => self.recover(epoch),
         };
@@ -430,9 +430,9 @@ impl Rental {
             Ok(outcome) => self.settle(outcome),
             Err(Pause::Asked) => {}
             Err(Pause::Wait | Pause::WaitBriefly | Pause::EngineWorks) if overdue => {
-                self.settle(Outcome::Refused(self.overdue()));
+                self.settle(StepOutcome::Refused(self.overdue()));
             }
-            Err(Pause::Refused(refusal)) => self.settle(Outcome::Refused(refusal)),
+            Err(Pause::Refused(refusal)) => self.settle(StepOutcome::Refused(refusal)),
             Err(Pause::EngineWorks) => {
                 self.task_walk = Walk::default();
                 if let Some(running) = &mut self.running {
@@ -462,10 +462,10 @@ impl Rental {
     }
 
     /// The task has ended. A call of the provider that is under way goes on, and nothing overtakes it.
-    fn settle(&mut self, outcome: Outcome) {
+    fn settle(&mut self, outcome: StepOutcome) {
         let Some(running) = self.running.take() else { return };
         self.task_walk = Walk::default();
-        if outcome != Outcome::Done {
+        if outcome != StepOutcome::Done {
             self.notices.push_back(Notice::NotDone(format!("{:?}: {outcome:?}", running.task)));
         }
         self.ended.push_back(match running.task {

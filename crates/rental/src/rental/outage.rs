@@ -16,7 +16,7 @@ use surgetank_policy::Refusal;
 
 use super::{Lane, Notice, Pause, Rental, Walk, Walked, mixed_up};
 use crate::ask::{Answer, Ask, AskId, Command, Opened, Opening, Presence, VolumeAsk};
-use crate::record::Stage;
+use crate::record::RentalStage;
 
 /// How often the disk of the volume in use is looked for: the kernel tells when it goes, but not on every machine.
 const LOOK: Duration = Duration::from_secs(5);
@@ -277,7 +277,7 @@ impl Rental {
             };
         }
         self.outage.closing = None;
-        let (description, size) = self.bring_in(Stage::Adopted)?;
+        let (description, size) = self.bring_in(RentalStage::Adopted)?;
         let epoch = self.lost_epoch()?;
         let opening = Opening::Again(epoch);
         self.outage.opening = Some(self.emit(Ask::Volume(VolumeAsk::Open { description, size, opening })));

@@ -3,19 +3,19 @@
 use surgetank_cache::Epoch;
 use surgetank_model::Bytes;
 use surgetank_model::volume::{CreateVolume, Tags, VolumeDescription, VolumeId, VolumeState, tag};
-use surgetank_policy::{Outcome, Refusal};
+use surgetank_policy::{Refusal, StepOutcome};
 
 use super::{Notice, Pause, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command, Opened, Opening, VolumeAsk};
 use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Stage};
+use crate::record::{RentalRecord, RentalStage};
 
 fn transient(text: &str) -> Pause {
     Pause::Refused(Refusal::Transient(text.to_owned()))
 }
 
 impl Rental {
-    pub(super) fn create(&mut self, size: Bytes) -> Walked<Outcome> {
+    pub(super) fn create(&mut self, size: Bytes) -> Walked<StepOutcome> {
         if self.record.is_none() {
             let (random, started_unix_ms) = self.draw()?;
             let token = if planted(Bug::TokenReused) { Epoch::default() } else { Epoch(random) };
@@ -25,7 +25,7 @@ impl Rental {
                 volume_type: self.config.volume_type.clone(),
                 size,
                 started_unix_ms,
-                stage: Stage::Creating,
+                stage: RentalStage::Creating,
                 volume: None,
                 epoch: None,
                 disposable: true,
@@ -41,7 +41,7 @@ impl Rental {
         let Some(id) = self.volume() else { return self.call_create(size) };
         match self.describe(&id)? {
             Some(description) if description.state == VolumeState::Creating => Err(Pause::Wait),
-            Some(_) => self.note(|record| record.stage = Stage::Created).map(|()| Outcome::Done),
+            Some(_) => self.note(|record| record.stage = RentalStage::Created).map(|()| StepOutcome::Done),
             None => Err(transient("the volume vanished while it was created")),
         }
     }
@@ -53,7 +53,7 @@ impl Rental {
         }
     }
 
-    fn call_create(&mut self, size: Bytes) -> Walked<Outcome> {
+    fn call_create(&mut self, size: Bytes) -> Walked<StepOutcome> {
         let Some(record) = &self.record else { return Err(Pause::Wait) };
         let (token, volume_type) = (record.token.clone(), record.volume_type.clone());
         let tags = Tags::from([
@@ -71,8 +71,8 @@ impl Rental {
         }
     }
 
-    pub(super) fn attach(&mut self) -> Walked<Outcome> {
-        let (description, size) = self.bring_in(Stage::Attaching)?;
+    pub(super) fn attach(&mut self) -> Walked<StepOutcome> {
+        let (description, size) = self.bring_in(RentalStage::Attaching)?;
         if !self.open {
             // Once it has an epoch it was blank, and we may have begun to format it.
             let formatted = self.record.as_ref().is_some_and(|record| record.epoch.is_some());
@@ -83,12 +83,12 @@ impl Rental {
             };
             self.open_volume(&description, size, opening)?;
         }
-        self.note(|record| record.stage = Stage::Attached)?;
-        Ok(Outcome::Done)
+        self.note(|record| record.stage = RentalStage::Attached)?;
+        Ok(StepOutcome::Done)
     }
 
     /// Attaches the volume and waits until it is there; `intent` is what the record says meanwhile.
-    pub(super) fn bring_in(&mut self, intent: Stage) -> Walked<(VolumeDescription, Bytes)> {
+    pub(super) fn bring_in(&mut self, intent: RentalStage) -> Walked<(VolumeDescription, Bytes)> {
         let vanished = || transient("the caching volume vanished");
         let id = self.volume().ok_or_else(vanished)?;
         self.note(|record| record.stage = intent)?;
@@ -140,7 +140,7 @@ impl Rental {
         }
     }
 
-    pub(super) fn adopt(&mut self) -> Walked<Outcome> {
+    pub(super) fn adopt(&mut self) -> Walked<StepOutcome> {
         if self.is_told() {
             return Err(Pause::EngineWorks);
         }
@@ -150,7 +150,7 @@ impl Rental {
             return Err(transient("the caching volume was closed meanwhile"));
         }
         self.note(|record| {
-            record.stage = Stage::Adopting;
+            record.stage = RentalStage::Adopting;
             record.epoch = Some(epoch.to_string());
             record.disposable = false;
         })?;
@@ -169,16 +169,16 @@ impl Rental {
         }
     }
 
-    pub(super) fn adopted(&mut self) -> Walked<Outcome> {
+    pub(super) fn adopted(&mut self) -> Walked<StepOutcome> {
         // The engine uses it whatever the record of the rental says; the owner record is what counts after a crash.
-        match self.note(|record| record.stage = Stage::Adopted) {
+        match self.note(|record| record.stage = RentalStage::Adopted) {
             Err(Pause::Refused(refusal)) => self.notices.push_back(Notice::Warning(format!("{refusal:?}"))),
             noted => noted?,
         }
-        Ok(Outcome::Done)
+        Ok(StepOutcome::Done)
     }
 
-    pub(super) fn adopt_failed(&mut self) -> Walked<Outcome> {
+    pub(super) fn adopt_failed(&mut self) -> Walked<StepOutcome> {
         self.close()?;
         self.unused()?;
         Err(transient("the caching volume could not be formatted"))
@@ -188,16 +188,16 @@ impl Rental {
     fn unused(&mut self) -> Walked {
         self.owner_is_backing()?;
         self.note(|record| {
-            record.stage = Stage::Attached;
+            record.stage = RentalStage::Attached;
             record.disposable = true;
         })
     }
 
-    pub(super) fn recover(&mut self, epoch: Epoch) -> Walked<Outcome> {
+    pub(super) fn recover(&mut self, epoch: Epoch) -> Walked<StepOutcome> {
         if self.is_told() {
             return Err(Pause::EngineWorks);
         }
-        let (description, size) = self.bring_in(Stage::Adopted)?;
+        let (description, size) = self.bring_in(RentalStage::Adopted)?;
         self.open_volume(&description, size, Opening::Used)?;
         self.open = false;
         match self.tell(Command::Recover(epoch))? {
@@ -210,7 +210,7 @@ impl Rental {
         }
     }
 
-    pub(super) fn recover_failed(&mut self, reason: &str) -> Walked<Outcome> {
+    pub(super) fn recover_failed(&mut self, reason: &str) -> Walked<StepOutcome> {
         self.close()?;
         Err(transient(reason))
     }

@@ -1,17 +1,17 @@
 //! From the release of a volume to its deletion, with the proof that nothing on it counts.
 
-use surgetank_cache::Stage as EngineStage;
+use surgetank_cache::EngineStage;
 use surgetank_model::volume::{VolumeDescription, VolumeState, tag};
-use surgetank_policy::{Outcome, Refusal};
+use surgetank_policy::{Refusal, StepOutcome};
 
 use super::{Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
 use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
-use crate::record::Stage;
+use crate::record::RentalStage;
 
 impl Rental {
-    pub(super) fn release(&mut self) -> Walked<Outcome> {
+    pub(super) fn release(&mut self) -> Walked<StepOutcome> {
         if self.lost_bytes.is_some() {
             // Nothing is detached before the user accepts the loss, or overwrites what was lost.
             return Err(Pause::Wait);
@@ -25,7 +25,7 @@ impl Rental {
         match self.tell(Command::Release)? {
             Ok(()) => {
                 self.told(true);
-                if planted(Bug::ReleaseNotAwaited) { Ok(Outcome::Done) } else { Err(Pause::EngineWorks) }
+                if planted(Bug::ReleaseNotAwaited) { Ok(StepOutcome::Done) } else { Err(Pause::EngineWorks) }
             }
             Err(rejected) => {
                 if self.sample()?.0 != EngineStage::PassThrough {
@@ -39,17 +39,17 @@ impl Rental {
     }
 
     /// The engine has released the volume: close it, prove that nothing on it counts, and write that down.
-    fn finish_release(&mut self) -> Walked<Outcome> {
+    fn finish_release(&mut self) -> Walked<StepOutcome> {
         self.close()?;
         self.owner_is_backing()?;
         if self.released == Some(Release::Clean) {
             self.look_for_clean()?;
         }
         self.note(|record| {
-            record.stage = Stage::Released;
+            record.stage = RentalStage::Released;
             record.disposable = true;
         })?;
-        Ok(Outcome::Done)
+        Ok(StepOutcome::Done)
     }
 
     /// Reads CLEAN from the medium. A volume that has failed meanwhile need not be read: the owner record decides.
@@ -86,13 +86,13 @@ impl Rental {
         if self.discarded {
             return self.note(|record| record.disposable = true);
         }
-        let formatting = record.stage == Stage::Adopting;
+        let formatting = record.stage == RentalStage::Adopting;
         // The owner record is durable before anything is acknowledged from a cache, and cleared after CLEAN is durable.
         self.owner_is_backing()?;
         let Some(id) = self.volume() else { return Ok(()) };
         if !formatting && !self.record_names_its_end()? && self.describe(&id)?.is_some() {
             // Attached without forgetting how far the rental is.
-            let stage = self.stage().unwrap_or(Stage::Adopted);
+            let stage = self.stage().unwrap_or(RentalStage::Adopted);
             let (description, _) = self.bring_in(stage)?;
             if let Err(why) = self.unproved(&description)? {
                 self.kept = Some(why.clone());
@@ -149,14 +149,14 @@ impl Rental {
         Err(Pause::Refused(refusal(why)))
     }
 
-    pub(super) fn detach(&mut self) -> Walked<Outcome> {
+    pub(super) fn detach(&mut self) -> Walked<StepOutcome> {
         if self.open && !planted(Bug::OpenNotClosed) {
             self.close()?;
         }
         self.prove_disposable()?;
-        let Some(id) = self.volume() else { return Ok(Outcome::Done) };
-        self.note(|record| record.stage = Stage::Detaching)?;
-        let Some(description) = self.describe(&id)? else { return Ok(Outcome::Done) };
+        let Some(id) = self.volume() else { return Ok(StepOutcome::Done) };
+        self.note(|record| record.stage = RentalStage::Detaching)?;
+        let Some(description) = self.describe(&id)? else { return Ok(StepOutcome::Done) };
         self.is_ours_alone(&description)?;
         self.kept = None;
         match description.state {
@@ -165,13 +165,13 @@ impl Rental {
                 Err(Pause::WaitBriefly)
             }
             VolumeState::Detaching => Err(Pause::Wait),
-            VolumeState::Creating | VolumeState::Available | VolumeState::Deleting => Ok(Outcome::Done),
+            VolumeState::Creating | VolumeState::Available | VolumeState::Deleting => Ok(StepOutcome::Done),
         }
     }
 
-    pub(super) fn delete(&mut self) -> Walked<Outcome> {
+    pub(super) fn delete(&mut self) -> Walked<StepOutcome> {
         if self.record.is_none() {
-            return Ok(Outcome::Done);
+            return Ok(StepOutcome::Done);
         }
         if self.volume().is_none() && (planted(Bug::TokenNotLookedFor) || !self.find_by_token()?) {
             return self.forget();
@@ -190,7 +190,7 @@ impl Rental {
             VolumeState::Detaching => Err(Pause::Wait),
             VolumeState::Deleting => self.gone_or_twin(),
             VolumeState::Creating | VolumeState::Available => {
-                self.note(|record| record.stage = Stage::Deleting)?;
+                self.note(|record| record.stage = RentalStage::Deleting)?;
                 let deleted = self.change(Call::Delete(id));
                 if deleted == Err(Pause::Asked) {
                     return Err(Pause::Asked);
@@ -223,15 +223,15 @@ impl Rental {
     }
 
     /// The volume is gone. A create that was repeated on the way may have left another of the same token.
-    fn gone_or_twin(&mut self) -> Walked<Outcome> {
+    fn gone_or_twin(&mut self) -> Walked<StepOutcome> {
         if self.find_by_token()? { Err(Pause::Wait) } else { self.forget() }
     }
 
-    fn forget(&mut self) -> Walked<Outcome> {
+    fn forget(&mut self) -> Walked<StepOutcome> {
         self.kept = None;
         if self.record.is_some() {
             self.persist(None)?;
         }
-        Ok(Outcome::Done)
+        Ok(StepOutcome::Done)
     }
 }

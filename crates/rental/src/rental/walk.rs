@@ -1,6 +1,6 @@
 //! What a walk asks, and what it makes of the answers.
 
-use surgetank_cache::{Epoch, Owner, Stage as EngineStage};
+use surgetank_cache::{EngineStage, Epoch, Owner};
 use surgetank_model::volume::{ProviderError, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
@@ -8,7 +8,7 @@ use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, AskId, Call, Command, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
-use crate::record::{RentalRecord, Slot, Stage};
+use crate::record::{RentalRecord, RentalStage, Slot};
 
 impl Rental {
     pub(super) fn emit(&mut self, ask: Ask) -> AskId {
@@ -79,7 +79,7 @@ impl Rental {
         self.record.as_ref().and_then(|record| record.volume.clone())
     }
 
-    pub(super) fn stage(&self) -> Option<Stage> {
+    pub(super) fn stage(&self) -> Option<RentalStage> {
         self.record.as_ref().map(|record| record.stage)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_cache::format::{self, LogState};
-use surgetank_cache::{Attach, Engine, Epoch, Event, Mode, Owner, Stage};
+use surgetank_cache::{Attach, CacheMode, Engine, EngineStage, Epoch, Event, Owner};
 use surgetank_model::{Bandwidth, Iops, Limits, Operation, RequestId};
 
 use crate::content::SECTOR;
@@ -22,22 +22,22 @@ impl World<'_> {
         }
         let choice = self.random.below(10);
         match self.engine.status().stage {
-            Stage::PassThrough if choice < 7 => self.adopt()?,
-            Stage::PassThrough | Stage::Adopting | Stage::Recovering | Stage::Failing => {}
+            EngineStage::PassThrough if choice < 7 => self.adopt()?,
+            EngineStage::PassThrough | EngineStage::Adopting | EngineStage::Recovering | EngineStage::Failing => {}
             _ if self.release_wanted => match choice {
-                0..=3 => self.set_mode(Mode::Absorb),
-                4 => self.set_mode(Mode::Finish),
+                0..=3 => self.set_mode(CacheMode::Absorb),
+                4 => self.set_mode(CacheMode::Finish),
                 _ => {}
             },
-            Stage::Absorb | Stage::Drain => match choice {
-                0..=1 => self.set_mode(Mode::Drain),
-                2 => self.set_mode(Mode::Finish),
+            EngineStage::Absorb | EngineStage::Drain => match choice {
+                0..=1 => self.set_mode(CacheMode::Drain),
+                2 => self.set_mode(CacheMode::Finish),
                 3..=5 => self.release()?,
-                6..=7 => self.set_mode(Mode::Absorb),
+                6..=7 => self.set_mode(CacheMode::Absorb),
                 _ => {}
             },
-            Stage::Releasing => {}
-            Stage::Lost => {
+            EngineStage::Releasing => {}
+            EngineStage::Lost => {
                 let accepts = self.vanished || self.scenario.trouble.is_some_and(|trouble| trouble.accepts);
                 if choice == 0 && accepts && !self.accepting && !self.restoring {
                     self.accept_loss()?;
@@ -141,7 +141,7 @@ impl World<'_> {
                 self.unknown_recoveries = 0;
                 self.report.recoveries += 1;
                 if self.random.below(2) == 0 {
-                    self.set_mode(Mode::Absorb);
+                    self.set_mode(CacheMode::Absorb);
                 }
             }
             Event::RecoverFailed { reason } => self.recover_failed(reason)?,
@@ -252,12 +252,12 @@ impl World<'_> {
             return self.pump().map(|()| true);
         }
         match self.engine.status().stage {
-            Stage::Lost if self.accepting || self.restoring || self.may_come_back() => return Ok(false),
-            Stage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
-            Stage::Lost if self.healed => {
+            EngineStage::Lost if self.accepting || self.restoring || self.may_come_back() => return Ok(false),
+            EngineStage::Lost if self.scenario.seed.is_multiple_of(2) => self.accept_loss()?,
+            EngineStage::Lost if self.healed => {
                 return Err("everything was overwritten and flushed, but something is still lost".into());
             }
-            Stage::Lost => {
+            EngineStage::Lost => {
                 // A write that fails heals nothing.
                 self.healed = !self.faulty;
                 self.flushed = false;
@@ -265,12 +265,12 @@ impl World<'_> {
             }
             // The controller ends the boost, and deletes everything, because the application is quiet.
             _ if self.renting.as_ref().is_some_and(|renting| !renting.is_idle()) => return Ok(false),
-            Stage::Absorb | Stage::Drain if !self.release_wanted => self.release()?,
-            Stage::PassThrough if !self.swept => {
+            EngineStage::Absorb | EngineStage::Drain if !self.release_wanted => self.release()?,
+            EngineStage::PassThrough if !self.swept => {
                 self.swept = true;
                 self.submit_all(Operation::Read);
             }
-            Stage::PassThrough => self.phase = Phase::Done,
+            EngineStage::PassThrough => self.phase = Phase::Done,
             _ => return Ok(false),
         }
         self.pump().map(|()| true)

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use surgetank_cache::format::BLOCK;
-use surgetank_cache::{IoFailure, Stage, Target};
+use surgetank_cache::{EngineStage, IoFailure, Target};
 use surgetank_model::Instant;
 
 use crate::content::SECTOR;
 use crate::disk::{Faults, Ticket};
 use crate::scenario::division;
-use crate::scenario::{BadRange, Latent, Outage, Scenario, Trigger, Victim};
+use crate::scenario::{BadRange, CrashScenario, Latent, Outage, Trigger, Victim};
 use crate::world::{SimEvent, Step, World};
 
 /// How far a fault has come.
@@ -29,7 +29,7 @@ pub(super) struct Outages {
 }
 
 impl Outages {
-    pub(super) fn new(scenario: &Scenario) -> Self {
+    pub(super) fn new(scenario: &CrashScenario) -> Self {
         let trouble = scenario.trouble.iter();
         let outages = trouble.clone().flat_map(|trouble| trouble.outages).flatten();
         let latent = trouble.flat_map(|trouble| trouble.latent).flatten();
@@ -151,7 +151,7 @@ impl World<'_> {
 
     /// Whether the fault of a caching volume finds one in use.
     fn is_cache_in_use(&self) -> bool {
-        self.disks.cache.is_some() && matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain)
+        self.disks.cache.is_some() && matches!(self.engine.status().stage, EngineStage::Absorb | EngineStage::Drain)
     }
 
     /// A volume is attached in the middle of an outage.
@@ -314,7 +314,7 @@ impl World<'_> {
         if self.rotten || !due.is_some_and(|due| self.is_due(due)) {
             return;
         }
-        if !matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain) {
+        if !matches!(self.engine.status().stage, EngineStage::Absorb | EngineStage::Drain) {
             return;
         }
         self.rot_stored();

@@ -1,6 +1,6 @@
 //! A drain that is to be finished is not prolonged by what the application rewrites.
 
-use surgetank_cache::{Mode, Stage};
+use surgetank_cache::{CacheMode, EngineStage};
 
 use crate::world::{Expect, Outstanding, Step, World};
 
@@ -14,10 +14,10 @@ pub(super) struct Finish {
 }
 
 impl World<'_> {
-    pub(super) fn set_mode(&mut self, mode: Mode) {
+    pub(super) fn set_mode(&mut self, mode: CacheMode) {
         self.engine.set_mode(self.now, mode);
         let status = self.engine.status();
-        if mode != Mode::Finish || status.stage != Stage::Drain {
+        if mode != CacheMode::Finish || status.stage != EngineStage::Drain {
             self.finish = None;
         } else if self.finish.is_none() {
             let changes = self.outstanding.iter().filter(|request| matches!(request.expect, Expect::Write(_)));
@@ -35,7 +35,7 @@ impl World<'_> {
         let growth = status.dirty_bytes.saturating_sub(finish.dirty);
         finish.dirty = status.dirty_bytes;
         // A volume that fails may make anything dirty again.
-        if !matches!(status.stage, Stage::Drain | Stage::Releasing) || faulty {
+        if !matches!(status.stage, EngineStage::Drain | EngineStage::Releasing) || faulty {
             self.finish = None;
             return Ok(());
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use surgetank_cache::format::BLOCK;
-use surgetank_cache::{Stage, Status};
+use surgetank_cache::{EngineStage, Status};
 use surgetank_model::Instant;
 
 use crate::disk::Disk;
@@ -21,7 +21,7 @@ pub(super) struct Health {
     /// The last fault, or restart.
     pub(super) disturbed: Instant,
     /// The stage, and since when.
-    stage: Option<(Stage, Instant)>,
+    stage: Option<(EngineStage, Instant)>,
 }
 
 impl World<'_> {
@@ -46,10 +46,10 @@ impl World<'_> {
         let bound = BOUND + patience + self.scenario.backing_latency_max * ANSWERS;
         let due = |since: Instant| self.now > since.max(self.health.disturbed) + bound;
         match status.stage {
-            Stage::Failing | Stage::Recovering if due(since) => {
+            EngineStage::Failing | EngineStage::Recovering if due(since) => {
                 return Err(format!("still {:?} since {since}, though the last fault was long ago", status.stage));
             }
-            Stage::Lost if due(since) => self.check_nothing_readable_is_lost()?,
+            EngineStage::Lost if due(since) => self.check_nothing_readable_is_lost()?,
             _ => {}
         }
         match self.outstanding.iter().find(|outstanding| due(outstanding.at)) {

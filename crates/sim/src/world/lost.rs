@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_cache::{Event, Owner, Stage};
+use surgetank_cache::{EngineStage, Event, Owner};
 
 use crate::content::SECTOR;
 use crate::disk::Disk;
@@ -51,7 +51,7 @@ impl World<'_> {
 
     /// The daemon opens a lost volume again.
     pub(super) fn restore(&mut self) -> Step {
-        if self.engine.status().stage != Stage::Lost || self.restoring {
+        if self.engine.status().stage != EngineStage::Lost || self.restoring {
             return Ok(());
         }
         if self.accepting || self.vanished || self.outages.is_cache_gone() {

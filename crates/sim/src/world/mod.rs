@@ -20,7 +20,7 @@ use std::time::Duration;
 #[cfg(debug_assertions)]
 use surgetank_cache::engine::check::Depth;
 use surgetank_cache::format::Parse;
-use surgetank_cache::{Config, Effect, EffectId, Engine, Epoch, Owner, Stage, Status, Target};
+use surgetank_cache::{Config, Effect, EffectId, Engine, EngineStage, Epoch, Owner, Status, Target};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, EventQueue, Instant, Iops, Limits, Request, RequestId};
 use surgetank_rental::AskId;
@@ -30,7 +30,7 @@ use crate::content::SECTOR;
 use crate::disk::{Disk, IoId, Latency, Ticket};
 use crate::driver::{Broken, Disks, Driver, Executed};
 use crate::oracle::{Moment, Oracle, Version};
-use crate::scenario::{Crash, Scenario, Trigger};
+use crate::scenario::{Crash, CrashScenario, Trigger};
 use crate::trace::Trace;
 use crate::workload::Workload;
 use crate::world::faults::Outages;
@@ -130,7 +130,7 @@ fn say(broken: Broken) -> String {
 }
 
 struct World<'a> {
-    scenario: &'a Scenario,
+    scenario: &'a CrashScenario,
     /// Bytes of the device now.
     size: u64,
     growths: VecDeque<(u32, u32)>,
@@ -217,7 +217,7 @@ struct World<'a> {
 ///
 /// # Errors
 /// The first broken promise.
-pub fn run(scenario: &Scenario) -> Result<Report, Box<Failure>> {
+pub fn run(scenario: &CrashScenario) -> Result<Report, Box<Failure>> {
     let mut world = World::new(scenario);
     let result = world.run();
     world.report.trace = world.trace.value();
@@ -248,7 +248,7 @@ const IDLE_TICKS_MAX: u32 = 1000;
 const SWEEP: u64 = 64 << 10;
 
 impl<'a> World<'a> {
-    fn new(scenario: &'a Scenario) -> Self {
+    fn new(scenario: &'a CrashScenario) -> Self {
         let mut random = Random::from_seed(scenario.seed);
         let size = scenario.size();
         let sectors = (size / SECTOR as u64) as u32;
@@ -531,7 +531,7 @@ impl<'a> World<'a> {
         if status.requests_in_flight != self.outstanding.len() {
             return Err(format!("{} requests are outstanding, but the status disagrees", self.outstanding.len()));
         }
-        if status.stage == Stage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
+        if status.stage == EngineStage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
             return Err("a device without a cache has dirty or lost bytes".into());
         }
         self.check_lost_bytes(&status)?;
@@ -557,11 +557,11 @@ impl<'a> World<'a> {
     }
 }
 
-fn backing_latency(scenario: &Scenario) -> Latency {
+fn backing_latency(scenario: &CrashScenario) -> Latency {
     Latency { max: scenario.backing_latency_max, ..Latency::default() }
 }
 
-fn config(scenario: &Scenario, size: u64) -> Config {
+fn config(scenario: &CrashScenario, size: u64) -> Config {
     Config {
         size,
         logical_block: scenario.logical_block,

@@ -14,7 +14,7 @@ mod writes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use surgetank_cache::{EffectId, Epoch, Event, Owner, Stage};
+use surgetank_cache::{EffectId, EngineStage, Epoch, Event, Owner};
 use surgetank_model::volume::{VolumeId, tag};
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
@@ -266,7 +266,7 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let process = &mut renting.process;
         // A daemon that still recovers its cache does not steer yet.
-        if stage != Stage::Recovering && process.recover.is_none() {
+        if stage != EngineStage::Recovering && process.recover.is_none() {
             if self.faulty {
                 match self.random.below(USERS_WANT) {
                     0 => _ = process.controller.hint_boost(now),
@@ -373,13 +373,13 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let process = &mut renting.process;
         match ended {
-            Ended::Step(id, surgetank_policy::Outcome::Done)
-                if process.release == Some(id) && stage != Stage::PassThrough =>
+            Ended::Step(id, surgetank_policy::StepOutcome::Done)
+                if process.release == Some(id) && stage != EngineStage::PassThrough =>
             {
                 return Err(format!("a volume counts as released that the engine uses: {stage:?}"));
             }
             Ended::Step(id, outcome) => process.controller.complete(now, id, outcome),
-            Ended::Recovery(surgetank_policy::Outcome::Done) => {
+            Ended::Recovery(surgetank_policy::StepOutcome::Done) => {
                 process.recover = None;
                 let size = process.rentals.cache().record().map_or_else(Bytes::default, |record| record.size);
                 process.controller.resume(now, ResumeAt::Adopted { size });
@@ -416,10 +416,10 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return };
         let rentals = &mut renting.process.rentals;
         match ended {
-            Ended::Step(StepId(0), surgetank_policy::Outcome::Done) => {
+            Ended::Step(StepId(0), surgetank_policy::StepOutcome::Done) => {
                 rentals.begin(now, SPARE, StepId(1), PolicyStep::Attach, Some(SPARE_TIMEOUT));
             }
-            Ended::Step(_, surgetank_policy::Outcome::Done) => {}
+            Ended::Step(_, surgetank_policy::StepOutcome::Done) => {}
             _ => rentals.discard(now, SPARE),
         }
     }

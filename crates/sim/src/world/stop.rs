@@ -1,6 +1,6 @@
 //! The daemon stops in order: it takes no more requests, answers what it has, flushes, and starts again.
 
-use surgetank_cache::{ReplyError, Stage};
+use surgetank_cache::{EngineStage, ReplyError};
 use surgetank_model::{Operation, RequestId};
 
 use crate::scenario::CrashKind;
@@ -31,7 +31,7 @@ impl World<'_> {
         let Some(stop) = self.scenario.stop else { return Ok(()) };
         match self.stopping {
             Stopping::No if self.phase == Phase::Work && self.is_due(stop.at_event) => {
-                let in_use = matches!(self.engine.status().stage, Stage::Absorb | Stage::Drain);
+                let in_use = matches!(self.engine.status().stage, EngineStage::Absorb | EngineStage::Drain);
                 if in_use && self.outages.is_calm() && !self.rents() {
                     self.stopping = Stopping::Answering;
                 }

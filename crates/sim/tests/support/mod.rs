@@ -2,10 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use surgetank_sim::{Report, Scenario, run, shrink};
+use surgetank_sim::{CrashScenario, Report, run, shrink};
 
 /// Why a run failed: a broken promise, or a panic.
-fn failure(scenario: &Scenario) -> Option<String> {
+fn failure(scenario: &CrashScenario) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(|| run(scenario))) {
         Ok(Ok(_)) => None,
         Ok(Err(failure)) => Some(failure.to_string()),
@@ -14,7 +14,7 @@ fn failure(scenario: &Scenario) -> Option<String> {
 }
 
 /// Runs one scenario; a failure, also a panic of the engine, is shrunk, and `again` names the command that reproduces it.
-pub fn check(scenario: &Scenario, again: &str) -> Report {
+pub fn check(scenario: &CrashScenario, again: &str) -> Report {
     if let Ok(Ok(report)) = catch_unwind(AssertUnwindSafe(|| run(scenario))) {
         return report;
     }

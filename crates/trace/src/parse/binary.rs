@@ -6,7 +6,7 @@ use super::fields::request;
 use super::vscsi::{SIZE_1, SIZE_2, version};
 use super::{Broken, Line, Output};
 use crate::keys::Gathered;
-use crate::request::{Operation, Request};
+use crate::request::{Access, Request};
 
 #[inline]
 fn u16_at(record: &[u8], at: usize) -> u16 {
@@ -68,7 +68,7 @@ impl OracleGeneral {
                 volume: 0,
                 address: u64_at(record, 4),
                 length: Bytes::new(u32_at(record, 12).into()),
-                operation: Operation::Unknown,
+                operation: Access::Unknown,
             });
             Ok(())
         })
@@ -140,8 +140,8 @@ fn one(version: u16, found: u16, command: u16, length: u32, record: &[u8], at: u
     }
     // SCSI block commands: READ and WRITE of 6, 10, 12 and 16 bytes.
     let operation = match command {
-        0x08 | 0x28 | 0xa8 | 0x88 => Operation::Read,
-        0x0a | 0x2a | 0xaa | 0x8a => Operation::Write,
+        0x08 | 0x28 | 0xa8 | 0x88 => Access::Read,
+        0x0a | 0x2a | 0xaa | 0x8a => Access::Write,
         _ => return Line::Other,
     };
     let (block, time_us) = (u64_at(record, at), u64_at(record, at + 8));

@@ -9,7 +9,7 @@
 
 use super::Line;
 use super::fields::{Volumes, decimal, fraction, not_a, request};
-use crate::request::Operation;
+use crate::request::Access;
 
 const SECTOR: u64 = 512;
 
@@ -57,8 +57,8 @@ impl Blkparse {
         }
         // A leading F is the flush before it; without a range nothing is read or written.
         let operation = match what.strip_prefix(b"F").unwrap_or(what).first() {
-            Some(b'R') => Operation::Read,
-            Some(b'W') => Operation::Write,
+            Some(b'R') => Access::Read,
+            Some(b'W') => Access::Write,
             _ => return Line::Other,
         };
         if action != [self.action] || plus != b"+" {

@@ -2,7 +2,7 @@
 
 use super::Line;
 use super::fields::{Volumes, decimal, fraction, not_a, operation, request};
-use crate::request::Operation;
+use crate::request::Access;
 
 /// `128166372003061629,hm,1,Read,383496192,32768,113736`: time in 100 ns, host, disk, operation, offset, size, response.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl Named {
             let missing = || Line::Broken("the header names no column offset_bytes, offset or lba".to_owned());
             return if has_offset { Line::Other } else { missing() };
         };
-        let (mut time_ns, mut volume, mut offset, mut length, mut kind) = (0, 0, None, 0, Operation::Unknown);
+        let (mut time_ns, mut volume, mut offset, mut length, mut kind) = (0, 0, None, 0, Access::Unknown);
         for (column, field) in columns.iter().zip(fields) {
             match column {
                 Column::Time(scale) => match fraction(field, *scale) {

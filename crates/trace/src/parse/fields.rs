@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use surgetank_model::{Bytes, Instant};
 
 use super::Line;
-use crate::request::{Operation, Request};
+use crate::request::{Access, Request};
 
 /// A decimal number that fits.
 #[inline]
@@ -39,18 +39,18 @@ pub fn fraction(word: &[u8], scale: u64) -> Option<u64> {
 }
 
 /// "R", "Read", "write"…
-pub fn operation(word: &[u8]) -> Option<Operation> {
+pub fn operation(word: &[u8]) -> Option<Access> {
     match word {
-        b"R" | b"r" => Some(Operation::Read),
-        b"W" | b"w" => Some(Operation::Write),
-        _ if word.eq_ignore_ascii_case(b"read") => Some(Operation::Read),
-        _ if word.eq_ignore_ascii_case(b"write") => Some(Operation::Write),
+        b"R" | b"r" => Some(Access::Read),
+        b"W" | b"w" => Some(Access::Write),
+        _ if word.eq_ignore_ascii_case(b"read") => Some(Access::Read),
+        _ if word.eq_ignore_ascii_case(b"write") => Some(Access::Write),
         _ => None,
     }
 }
 
 /// A request, unless its address or length are out of all bounds.
-pub fn request(time_ns: u64, volume: u32, address: u64, length: u64, operation: Operation) -> Line {
+pub fn request(time_ns: u64, volume: u32, address: u64, length: u64, operation: Access) -> Line {
     if length > Request::LENGTH_MAX.get() {
         return Line::Broken(format!("a request of {length} bytes is longer than 4 GiB"));
     }

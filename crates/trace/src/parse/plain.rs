@@ -4,7 +4,7 @@ use surgetank_model::{Bytes, Instant};
 
 use super::fields::{decimal, not_a, request};
 use super::{Broken, Line, Output};
-use crate::request::{Operation, Request};
+use crate::request::{Access, Request};
 
 /// A longer token is broken.
 const TOKEN_MAX: usize = 4 << 10;
@@ -91,7 +91,7 @@ impl Plain {
             return output.line(line, not_a("key", if words { "text" } else { "a number" }, token));
         };
         let (time, length) = (Instant::ZERO, Bytes::new(0));
-        output.request(Request { time, volume: 0, address, length, operation: Operation::Unknown });
+        output.request(Request { time, volume: 0, address, length, operation: Access::Unknown });
         Ok(())
     }
 }
@@ -115,5 +115,5 @@ pub fn arc(line: &[u8]) -> Line {
     let Some(length) = decimal(count).and_then(|count| count.checked_mul(512)) else {
         return not_a("count of blocks", "a number", count);
     };
-    request(0, 0, address, length, Operation::Unknown)
+    request(0, 0, address, length, Access::Unknown)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use surgetank_model::{Bytes, Instant};
-use surgetank_trace::{Format, Operation, Request};
+use surgetank_trace::{Access, Format, Request};
 
 /// What a trace shall say, as far as its format can.
 #[derive(Clone, Copy, Debug)]
@@ -90,13 +90,13 @@ pub fn encoded_as(format: Format, wanted: &[Wanted]) -> Vec<Request> {
         let is_key = matches!(format, Format::Plain | Format::OracleGeneral);
         let seconds = if format.has_times() { one.time_s } else { 0 };
         let length = if format == Format::Plain { 0 } else { one.blocks * 512 };
-        let operation = if one.write { Operation::Write } else { Operation::Read };
+        let operation = if one.write { Access::Write } else { Access::Read };
         Request {
             time: Instant::from_nanoseconds(seconds * 1_000_000_000),
             volume: if has_volumes { number as u32 } else { 0 },
             address: if is_key { one.block } else { one.block * 512 },
             length: Bytes::new(length),
-            operation: if has_operations { operation } else { Operation::Unknown },
+            operation: if has_operations { operation } else { Access::Unknown },
         }
     };
     wanted.iter().map(request).collect()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use surgetank_model::random::Random;
 use surgetank_model::{Bytes, Instant, Observation};
 use surgetank_planner::scenario::Latencies;
-use surgetank_policy::{Controller, Learned, Outcome, Phase, Refusal, Steady, Step, StepId};
+use surgetank_policy::{Controller, Learned, Phase, Refusal, Steady, Step, StepId, StepOutcome};
 
 use crate::report::{Boost, boost};
 use crate::setup::Setup;
@@ -115,21 +115,21 @@ impl Steps {
             Step::Adopt => Some(Change::Adopt(self.size)),
             Step::Release => Some(Change::Release),
             Step::Absorb => {
-                self.end(now, id, Outcome::Done);
+                self.end(now, id, StepOutcome::Done);
                 Some(Change::Absorb)
             }
             Step::Drain => {
-                self.end(now, id, Outcome::Done);
+                self.end(now, id, StepOutcome::Done);
                 Some(Change::Drain)
             }
             Step::Finish => {
-                self.end(now, id, Outcome::Done);
+                self.end(now, id, StepOutcome::Done);
                 Some(Change::Finish)
             }
             Step::Create { .. } | Step::Attach | Step::Detach | Step::Delete => {
                 let fails = self.provider.faults > 0.0 && self.random.chance(self.provider.faults);
-                let failed = || Outcome::Refused(Refusal::Transient("a simulated fault".to_owned()));
-                self.end(now, id, if fails { failed() } else { Outcome::Done });
+                let failed = || StepOutcome::Refused(Refusal::Transient("a simulated fault".to_owned()));
+                self.end(now, id, if fails { failed() } else { StepOutcome::Done });
                 None
             }
         }
@@ -137,13 +137,13 @@ impl Steps {
 
     /// The caching volume is in use, or could not be taken.
     pub fn adopted(&mut self, now: Instant, success: bool) {
-        let failed = || Outcome::Refused(Refusal::Transient("the caching volume is too small".to_owned()));
-        self.end_of(now, &Step::Adopt, if success { Outcome::Done } else { failed() });
+        let failed = || StepOutcome::Refused(Refusal::Transient("the caching volume is too small".to_owned()));
+        self.end_of(now, &Step::Adopt, if success { StepOutcome::Done } else { failed() });
     }
 
     /// The caching volume is released, or the release was overtaken.
     pub fn released(&mut self, now: Instant, cancelled: bool) {
-        self.end_of(now, &Step::Release, if cancelled { Outcome::Cancelled } else { Outcome::Done });
+        self.end_of(now, &Step::Release, if cancelled { StepOutcome::Cancelled } else { StepOutcome::Done });
     }
 
     /// The boosts that have ended.
@@ -153,13 +153,13 @@ impl Steps {
         self.boosts
     }
 
-    fn end_of(&mut self, now: Instant, step: &Step, outcome: Outcome) {
+    fn end_of(&mut self, now: Instant, step: &Step, outcome: StepOutcome) {
         if let Some(&(id, _)) = self.outstanding.iter().find(|(_, outstanding)| outstanding == step) {
             self.end(now, id, outcome);
         }
     }
 
-    fn end(&mut self, now: Instant, id: StepId, outcome: Outcome) {
+    fn end(&mut self, now: Instant, id: StepId, outcome: StepOutcome) {
         self.outstanding.retain(|(outstanding, _)| *outstanding != id);
         self.controller.complete(now, id, outcome);
         self.record();

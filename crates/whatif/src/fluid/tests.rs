@@ -11,7 +11,7 @@ use surgetank_policy::{Config, Preset};
 
 use super::*;
 use crate::setup::{Application, Caching, Volume};
-use crate::{Outcome, run_machines};
+use crate::{RunReport, run_machines};
 
 /// What is drawn at random.
 struct Chance(Random);
@@ -31,30 +31,30 @@ impl Chance {
         if self.one_in(3) { seconds + Duration::from_millis(self.between(1, 999)) } else { seconds }
     }
 
-    fn phases(&mut self) -> Vec<Phase> {
+    fn phases(&mut self) -> Vec<AppPhase> {
         let mib = |mib: u64| Bytes::new(mib << 20);
         if self.one_in(4) {
             let every = self.time(1, 40);
             let count = self.between(5, 60) as u32;
-            let mut arrivals: Vec<Phase> = (0..count)
+            let mut arrivals: Vec<AppPhase> = (0..count)
                 .filter_map(|number| {
                     let (read, written) = (self.between(0, 200), self.between(0, 2000));
                     let arrives = !self.one_in(3);
-                    arrives.then(|| Phase::Arrive { at: every * number, read: mib(read), written: mib(written) })
+                    arrives.then(|| AppPhase::Arrive { at: every * number, read: mib(read), written: mib(written) })
                 })
                 .collect();
-            arrivals.push(Phase::Finish);
+            arrivals.push(AppPhase::Finish);
             return arrivals;
         }
         let (compute, written) = (self.time(20, 700), mib(self.between(200, 5000)));
         let mut phases = Vec::new();
         for _ in 0..self.between(1, 5) {
             let irregular = self.one_in(4);
-            phases.push(Phase::Write(if irregular { mib(self.between(1, 9000)) } else { written }));
+            phases.push(AppPhase::Write(if irregular { mib(self.between(1, 9000)) } else { written }));
             if self.one_in(4) {
-                phases.push(Phase::Read(mib(self.between(1, 3000))));
+                phases.push(AppPhase::Read(mib(self.between(1, 3000))));
             }
-            phases.push(Phase::Compute(if self.one_in(5) { self.time(1, 2000) } else { compute }));
+            phases.push(AppPhase::Compute(if self.one_in(5) { self.time(1, 2000) } else { compute }));
         }
         phases
     }
@@ -126,7 +126,7 @@ impl Chance {
     }
 }
 
-fn run(setup: &Setup, skips_samples: bool) -> Outcome {
+fn run(setup: &Setup, skips_samples: bool) -> RunReport {
     let machines = (0..setup.machines()).map(|vm| Fluid { skips_samples, ..Fluid::new(setup, Mode::Elastic, vm) });
     run_machines(setup, Mode::Elastic, machines).unwrap()
 }
@@ -143,7 +143,7 @@ fn samples_that_are_left_out_change_nothing() {
         taken += some.events;
         of += all.events;
         assert!(some.events <= all.events, "seed {seed}: {} of {}", some.events, all.events);
-        let told = |outcome: Outcome| format!("{:#?}", Outcome { events: 0, ..outcome });
+        let told = |outcome: RunReport| format!("{:#?}", RunReport { events: 0, ..outcome });
         let (some, all) = (told(some), told(all));
         let differs = some.lines().zip(all.lines()).find(|(some, all)| some != all);
         assert!(some == all, "seed {seed}: {differs:?}\n{setup:#?}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::Context;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
-use surgetank_policy::{Config, Controller, Learned, Outcome, Phase, Preset, Refusal, Step};
+use surgetank_policy::{Config, Controller, Learned, Phase, Preset, Refusal, Step, StepOutcome};
 use surgetank_provider::{
     CreateVolume, HostConfig, HostProvider, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState,
 };
@@ -131,7 +131,7 @@ impl Driver {
                     // A disk that bcache has begun to use is not unplugged under it.
                     let refusal =
                         if step == Step::Adopt { Refusal::Timeout } else { Refusal::Transient(format!("{error:#}")) };
-                    Outcome::Refused(refusal)
+                    StepOutcome::Refused(refusal)
                 });
                 let now = self.now();
                 self.controller.complete(now, id, outcome);
@@ -197,7 +197,7 @@ impl Engine {
         Ok(observation)
     }
 
-    fn carry_out(&mut self, step: &Step) -> anyhow::Result<Outcome> {
+    fn carry_out(&mut self, step: &Step) -> anyhow::Result<StepOutcome> {
         match step {
             Step::Create { size } => return self.create(*size),
             Step::Attach => {
@@ -229,10 +229,10 @@ impl Engine {
                 self.volume = None;
             }
         }
-        Ok(Outcome::Done)
+        Ok(StepOutcome::Done)
     }
 
-    fn create(&mut self, size: Bytes) -> anyhow::Result<Outcome> {
+    fn create(&mut self, size: Bytes) -> anyhow::Result<StepOutcome> {
         let token = ask("/proc/sys/kernel/random/uuid")?.replace('-', "");
         let request = CreateVolume { token, volume_type: VOLUME_TYPE.to_owned(), size, tags: BTreeMap::new() };
         match self.provider.create(&request) {
@@ -240,9 +240,9 @@ impl Engine {
                 let id = volume.id.clone();
                 self.volume = Some(volume);
                 self.wait(&id, VolumeState::Available)?;
-                Ok(Outcome::Done)
+                Ok(StepOutcome::Done)
             }
-            Err(ProviderError::Invalid(reason)) => Ok(Outcome::Refused(Refusal::Permanent(reason))),
+            Err(ProviderError::Invalid(reason)) => Ok(StepOutcome::Refused(Refusal::Permanent(reason))),
             Err(error) => Err(error.into()),
         }
     }

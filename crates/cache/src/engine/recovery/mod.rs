@@ -23,7 +23,7 @@ use surgetank_model::Instant;
 
 use super::lifecycle::Step;
 use super::port::Port;
-use super::{Attach, Engine, Event, FlushRequest, Pending, Rejected, Stage, Waiter};
+use super::{Attach, Engine, EngineStage, Event, FlushRequest, Pending, Rejected, Waiter};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{
     BLOCK, Content, Geometry, Layout, LogState, Parse, Parsed, Place, Records, Repeat, SegmentTable, Superblock,
@@ -192,7 +192,7 @@ impl Engine {
     /// If the engine does not await recovery.
     pub fn recover(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        if self.stage != Stage::Recovering || self.recovery.is_some() || self.step != Step::None {
+        if self.stage != EngineStage::Recovering || self.recovery.is_some() || self.step != Step::None {
             return Err(Rejected(format!("there is nothing to recover in stage {:?}", self.stage)));
         }
         self.begin_recovery(attach, false);
@@ -207,7 +207,7 @@ impl Engine {
     /// If nothing is lost, or it is being read back or accepted already.
     pub fn restore(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
         self.now = self.now.max(now);
-        let lost = self.loss.as_ref().filter(|_| self.stage == Stage::Lost);
+        let lost = self.loss.as_ref().filter(|_| self.stage == EngineStage::Lost);
         if lost.is_none() || self.recovery.is_some() || self.step != Step::None {
             return Err(Rejected(format!("there is nothing to restore in stage {:?}", self.stage)));
         }
@@ -264,7 +264,7 @@ impl Engine {
         scratches.into_iter().for_each(|scratch| self.release_scratch(Some(scratch)));
         self.recovery = None;
         self.abandon_step();
-        self.stirred = true;
+        self.needs_pump = true;
         if restoring {
             if !self.ends_healed_loss() {
                 self.events.push_back(Event::RestoreFailed { reason });
@@ -277,13 +277,13 @@ impl Engine {
 
     /// Until when requests wait for a recovery.
     pub(super) fn recovery_deadline(&self) -> Option<Instant> {
-        let since = self.unrecovered_since.filter(|_| self.stage == Stage::Recovering && !self.waiting.is_empty())?;
-        Some(since + self.config.outage_patience).filter(|at| *at > self.now)
+        let since = self.unrecovered_since.filter(|_| self.stage == EngineStage::Recovering)?;
+        Some(since + self.config.outage_patience).filter(|at| *at > self.now && !self.waiting.is_empty())
     }
 
     /// Requests do not wait for ever for a volume that cannot be read back; nothing is discarded with them.
     pub(super) fn pump_recovery(&mut self) {
-        let Some(since) = self.unrecovered_since.filter(|_| self.stage == Stage::Recovering) else { return };
+        let Some(since) = self.unrecovered_since.filter(|_| self.stage == EngineStage::Recovering) else { return };
         if self.now < since + self.config.outage_patience {
             return;
         }
@@ -311,7 +311,7 @@ impl Engine {
 
     /// A read of a recovery has ended.
     pub(super) fn recovery_read(&mut self, wanted: Wanted, result: Result<(), IoFailure>) {
-        self.stirred = true;
+        self.needs_pump = true;
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.in_flight -= 1;
         if recovery.failed.is_some() {
@@ -378,7 +378,7 @@ impl Engine {
 
     /// What was read has been looked at.
     pub(super) fn recovery_parsed(&mut self, wanted: &Wanted, outcome: Outcome) {
-        self.stirred = true;
+        self.needs_pump = true;
         let Some(recovery) = self.recovery.as_mut() else { return };
         recovery.in_flight -= 1;
         if let Wanted::Superblock { scratch, .. } | Wanted::Table { scratch, .. } | Wanted::Indexes { scratch, .. } =
@@ -454,9 +454,9 @@ impl Engine {
             // The release came so far; CLEAN may not be durable yet, and its owner record and event are missing.
             self.recovery = None;
             self.unrecovered_since = None;
-            self.stage = Stage::Releasing;
+            self.stage = EngineStage::Releasing;
             self.retry_waiting = true;
-            self.stirred = true;
+            self.needs_pump = true;
             self.events.push_back(Event::Recovered { dirty_bytes: 0 });
             self.step = Step::ReleaseMarkFlush;
             self.enter_step();

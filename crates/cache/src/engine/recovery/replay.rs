@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::failure::Unknown;
-use super::super::{Boost, Engine, Event, Stage};
+use super::super::{Boost, Engine, EngineStage, Event};
 use super::Recovery;
 use crate::format::{BLOCK, Content, Flaw, Gap, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records};
 use crate::index::{Bulk, Change, Extent, Kind, State};
@@ -93,12 +93,12 @@ impl Engine {
         self.boost = Some(boost);
         self.abandon_step();
         self.retry_waiting = true;
-        self.stirred = true;
+        self.needs_pump = true;
         if restoring {
-            self.stage = Stage::Failing;
+            self.stage = EngineStage::Failing;
             return;
         }
-        self.stage = Stage::Drain;
+        self.stage = EngineStage::Drain;
         self.events.push_back(Event::Recovered { dirty_bytes });
         if !whole || !sound || repeated || self.cache_forgot {
             self.cache_failing();

@@ -1,7 +1,7 @@
 //! What a rental asks of the disks of its machine and of the engine.
 
 use surgetank_cache::format::{LogState, SUPERBLOCKS_LENGTH, choose_superblock};
-use surgetank_cache::{Epoch, Stage};
+use surgetank_cache::{EngineStage, Epoch};
 use surgetank_model::volume::VolumeDescription;
 use surgetank_rental::{Answer, AskId, Command, Opened, Opening, Presence, Slot, VolumeAsk};
 
@@ -25,11 +25,11 @@ impl World<'_> {
                 let again = matches!(opening, Opening::Again(_));
                 let has_disk = renting.in_use.as_ref() == Some(&description.id);
                 let disk = match (again && has_disk, stage) {
-                    (true, Stage::Lost) => self.kept.take(),
+                    (true, EngineStage::Lost) => self.kept.take(),
                     (true, _) => None,
                     (false, _) => renting.cloud.volume(&description.id).and_then(|volume| volume.disk.take()),
                 };
-                if disk.is_none() && !(again && has_disk && stage != Stage::Lost) {
+                if disk.is_none() && !(again && has_disk && stage != EngineStage::Lost) {
                     return Err(format!("the volume {} is opened, which is open", description.id.0));
                 }
                 renting.process.open.insert(id.slot, (id, description.id, disk));
@@ -120,7 +120,10 @@ impl World<'_> {
                 if id.slot != Slot::CACHE {
                     return Ok(began(Ok(())));
                 }
-                let used = !matches!(self.engine.status().stage, Stage::PassThrough | Stage::Recovering | Stage::Lost);
+                let used = !matches!(
+                    self.engine.status().stage,
+                    EngineStage::PassThrough | EngineStage::Recovering | EngineStage::Lost
+                );
                 if self.disks.cache.is_some() && !used {
                     let disk = self.release_cache()?;
                     if let Some(renting) = &mut self.renting {

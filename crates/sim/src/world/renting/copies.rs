@@ -82,7 +82,7 @@ impl World<'_> {
                     _ => return Ok(()),
                 }
             };
-            if !matches!(ended, Ended::Step(_, surgetank_policy::Outcome::Done)) {
+            if !matches!(ended, Ended::Step(_, surgetank_policy::StepOutcome::Done)) {
                 return Ok(());
             }
         }
@@ -102,7 +102,7 @@ impl World<'_> {
             Ask::Volume(VolumeAsk::Superblock(_)) => Answer::Superblock(Err("it is attached elsewhere".to_owned())),
             Ask::Volume(VolumeAsk::Look) => Answer::Looked(Presence::Here),
             Ask::Engine(Command::Sample) => {
-                Answer::Sampled { stage: surgetank_cache::Stage::PassThrough, unplugged: false }
+                Answer::Sampled { stage: surgetank_cache::EngineStage::PassThrough, unplugged: false }
             }
             Ask::Engine(_) => Answer::Began(Ok(())),
         })

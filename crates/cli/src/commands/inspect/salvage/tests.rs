@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use surgetank_cache::format::{Superblock, TableCopy};
-use surgetank_cache::{Mode, ReadFill, Stage};
+use surgetank_cache::{CacheMode, EngineStage, ReadFill};
 use surgetank_model::Operation;
 use surgetank_model::random::Random;
 use tempfile::TempDir;
@@ -34,7 +34,7 @@ struct World {
 fn world(seed: u64) -> World {
     let mut machine = Machine::new(DEVICE, 512, seed);
     assert!(machine.adopt(1 << 20, false, ReadFill::SecondHit));
-    while machine.stage() == Stage::Adopting {
+    while machine.stage() == EngineStage::Adopting {
         assert!(machine.advance());
     }
     let mut random = Random::from_seed(seed);
@@ -50,7 +50,7 @@ fn world(seed: u64) -> World {
         machine.submit(operation, first as usize * 512, length as usize * 512);
         (0..random.below(5)).for_each(|_| _ = machine.advance());
         if round == 400 {
-            machine.engine.set_mode(machine.now, Mode::Absorb);
+            machine.engine.set_mode(machine.now, CacheMode::Absorb);
         }
     }
     machine.answer_all();
