@@ -11,7 +11,7 @@ use surgetank_rental::{Answer, Command};
 use crate::control::{Control, sampled, unexpected};
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::{Server, Traffic};
-use crate::{Machine, Mode, Share};
+use crate::{Machine, Mode, Share, within_longest};
 
 /// Bytes of a page: sizes of volumes are multiples of it.
 const PAGE: u64 = 4096;
@@ -102,6 +102,7 @@ impl<'a> Block<'a> {
         if self.at_this_moment > STALLED {
             return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
         }
+        within_longest(next)?;
         self.now = self.now.max(next);
         self.events += 1;
         if of_engine == Some(next) {
@@ -338,6 +339,7 @@ impl Machine for Block<'_> {
 
     fn advance(&mut self, to: Instant) -> Result<(), Stuck> {
         while self.step(to)? {}
+        within_longest(to)?;
         self.now = self.now.max(to);
         Ok(())
     }

@@ -21,7 +21,7 @@ use surgetank_policy::StepId;
 use self::steps::{Change, Steps};
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::Traffic;
-use crate::{Machine, Mode, Share};
+use crate::{Machine, Mode, Share, within_longest};
 
 /// Writes of the engine's drain that share the backing volume with the application's.
 const DRAIN_DEPTH: f64 = 4.0;
@@ -290,6 +290,7 @@ impl<'a> Fluid<'a> {
             if at_this_moment > STALLED {
                 return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
             }
+            within_longest(next)?;
             self.now = next;
         }
     }

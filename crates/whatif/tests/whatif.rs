@@ -150,6 +150,20 @@ fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
     }
 }
 
+/// What moves is kept for every five seconds, and memory is finite.
+#[test]
+fn a_run_that_takes_too_long_is_refused() {
+    let mut slow = setup(Preset::PAPER, checkpoints(300, 2, 2, 2), 1);
+    slow.backing.limits = Limits { bandwidth: Some(Bandwidth::new(10)), iops: None };
+    let long = setup(Preset::PAPER, vec![AppPhase::Compute(Duration::from_secs(1 << 40))], 0);
+    for (setup, mode) in [(&slow, Mode::StaticSlow), (&long, Mode::StaticFast), (&long, Mode::Elastic)] {
+        for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+            let refused = run(setup, mode, fidelity).unwrap_err().to_string();
+            assert!(refused.contains("longer than 400 days"), "{mode:?}, {fidelity:?}: {refused}");
+        }
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let mut setup = setup(Preset::ADAPTIVE, checkpoints(300, 2, 2, 2), 1);
