@@ -498,7 +498,8 @@ impl Inner {
     /// A device was refused because its newest data is missing, and the user discards that.
     fn start_without_lost_data(&self, name: &str) -> Result<Value, String> {
         let mut devices = guard(&self.devices);
-        losses::discard_data(&self.config.state_directory.join(name), name, &self.common.providers)?;
+        let directory = self.config.state_directory.join(name);
+        losses::discard_data(&directory, name, &self.common.providers, &self.common.looking())?;
         let device = Device::start(name, &self.config, &self.common)?;
         guard(&self.sweeper).devices.insert(name.to_owned(), device.shared().clone());
         devices.insert(name.to_owned(), Slot::Running(device));
@@ -516,7 +517,8 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     }
     refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = state_directory::lock(&config.state_directory)?;
-    losses::discard_data(&config.state_directory.join(device), device, &Providers::open(config, None)?)
+    let looking = losses::Looking { disks: &Disks::default(), clock: Clock::start(), decorator: None };
+    losses::discard_data(&config.state_directory.join(device), device, &Providers::open(config, None)?, &looking)
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.

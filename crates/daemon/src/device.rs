@@ -27,7 +27,7 @@ use crate::files;
 use crate::identity::Identity;
 use crate::journal::{Journal, State, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
-use crate::losses;
+use crate::losses::{self, Looking};
 use crate::opening::{self, Decorator, Purpose};
 use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
@@ -54,6 +54,13 @@ pub struct Common {
     pub disks: Disks,
     /// Decorates volumes, in tests.
     pub decorator: Option<Decorator>,
+}
+
+impl Common {
+    /// With what volumes are looked at that nobody uses.
+    pub fn looking(&self) -> Looking<'_> {
+        Looking { disks: &self.disks, clock: self.clock, decorator: self.decorator.as_ref() }
+    }
 }
 
 /// A running device.
@@ -120,7 +127,7 @@ impl Device {
         let resume = starting.resume(&journal, store.record())?;
         if store.record().owner == Owner::Backing {
             let providers = common.providers.with_timeout(ANSWER_TIMEOUT);
-            losses::refuse_unrecorded(&providers, common.clock, name, &store, &journal)?;
+            losses::refuse_unrecorded(&providers, &common.looking(), name, &store, &journal)?;
         }
         starting.assemble(resume, store, journal)
     }

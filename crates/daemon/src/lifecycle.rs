@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use surgetank_cache::format::{Geometry, LogState};
+use surgetank_cache::format::Geometry;
 use surgetank_cache::{Attach, Epoch, Event, ReadFill};
 use surgetank_device::Volume;
 use surgetank_device::discovery::{Disks, is_same};
@@ -350,12 +350,8 @@ impl Lifecycle {
                 Answer::Closed
             }
             VolumeAsk::Superblock(description) => {
-                let read =
-                    opening::superblock(&description, self.files().as_deref(), disks, *clock, decorator.as_ref());
-                let says = |superblock: surgetank_cache::format::Superblock| {
-                    (superblock.state == LogState::Clean, superblock.epoch)
-                };
-                Answer::Superblock(read.map(|superblock| superblock.map(says)))
+                let files = self.files();
+                Answer::Superblock(opening::label(&description, files.as_deref(), disks, *clock, decorator.as_ref()))
             }
             VolumeAsk::Look => Answer::Looked(self.look()),
         })

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_cache::Owner;
-use surgetank_provider::{Provider, ProviderError, VolumeDescription, tag};
+use surgetank_device::discovery::Disks;
+use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState, tag};
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{OwnerRecord, RentalRecord, RentalStage};
 
 use crate::clock::Clock;
 use crate::crash::crash_point;
 use crate::journal::Journal;
+use crate::opening::{self, Decorator};
 use crate::owner::OwnerStore;
 use crate::providers::Providers;
 
@@ -45,25 +47,55 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
 /// A volume and its provider.
 type Found = (Arc<dyn Provider>, VolumeDescription);
 
+/// With what volumes are looked at that nobody uses.
+pub struct Looking<'a> {
+    /// The disks of this machine.
+    pub disks: &'a Disks,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<&'a Decorator>,
+}
+
+impl Looking<'_> {
+    /// Whether the medium says that the volume is in use, and holds records. One that cannot be read says nothing.
+    fn holds_records(&self, provider: &dyn Provider, volume: &VolumeDescription) -> bool {
+        let files = provider.files();
+        let attached = volume.state == VolumeState::Attached;
+        let read = || opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator);
+        attached && read().is_ok_and(|label| label.is_some_and(|label| !label.clean && label.written))
+    }
+}
+
 /// Volumes of this device, whoever rented them, that may hold newest data of which the records know nothing.
 fn unrecorded_dirty(
     providers: &Providers,
+    looking: &Looking,
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
 ) -> Result<Vec<Found>, ProviderError> {
-    let ours = known(journal, store).and_then(|rental| rental.volume.as_ref());
-    let strange = |volume: &VolumeDescription| {
+    let ours = known(journal, store);
+    let strange = |provider: &dyn Provider, volume: &VolumeDescription| {
         let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };
-        // The tag of our own rental may be stale by a step, and its end is proved on the volume itself. One whose
+        // The tag of our own attachment may be stale by a step, and its end is proved on the volume itself. One whose
         // data was discarded while it was away is back with its tag.
         let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
-        ours != Some(&volume.id) && !has_ended
+        let is_known = ours.is_some_and(|rental| {
+            let named = rental.epoch.as_ref() == Some(epoch) || rental.stage == RentalStage::Adopting;
+            rental.volume.as_ref() == Some(&volume.id) && named
+        });
+        !has_ended && (!is_known || looking.holds_records(provider, volume))
     };
     let (mut found, mut silent) = (Vec::new(), None);
     for (_, provider) in providers.iter() {
         match provider.list(tag::DEVICE, device) {
-            Ok(listed) => found.extend(listed.into_iter().filter(strange).map(|volume| (provider.clone(), volume))),
+            Ok(listed) => found.extend(
+                listed
+                    .into_iter()
+                    .filter(|volume| strange(&**provider, volume))
+                    .map(|volume| (provider.clone(), volume)),
+            ),
             Err(error) => silent = Some(error),
         }
     }
@@ -86,16 +118,16 @@ fn known<'a>(journal: &'a Journal, store: &OwnerStore) -> Option<&'a RentalRecor
 /// One sentence with the remedy.
 pub fn refuse_unrecorded(
     providers: &Providers,
-    clock: Clock,
+    looking: &Looking,
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
 ) -> Result<(), String> {
-    let until = clock.now() + LIST_TIMEOUT;
+    let until = looking.clock.now() + LIST_TIMEOUT;
     let found = loop {
-        match unrecorded_dirty(providers, device, store, journal) {
+        match unrecorded_dirty(providers, looking, device, store, journal) {
             Ok(found) => break found,
-            Err(error) if clock.now() >= until => {
+            Err(error) if looking.clock.now() >= until => {
                 if journal.state().saved_unix_ms == 0 {
                     return Err(format!(
                         "device {device} has no records yet, and the provider does not say whether a volume holds its \
@@ -112,7 +144,7 @@ pub fn refuse_unrecorded(
         None => Ok(()),
         Some((_, volume)) => Err(format!(
             "the caching volume {} says that it holds newest data of device {device}, but the state directory knows \
-             nothing of it: restore the state directory, or discard that data with `surgetank detach {device} \
+             nothing of that: restore the state directory, or discard that data with `surgetank detach {device} \
              --accept-loss`, or remove the volume's tag {} if it belongs to another device of this name",
             volume.id.0,
             tag::DIRTY_EPOCH
@@ -124,12 +156,12 @@ pub fn refuse_unrecorded(
 ///
 /// # Errors
 /// One sentence: nothing is lost, or what seems lost is there, or the records cannot be written.
-pub fn discard_data(directory: &Path, device: &str, providers: &Providers) -> Result<(), String> {
+pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looking: &Looking) -> Result<(), String> {
     let io = |error: std::io::Error| error.to_string();
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
-        Owner::Backing => return discard_unrecorded(device, providers, &store, &journal),
+        Owner::Backing => return discard_unrecorded(device, providers, looking, &store, &journal),
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
@@ -174,10 +206,11 @@ fn must_be_missing(device: &str, record: &OwnerRecord, providers: &Providers) ->
 fn discard_unrecorded(
     device: &str,
     providers: &Providers,
+    looking: &Looking,
     store: &OwnerStore,
     journal: &Journal,
 ) -> Result<(), String> {
-    let found = unrecorded_dirty(providers, device, store, journal).map_err(|error| error.to_string())?;
+    let found = unrecorded_dirty(providers, looking, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err("nothing is lost: there is nothing to accept".to_owned());
     }

@@ -10,12 +10,13 @@ use std::time::Duration;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use surgetank_cache::Epoch;
-use surgetank_cache::format::{self, BLOCK, Superblock};
+use surgetank_cache::format::{self, BLOCK, LogState, Superblock};
 use surgetank_device::discovery::Disks;
 use surgetank_device::volume::{OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
 use surgetank_provider::{VolumeDescription, VolumeId};
+use surgetank_rental::Label;
 
 use crate::clock::Clock;
 use crate::config::{Backing, DeviceConfig};
@@ -312,12 +313,46 @@ pub fn superblock(
     clock: Clock,
     decorator: Option<&Decorator>,
 ) -> Result<Option<Superblock>, String> {
+    let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
+    read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))
+}
+
+/// Reads what a caching volume that nobody uses says of its log, from the medium. `None`: it has no superblock.
+///
+/// # Errors
+/// One sentence: it is not there, or cannot be opened or read.
+pub fn label(
+    description: &VolumeDescription,
+    files: Option<&Path>,
+    disks: &Disks,
+    clock: Clock,
+    decorator: Option<&Decorator>,
+) -> Result<Option<Label>, String> {
+    let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
+    let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
+    let Some(superblock) = read_superblock(&mut *volume, clock).map_err(unreadable)? else { return Ok(None) };
+    let (epoch, clean) = (superblock.epoch, superblock.state == LogState::Clean);
+    let mut written = false;
+    for offset in superblock.segment_offsets() {
+        written |= superblock.has_written(&read(&mut *volume, offset, BLOCK as usize, clock).map_err(unreadable)?);
+        if written || clean {
+            break;
+        }
+    }
+    Ok(Some(Label { epoch, clean, written }))
+}
+
+fn open_to_look(
+    description: &VolumeDescription,
+    files: Option<&Path>,
+    disks: &Disks,
+    decorator: Option<&Decorator>,
+) -> Result<(Box<dyn Volume>, String), String> {
     let options = Options { read_only: true, ..Options::default() };
     let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
     let volume = Place::of(description, files)?.open(description.size, disks, options)?.ok_or_else(absent)?;
     let path = volume.path().display().to_string();
-    let mut volume = decorated(volume, decorator);
-    read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))
+    Ok((decorated(volume, decorator), path))
 }
 
 /// Reads both superblocks apart: one that cannot be read says nothing of the other.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::failing::{on_caches, slow_and_waits};
 use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
-use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
+use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request, accept_loss_offline};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 use surgetank_model::Bytes;
@@ -151,13 +151,12 @@ fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_deleted() {
 }
 
 /// A volume of a build whose owner record does not name the attachment that has ended.
-fn unproved(machine: &Machine, faults: &Faults) -> Daemon {
+fn unproved(machine: &Machine, faults: &Faults) {
     let daemon = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap();
     dirty(&daemon, &mut connect(machine, "data"));
     daemon.stop();
     assert_eq!(machine.rented(), 1);
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
-    Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap()
 }
 
 /// A rental in a slot that nobody uses after a restart; the one of the engine goes on beside it.
@@ -200,6 +199,13 @@ fn a_volume_in_another_slot_is_deleted_after_a_restart() {
     goes_on(&machine, &daemon);
 }
 
+/// The device is not served without what is on its caching volume.
+fn refused(machine: &Machine, faults: &Faults) {
+    let error = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).err().unwrap().to_string();
+    assert!(error.contains("restore the state directory") && error.contains("--accept-loss"), "{error}");
+    assert_eq!(machine.rented(), 1);
+}
+
 /// The records of a snapshot from between the attachment and the first dirty byte say that nothing is on the volume.
 #[test]
 fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
@@ -216,12 +222,16 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
     rental.insert("disposable".into(), true.into());
     std::fs::write(&journal, snapshot.to_string()).unwrap();
     std::fs::write(&owner, "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
-    let copy = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    eventually("the reason is told", || reason(&copy).contains("a copy of this state directory"));
-    assert_eq!((status(&copy, "data").phase, machine.rented()), (DevicePhase::Degraded, 1));
-    let error = copy.handle(Request::Drain { device: "data".into() }).unwrap_err();
-    assert!(error.contains("surgetank detach data --accept-loss"), "{error}");
-    copy.stop();
+    refused(&machine, &faults);
+    // From between the intent to adopt it and the owner record.
+    snapshot["rental"]["stage"] = "adopting".into();
+    snapshot["rental"]["epoch"] =
+        serde_json::from_slice::<serde_json::Value>(&journaled).unwrap()["rental"]["epoch"].take();
+    snapshot["rental"]["disposable"] = false.into();
+    std::fs::write(&journal, snapshot.to_string()).unwrap();
+    refused(&machine, &faults);
+    std::fs::remove_file(&owner).unwrap();
+    refused(&machine, &faults);
     std::fs::write(&journal, &journaled).unwrap();
     std::fs::write(&owner, &owned).unwrap();
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
@@ -230,26 +240,34 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
 
 #[test]
 fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
-    for unreadable in [false, true] {
-        let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-        if unreadable {
-            faults.add(Rule { after: 0, ..Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)) });
-        }
-        let daemon = unproved(&machine, &faults);
-        let why = if unreadable { "cannot be read" } else { "reads as in use" };
-        eventually("the reason is told", || reason(&daemon).contains(why));
-        assert_eq!(status(&daemon, "data").phase, DevicePhase::Degraded);
-        for error in
-            [daemon.handle(Request::Drain { device: "data".into() }).unwrap_err(), ask(&daemon, false).unwrap_err()]
-        {
-            assert!(error.contains(why) && error.contains("surgetank detach data --accept-loss"), "{error}");
-        }
-        assert_eq!(machine.rented(), 1);
-        ask(&daemon, true).unwrap();
-        eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
-        faults.clear();
-        boost(&daemon, "data");
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    faults.add(Rule { after: 0, ..Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)) });
+    unproved(&machine, &faults);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    let why = "cannot be read";
+    eventually("the reason is told", || reason(&daemon).contains(why));
+    assert_eq!(status(&daemon, "data").phase, DevicePhase::Degraded);
+    for error in
+        [daemon.handle(Request::Drain { device: "data".into() }).unwrap_err(), ask(&daemon, false).unwrap_err()]
+    {
+        assert!(error.contains(why) && error.contains("surgetank detach data --accept-loss"), "{error}");
     }
+    assert_eq!(machine.rented(), 1);
+    ask(&daemon, true).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+    faults.clear();
+    boost(&daemon, "data");
+}
+
+#[test]
+fn a_volume_that_reads_as_in_use_against_the_records_is_kept_until_its_data_is_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    unproved(&machine, &faults);
+    refused(&machine, &faults);
+    accept_loss_offline(&config(&machine, "1 min"), "data").unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+    boost(&daemon, "data");
 }
 
 #[test]

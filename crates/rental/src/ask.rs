@@ -150,6 +150,17 @@ pub enum Opened {
     Refused(String),
 }
 
+/// What is on a volume that nobody uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// The attachment that its superblock names.
+    pub epoch: Epoch,
+    /// The superblock says that everything was drained.
+    pub clean: bool,
+    /// A segment begins with a record of that attachment. A log without one is empty.
+    pub written: bool,
+}
+
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -174,8 +185,8 @@ pub enum Answer {
     Serials(Vec<String>),
     /// To `Open`.
     Opened(Result<Opened, String>),
-    /// To `Superblock`: whether it says that the log is clean, and of which attachment; `None`: there is none.
-    Superblock(Result<Option<(bool, Epoch)>, String>),
+    /// To `Superblock`. `None`: there is none.
+    Superblock(Result<Option<Label>, String>),
     /// To `Close`.
     Closed,
     /// To `Look`.

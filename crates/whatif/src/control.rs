@@ -1,14 +1,14 @@
 //! One machine's production controller and rental, and the provider that they rent from.
 
-use surgetank_cache::{EngineStage, Epoch, Event, Owner};
+use surgetank_cache::{EngineStage, Event, Owner};
 use surgetank_model::random::Random;
 use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
 use surgetank_model::{Instant, Observation};
 use surgetank_planner::scenario::Latencies;
 use surgetank_policy::{Controller, Learned, Phase, Steady};
 use surgetank_rental::{
-    Answer, Ask, AskId, Call, Command, Ended, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental, Slot,
-    VolumeAsk,
+    Answer, Ask, AskId, Call, Command, Ended, Label, Opened, OwnerRecord, OwnerWrite, OwnerWriter, Presence, Rental,
+    Slot, VolumeAsk,
 };
 
 use crate::report::{Boost, boost};
@@ -27,7 +27,7 @@ pub struct Control {
     /// So many random numbers were drawn: all that the simulation needs of them is that they differ.
     drawn: u64,
     /// The attachment that is or was in use, and whether its log reads as clean.
-    superblock: Option<(bool, Epoch)>,
+    superblock: Option<Label>,
     boosts: Vec<Boost>,
 }
 
@@ -124,7 +124,8 @@ impl Control {
                     self.controller.complete(now, id, outcome);
                 }
             } else if let Some((id, step)) = self.controller.next_step() {
-                self.rental.begin(now, id, step, None);
+                let timeout = self.controller.config().timeout(&step);
+                self.rental.begin(now, id, step, timeout);
             } else if let Some((id, ask)) = self.rental.next_ask() {
                 match self.ask(now, id, ask) {
                     Asked::Answered(answer) => self.rental.complete(now, id, answer),
@@ -155,7 +156,7 @@ impl Control {
     /// An event of the engine.
     pub fn event(&mut self, now: Instant, event: &Event) {
         if *event == Event::Released {
-            self.superblock = self.superblock.map(|(_, epoch)| (true, epoch));
+            self.superblock = self.superblock.map(|label| Label { clean: true, ..label });
         }
         self.rental.event(now, event);
         self.note_deadline();
@@ -201,7 +202,7 @@ impl Control {
             Ask::Volume(VolumeAsk::Superblock(_)) => Answer::Superblock(Ok(self.superblock)),
             Ask::Volume(VolumeAsk::Look) => Answer::Looked(Presence::Here),
             Ask::Engine(Command::Adopt(epoch)) => {
-                self.superblock = Some((false, epoch));
+                self.superblock = Some(Label { epoch, clean: false, written: false });
                 return Asked::Command(Command::Adopt(epoch));
             }
             Ask::Engine(command) => return Asked::Command(command),

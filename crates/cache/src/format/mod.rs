@@ -382,6 +382,18 @@ impl Superblock {
         Geometry { layout, segment_size, segments, indexed }
     }
 
+    /// The first byte of each segment: where a log that is not empty has a record in some of them.
+    pub fn segment_offsets(&self) -> impl Iterator<Item = u64> + use<> {
+        let geometry = self.geometry();
+        (0..self.segments).map(move |segment| geometry.segment_offset(segment))
+    }
+
+    /// Whether a block is the beginning of a record of this attachment.
+    #[must_use]
+    pub fn has_written(&self, block: &[u8]) -> bool {
+        Summary::decode(block).is_some_and(|summary| summary.epoch == self.epoch)
+    }
+
     /// Where the superblock of this sequence is written: the slots alternate.
     #[must_use]
     pub const fn offset(&self) -> u64 {

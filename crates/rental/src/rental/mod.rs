@@ -169,6 +169,8 @@ pub struct Rental {
     outage: Outage,
     /// Why the volume is not deleted, while that cannot be proved to be harmless.
     kept: Option<String>,
+    /// The tag of which the volume itself has proved that nothing counts.
+    proved: Option<String>,
     /// The user discarded what is on the volume.
     discarded: bool,
     /// The volume that is attached, while its disk has not appeared.
@@ -202,6 +204,7 @@ impl Rental {
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
+            proved: None,
             discarded: false,
             missing_disk: None,
             disks_before: None,

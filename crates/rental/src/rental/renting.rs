@@ -32,6 +32,7 @@ impl Rental {
             };
             self.released = None;
             self.discarded = false;
+            self.proved = None;
             if planted(Bug::IntentNotPersisted) {
                 self.record = Some(record);
             } else {

@@ -57,7 +57,7 @@ impl Rental {
         let Some(id) = self.volume() else { return Ok(()) };
         let Some(description) = self.describe(&id)? else { return Ok(()) };
         let why = match self.superblock(&description)? {
-            Ok(Some((true, epoch))) if Some(epoch) == self.epoch() => return Ok(()),
+            Ok(Some(label)) if label.clean && Some(label.epoch) == self.epoch() => return Ok(()),
             Ok(_) => format!("the caching volume {} does not read as clean after its release", id.0),
             Err(why) => why,
         };
@@ -109,36 +109,46 @@ impl Rental {
         let tagged = description.tags.contains_key(tag::DIRTY_EPOCH);
         Ok(match self.superblock(description)? {
             Err(why) => Err(format!("whether it holds data that is needed cannot be told ({why})")),
-            Ok(Some((false, _))) if tagged => {
+            Ok(Some(label)) if label.clean => Ok(()),
+            Ok(Some(_)) if tagged => {
                 Err("it reads as in use, although the owner record says that nothing is on it".to_owned())
             }
+            // The tag is set after the superblock is durable.
+            Ok(None) if tagged => Err("its superblocks are damaged, and its tag says that it is in use".to_owned()),
             Ok(_) => Ok(()),
         })
     }
 
-    /// Refuses to delete a volume that a daemon with a copy of this state directory may have taken into use: its tag names
-    /// an attachment of which the owner record does not say that it has ended, and it is not a volume of this machine.
-    fn is_ours_alone(&mut self, description: &VolumeDescription) -> Walked {
+    /// Refuses to delete a volume whose tag names an attachment of which the owner record does not say that it has ended,
+    /// unless the volume itself proves that nothing of it counts: a daemon with a copy of this state directory, or an earlier
+    /// one of it, may have taken the volume into use.
+    fn holds_nothing(&mut self, description: &VolumeDescription) -> Walked {
         let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH).filter(|_| !self.discarded) else { return Ok(()) };
         let tagged_epoch = parse_epoch(tagged);
-        let ended = self.owner_record()?;
-        let has_ended = |epoch| ended.has_ended(&description.id, epoch);
-        if planted(Bug::CopiesIgnored) || tagged_epoch.is_some_and(has_ended) {
+        let owner = self.owner_record()?;
+        let has_ended = |epoch| owner.has_ended(&description.id, epoch);
+        let is_proved = tagged_epoch.is_some_and(has_ended) || self.proved.as_ref() == Some(tagged);
+        if planted(Bug::CopiesIgnored) || is_proved {
             return Ok(());
         }
-        let named = tagged_epoch.is_some() && tagged_epoch == self.epoch();
         let (why, refusal): (_, fn(String) -> Refusal) = match description.state {
-            // An attachment that was broken off before anything was acknowledged from it.
             VolumeState::Attached => match self.superblock(description)? {
-                Ok(Some((false, epoch))) if Some(epoch) == tagged_epoch && !named => {
-                    ("it reads as in use".to_owned(), Refusal::Permanent)
-                }
-                Ok(_) => return Ok(()),
+                Ok(Some(label)) if label.clean && Some(label.epoch) == tagged_epoch => return self.prove(tagged),
+                // Our own adoption was broken off before anything was acknowledged from it.
+                Ok(Some(label)) if !label.written && Some(label.epoch) == self.epoch() => return self.prove(tagged),
+                Ok(Some(_)) => ("it reads as in use".to_owned(), Refusal::Permanent),
+                Ok(None) => ("its superblocks are damaged".to_owned(), Refusal::Permanent),
                 Err(why) => (why, Refusal::Transient),
             },
             VolumeState::Attaching => return Err(Pause::Wait),
-            _ if named => return Ok(()),
-            _ => ("no record of this daemon speaks of that attachment".to_owned(), Refusal::Permanent),
+            VolumeState::Available if tagged_epoch.is_some() && tagged_epoch == self.epoch() => {
+                let stage = self.stage().unwrap_or(RentalStage::Detaching);
+                return self.bring_in(stage).and(Err(Pause::WaitBriefly));
+            }
+            VolumeState::Available => {
+                ("no record of this daemon speaks of that attachment".to_owned(), Refusal::Permanent)
+            }
+            VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting => return Ok(()),
         };
         let why = format!(
             "the tag of the volume {} says that the attachment {tagged} uses it, and {why}: a daemon with a copy of this state \
@@ -149,6 +159,12 @@ impl Rental {
         Err(Pause::Refused(refusal(why)))
     }
 
+    /// Nothing on the volume counts of the attachment that its tag names.
+    fn prove(&mut self, tagged: &str) -> Walked {
+        self.proved = Some(tagged.to_owned());
+        Ok(())
+    }
+
     pub(super) fn detach(&mut self) -> Walked<StepOutcome> {
         if self.open && !planted(Bug::OpenNotClosed) {
             self.close()?;
@@ -157,7 +173,7 @@ impl Rental {
         let Some(id) = self.volume() else { return Ok(StepOutcome::Done) };
         self.note(|record| record.stage = RentalStage::Detaching)?;
         let Some(description) = self.describe(&id)? else { return Ok(StepOutcome::Done) };
-        self.is_ours_alone(&description)?;
+        self.holds_nothing(&description)?;
         self.kept = None;
         match description.state {
             VolumeState::Attached | VolumeState::Attaching => {
@@ -180,7 +196,7 @@ impl Rental {
         self.owner_is_backing()?;
         let Some(id) = self.volume() else { return self.forget() };
         let Some(description) = self.describe(&id)? else { return self.gone_or_twin() };
-        self.is_ours_alone(&description)?;
+        self.holds_nothing(&description)?;
         self.kept = None;
         match description.state {
             VolumeState::Attached | VolumeState::Attaching => {

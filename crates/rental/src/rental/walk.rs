@@ -5,7 +5,7 @@ use surgetank_model::volume::{ProviderError, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
 use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
-use crate::ask::{Answer, Ask, AskId, Call, Command, VolumeAsk};
+use crate::ask::{Answer, Ask, AskId, Call, Command, Label, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage, Slot};
@@ -152,10 +152,7 @@ impl Rental {
         }
     }
 
-    pub(super) fn superblock(
-        &mut self,
-        description: &VolumeDescription,
-    ) -> Walked<Result<Option<(bool, Epoch)>, String>> {
+    pub(super) fn superblock(&mut self, description: &VolumeDescription) -> Walked<Result<Option<Label>, String>> {
         match self.ask(Ask::Volume(VolumeAsk::Superblock(description.clone())))? {
             Answer::Superblock(read) => Ok(read),
             answer => Err(mixed_up(&answer)),

@@ -1,10 +1,11 @@
 //! What a rental asks of the disks of its machine and of the engine.
 
-use surgetank_cache::format::{LogState, SUPERBLOCKS_LENGTH, choose_superblock};
-use surgetank_cache::{EngineStage, Epoch};
+use surgetank_cache::EngineStage;
+use surgetank_cache::format::{BLOCK, LogState, SUPERBLOCKS_LENGTH, choose_superblock};
 use surgetank_model::volume::VolumeDescription;
-use surgetank_rental::{Answer, AskId, Command, Opened, Opening, Presence, Slot, VolumeAsk};
+use surgetank_rental::{Answer, AskId, Command, Label, Opened, Opening, Presence, Slot, VolumeAsk};
 
+use crate::disk::Disk;
 use crate::world::{Step, World};
 
 impl World<'_> {
@@ -47,13 +48,11 @@ impl World<'_> {
         })
     }
 
-    pub(super) fn superblock(&mut self, description: &VolumeDescription) -> Result<Option<(bool, Epoch)>, String> {
+    pub(super) fn superblock(&mut self, description: &VolumeDescription) -> Result<Option<Label>, String> {
         let out = self.outages.is_any_passing() || self.vanished;
         let disk = self.renting.as_mut().and_then(|renting| renting.cloud.volume(&description.id)?.disk.as_ref());
         let disk = disk.filter(|_| !out).ok_or("it cannot be read")?;
-        let mut area = [0; SUPERBLOCKS_LENGTH as usize];
-        disk.peek(0, &mut area);
-        Ok(choose_superblock(&area).map(|superblock| (superblock.state == LogState::Clean, superblock.epoch)))
+        Ok(label(disk))
     }
 
     pub(super) fn command(&mut self, id: AskId, command: Command) -> Step<Answer> {
@@ -139,4 +138,18 @@ impl World<'_> {
             }
         })
     }
+}
+
+/// What the medium says of its log.
+pub(super) fn label(disk: &Disk) -> Option<Label> {
+    let mut area = [0; SUPERBLOCKS_LENGTH as usize];
+    disk.peek(0, &mut area);
+    let superblock = choose_superblock(&area)?;
+    let begins_segment = |offset: u64| {
+        let mut block = [0; BLOCK as usize];
+        disk.peek(offset, &mut block);
+        superblock.has_written(&block)
+    };
+    let written = superblock.segment_offsets().any(begins_segment);
+    Some(Label { epoch: superblock.epoch, clean: superblock.state == LogState::Clean, written })
 }

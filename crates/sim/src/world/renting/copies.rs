@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use surgetank_cache::Owner;
-use surgetank_model::volume::{ProviderError, VolumeState};
+use surgetank_model::volume::{ProviderError, VolumeId, VolumeState};
 use surgetank_policy::{ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{
-    Answer, Ask, Call, Command, Ended, Opened, OwnerRecord, Presence, Rental, RentalRecord, Slot, VolumeAsk,
+    Answer, Ask, Call, Command, Ended, Label, Opened, OwnerRecord, Presence, Rental, RentalRecord, Slot, VolumeAsk,
 };
 
+use super::asks::label;
 use super::{DEVICE, rental_config};
 use crate::world::{SimEvent, Step, World};
 
@@ -99,7 +100,7 @@ impl World<'_> {
             Ask::Volume(VolumeAsk::Serials) => Answer::Serials(Vec::new()),
             Ask::Volume(VolumeAsk::Open { .. }) => Answer::Opened(Ok(Opened::Absent)),
             Ask::Volume(VolumeAsk::Close(_)) => Answer::Closed,
-            Ask::Volume(VolumeAsk::Superblock(_)) => Answer::Superblock(Err("it is attached elsewhere".to_owned())),
+            Ask::Volume(VolumeAsk::Superblock(description)) => Answer::Superblock(self.copy_reads(&description.id)),
             Ask::Volume(VolumeAsk::Look) => Answer::Looked(Presence::Here),
             Ask::Engine(Command::Sample) => {
                 Answer::Sampled { stage: surgetank_cache::EngineStage::PassThrough, unplugged: false }
@@ -108,12 +109,36 @@ impl World<'_> {
         })
     }
 
+    /// One time in two the volume can be read from two machines at once, as files and shared disks can. One that reads as clean
+    /// is not shown: its daemon has not yet written down that it has ended.
+    fn copy_reads(&mut self, id: &VolumeId) -> Result<Option<Label>, String> {
+        let elsewhere = || "it is attached elsewhere".to_owned();
+        let reads = self.random.below(2) == 0;
+        let Some(renting) = self.renting.as_mut().filter(|_| reads) else { return Err(elsewhere()) };
+        let disk = match renting.in_use.as_ref() == Some(id) {
+            true => self.disks.cache.as_ref(),
+            false => renting.cloud.volume(id).and_then(|volume| volume.disk.as_ref()),
+        };
+        let found = label(disk.ok_or_else(elsewhere)?);
+        if found.is_some_and(|label| label.clean) { Err(elsewhere()) } else { Ok(found) }
+    }
+
     /// A provider detaches a volume from whichever machine has it, and deletes it, for whoever has the right.
     fn copy_calls(&mut self, call: &Call) -> Step<Answer> {
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
+        if let Call::Attach(id) = call {
+            let reason = "it is of another machine".to_owned();
+            let conflict = ProviderError::Conflict { id: id.clone(), state: VolumeState::Available, reason };
+            return Ok(call.failed(conflict));
+        }
         if let Call::Detach(id) | Call::Delete(id) = call {
             let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
-            if named {
+            let disk = match renting.in_use.as_ref() == Some(id) {
+                true => self.disks.cache.as_ref().or(self.kept.as_ref()),
+                false => renting.cloud.volume(id).and_then(|volume| volume.disk.as_ref()),
+            };
+            let is_empty = disk.and_then(label).is_some_and(|label| !label.written);
+            if named && !is_empty {
                 return Err(format!("a copy of the machine takes the volume {}, which may hold the newest data", id.0));
             }
             if renting.cloud.volume(id).is_some_and(|volume| volume.disk.is_none()) {

@@ -36,7 +36,7 @@ impl World<'_> {
             });
             let clean = self
                 .superblock(&volume)
-                .is_ok_and(|read| read.is_some_and(|(clean, of)| clean && of.to_string() == *epoch));
+                .is_ok_and(|read| read.is_some_and(|label| label.clean && label.epoch.to_string() == *epoch));
             if ended || clean {
                 known.reread_clean.insert(volume.id.clone(), epoch.clone());
             }
