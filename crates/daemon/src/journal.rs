@@ -1,6 +1,7 @@
 //! What a device must know after a crash: the caching volume that is rented and how far it is, what the controller
 //! has learned, and the accounts. Written before every call of a provider that changes something.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +77,11 @@ impl State {
             }
         }
         let state: Self = serde_json::from_value(written).map_err(damaged)?;
+        let slots: BTreeSet<Slot> = state.other_rentals.iter().map(|rental| rental.slot).collect();
+        let of_engine = state.rental.as_ref().is_none_or(|rental| rental.slot == Slot::CACHE);
+        if !of_engine || slots.contains(&Slot::CACHE) || slots.len() < state.other_rentals.len() {
+            return Err("is damaged: its rentals contradict each other about their slots".to_owned());
+        }
         Ok(Self { version: VERSION, ..state })
     }
 
@@ -239,6 +245,26 @@ mod tests {
         assert_eq!((state.saved_unix_ms, rental.started_unix_ms), (1_700_000_000_000, 1_700_000_100_000));
         assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (RentalStage::Adopted, 1.5, 0));
         assert_eq!(State::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
+    }
+
+    #[test]
+    fn rentals_that_contradict_each_other_are_refused() {
+        let state = State::decode(VERSION_1.as_bytes()).unwrap();
+        let written: Value = serde_json::from_slice(&state.encode().unwrap()).unwrap();
+        let of = |slot: u8| {
+            let mut rental = written["rental"].clone();
+            rental["slot"] = slot.into();
+            rental
+        };
+        let with = |rental: Value, others: Vec<Value>| {
+            let mut written = written.clone();
+            (written["version"], written["rental"], written["other_rentals"]) = (3.into(), rental, others.into());
+            State::decode(written.to_string().as_bytes())
+        };
+        assert!(with(of(0), vec![of(1), of(2)]).is_ok());
+        for (rental, others) in [(of(1), vec![]), (of(0), vec![of(0)]), (of(0), vec![of(3), of(3)])] {
+            assert!(with(rental, others).unwrap_err().contains("contradict each other"));
+        }
     }
 
     #[test]

@@ -314,6 +314,8 @@ impl Reconciler {
             self.parts.name
         ));
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
+        // A shard that has ended serves no requests.
+        let _ = self.parts.shard.send(Command::RecoveryUnavailable);
         self.note_recovery(true);
     }
 

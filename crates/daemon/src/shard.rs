@@ -393,6 +393,7 @@ impl Running {
                 let result = self.engine.restore(now, attach);
                 self.begun(volume, result, &answer);
             }
+            Command::RecoveryUnavailable => self.engine.recovery_unavailable(now),
             Command::SetMode(mode) => self.engine.set_mode(now, mode),
             Command::Release { answer } => {
                 let _ = answer.send(self.engine.release(now));

@@ -150,6 +150,23 @@ fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_deleted() {
     goes_on(&machine, &daemon);
 }
 
+/// Not even a recovery can begin.
+#[test]
+fn requests_fail_in_time_while_the_volume_cannot_be_opened_after_a_restart() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    dirty(&daemon, &mut connect(&machine, "data"));
+    daemon.stop();
+    let image = images(&machine.path("volumes")).pop().unwrap();
+    std::fs::rename(&image, machine.path("away")).unwrap();
+    std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    assert!(connect(&machine, "data").read(0, 4096).is_err());
+    assert!(reason(&daemon).contains("cannot be read back"), "{}", reason(&daemon));
+    std::fs::rename(machine.path("away"), &image).unwrap();
+    goes_on(&machine, &daemon);
+}
+
 /// A volume of a build whose owner record does not name the attachment that has ended.
 fn unproved(machine: &Machine, faults: &Faults) {
     let daemon = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap();

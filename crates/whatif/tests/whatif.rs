@@ -150,6 +150,23 @@ fn a_slow_and_faulty_provider_costs_time_and_leaks_nothing() {
     }
 }
 
+/// As in the daemon: a provider that takes longer than a step may take is as good as none.
+#[test]
+fn a_provider_that_is_slower_than_the_timeouts_gives_no_boost() {
+    let alike = setup(Preset::PAPER, checkpoints(300, 2, 2, 2), 1);
+    for late in [|setup: &mut Setup| setup.provider.create, |setup: &mut Setup| setup.provider.attach] {
+        let mut slow = alike.clone();
+        let took = late(&mut slow);
+        slow.policy.create_timeout = took / 2;
+        slow.policy.attach_timeout = took / 2;
+        for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+            let [usual, slow] = [&alike, &slow].map(|setup| run(setup, Mode::Elastic, fidelity).unwrap());
+            assert!(usual.boosts.iter().any(|boost| boost.absorb.is_some()), "{}", say(&usual));
+            assert!(slow.boosts.iter().all(|boost| boost.absorb.is_none()), "{}", say(&slow));
+        }
+    }
+}
+
 /// What moves is kept for every five seconds, and memory is finite.
 #[test]
 fn a_run_that_takes_too_long_is_refused() {

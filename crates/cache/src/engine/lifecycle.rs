@@ -71,6 +71,14 @@ pub(super) enum Step {
 }
 
 impl Engine {
+    /// The caching volume that is to be read back cannot be opened: requests wait for it as for one that cannot be read.
+    pub fn recovery_unavailable(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        if self.stage == EngineStage::Recovering && self.recovery.is_none() {
+            self.unrecovered_since.get_or_insert(self.now);
+        }
+    }
+
     /// Formats a caching volume and absorbs with it; ends in `Event::Adopted` or `AdoptFailed`.
     ///
     /// # Errors

@@ -26,6 +26,8 @@ pub enum Command {
         /// Whether the engine began.
         answer: Sender<Result<(), Rejected>>,
     },
+    /// The caching volume cannot be opened to be read back.
+    RecoveryUnavailable,
     /// Absorb or drain.
     SetMode(CacheMode),
     /// Let the caching volume go. The outcome comes as an event, unless it is rejected at once.

@@ -279,9 +279,16 @@ impl RawApp {
     }
 }
 
+/// A block of the engine.
+const SMALLEST: Bytes = Bytes::new(4096);
+
 impl RawBacking {
     fn check(self, source: &Source, catalog: &Catalog) -> Result<Backing, ConfigError> {
         let size = check_size(source, "size", &self.size)?;
+        if size < SMALLEST {
+            let message = format!("size is {size}: the smallest backing volume is one block of {SMALLEST}");
+            return Err(source.at(Some(self.size.span()), message));
+        }
         let volume_type = check_type(source, catalog, self.volume_type.as_ref())?;
         if let (Some(volume_type), Some(written)) = (&volume_type, &self.volume_type)
             && volume_type.size.fit(size).is_none()

@@ -19,6 +19,8 @@ pub struct Steps {
     provider: Latencies,
     random: Random,
     outstanding: Vec<(StepId, Step)>,
+    /// The step that the provider does not carry out within its timeout.
+    too_late: Option<StepId>,
     /// As of the controller's last call: it is asked for more often than it changes.
     deadline: Option<Instant>,
     size: Bytes,
@@ -51,6 +53,7 @@ impl Steps {
             provider: setup.provider,
             random: Random::from_seed(seed),
             outstanding: Vec::new(),
+            too_late: None,
             deadline: None,
             size: Bytes::ZERO,
             boosts: Vec::new(),
@@ -103,9 +106,12 @@ impl Steps {
             Step::Delete => self.provider.delete,
             Step::Adopt | Step::Absorb | Step::Drain | Step::Finish | Step::Release => Duration::ZERO,
         };
-        self.outstanding.push((id, step));
         let jitter = self.provider.jitter;
-        Some((id, if jitter > 0.0 { nominal.mul_f64(1.0 + jitter * self.random.unit()) } else { nominal }))
+        let takes = if jitter > 0.0 { nominal.mul_f64(1.0 + jitter * self.random.unit()) } else { nominal };
+        let timeout = self.controller.config().timeout(&step).unwrap_or(Duration::MAX);
+        self.too_late = if takes > timeout { Some(id) } else { self.too_late };
+        self.outstanding.push((id, step));
+        Some((id, takes.min(timeout)))
     }
 
     /// A step's time has come: what it asks of the device, unless the provider has done it.
@@ -128,8 +134,14 @@ impl Steps {
             }
             Step::Create { .. } | Step::Attach | Step::Detach | Step::Delete => {
                 let fails = self.provider.faults > 0.0 && self.random.chance(self.provider.faults);
-                let failed = || StepOutcome::Refused(Refusal::Transient("a simulated fault".to_owned()));
-                self.end(now, id, if fails { failed() } else { StepOutcome::Done });
+                let outcome = if self.too_late.take_if(|late| *late == id).is_some() {
+                    StepOutcome::Refused(Refusal::Timeout)
+                } else if fails {
+                    StepOutcome::Refused(Refusal::Transient("a simulated fault".to_owned()))
+                } else {
+                    StepOutcome::Done
+                };
+                self.end(now, id, outcome);
                 None
             }
         }
