@@ -57,6 +57,13 @@ fn until_lost(daemon: &Daemon) {
     eventually("the reason is told", || reason(daemon).contains("tried again"));
 }
 
+/// A daemon that has stopped in a boost, with data on the caching volume.
+fn stopped_dirty(machine: &Machine, faults: &Faults, patience: &str) {
+    let daemon = Daemon::start_with(config(machine, patience), on_caches(faults)).unwrap();
+    dirty(&daemon, &mut connect(machine, "data"));
+    daemon.stop();
+}
+
 /// A device that was stopped with data on a volume that has vanished, and what was told of the loss.
 fn stopped_lost(machine: &Machine, faults: &Faults) -> DeviceStatus {
     let daemon = Daemon::start_with(config(machine, "1 s"), on_caches(faults)).unwrap();
@@ -154,9 +161,7 @@ fn a_lost_volume_whose_rental_is_forgotten_is_read_back_and_deleted() {
 #[test]
 fn requests_fail_in_time_while_the_volume_cannot_be_opened_after_a_restart() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine, "data"));
-    daemon.stop();
+    stopped_dirty(&machine, &faults, "1 s");
     let image = images(&machine.path("volumes")).pop().unwrap();
     std::fs::rename(&image, machine.path("away")).unwrap();
     std::fs::File::create(&image).unwrap().set_len(MIB).unwrap();
@@ -169,9 +174,7 @@ fn requests_fail_in_time_while_the_volume_cannot_be_opened_after_a_restart() {
 
 /// A volume of a build whose owner record does not name the attachment that has ended.
 fn unproved(machine: &Machine, faults: &Faults) {
-    let daemon = Daemon::start_with(config(machine, "1 min"), on_caches(faults)).unwrap();
-    dirty(&daemon, &mut connect(machine, "data"));
-    daemon.stop();
+    stopped_dirty(machine, faults, "1 min");
     assert_eq!(machine.rented(), 1);
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
 }
@@ -180,9 +183,7 @@ fn unproved(machine: &Machine, faults: &Faults) {
 #[test]
 fn a_volume_in_another_slot_is_deleted_after_a_restart() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine, "data"));
-    daemon.stop();
+    stopped_dirty(&machine, &faults, "1 min");
     let file = machine.path("state/data/journal.json");
     let mut journal: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     let provider = LocalProvider::open(common::local(&config(&machine, "1 min")), Arc::new(SystemClock)).unwrap();
@@ -227,9 +228,7 @@ fn refused(machine: &Machine, faults: &Faults) {
 #[test]
 fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine, "data"));
-    daemon.stop();
+    stopped_dirty(&machine, &faults, "1 min");
     let [journal, owner] = ["journal.json", "owner.json"].map(|name| machine.path("state/data").join(name));
     let [journaled, owned] = [&journal, &owner].map(|file| std::fs::read(file).unwrap());
     let mut snapshot: serde_json::Value = serde_json::from_slice(&journaled).unwrap();
@@ -274,6 +273,18 @@ fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
     eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
     faults.clear();
     boost(&daemon, "data");
+}
+
+#[test]
+fn a_tagged_volume_with_damaged_superblocks_is_kept() {
+    use std::os::unix::fs::FileExt;
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    unproved(&machine, &faults);
+    let image = images(&machine.path("volumes")).pop().unwrap();
+    std::fs::OpenOptions::new().write(true).open(image).unwrap().write_all_at(&[0; 8192], 0).unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("the reason is told", || reason(&daemon).contains("superblocks are damaged"));
+    assert_eq!((status(&daemon, "data").phase, machine.rented()), (DevicePhase::Degraded, 1));
 }
 
 #[test]
@@ -331,9 +342,7 @@ fn a_volume_whose_file_is_removed_is_drained_while_it_is_open() {
 #[test]
 fn a_volume_that_was_discarded_while_it_was_away_is_deleted_when_it_is_there_again() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
-    dirty(&daemon, &mut connect(&machine, "data"));
-    daemon.stop();
+    stopped_dirty(&machine, &faults, "1 s");
     let image = images(&machine.path("volumes")).remove(0);
     std::fs::rename(&image, machine.path("away")).unwrap();
     let error = Daemon::start(config(&machine, "1 s")).err().expect("refused").to_string();
