@@ -16,7 +16,7 @@ use surgetank_model::random::Random;
 
 /// Boosts that a load must have seen, and how often it is run for that.
 const BOOSTS_MIN: u64 = 3;
-const LOADS_MAX: usize = 10;
+const LOADS_MAX: usize = 60;
 
 /// Not a test by itself: the daemon that the others load.
 #[test]
