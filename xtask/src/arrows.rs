@@ -1,7 +1,9 @@
 //! Which member of the workspace may use which. `docs/ARCHITECTURE.md` says why; this table is what counts.
 
+use cargo_metadata::{DependencyKind, Package};
+
 use crate::finding::Finding;
-use crate::metadata::{self, Metadata, Package};
+use crate::metadata;
 use crate::tree::Tree;
 
 /// Where a member stands. It uses its own tier and those before it.
@@ -57,17 +59,17 @@ const PREFIX: &str = "surgetank-";
 /// # Errors
 /// If cargo cannot be asked.
 pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
-    let metadata = metadata::workspace(&tree.root)?;
-    let mut findings = forbidden(&metadata);
-    for package in &metadata.packages {
+    let packages = metadata::workspace(&tree.root)?;
+    let mut findings = forbidden(&packages);
+    for package in &packages {
         findings.extend(unused(tree, package));
     }
     Ok(findings)
 }
 
-fn forbidden(metadata: &Metadata) -> Vec<Finding> {
+fn forbidden(packages: &[Package]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for package in &metadata.packages {
+    for package in packages {
         let user = member(&package.name);
         let Some((_, _, allowed)) = MEMBERS.iter().find(|(name, ..)| *name == user) else {
             findings
@@ -76,7 +78,7 @@ fn forbidden(metadata: &Metadata) -> Vec<Finding> {
         };
         for dependency in &package.dependencies {
             let used = member(&dependency.name);
-            let for_tests = used == FOR_TESTS && dependency.kind.as_deref() == Some("dev");
+            let for_tests = used == FOR_TESTS && dependency.kind == DependencyKind::Development;
             let is_member = dependency.name.starts_with(PREFIX) || MEMBERS.iter().any(|(name, ..)| *name == used);
             // A package may name itself to test its own optional parts.
             if is_member && used != user && !for_tests && !allowed.contains(&used) {
@@ -88,7 +90,7 @@ fn forbidden(metadata: &Metadata) -> Vec<Finding> {
         }
     }
     for (name, ..) in MEMBERS {
-        if !metadata.packages.iter().any(|package| member(&package.name) == *name) {
+        if !packages.iter().any(|package| member(&package.name) == *name) {
             findings
                 .push(Finding::of("xtask/src/arrows.rs", format!("{name} is no member of the workspace: remove it")));
         }
@@ -108,7 +110,10 @@ fn unused(tree: &Tree, package: &Package) -> Vec<Finding> {
         let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
         // A derive or a helper crate is named in the source too: `derive(Serialize)` comes by `serde::`.
         if !tree.sources(&folder).any(|file| mentions(&file.text, &name)) {
-            let kind = dependency.kind.as_deref().map_or(String::new(), |kind| format!("{kind}-"));
+            let kind = match dependency.kind {
+                DependencyKind::Normal => String::new(),
+                kind => format!("{kind}-"),
+            };
             findings.push(Finding::of(
                 &manifest(package),
                 format!("no source uses the {kind}dependency {}: remove it", dependency.name),
@@ -129,33 +134,40 @@ fn mentions(text: &str, name: &str) -> bool {
 }
 
 fn manifest(package: &Package) -> String {
-    let parts: Vec<&str> = package.manifest_path.rsplit('/').take(3).collect();
+    let parts: Vec<&str> = package.manifest_path.as_str().rsplit('/').take(3).collect();
     match parts[..] {
         [file, folder, "crates"] => format!("crates/{folder}/{file}"),
         [file, folder, ..] => format!("{folder}/{file}"),
-        _ => package.manifest_path.clone(),
+        _ => package.manifest_path.to_string(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::Dependency;
+    use serde_json::{Value, json};
 
+    /// As cargo describes it.
     fn package(name: &str, uses: &[&str]) -> Package {
-        let dependency = |used: &&str| Dependency { name: (*used).to_owned(), rename: None, kind: None };
-        Package {
-            name: format!("{PREFIX}{name}"),
-            version: "0.1.0".to_owned(),
-            license: None,
-            manifest_path: format!("/somewhere/crates/{name}/Cargo.toml"),
-            dependencies: uses.iter().map(dependency).collect(),
-        }
+        let dependency = |used: &&str| {
+            json!({
+                "name": used, "req": "*", "kind": null, "optional": false, "uses_default_features": true, "features": [],
+                "target": null, "source": null, "rename": null, "registry": null,
+            })
+        };
+        let dependencies: Vec<Value> = uses.iter().map(dependency).collect();
+        let name = format!("{PREFIX}{name}");
+        let folder = &name[PREFIX.len()..];
+        serde_json::from_value(json!({
+            "name": name, "version": "0.1.0", "id": name, "edition": "2024", "dependencies": dependencies, "targets": [],
+            "features": {}, "manifest_path": format!("/somewhere/crates/{folder}/Cargo.toml"),
+        }))
+        .unwrap()
     }
 
     /// What the table does not ask for: a workspace of these packages alone would lack the others.
     fn of(packages: Vec<Package>) -> Vec<Finding> {
-        let mut findings = forbidden(&Metadata { packages });
+        let mut findings = forbidden(&packages);
         findings.retain(|finding| !finding.message.contains("no member"));
         findings
     }
@@ -172,13 +184,13 @@ mod tests {
     #[test]
     fn tests_may_use_guests() {
         let mut tested = package("daemon", &["lab"]);
-        tested.dependencies[0].kind = Some("dev".to_owned());
+        tested.dependencies[0].kind = DependencyKind::Development;
         assert_eq!(of(vec![tested]), []);
     }
 
     #[test]
     fn members_and_rows_are_the_same() {
-        let findings = forbidden(&Metadata { packages: vec![package("grab-bag", &[])] });
+        let findings = forbidden(&[package("grab-bag", &[])]);
         assert!(findings[0].message.starts_with("grab-bag has no tier"), "{}", findings[0]);
         assert_eq!(findings.len(), 1 + MEMBERS.len());
     }

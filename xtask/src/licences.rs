@@ -1,11 +1,10 @@
 //! The licence of every dependency, from the SPDX expressions that cargo knows. Works offline.
 
-use std::collections::VecDeque;
-
-use anyhow::{Context, bail};
+use cargo_metadata::Package;
+use spdx::{Expression, ParseMode};
 
 use crate::finding::Finding;
-use crate::metadata::{self, Package};
+use crate::metadata;
 use crate::tree::Tree;
 
 /// Licences that go with Apache-2.0 in one binary. Copyleft is not among them.
@@ -27,8 +26,7 @@ const ACCEPTED: &[&str] = &[
 /// # Errors
 /// If cargo cannot be asked.
 pub fn check(tree: &Tree) -> anyhow::Result<Vec<Finding>> {
-    let metadata = metadata::with_dependencies(&tree.root)?;
-    Ok(metadata.packages.iter().filter_map(verdict).collect())
+    Ok(metadata::with_dependencies(&tree.root)?.iter().filter_map(verdict).collect())
 }
 
 fn verdict(package: &Package) -> Option<Finding> {
@@ -45,49 +43,9 @@ fn verdict(package: &Package) -> Option<Finding> {
 
 /// Whether an SPDX expression can be satisfied with accepted licences alone.
 fn accepts(expression: &str) -> anyhow::Result<bool> {
-    // Before SPDX expressions, crates wrote `MIT/Apache-2.0` for a choice.
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-    let mut words: VecDeque<&str> = spaced.split_whitespace().collect();
-    let answer = either(&mut words)?;
-    if let Some(word) = words.front() {
-        bail!("unexpected {word:?}");
-    }
-    Ok(answer)
-}
-
-fn either(words: &mut VecDeque<&str>) -> anyhow::Result<bool> {
-    let mut answer = both(words)?;
-    while words.front() == Some(&"OR") {
-        words.pop_front();
-        answer |= both(words)?;
-    }
-    Ok(answer)
-}
-
-fn both(words: &mut VecDeque<&str>) -> anyhow::Result<bool> {
-    let mut answer = one(words)?;
-    while words.front() == Some(&"AND") {
-        words.pop_front();
-        answer &= one(words)?;
-    }
-    Ok(answer)
-}
-
-fn one(words: &mut VecDeque<&str>) -> anyhow::Result<bool> {
-    let word = words.pop_front().context("the expression ends too early")?;
-    if word == "(" {
-        let answer = either(words)?;
-        if words.pop_front() != Some(")") {
-            bail!("a parenthesis is not closed");
-        }
-        return Ok(answer);
-    }
-    let mut licence = word.to_owned();
-    if words.front() == Some(&"WITH") {
-        words.pop_front();
-        licence = format!("{licence} WITH {}", words.pop_front().context("WITH without an exception")?);
-    }
-    Ok(ACCEPTED.contains(&licence.as_str()))
+    // Before SPDX expressions, crates wrote `MIT/Apache-2.0` for a choice: `LAX` reads that too.
+    let expression = Expression::parse_mode(expression, ParseMode::LAX)?;
+    Ok(expression.evaluate(|requirement| ACCEPTED.contains(&requirement.to_string().as_str())))
 }
 
 #[cfg(test)]
@@ -116,7 +74,7 @@ mod tests {
 
     #[test]
     fn broken_expressions_are_errors() {
-        for expression in ["", "MIT OR", "(MIT", "MIT Apache-2.0", "MIT WITH"] {
+        for expression in ["", "MIT OR", "(MIT", "MIT Apache-2.0", "MIT WITH", "NOT-A-LICENCE"] {
             assert!(accepts(expression).is_err(), "{expression:?}");
         }
     }

@@ -1,9 +1,7 @@
 //! Executes the engine's effects over two simulated volumes: what the daemon's shard does with real ones. What the bytes are,
 //! and what the end of an I/O means, is [`surgetank_cache::io`]'s for both.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::BLOCK;
@@ -70,29 +68,6 @@ struct Buffer {
     users: u32,
 }
 
-/// Mixes the one integer of a key; the default hasher is seeded by chance and slow.
-#[derive(Default)]
-struct IntegerHasher(u64);
-
-impl Hasher for IntegerHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
-type Table<K> = HashMap<K, Buffer, BuildHasherDefault<IntegerHasher>>;
-
 /// The volumes that effects go to.
 #[derive(Debug)]
 pub struct Disks {
@@ -120,8 +95,8 @@ impl Disks {
 /// Buffers and effects in flight of one engine. A crash drops it.
 #[derive(Debug, Default)]
 pub struct Driver {
-    requests: Table<RequestId>,
-    scratch: Table<ScratchId>,
+    requests: FxHashMap<RequestId, Buffer>,
+    scratch: FxHashMap<ScratchId, Buffer>,
     waiting: Vec<Option<Waiting>>,
     free: Vec<u32>,
     pool: Vec<Vec<u8>>,

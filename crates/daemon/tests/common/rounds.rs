@@ -69,6 +69,11 @@ impl Seen {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// Whether nothing was boosted when it was last looked at.
+    pub fn idle(&self) -> bool {
+        *self.phase.lock().unwrap() == Some(DevicePhase::Idle)
+    }
+
     /// From just before the daemon is killed.
     pub fn killing(&self) -> bool {
         self.killing.load(Ordering::SeqCst)
@@ -123,8 +128,6 @@ pub fn watch(client: &Client, seen: &Seen) {
 /// Boosts, drains, detaches and changes its mind, until the daemon has died.
 pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
     let device = || "data".to_owned();
-    // A boost that has not ended in time is left alone for longer the next time: on a slow machine none would ever end.
-    let mut longest = Duration::from_secs(2);
     let pace = pace();
     let rest = |random: &mut Random, most: u64| std::thread::sleep(pace * Duration::from_millis(random.below(most)));
     while !seen.over() {
@@ -146,12 +149,10 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
             }
             rest(random, 120);
         } else {
-            let until = Instant::now() + pace * (Duration::from_millis(200) + longest.mul_f64(random.unit()));
-            let idle = || *seen.phase.lock().unwrap() == Some(DevicePhase::Idle);
-            while !seen.over() && !idle() && Instant::now() < until {
+            let until = Instant::now() + pace * Duration::from_millis(200 + random.below(2000));
+            while !seen.over() && !seen.idle() && Instant::now() < until {
                 rest(random, 10);
             }
-            longest = if idle() { Duration::from_secs(2) } else { (2 * longest).min(Duration::from_secs(60)) };
             rest(random, 150);
         }
     }
