@@ -7,11 +7,10 @@ pub mod catalog;
 pub mod record;
 pub mod store;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::rand::GetRandomFlags;
 use surgetank_model::Bytes;
 
 use crate::clock::Clock;
@@ -435,9 +434,8 @@ impl<M: Machine> Provider for FileProvider<M> {
 fn fresh_id(view: &View<'_>) -> Result<VolumeId, ProviderError> {
     loop {
         let mut bytes = [0; 8];
-        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|error| {
-            ProviderError::Transient(format!("no random name could be drawn from /dev/urandom: {error}"))
-        })?;
+        rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())
+            .map_err(|error| ProviderError::Transient(format!("no random name could be drawn: {error}")))?;
         let id = VolumeId(format!("vol-{:016x}", u64::from_le_bytes(bytes)));
         if view.records.iter().all(|record| record.id != id) {
             return Ok(id);
