@@ -8,7 +8,6 @@ mod files;
 pub mod host;
 pub mod local;
 pub mod qemu;
-pub mod recording;
 pub mod service;
 pub mod table;
 
@@ -17,7 +16,6 @@ pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};
 pub use local::{LocalConfig, LocalProvider, LocalType};
 pub use qemu::{QemuConfig, QemuProvider};
-pub use recording::{Call, Recording};
 pub use table::ProviderConfig;
 
 use std::path::PathBuf;

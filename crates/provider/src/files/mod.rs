@@ -31,6 +31,9 @@ pub const TAGS_MAX: usize = 50;
 
 /// What volumes are attached to.
 pub trait Machine: Send + Sync {
+    /// Whether an attached volume is its image, as a file of this machine.
+    const ATTACHES_FILES: bool;
+
     /// Brings the records that take a slot ([`Record::takes_a_slot`]) to the present; the others are none of its
     /// business. Adds those that changed and must be written to `changed`.
     ///
@@ -50,9 +53,6 @@ pub trait Machine: Send + Sync {
     /// # Errors
     /// See [`ProviderError`].
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError>;
-
-    /// Whether an attached volume is its image, as a file of this machine.
-    fn attaches_files(&self) -> bool;
 
     /// Where an attached volume is found: its path, and its serial where the machine's disks have one.
     fn place(&self, id: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>);
@@ -326,7 +326,7 @@ impl View<'_> {
 
 impl<M: Machine> Provider for FileProvider<M> {
     fn files(&self) -> Option<PathBuf> {
-        self.machine.attaches_files().then(|| self.store.images_path())
+        M::ATTACHES_FILES.then(|| self.store.images_path())
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
