@@ -14,7 +14,9 @@ use rustix::rand::GetRandomFlags;
 use surgetank_model::Bytes;
 
 use crate::clock::Clock;
-use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
+use crate::{
+    Change, CreateVolume, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+};
 
 use catalog::Catalog;
 use record::{FORMAT, Record, is_ours};
@@ -355,47 +357,29 @@ impl<M: Machine> Provider for FileProvider<M> {
         Ok((self.describe_record(&record), Change::Changed))
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         let view = self.view()?;
-        let record = view.find(id)?;
-        match record.state {
-            VolumeState::Attaching | VolumeState::Attached => return Ok(Change::Identity),
-            VolumeState::Available => {}
-            VolumeState::Creating => return Err(conflict(record, "wait until it is available")),
-            VolumeState::Detaching => return Err(conflict(record, "wait until it is detached")),
-            VolumeState::Deleting => return Err(conflict(record, "it is being deleted")),
-        }
-        self.check_limit(&view)?;
-        self.machine.attach(view.now_ms, &view.locked, &mut record.clone()).map(|()| Change::Changed)
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        let view = self.view()?;
-        let record = view.find(id)?;
-        if !matches!(record.state, VolumeState::Attaching | VolumeState::Attached) {
-            return Ok(Change::Identity);
-        }
-        self.machine.detach(view.now_ms, &view.locked, &mut record.clone()).map(|()| Change::Changed)
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        let view = self.view()?;
-        if view.repair.vanished.contains(id) {
+        if transition == Transition::Delete && view.repair.vanished.contains(id) {
             view.locked.remove_record(id)?;
             return Ok(Change::Changed);
         }
-        let record = match view.find(id) {
-            Ok(record) => record,
-            Err(ProviderError::NotFound(_)) => return Ok(Change::Identity),
+        let mut record = match view.find(id) {
+            Ok(record) => record.clone(),
+            Err(ProviderError::NotFound(_)) => return transition.decide(id, None),
             Err(error) => return Err(error),
         };
-        if record.takes_a_slot() {
-            return Err(conflict(record, "detach it and wait until it is available"));
-        }
-        if record.state == VolumeState::Deleting {
+        if transition.decide(id, Some(record.state))? == Change::Identity {
             return Ok(Change::Identity);
         }
-        self.remove(&view, record.clone()).map(|()| Change::Changed)
+        match transition {
+            Transition::Attach => {
+                self.check_limit(&view)?;
+                self.machine.attach(view.now_ms, &view.locked, &mut record)?;
+            }
+            Transition::Detach => self.machine.detach(view.now_ms, &view.locked, &mut record)?,
+            Transition::Delete => self.remove(&view, record)?,
+        }
+        Ok(Change::Changed)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
