@@ -206,11 +206,6 @@ impl<P: Provider> Faulty<P> {
         self.plan().script.entry(verb).or_default().push_back(fault);
     }
 
-    /// Makes a volume disappear.
-    pub fn vanish(&self, id: &VolumeId) {
-        self.plan().vanish(id);
-    }
-
     /// Lets every slow change show now.
     pub fn release(&self) {
         self.plan().pending.clear();

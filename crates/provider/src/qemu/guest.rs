@@ -5,7 +5,6 @@
 //! this order and removed in the opposite one. The disk goes only when the guest releases it; the rest is then removed
 //! by whoever looks next.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -109,14 +108,10 @@ impl Guest {
 
     /// The ports that may take a device, by name; `allowed` names those that we may use, or none for all.
     fn free_ports(&mut self, allowed: &[String]) -> Result<Vec<String>, ProviderError> {
-        let is_port = |kind: &str| PORTS.contains(&kind);
-        let ours = |name: &str| allowed.is_empty() || allowed.iter().any(|port| port == name);
-        let ports: BTreeSet<String> = self
-            .devices
-            .iter()
-            .filter(|(name, kind)| is_port(kind) && ours(name))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let may_use = |name: &String| allowed.is_empty() || allowed.contains(name);
+        let ports = self.devices.iter().filter(|(name, kind)| PORTS.contains(&kind.as_str()) && may_use(name));
+        let mut ports: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
+        ports.sort();
         let mut free = Vec::new();
         for port in &ports {
             // A port's bus has the port's name, and a link for each device on it.
@@ -126,8 +121,7 @@ impl Guest {
             }
         }
         if free.is_empty() {
-            let named: Vec<&str> = ports.iter().map(String::as_str).collect();
-            return Err(ProviderError::AttachLimit(if named.is_empty() {
+            return Err(ProviderError::AttachLimit(if ports.is_empty() {
                 "the guest has no PCIe root port for a volume: start QEMU with some, such as -device \
                  pcie-root-port,id=port1,chassis=1"
                     .to_owned()
@@ -135,7 +129,7 @@ impl Guest {
                 format!(
                     "every PCIe root port of the guest that may be used is taken ({}): detach a volume, or start QEMU with \
                      more of them",
-                    named.join(", ")
+                    ports.join(", ")
                 )
             }));
         }
