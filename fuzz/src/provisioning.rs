@@ -11,8 +11,8 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::service::{self, Secret, wire};
 use surgetank_provider::{
-    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, Tags, VolumeDescription, VolumeId,
-    VolumeState,
+    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, Tags, Transition, VolumeDescription,
+    VolumeId, VolumeState,
 };
 
 /// The token of the services here; the targets put it where an input says `TOKEN`.
@@ -143,17 +143,13 @@ impl Provider for Counting {
         let volume = self.volume(&VolumeId("vol-1".to_owned()));
         Ok((VolumeDescription { tags: request.tags.clone(), ..volume }, Change::Changed))
     }
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Err(ProviderError::NotFound(id.clone()))
-    }
-    fn detach(&self, _: &VolumeId) -> Result<Change, ProviderError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(Change::Changed)
-    }
-    fn delete(&self, _: &VolumeId) -> Result<Change, ProviderError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(Change::Identity)
+        match transition {
+            Transition::Attach => Err(ProviderError::NotFound(id.clone())),
+            Transition::Detach => Ok(Change::Changed),
+            Transition::Delete => Ok(Change::Identity),
+        }
     }
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         Ok(self.volume(id))

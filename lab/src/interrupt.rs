@@ -31,7 +31,7 @@ impl Interrupt {
     /// # Errors
     /// If the handlers cannot be installed.
     pub fn install() -> anyhow::Result<Self> {
-        Ok(Self(surgetank_report::Interrupt::install().context("cannot install the signal handlers")?))
+        Ok(Self(surgetank_report::Interrupt::install()?))
     }
 
     /// Raises it, as a signal would.

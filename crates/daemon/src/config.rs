@@ -323,6 +323,7 @@ fn check_socket(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::toml_error::each_mistake_is_told;
 
     const MINIMAL: &str = r#"
 [provider.local]
@@ -362,7 +363,7 @@ inactivity_delay = "30 s"
 
     #[test]
     fn every_mistake_has_a_place_and_a_remedy() {
-        for (from, to, expected) in [
+        let mistakes = [
             ("\"33 MiB/s\"", "33", "s.toml:9:13: 33 has no unit"),
             ("export = \"auto\"", "export = \"ublock\"", "s.toml:7:10: unknown export \"ublock\""),
             ("export = \"auto\"", "export = \"fsue\"", "s.toml:7:10: unknown export \"fsue\": did you mean \"fuse\"?"),
@@ -387,11 +388,8 @@ inactivity_delay = "30 s"
             ("volume_type = \"fast\"", "outage_patience = \"9 ms\"", "s.toml:12:19: outage_patience is below 1 s"),
             ("inactivity_delay = \"30 s\"", "retry_first = \"1 ms\"", "s.toml:18:15: retry_first is below 100 ms"),
             ("\n[provider", "sweep_interval = \"0 s\"\n[provider", "s.toml:1:18: sweep_interval is below 1 s"),
-        ] {
-            assert!(MINIMAL.contains(from), "{from}");
-            let message = load(&MINIMAL.replace(from, to)).unwrap_err();
-            assert!(message.contains(expected), "{message}\n expected {expected}");
-        }
+        ];
+        each_mistake_is_told(MINIMAL, load, &mistakes);
         assert!(load("").unwrap_err().contains("has no device"));
         let remote = MINIMAL
             .replace("local]", "qemu]")
@@ -406,7 +404,7 @@ inactivity_delay = "30 s"
         let today = remote.replace("qemu", "host");
         assert_eq!(format!("{config:?}"), format!("{:?}", load(&today).unwrap()), "both names mean the same");
         assert!(!config.devices["data"].caching.as_ref().unwrap().throttle, "QEMU holds its volumes to their limits");
-        for (from, to, expected) in [
+        let mistakes = [
             ("https:", "http:", "s.toml:2:1: the url \"http://10.0.2.2:7420\" sends the token over a wire as it is"),
             ("ca_file = \"/c\"", "", "s.toml:2:1: the url \"https://10.0.2.2:7420\" asks for TLS, and who vouches"),
             ("token_file", "token_fil", "did you mean \"token_file\""),
@@ -417,11 +415,8 @@ inactivity_delay = "30 s"
                 "s.toml:2:1: [provider.host] and [provider.qemu] are one provider under two names: keep one of them",
             ),
             ("[provider.qemu]", "[provider.qmeu]", "s.toml:2:11: unknown setting \"qmeu\""),
-        ] {
-            assert!(remote.contains(from), "{from}");
-            let message = load(&remote.replace(from, to)).unwrap_err();
-            assert!(message.contains(expected), "{message}\n expected {expected}");
-        }
+        ];
+        each_mistake_is_told(&remote, load, &mistakes);
         let two = "provider = \"local\"\n[device.b]\nbacking = \"/b\"\nbacking_limits.bandwidth = \"1 MiB/s\"\n\
                    [device.b.caching]\nprovider = \"qemu\"";
         let config = load(&remote.replace("provider = \"qemu\"", two)).unwrap();

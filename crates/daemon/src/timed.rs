@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
+use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
 
 /// A provider for one asker, who waits for its answers only so long.
 pub struct TimedProvider {
@@ -27,9 +27,7 @@ struct UnderWay {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Call {
     Create(CreateVolume),
-    Attach(VolumeId),
-    Detach(VolumeId),
-    Delete(VolumeId),
+    ChangeState(VolumeId, Transition),
     Describe(VolumeId),
     List(String, String),
     SetTag(VolumeId, String, Option<String>),
@@ -46,9 +44,7 @@ impl Call {
     fn make(&self, provider: &dyn Provider) -> Result<Answer, ProviderError> {
         match self {
             Self::Create(request) => provider.create(request).map(|(made, change)| Answer::Created(made, change)),
-            Self::Attach(id) => provider.attach(id).map(Answer::Changed),
-            Self::Detach(id) => provider.detach(id).map(Answer::Changed),
-            Self::Delete(id) => provider.delete(id).map(Answer::Changed),
+            Self::ChangeState(id, transition) => provider.change_state(id, *transition).map(Answer::Changed),
             Self::Describe(id) => provider.describe(id).map(Answer::Described),
             Self::List(key, value) => provider.list(key, value).map(Answer::Listed),
             Self::SetTag(id, key, value) => provider.set_tag(id, key, value.as_deref()).map(Answer::Changed),
@@ -118,8 +114,8 @@ impl TimedProvider {
 
     fn change(&self, call: Call) -> Result<Change, ProviderError> {
         match self.ask(call)? {
-            Answer::Changed(change) | Answer::Created(_, change) => Ok(change),
-            Answer::Described(_) | Answer::Listed(_) => Err(mixed_up()),
+            Answer::Changed(change) => Ok(change),
+            _ => Err(mixed_up()),
         }
     }
 }
@@ -140,16 +136,8 @@ impl Provider for TimedProvider {
         }
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Call::Attach(id.clone()))
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Call::Detach(id.clone()))
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Call::Delete(id.clone()))
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.change(Call::ChangeState(id.clone(), transition))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -190,13 +178,7 @@ mod tests {
         fn create(&self, _: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
             panic!("a call that dies")
         }
-        fn attach(&self, _: &VolumeId) -> Result<Change, ProviderError> {
-            Ok(Change::Changed)
-        }
-        fn detach(&self, _: &VolumeId) -> Result<Change, ProviderError> {
-            Ok(Change::Changed)
-        }
-        fn delete(&self, _: &VolumeId) -> Result<Change, ProviderError> {
+        fn change_state(&self, _: &VolumeId, _: Transition) -> Result<Change, ProviderError> {
             Ok(Change::Changed)
         }
         fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

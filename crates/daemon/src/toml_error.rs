@@ -16,3 +16,17 @@ pub fn read(file: &Path) -> Result<Source, ConfigError> {
     })?;
     Ok(Source { file: file.to_owned(), text })
 }
+
+/// Makes one mistake after another in a good file (what, replaced by what) and looks for what the error must say.
+#[cfg(test)]
+pub fn each_mistake_is_told<T: std::fmt::Debug>(
+    good: &str,
+    load: fn(&str) -> Result<T, String>,
+    mistakes: &[(&str, &str, &str)],
+) {
+    for (from, to, expected) in mistakes {
+        assert!(good.contains(from), "{from}");
+        let message = load(&good.replace(from, to)).unwrap_err();
+        assert!(message.contains(expected), "{message}\n expected {expected}");
+    }
+}

@@ -17,7 +17,7 @@ use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
-    Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId, VolumeState,
+    Change, CreateVolume, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId, VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -164,19 +164,15 @@ impl Provider for Plugging {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)
     }
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        let change = self.local.attach(id)?;
-        if change == Change::Changed {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        if transition == Transition::Detach {
+            self.unplug(id);
+        }
+        let change = self.local.change_state(id, transition)?;
+        if (transition, change) == (Transition::Attach, Change::Changed) {
             self.plug(id);
         }
         Ok(change)
-    }
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.unplug(id);
-        self.local.detach(id)
-    }
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.delete(id)
     }
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.called();

@@ -8,7 +8,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId};
+use surgetank_provider::{
+    Change, CreateVolume, Provider, ProviderError, SystemClock, Transition, VolumeDescription, VolumeId,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,14 +40,8 @@ impl Provider for Gated {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.pass().create(request)
     }
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().attach(id)
-    }
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().detach(id)
-    }
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.pass().delete(id)
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.pass().change_state(id, transition)
     }
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.pass().describe(id)

@@ -14,8 +14,8 @@ use surgetank_provider::local::LocalProvider;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::Service;
 use surgetank_provider::{
-    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, SystemClock, VolumeDescription, VolumeId,
-    VolumeState,
+    Change, CreateVolume, HostConfig, HostProvider, Provider, ProviderError, SystemClock, Transition,
+    VolumeDescription, VolumeId, VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -46,14 +46,8 @@ impl Provider for Lying {
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         self.local.create(request)
     }
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.attach(id)
-    }
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.detach(id)
-    }
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.delete(id)
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.local.change_state(id, transition)
     }
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.local.describe(id).map(|volume| self.tell(volume))

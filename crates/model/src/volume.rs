@@ -77,8 +77,58 @@ pub struct VolumeDescription {
     pub serial: Option<String>,
 }
 
-/// Whether an idempotent verb changed something.
+/// A change of state that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// Attaches the volume to this machine.
+    Attach,
+    /// Detaches it from this machine.
+    Detach,
+    /// Deletes it: the bill stops.
+    Delete,
+}
+
+impl Transition {
+    /// What it does to a volume in this state, with every provider; `None`: there is no such volume. `Identity`: nothing is
+    /// left to do.
+    ///
+    /// # Errors
+    /// `NotFound`, or `Conflict` in a state that does not allow it.
+    pub fn decide(self, id: &VolumeId, state: Option<VolumeState>) -> Result<Change, ProviderError> {
+        use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+
+        let Some(state) = state else {
+            return if self == Self::Delete { Ok(Change::Identity) } else { Err(ProviderError::NotFound(id.clone())) };
+        };
+        let reason = match (self, state) {
+            (Self::Attach, Available) | (Self::Detach, Attaching | Attached) | (Self::Delete, Creating | Available) => {
+                return Ok(Change::Changed);
+            }
+            (Self::Attach, Attaching | Attached)
+            | (Self::Detach, Creating | Available | Detaching | Deleting)
+            | (Self::Delete, Deleting) => return Ok(Change::Identity),
+            (Self::Attach, Creating) => "wait until it is available",
+            (Self::Attach, Detaching) => "wait until it is detached",
+            (Self::Attach, Deleting) => "it is being deleted",
+            (Self::Delete, Attaching | Attached | Detaching) => "detach it and wait until it is available",
+        };
+        Err(ProviderError::Conflict { id: id.clone(), state, reason: reason.to_owned() })
+    }
+
+    /// The state until it is carried out.
+    #[must_use]
+    pub const fn under_way(self) -> VolumeState {
+        match self {
+            Self::Attach => VolumeState::Attaching,
+            Self::Detach => VolumeState::Detaching,
+            Self::Delete => VolumeState::Deleting,
+        }
+    }
+}
+
+/// Whether an idempotent verb changed something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Change {
     /// It did.
     Changed,
@@ -117,4 +167,24 @@ pub enum ProviderError {
     /// May pass: I/O error, timeout, throttling.
     #[error("{0}")]
     Transient(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_state_that_is_under_way_is_not_begun_again_and_what_is_gone_is_deleted() {
+        let id = VolumeId("vol-1".to_owned());
+        for transition in [Transition::Attach, Transition::Detach, Transition::Delete] {
+            assert_eq!(transition.decide(&id, Some(transition.under_way())), Ok(Change::Identity));
+            let gone = transition.decide(&id, None);
+            match transition {
+                Transition::Delete => assert_eq!(gone, Ok(Change::Identity)),
+                _ => assert_eq!(gone, Err(ProviderError::NotFound(id.clone()))),
+            }
+        }
+        let attached = Transition::Delete.decide(&id, Some(VolumeState::Attached));
+        assert!(matches!(attached, Err(ProviderError::Conflict { state: VolumeState::Attached, .. })), "{attached:?}");
+    }
 }

@@ -5,11 +5,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::rand::GetRandomFlags;
 use surgetank_model::Bytes;
 
 use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+
+/// What tests of our own providers rent: a small volume, tagged `k` = `v`.
+#[must_use]
+pub fn request(token: &str) -> CreateVolume {
+    CreateVolume {
+        token: token.to_owned(),
+        volume_type: "fast".to_owned(),
+        size: Bytes::from_mib(1),
+        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
+    }
+}
 
 /// How often a case looks before it stops waiting for a change.
 const LOOKS_MAX: u32 = 1000;
@@ -24,16 +35,12 @@ pub trait Subject {
 
     /// A type that can be rented, and a size it may have.
     fn rentable(&self) -> (String, Bytes);
-
-    /// Begins this run's client tokens and tag values; differs from every run before in the same account.
-    fn nonce(&self) -> String;
 }
 
-/// A case of the contract.
-pub type Case = fn(&Bench<'_>);
+type Case = fn(&Bench<'_>);
 
 /// Every case, by name.
-pub const CASES: &[(&str, Case)] = &[
+const CASES: &[(&str, Case)] = &[
     ("life_cycle", life_cycle),
     ("every_verb_is_idempotent", every_verb_is_idempotent),
     ("a_token_makes_one_volume", a_token_makes_one_volume),
@@ -60,27 +67,23 @@ pub fn run(subject: &dyn Subject) {
 }
 
 /// What a case works with: the provider, and names of its own.
-pub struct Bench<'a> {
+struct Bench<'a> {
     subject: &'a dyn Subject,
     provider: Arc<dyn Provider>,
     /// The value of the owner tag that marks this case's volumes.
     owner: String,
-    tokens: AtomicU64,
 }
 
 impl<'a> Bench<'a> {
-    /// Prepares a case.
-    #[must_use]
-    pub fn new(subject: &'a dyn Subject, case: &str) -> Self {
-        let owner = format!("{}-{case}", subject.nonce());
-        Self { subject, provider: subject.open(), owner, tokens: AtomicU64::new(0) }
+    fn new(subject: &'a dyn Subject, case: &str) -> Self {
+        Self { subject, provider: subject.open(), owner: format!("{case}-{}", nonce()) }
     }
 
     /// A request with a fresh token.
     fn request(&self) -> CreateVolume {
         let (volume_type, size) = self.subject.rentable();
-        let token = format!("{}-{}", self.owner, self.tokens.fetch_add(1, Ordering::Relaxed));
-        CreateVolume { token, volume_type, size, tags: Tags::from([(tag::OWNER.to_owned(), self.owner.clone())]) }
+        let tags = Tags::from([(tag::OWNER.to_owned(), self.owner.clone())]);
+        CreateVolume { token: nonce(), volume_type, size, tags }
     }
 
     fn create(&self, request: &CreateVolume) -> VolumeDescription {
@@ -151,6 +154,13 @@ impl<'a> Bench<'a> {
             self.is_gone(&id);
         }
     }
+}
+
+/// What no run before in the same account has called anything.
+fn nonce() -> String {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).expect("random bytes");
+    format!("{:016x}", u64::from_le_bytes(bytes))
 }
 
 fn life_cycle(bench: &Bench<'_>) {
@@ -318,8 +328,7 @@ fn unknown_types_and_sizes_are_invalid(bench: &Bench<'_>) {
 }
 
 fn everything_survives_reopening(bench: &Bench<'_>) {
-    let reopen =
-        || Bench { provider: bench.subject.open(), owner: bench.owner.clone(), tokens: AtomicU64::new(100), ..*bench };
+    let reopen = || Bench { provider: bench.subject.open(), owner: bench.owner.clone(), ..*bench };
     let request = bench.request();
     let id = bench.create(&request).id;
     let (again, change) = reopen().provider.create(&request).expect("create works");

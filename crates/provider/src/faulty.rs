@@ -10,7 +10,7 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 
 use crate::clock::{Clock, whole_ms};
-use crate::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId, VolumeState};
+use crate::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState};
 
 /// The verbs of a [`Provider`], to say which one a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +23,16 @@ pub enum Verb {
     Describe,
     List,
     SetTag,
+}
+
+impl From<Transition> for Verb {
+    fn from(transition: Transition) -> Self {
+        match transition {
+            Transition::Attach => Self::Attach,
+            Transition::Detach => Self::Detach,
+            Transition::Delete => Self::Delete,
+        }
+    }
 }
 
 /// One way to misbehave.
@@ -196,11 +206,6 @@ impl<P: Provider> Faulty<P> {
         self.plan().script.entry(verb).or_default().push_back(fault);
     }
 
-    /// Makes a volume disappear.
-    pub fn vanish(&self, id: &VolumeId) {
-        self.plan().vanish(id);
-    }
-
     /// Lets every slow change show now.
     pub fn release(&self) {
         self.plan().pending.clear();
@@ -229,58 +234,23 @@ impl<P: Provider> Faulty<P> {
         fault
     }
 
-    /// Carries out a verb on a volume that exists, with the fault that is due.
-    fn change(
-        &self,
-        verb: Verb,
-        id: &VolumeId,
-        act: impl Fn() -> Result<Change, ProviderError>,
-    ) -> Result<Change, ProviderError> {
-        let fault = self.next(verb);
-        if let Some(Fault::Before(error)) = fault {
-            return Err(error);
-        }
-        if let Some(answer) = self.answer_meanwhile(verb, id) {
-            return answer;
-        }
-        // Of a deleted volume only this moment's description is left to show.
-        let shown = if matches!(fault, Some(Fault::Slow(_))) { self.inner.describe(id).ok() } else { None };
-        let change = act()?;
-        self.plan().pending.remove(id);
-        self.aftermath(verb, id, change, shown, fault, act)
-    }
-
-    /// What a vanished volume, or one whose last change does not show yet, answers; `None`: the call goes through.
-    fn answer_meanwhile(&self, verb: Verb, id: &VolumeId) -> Option<Result<Change, ProviderError>> {
+    /// Whether a volume is not as the provider underneath says: `None` if it has vanished, else the state on the way of a
+    /// change that does not show yet.
+    fn shown_instead(&self, id: &VolumeId) -> Option<Option<VolumeState>> {
         let mut plan = self.plan();
         if plan.vanished.contains(id) {
-            return Some(match verb {
-                Verb::Delete => Ok(Change::Identity),
-                _ => Err(ProviderError::NotFound(id.clone())),
-            });
+            return Some(None);
         }
-        let shown = plan.pending(id, self.clock.now_ms())?.state;
-        let conflict = |reason: &str| {
-            Some(Err(ProviderError::Conflict { id: id.clone(), state: shown, reason: reason.to_owned() }))
-        };
-        match (verb, shown) {
-            (Verb::Attach, VolumeState::Attaching)
-            | (Verb::Detach, VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting)
-            | (Verb::Delete, VolumeState::Deleting) => Some(Ok(Change::Identity)),
-            (Verb::Attach, _) => conflict("wait until the change before it is carried out"),
-            (Verb::Delete, VolumeState::Attaching | VolumeState::Detaching) => conflict("wait until it is detached"),
-            (Verb::SetTag, VolumeState::Deleting) => conflict("it is being deleted"),
-            _ => None,
-        }
+        plan.pending(id, self.clock.now_ms()).map(|shown| Some(shown.state))
     }
 
-    /// What goes wrong after the call was carried out.
+    /// What goes wrong after the call was carried out. `slow`: what is shown while the change is slow, of a verb that has
+    /// a state on the way.
     fn aftermath(
         &self,
-        verb: Verb,
         id: &VolumeId,
         change: Change,
-        before: Option<VolumeDescription>,
+        slow: Option<VolumeDescription>,
         fault: Option<Fault>,
         again: impl Fn() -> Result<Change, ProviderError>,
     ) -> Result<Change, ProviderError> {
@@ -292,15 +262,8 @@ impl<P: Provider> Faulty<P> {
             }
             Some(Fault::Vanish) => self.plan().vanish(id),
             Some(Fault::Slow(by)) => {
-                let state = match verb {
-                    Verb::Create => VolumeState::Creating,
-                    Verb::Attach => VolumeState::Attaching,
-                    Verb::Detach => VolumeState::Detaching,
-                    Verb::Delete => VolumeState::Deleting,
-                    Verb::Describe | Verb::List | Verb::SetTag => return Ok(change),
-                };
-                if let (Change::Changed, Some(before)) = (change, before) {
-                    let shown = VolumeDescription { state, device: None, ..before };
+                if let (Change::Changed, Some(volume)) = (change, slow) {
+                    let shown = VolumeDescription { device: None, ..volume };
                     let until_ms = self.clock.now_ms().saturating_add(whole_ms(by));
                     self.plan().pending.insert(id.clone(), Pending { shown, until_ms });
                 }
@@ -361,20 +324,28 @@ impl<P: Provider> Provider for Faulty<P> {
             let token = format!("{}-twice", request.token);
             self.inner.create(&CreateVolume { token, ..request.clone() }).map(|(_, change)| change)
         };
-        let change = self.aftermath(Verb::Create, &volume.id, change, Some(volume.clone()), fault, again)?;
+        let slow = Some(VolumeDescription { state: VolumeState::Creating, ..volume.clone() });
+        let change = self.aftermath(&volume.id, change, slow, fault, again)?;
         Ok((self.plan().tell(volume, self.clock.now_ms()), change))
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Verb::Attach, id, || self.inner.attach(id))
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Verb::Detach, id, || self.inner.detach(id))
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.change(Verb::Delete, id, || self.inner.delete(id))
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        let fault = self.next(transition.into());
+        if let Some(Fault::Before(error)) = fault {
+            return Err(error);
+        }
+        if let Some(state) = self.shown_instead(id)
+            && transition.decide(id, state)? == Change::Identity
+        {
+            return Ok(Change::Identity);
+        }
+        // Of a deleted volume only this moment's description is left to show.
+        let before = if matches!(fault, Some(Fault::Slow(_))) { self.inner.describe(id).ok() } else { None };
+        let slow = before.map(|volume| VolumeDescription { state: transition.under_way(), ..volume });
+        let change_state = || self.inner.change_state(id, transition);
+        let change = change_state()?;
+        self.plan().pending.remove(id);
+        self.aftermath(id, change, slow, fault, change_state)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -406,17 +377,16 @@ impl<P: Provider> Provider for Faulty<P> {
             _ => {}
         }
         let now_ms = self.clock.now_ms();
-        let mut volumes = self.inner.list(key, value)?;
-        volumes.retain(|volume| !plan.vanished.contains(&volume.id));
-        let mut volumes: Vec<_> = volumes.into_iter().map(|volume| plan.tell(volume, now_ms)).collect();
-        let deleting = plan.pending.values().filter(|pending| {
+        let mut there = self.inner.list(key, value)?;
+        there.retain(|volume| !plan.vanished.contains(&volume.id));
+        let told = there.into_iter().map(|volume| (volume.id.clone(), plan.tell(volume, now_ms)));
+        let mut told: BTreeMap<_, _> = told.collect();
+        let deleting = plan.pending.iter().filter(|(_, pending)| {
             let gone = pending.shown.state == VolumeState::Deleting && now_ms < pending.until_ms;
             gone && pending.shown.tags.get(key).is_some_and(|there| there == value)
         });
-        let deleting: Vec<_> = deleting.map(|pending| pending.shown.clone()).collect();
-        volumes.retain(|volume| deleting.iter().all(|other| other.id != volume.id));
-        volumes.extend(deleting);
-        volumes.sort_by(|a, b| a.id.cmp(&b.id));
+        told.extend(deleting.map(|(id, pending)| (id.clone(), pending.shown.clone())));
+        let volumes: Vec<_> = told.into_values().collect();
         plan.listed.insert(name, volumes.clone());
         Ok(volumes)
     }
@@ -426,11 +396,16 @@ impl<P: Provider> Provider for Faulty<P> {
         if let Some(Fault::Before(error)) = fault {
             return Err(error);
         }
-        if let Some(answer) = self.answer_meanwhile(Verb::SetTag, id) {
-            return answer;
+        match self.shown_instead(id) {
+            Some(None) => return Err(ProviderError::NotFound(id.clone())),
+            Some(Some(state @ VolumeState::Deleting)) => {
+                let reason = "it is being deleted".to_owned();
+                return Err(ProviderError::Conflict { id: id.clone(), state, reason });
+            }
+            _ => {}
         }
-        let again = || self.inner.set_tag(id, key, value);
-        let change = again()?;
-        self.aftermath(Verb::SetTag, id, change, None, fault, again)
+        let set_tag = || self.inner.set_tag(id, key, value);
+        let change = set_tag()?;
+        self.aftermath(id, change, None, fault, set_tag)
     }
 }

@@ -8,7 +8,6 @@ mod files;
 pub mod host;
 pub mod local;
 pub mod qemu;
-pub mod recording;
 pub mod service;
 pub mod table;
 
@@ -17,13 +16,12 @@ pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};
 pub use local::{LocalConfig, LocalProvider, LocalType};
 pub use qemu::{QemuConfig, QemuProvider};
-pub use recording::{Call, Recording};
 pub use table::ProviderConfig;
 
 use std::path::PathBuf;
 
 pub use surgetank_model::volume::{
-    Change, CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag,
+    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag,
 };
 
 /// A provider of volumes. Calls may block for a network round trip but not until the change is carried out.
@@ -39,23 +37,12 @@ pub trait Provider: Send + Sync {
     /// See [`ProviderError`].
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError>;
 
-    /// Attaches a volume to this machine.
+    /// Asks for a change of a volume's state. [`Transition::decide`] says what it does in which state, and that to delete a
+    /// volume that is gone is `Identity`.
     ///
     /// # Errors
     /// See [`ProviderError`].
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError>;
-
-    /// Detaches a volume from this machine.
-    ///
-    /// # Errors
-    /// See [`ProviderError`].
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError>;
-
-    /// Deletes a volume: the bill stops. Deleting one that is gone is `Identity`.
-    ///
-    /// # Errors
-    /// See [`ProviderError`].
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError>;
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError>;
 
     /// Describes a volume.
     ///
@@ -74,4 +61,28 @@ pub trait Provider: Send + Sync {
     /// # Errors
     /// See [`ProviderError`].
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError>;
+
+    /// Attaches a volume to this machine.
+    ///
+    /// # Errors
+    /// As [`Provider::change_state`].
+    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change_state(id, Transition::Attach)
+    }
+
+    /// Detaches a volume from this machine.
+    ///
+    /// # Errors
+    /// As [`Provider::change_state`].
+    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change_state(id, Transition::Detach)
+    }
+
+    /// Deletes a volume: the bill stops.
+    ///
+    /// # Errors
+    /// As [`Provider::change_state`].
+    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+        self.change_state(id, Transition::Delete)
+    }
 }

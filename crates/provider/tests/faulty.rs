@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_model::Bytes;
 use surgetank_model::units::Span;
+use surgetank_provider::contract::request;
 use surgetank_provider::{
-    Change, CreateVolume, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError,
-    Tags, Verb, VolumeId, VolumeState,
+    Change, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, ProviderError, Transition,
+    Verb, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
@@ -23,15 +23,6 @@ fn world() -> World {
     let clock = Arc::new(ManualClock::at_ms(1_000));
     let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
     World { _directory: directory, clock: clock.clone(), provider: Faulty::new(local, clock) }
-}
-
-fn request(token: &str) -> CreateVolume {
-    CreateVolume {
-        token: token.to_owned(),
-        volume_type: "fast".to_owned(),
-        size: Bytes::from_mib(1),
-        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
-    }
 }
 
 fn lost() -> ProviderError {
@@ -60,11 +51,12 @@ fn before_does_nothing_and_after_does_all() {
     assert_eq!(world.listed(), 1);
     let (volume, change) = world.provider.create(&request("t")).unwrap();
     assert_eq!(change, Change::Identity);
-    for (verb, state) in [(Verb::Attach, VolumeState::Attached), (Verb::Detach, VolumeState::Available)] {
-        world.provider.script(verb, Fault::Before(lost()));
-        world.provider.script(verb, Fault::After(lost()));
-        let call =
-            || if verb == Verb::Attach { world.provider.attach(&volume.id) } else { world.provider.detach(&volume.id) };
+    for (transition, state) in
+        [(Transition::Attach, VolumeState::Attached), (Transition::Detach, VolumeState::Available)]
+    {
+        world.provider.script(transition.into(), Fault::Before(lost()));
+        world.provider.script(transition.into(), Fault::After(lost()));
+        let call = || world.provider.change_state(&volume.id, transition);
         assert_eq!(call(), Err(lost()));
         assert_ne!(world.state(&volume.id), Ok(state));
         assert_eq!(call(), Err(lost()));
@@ -183,10 +175,10 @@ fn stubborn_run(rates: FaultRates) -> (Vec<String>, u32, usize) {
             }
         }
         let id = id.expect("create succeeds at last");
-        for verb in [LocalCall::Attach, LocalCall::Detach, LocalCall::Delete] {
+        for transition in [Transition::Attach, Transition::Detach, Transition::Delete] {
             let done = (0..200).any(|_| {
                 clock.advance(Duration::from_millis(100));
-                let answer = verb.call(&provider, &id);
+                let answer = provider.change_state(&id, transition);
                 answers.push(format!("{:?}", answer.as_ref().map_err(|error| error.to_string().replace(&id.0, "ID"))));
                 answer.is_ok()
             });
@@ -194,23 +186,6 @@ fn stubborn_run(rates: FaultRates) -> (Vec<String>, u32, usize) {
         }
     }
     (answers, provider.faults(), provider.inner().list("k", "v").unwrap().len())
-}
-
-#[derive(Clone, Copy)]
-enum LocalCall {
-    Attach,
-    Detach,
-    Delete,
-}
-
-impl LocalCall {
-    fn call(self, provider: &impl Provider, id: &VolumeId) -> Result<Change, ProviderError> {
-        match self {
-            Self::Attach => provider.attach(id),
-            Self::Detach => provider.detach(id),
-            Self::Delete => provider.delete(id),
-        }
-    }
 }
 
 #[test]

@@ -4,9 +4,7 @@ mod served;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use served::{Served, with_timeout};
@@ -17,7 +15,7 @@ use surgetank_provider::service::is_private;
 use surgetank_provider::service::secret::Secret;
 use surgetank_provider::{
     Change, CreateVolume, Fault, Faulty, HostConfig, HostProvider, LocalConfig, LocalProvider, ManualClock, Provider,
-    ProviderError, Tags, Verb, VolumeDescription, VolumeId, VolumeState,
+    ProviderError, Tags, Verb, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
@@ -44,7 +42,6 @@ fn raw(served: &Served, request: &str) -> String {
 struct Remote {
     served: Served,
     clock: Arc<ManualClock>,
-    nonces: AtomicU64,
     _volumes: TempDir,
 }
 
@@ -61,7 +58,7 @@ impl Remote {
             ..LocalConfig::in_directory(volumes.path())
         };
         let local = LocalProvider::open(config, clock.clone()).unwrap();
-        Self { served: Served::start(Arc::new(local), ANY, None), clock, nonces: AtomicU64::new(0), _volumes: volumes }
+        Self { served: Served::start(Arc::new(local), ANY, None), clock, _volumes: volumes }
     }
 }
 
@@ -77,15 +74,10 @@ impl Subject for Remote {
     fn rentable(&self) -> (String, Bytes) {
         ("fast".to_owned(), Bytes::from_mib(1))
     }
-
-    fn nonce(&self) -> String {
-        format!("run-{}", self.nonces.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 fn request() -> CreateVolume {
-    let tags = Tags::from([("k".to_owned(), "ü & = ? #%".to_owned())]);
-    CreateVolume { token: "t".to_owned(), volume_type: "fast".to_owned(), size: Bytes::from_mib(1), tags }
+    CreateVolume { tags: Tags::from([("k".to_owned(), "ü & = ? #%".to_owned())]), ..contract::request("t") }
 }
 
 #[test]
@@ -103,36 +95,13 @@ fn errors_arrive_as_they_were() {
     let directory = TempDir::new().unwrap();
     let clock = Arc::new(ManualClock::at_ms(0));
     let local = LocalProvider::open(LocalConfig::in_directory(directory.path()), clock.clone()).unwrap();
-    let faulty = Arc::new(Faulty::new(local, clock));
-    struct Shared(Arc<Faulty<LocalProvider>>);
-    impl Provider for Shared {
-        fn files(&self) -> Option<PathBuf> {
-            self.0.files()
-        }
-        fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-            self.0.create(request)
-        }
-        fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-            self.0.attach(id)
-        }
-        fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-            assert_ne!(id.0, "panic", "a provider that panics");
-            self.0.detach(id)
-        }
-        fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-            self.0.delete(id)
-        }
-        fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
-            self.0.describe(id)
-        }
-        fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-            self.0.list(key, value)
-        }
-        fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
-            self.0.set_tag(id, key, value)
-        }
-    }
-    let served = Served::start(Arc::new(Shared(faulty.clone())), ANY, None);
+    let dies = ProviderError::Invalid("a provider that panics".to_owned());
+    let observer = {
+        let dies = Fault::Before(dies.clone());
+        move |_, fault: &Fault| assert_ne!(*fault, dies)
+    };
+    let faulty = Arc::new(Faulty::new(local, clock).with_observer(Box::new(observer)));
+    let served = Served::start(faulty.clone(), ANY, None);
     let client = served.client("http", None);
     let (volume, change) = client.create(&request()).unwrap();
     assert_eq!((&volume.tags, change), (&request().tags, Change::Changed));
@@ -162,7 +131,8 @@ fn errors_arrive_as_they_were() {
     faulty.script(Verb::Describe, Fault::Before(ProviderError::NotFound(VolumeId("another".to_owned()))));
     let answer = client.describe(&volume.id).unwrap_err();
     assert!(matches!(answer, ProviderError::Transient(_)), "that another volume is gone says nothing of this one");
-    let answer = client.detach(&VolumeId("panic".to_owned())).unwrap_err();
+    faulty.script(Verb::Detach, Fault::Before(dies));
+    let answer = client.detach(&volume.id).unwrap_err();
     assert!(matches!(&answer, ProviderError::Transient(text) if text.contains("see its log")), "{answer}");
     assert!(client.describe(&volume.id).is_ok(), "the service lives on");
 }

@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
+use surgetank_provider::contract::request;
 use surgetank_provider::local::Repair;
 use surgetank_provider::{
-    Change, CreateVolume, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock, Tags, VolumeId, VolumeState,
+    Change, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock, VolumeId, VolumeState,
 };
 use tempfile::TempDir;
 
@@ -37,15 +37,6 @@ fn open(directory: &Path) -> LocalProvider {
         ..LocalConfig::in_directory(directory.join("provider"))
     };
     LocalProvider::open(config, Arc::new(SystemClock)).unwrap()
-}
-
-fn request(token: &str) -> CreateVolume {
-    CreateVolume {
-        token: token.to_owned(),
-        volume_type: "fast".to_owned(),
-        size: Bytes::from_mib(1),
-        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
-    }
 }
 
 /// The child: it notes each call before it makes it and the answer after, until it is killed.

@@ -1,13 +1,12 @@
-//! The contract, on the local provider and on the decorators over it.
+//! The contract, on the local provider and on the decorator over it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 use surgetank_provider::contract::{self, Subject};
-use surgetank_provider::{Clock, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider, Recording};
+use surgetank_provider::{Clock, FaultRates, Faulty, LocalConfig, LocalProvider, ManualClock, Provider};
 use tempfile::TempDir;
 
 /// A local provider whose clock moves when the contract waits.
@@ -16,7 +15,6 @@ struct Local {
     clock: Arc<ManualClock>,
     latency: Span,
     decorate: fn(LocalProvider, Arc<dyn Clock>) -> Arc<dyn Provider>,
-    nonces: AtomicU64,
 }
 
 impl Local {
@@ -26,7 +24,6 @@ impl Local {
             clock: Arc::new(ManualClock::at_ms(1_700_000_000_000)),
             latency: Span(Duration::from_millis(latency_ms)),
             decorate,
-            nonces: AtomicU64::new(0),
         }
     }
 }
@@ -50,10 +47,6 @@ impl Subject for Local {
     fn rentable(&self) -> (String, Bytes) {
         ("fast".to_owned(), Bytes::from_mib(1))
     }
-
-    fn nonce(&self) -> String {
-        format!("run-{}", self.nonces.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 #[test]
@@ -67,8 +60,8 @@ fn contract_with_latency() {
 }
 
 #[test]
-fn contract_through_decorators_that_do_nothing() {
+fn contract_through_a_decorator_that_does_nothing() {
     contract::run(&Local::new(1000, |local, clock| {
-        Arc::new(Recording::new(Faulty::new(local, clock).with_rates(FaultRates::default())))
+        Arc::new(Faulty::new(local, clock).with_rates(FaultRates::default()))
     }));
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use machine::{Machine, Unplug, skip};
 use surgetank_model::Bytes;
 use surgetank_model::units::Span;
-use surgetank_provider::contract::{self, Subject};
+use surgetank_provider::contract::{self, Subject, request};
 use surgetank_provider::qemu::QemuConfig;
 use surgetank_provider::{
-    Change, CreateVolume, ManualClock, Provider, ProviderError, QemuProvider, SystemClock, Tags, VolumeId, VolumeState,
+    Change, CreateVolume, ManualClock, Provider, ProviderError, QemuProvider, SystemClock, VolumeId, VolumeState,
 };
 
 /// Life cycles of the soak; `SURGETANK_HOTPLUGS` for more.
@@ -23,13 +23,13 @@ const HOTPLUGS: u64 = 100;
 struct World {
     machine: Machine,
     clock: Arc<ManualClock>,
-    nonces: AtomicU64,
+    tokens: AtomicU64,
 }
 
 impl World {
     fn new(unplug: Unplug, ports: usize) -> Self {
         let clock = Arc::new(ManualClock::at_ms(1_700_000_000_000));
-        Self { machine: Machine::start(unplug, ports), clock, nonces: AtomicU64::new(0) }
+        Self { machine: Machine::start(unplug, ports), clock, tokens: AtomicU64::new(0) }
     }
 
     fn config(&self) -> QemuConfig {
@@ -44,9 +44,7 @@ impl World {
     }
 
     fn request(&self) -> CreateVolume {
-        let token = format!("token-{}", self.nonces.fetch_add(1, Ordering::Relaxed));
-        let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
-        CreateVolume { token, volume_type: "fast".to_owned(), size: Bytes::from_mib(1), tags }
+        request(&format!("token-{}", self.tokens.fetch_add(1, Ordering::Relaxed)))
     }
 
     fn created(&self, provider: &QemuProvider) -> VolumeId {
@@ -75,10 +73,6 @@ impl Subject for World {
 
     fn rentable(&self) -> (String, Bytes) {
         ("fast".to_owned(), Bytes::from_mib(1))
-    }
-
-    fn nonce(&self) -> String {
-        format!("run-{}", self.nonces.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -281,10 +275,7 @@ fn child() {
     std::fs::write(directory.join("begun"), "").unwrap();
     // Bounded, should nobody kill it.
     for round in 0..100_000 {
-        let tags = Tags::from([("k".to_owned(), "v".to_owned())]);
-        let token = format!("{}-{round}", std::process::id());
-        let request = CreateVolume { token, volume_type: "fast".to_owned(), size: Bytes::from_mib(1), tags };
-        let id = provider.create(&request).unwrap().0.id;
+        let id = provider.create(&request(&format!("{}-{round}", std::process::id()))).unwrap().0.id;
         // The one before it may hold a port for a moment.
         while provider.attach(&id).is_err() {}
         detach(&provider, &id);

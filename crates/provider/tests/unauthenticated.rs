@@ -17,12 +17,11 @@ use std::time::{Duration, Instant};
 
 use pki::Authority;
 use served::{Served, TIMEOUT};
-use surgetank_model::Bytes;
+use surgetank_provider::contract::request;
 use surgetank_provider::service::Secret;
 use surgetank_provider::service::tls::Credentials;
 use surgetank_provider::{
-    Change, CreateVolume, HostConfig, HostProvider, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
-    Tags,
+    Change, HostConfig, HostProvider, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
 };
 use tempfile::TempDir;
 
@@ -45,11 +44,6 @@ fn start(address: &str, tls: Option<Credentials>) -> Service {
     let config = LocalConfig::in_directory(volumes.path().join("volumes"));
     let local = LocalProvider::open(config, Arc::new(SystemClock)).unwrap();
     Service { served: Served::start(Arc::new(local), address, tls), _volumes: volumes }
-}
-
-fn request(token: &str) -> CreateVolume {
-    let (token, volume_type) = (token.to_owned(), "fast".to_owned());
-    CreateVolume { token, volume_type, size: Bytes::from_mib(1), tags: Tags::from([("k".into(), "v".into())]) }
 }
 
 fn credentials(directory: &Path) -> Credentials {

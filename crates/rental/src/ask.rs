@@ -2,7 +2,7 @@
 
 use surgetank_cache::{CacheMode, EngineStage, Epoch};
 use surgetank_model::Bytes;
-use surgetank_model::volume::{CreateVolume, ProviderError, VolumeDescription, VolumeId};
+use surgetank_model::volume::{CreateVolume, ProviderError, Transition, VolumeDescription, VolumeId};
 
 use crate::owner::OwnerRecord;
 use crate::record::{RentalRecord, Slot};
@@ -39,12 +39,8 @@ pub enum Ask {
 pub enum Call {
     /// Rent a volume.
     Create(CreateVolume),
-    /// Attach it to this machine.
-    Attach(VolumeId),
-    /// Detach it.
-    Detach(VolumeId),
-    /// Delete it.
-    Delete(VolumeId),
+    /// Attach it to this machine, detach it, or delete it.
+    ChangeState(VolumeId, Transition),
     /// What is known of it.
     Describe(VolumeId),
     /// Volumes with this tag.
@@ -63,7 +59,7 @@ impl Call {
         match self {
             Self::Create(_) | Self::Describe(_) => Answer::Described(Err(error)),
             Self::List { .. } => Answer::Listed(Err(error)),
-            Self::Attach(_) | Self::Detach(_) | Self::Delete(_) => Answer::Changed(Err(error)),
+            Self::ChangeState(..) => Answer::Changed(Err(error)),
         }
     }
 }
@@ -177,7 +173,7 @@ pub enum Answer {
     Owner(Result<OwnerRecord, String>),
     /// To `Create` and `Describe`.
     Described(Result<VolumeDescription, ProviderError>),
-    /// To `Attach`, `Detach` and `Delete`.
+    /// To `ChangeState`.
     Changed(Result<(), ProviderError>),
     /// To `List`.
     Listed(Result<Vec<VolumeDescription>, ProviderError>),

@@ -1,11 +1,12 @@
 //! SIGINT, SIGTERM and SIGHUP as something that the program waits for.
 
-use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+use crate::failure::{Doing, Failure};
 
 /// Counts the signals that ask the process to stop. Cloning gives another handle on the same count.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +23,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the handlers or their thread cannot be installed.
-    pub fn install() -> io::Result<Self> {
+    pub fn install() -> Result<Self, Failure> {
         Self::install_with(&[], |_| ())
     }
 
@@ -31,19 +32,21 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the handlers or their thread cannot be installed.
-    pub fn install_with(others: &'static [i32], heard: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
+    pub fn install_with(others: &'static [i32], heard: impl Fn(i32) + Send + 'static) -> Result<Self, Failure> {
         const STOP: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
         let interrupt = Self::default();
-        let mut signals = Signals::new(STOP.iter().chain(others))?;
+        let not_installed = || "the signal handlers cannot be installed".to_owned();
+        let mut signals = Signals::new(STOP.iter().chain(others)).doing(not_installed)?;
         let shared = interrupt.clone();
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let heeding = std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 if !others.contains(&signal) {
                     shared.raise();
                 }
                 heard(signal);
             }
-        })?;
+        });
+        heeding.doing(not_installed)?;
         Ok(interrupt)
     }
 

@@ -2,7 +2,9 @@
 
 use surgetank_cache::{EngineStage, Event, Owner};
 use surgetank_model::random::Random;
-use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
+use surgetank_model::volume::{
+    CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+};
 use surgetank_model::{Instant, Observation};
 use surgetank_planner::scenario::Latencies;
 use surgetank_policy::{Controller, Learned, Phase, Steady};
@@ -233,9 +235,9 @@ impl Cloud {
     fn begin(&mut self, now: Instant, id: AskId, call: Call) -> Asked {
         let nominal = match &call {
             Call::Create(_) => self.provider.create,
-            Call::Attach(_) => self.provider.attach,
-            Call::Detach(_) => self.provider.detach,
-            Call::Delete(_) => self.provider.delete,
+            Call::ChangeState(_, Transition::Attach) => self.provider.attach,
+            Call::ChangeState(_, Transition::Detach) => self.provider.detach,
+            Call::ChangeState(_, Transition::Delete) => self.provider.delete,
             Call::Describe(_) | Call::List { .. } => return Asked::Answered(self.carry_out(&call)),
         };
         let jitter = self.provider.jitter;
@@ -255,10 +257,12 @@ impl Cloud {
     fn carry_out(&mut self, call: &Call) -> Answer {
         match call {
             Call::Create(request) => Answer::Described(Ok(self.create(request))),
-            Call::Attach(_) => self.change(VolumeState::Attached),
-            Call::Detach(_) => self.change(VolumeState::Available),
-            Call::Delete(_) => {
-                self.volume = None;
+            Call::ChangeState(_, transition) => {
+                self.volume = self.volume.take().and_then(|volume| match transition {
+                    Transition::Attach => Some(VolumeDescription { state: VolumeState::Attached, ..volume }),
+                    Transition::Detach => Some(VolumeDescription { state: VolumeState::Available, ..volume }),
+                    Transition::Delete => None,
+                });
                 Answer::Changed(Ok(()))
             }
             Call::Describe(id) => {
@@ -283,13 +287,6 @@ impl Cloud {
             serial: None,
         };
         self.volume.insert(volume).clone()
-    }
-
-    fn change(&mut self, state: VolumeState) -> Answer {
-        if let Some(volume) = &mut self.volume {
-            volume.state = state;
-        }
-        Answer::Changed(Ok(()))
     }
 }
 

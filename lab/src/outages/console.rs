@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, VolumeDescription, VolumeId};
+use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
 
 /// A provider that attaches nothing during an outage.
 pub struct Guarded {
@@ -28,19 +28,11 @@ impl Provider for Guarded {
         self.provider.create(request)
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        if self.away.load(Ordering::SeqCst) {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        if transition == Transition::Attach && self.away.load(Ordering::SeqCst) {
             return Err(ProviderError::Transient("the storage is away".to_owned()));
         }
-        self.provider.attach(id)
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.provider.detach(id)
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.provider.delete(id)
+        self.provider.change_state(id, transition)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

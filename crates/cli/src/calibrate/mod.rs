@@ -149,7 +149,7 @@ impl Arguments {
 
     /// Starts the measuring process and waits for it. If it dies, deletes what it had rented.
     fn supervise(&self, plan: &Plan) -> Result<(), Failure> {
-        let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
+        let interrupt = Interrupt::install()?;
         let executable = std::env::current_exe().doing(|| "cannot find this program itself".to_owned())?;
         let mut worker = Command::new(executable)
             .args(std::env::args_os().skip(1))
@@ -189,7 +189,7 @@ impl Arguments {
     fn measure(&self, plan: &Plan) -> Result<(), Failure> {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
             .doing(|| "the kernel does not tell when the waiting process dies".to_owned())?;
-        let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
+        let interrupt = Interrupt::install()?;
         let mut points = plan.points.clone();
         let missing = plan.missing(self.repeats);
         let bar =

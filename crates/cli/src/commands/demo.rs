@@ -6,7 +6,7 @@ use clap::Args;
 use surgetank_demo::{Options, Plan};
 use surgetank_policy::Preset;
 use surgetank_report::run;
-use surgetank_report::{Doing, Failure, Interrupt, output};
+use surgetank_report::{Failure, Interrupt, output};
 
 use crate::logging;
 use crate::policy::preset;
@@ -51,7 +51,7 @@ impl Arguments {
         if std::env::var_os(logging::VARIABLE).is_some() {
             logging::start(logging::Form::Text, tracing::Level::WARN)?;
         }
-        let interrupt = Interrupt::install().doing(|| "the signal handlers cannot be installed".to_owned())?;
+        let interrupt = Interrupt::install()?;
         let seed = self.seed.unwrap_or_else(rand::random);
         let plan = if self.quick { Plan::quick(seed) } else { Plan::standard(seed) };
         let options = Options { plan, policy: self.policy.name, out: self.out, keep: self.keep };

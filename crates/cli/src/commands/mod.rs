@@ -1,8 +1,8 @@
 //! The commands and their flags. Parser, help, man pages and completions all come from these types.
 
 mod control;
-mod core_dumps;
 mod demo;
+mod foreground;
 mod inspect;
 mod provider;
 mod serve;

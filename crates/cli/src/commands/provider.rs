@@ -1,6 +1,5 @@
 //! `surgetank provider`: the provisioning service of a host, in the foreground.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -11,9 +10,8 @@ use surgetank_provider::service::secret::Secret;
 use surgetank_provider::service::tls::Credentials;
 use surgetank_report::{Failure, Interrupt, output};
 
-use super::core_dumps::CoreDumps;
+use super::foreground::Foreground;
 use super::serve::notify;
-use crate::logging;
 
 /// How long one wait for a signal takes; there is always a next one.
 const WAIT: Duration = Duration::from_secs(3600);
@@ -28,32 +26,21 @@ The service rents volumes of this machine to one guest, and hot-plugs them throu
 it as its [provider.host]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; rented volumes \
 stay.")]
 pub struct Arguments {
-    /// The configuration
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Check the configuration and stop
-    #[arg(long)]
-    check: bool,
-    /// Form of the log on stderr
-    #[arg(long, value_enum, default_value_t = logging::Form::Text)]
-    log: logging::Form,
     #[command(flatten)]
-    core_dumps: CoreDumps,
+    foreground: Foreground,
 }
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let config = ServiceConfig::load(&self.config).map_err(Failure::invalid)?;
-        if self.check {
-            return output::print(&format!("{}: valid", self.config.display()));
+        let Foreground { config: file, check, .. } = &self.foreground;
+        let config = ServiceConfig::load(file).map_err(Failure::invalid)?;
+        if *check {
+            return output::print(&format!("{}: valid", file.display()));
         }
-        logging::start(self.log, tracing::Level::INFO)?;
-        self.core_dumps.forbid();
-        let no_handlers =
-            |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
-        let interrupt = Interrupt::install().map_err(no_handlers)?;
+        self.foreground.begin()?;
+        let interrupt = Interrupt::install()?;
         let provider = config.open().map_err(|error| match error {
-            ProviderError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
+            ProviderError::Invalid(text) => Failure::Invalid(format!("{}: {text}", file.display())),
             error => Failure::failed(error),
         })?;
         let secret = Secret::read_or_make(&config.token_file).map_err(Failure::Failed)?;

@@ -3,7 +3,6 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
@@ -15,11 +14,10 @@ use surgetank_daemon::status::{DevicePhase, StatusReport};
 use surgetank_daemon::{Daemon, StartError, WeakDaemon, places};
 use surgetank_model::text;
 use surgetank_report::output::{self, note};
-use surgetank_report::{Failure, Interrupt};
+use surgetank_report::{Doing, Failure, Interrupt};
 
-use crate::commands::core_dumps::CoreDumps;
+use crate::commands::foreground::Foreground;
 use crate::commands::upgrade::Upgrade;
-use crate::logging;
 
 /// How often a further signal is looked for while the daemon stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -42,36 +40,25 @@ on their caching volume, according to on_stop in the configuration. At a second 
 waits for. SIGHUP loads new certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that \
 is now at this one's path takes over; dirty data stay where they are.")]
 pub struct Arguments {
-    /// The configuration
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
-    /// Check the configuration and stop
-    #[arg(long)]
-    check: bool,
-    /// Form of the log on stderr
-    #[arg(long, value_enum, default_value_t = logging::Form::Text)]
-    log: logging::Form,
     #[command(flatten)]
-    core_dumps: CoreDumps,
+    foreground: Foreground,
 }
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let config = Config::load(&self.config).map_err(Failure::invalid)?;
-        if self.check {
+        let Foreground { config: file, check, .. } = &self.foreground;
+        let config = Config::load(file).map_err(Failure::invalid)?;
+        if *check {
             places::would_start(&config).map_err(Failure::Failed)?;
             let count = config.devices.len();
             return output::print(&format!(
                 "{}: valid, {count} device{}",
-                self.config.display(),
+                file.display(),
                 if count == 1 { "" } else { "s" }
             ));
         }
-        logging::start(self.log, tracing::Level::INFO)?;
-        self.core_dumps.forbid();
-        let no_handlers =
-            |error: std::io::Error| Failure::Failed(format!("the signal handlers cannot be installed: {error}"));
-        let upgrade = Upgrade::new().map_err(no_handlers)?;
+        self.foreground.begin()?;
+        let upgrade = Upgrade::new().doing(|| "cannot find this program itself".to_owned())?;
         let weak = Arc::new(OnceLock::<WeakDaemon>::new());
         let (ask_for_upgrade, to_nudge) = (upgrade.asker(), weak.clone());
         let reload = Arc::new(AtomicBool::new(false));
@@ -83,10 +70,9 @@ impl Arguments {
                 _ => {}
             }
             to_nudge.get().into_iter().for_each(WeakDaemon::nudge);
-        })
-        .map_err(no_handlers)?;
+        })?;
         let daemon = Daemon::start(config).map_err(|error| match error {
-            StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", self.config.display())),
+            StartError::Invalid(text) => Failure::Invalid(format!("{}: {text}", file.display())),
             StartError::Failed(text) => Failure::Failed(text),
         })?;
         while comes_up(&daemon.status()) && !interrupt.raised() && !daemon.wait_stop(LOOK_AGAIN) {}
@@ -102,7 +88,7 @@ impl Arguments {
             if !upgrade.asked() {
                 continue;
             }
-            match upgrade.check(&daemon, &self.config) {
+            match upgrade.check(&daemon, file) {
                 Ok(()) => return upgrade_to(daemon, &upgrade, &interrupt),
                 Err(reason) => tracing::error!("no upgrade, this daemon goes on: {reason}"),
             }

@@ -1,34 +1,35 @@
 //! Calls of a provider.
 
-use surgetank_provider::{Change, Provider, ProviderError, VolumeId};
+use surgetank_provider::{Provider, ProviderError, Transition};
 use surgetank_rental::{Answer, Call};
 
 use crate::crash::crash_point;
 
-/// A verb that changes a volume.
-type Verb = fn(&dyn Provider, &VolumeId) -> Result<Change, ProviderError>;
-
 /// Makes a call.
 pub(super) fn make(provider: &dyn Provider, call: &Call) -> Answer {
-    let (point, change, id): (_, Verb, _) = match call {
+    match call {
         Call::Create(request) => {
-            crash_point("create", "before");
-            let created = provider.create(request).map(|(description, _)| description);
-            if created.is_ok() {
-                crash_point("create", "after");
-            }
-            return Answer::Described(created);
+            Answer::Described(amid("create", || provider.create(request).map(|(description, _)| description)))
         }
-        Call::Describe(id) => return Answer::Described(provider.describe(id)),
-        Call::List { key, value } => return Answer::Listed(provider.list(key, value)),
-        Call::Attach(id) => ("attach", |provider, id| provider.attach(id), id),
-        Call::Detach(id) => ("detach", |provider, id| provider.detach(id), id),
-        Call::Delete(id) => ("delete", |provider, id| provider.delete(id), id),
-    };
-    crash_point(point, "before");
-    let changed = change(provider, id).map(|_| ());
-    if changed.is_ok() {
-        crash_point(point, "after");
+        Call::ChangeState(id, transition) => {
+            let step = match transition {
+                Transition::Attach => "attach",
+                Transition::Detach => "detach",
+                Transition::Delete => "delete",
+            };
+            Answer::Changed(amid(step, || provider.change_state(id, *transition).map(drop)))
+        }
+        Call::Describe(id) => Answer::Described(provider.describe(id)),
+        Call::List { key, value } => Answer::Listed(provider.list(key, value)),
     }
-    Answer::Changed(changed)
+}
+
+/// Makes a call between its crash points.
+fn amid<T>(step: &str, call: impl FnOnce() -> Result<T, ProviderError>) -> Result<T, ProviderError> {
+    crash_point(step, "before");
+    let answer = call();
+    if answer.is_ok() {
+        crash_point(step, "after");
+    }
+    answer
 }

@@ -10,7 +10,7 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_provider::{
     Change, CreateVolume, Fault, FaultRates, Faulty, LocalConfig, LocalProvider, Provider, ProviderError, SystemClock,
-    Tags, VolumeDescription, VolumeId, tag,
+    Tags, Transition, VolumeDescription, VolumeId, tag,
 };
 
 use super::Mode;
@@ -145,16 +145,8 @@ impl Provider for Witness {
         self.call(&request.token, || self.inner.create(request))
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.of(id, || self.inner.attach(id))
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.of(id, || self.inner.detach(id))
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.of(id, || self.inner.delete(id))
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
+        self.of(id, || self.inner.change_state(id, transition))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -185,19 +177,13 @@ impl Provider for Counted {
         Ok(made)
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.attach(id)
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        self.local.detach(id)
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         // Before: a provider stops charging when it is told to delete.
         let now = Instant::now();
-        let change = self.local.delete(id)?;
-        if let Some(stay) = self.stays.lock().unwrap().get_mut(id) {
+        let change = self.local.change_state(id, transition)?;
+        if transition == Transition::Delete
+            && let Some(stay) = self.stays.lock().unwrap().get_mut(id)
+        {
             stay.until.get_or_insert(now);
         }
         Ok(change)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use surgetank_model::toml_error::nearest;
 use surgetank_model::units::TIB;
 use surgetank_model::{Bandwidth, Bytes, Iops};
 
@@ -77,8 +78,22 @@ pub struct Catalog {
 
 impl Catalog {
     /// Looks a type up.
+    ///
+    /// # Errors
+    /// `Invalid`, with the nearest known type or all of them, if it is not there.
     pub fn volume_type(&self, name: &str) -> Result<&FileType, ProviderError> {
-        find(self.provider, &self.types, name)
+        self.types.get(name).ok_or_else(|| {
+            let Self { provider, types } = self;
+            let known = || types.keys().map(String::as_str);
+            let remedy = match nearest(name, known()) {
+                Some(nearest) => format!("did you mean {nearest:?}?"),
+                None => format!("it has {}.", known().collect::<Vec<_>>().join(", ")),
+            };
+            ProviderError::Invalid(format!(
+                "the {provider} provider has no volume type {name:?}: {remedy} (Others are added under \
+                 [provider.{provider}.types])"
+            ))
+        })
     }
 
     /// Checks that a volume of this type may have this size.
@@ -99,27 +114,6 @@ impl Catalog {
     }
 }
 
-/// Looks a type up; `Invalid`, naming the nearest known type, if it is not there.
-pub fn find<'a>(
-    provider: &str,
-    types: &'a BTreeMap<String, FileType>,
-    name: &str,
-) -> Result<&'a FileType, ProviderError> {
-    types.get(name).ok_or_else(|| {
-        let nearest = types.keys().min_by_key(|known| edit_distance(known, name));
-        ProviderError::Invalid(match nearest {
-            Some(nearest) => format!(
-                "the {provider} provider has no volume type {name:?}: did you mean {nearest:?}? (Others are added under \
-                 [provider.{provider}.types])"
-            ),
-            None => format!(
-                "the {provider} provider has no volume type {name:?}: its catalog is empty, add one under \
-                 [provider.{provider}.types]"
-            ),
-        })
-    })
-}
-
 /// `slow` (33 MiB/s) and `fast` (128 MiB/s), the papers' two.
 #[must_use]
 pub fn default_types() -> BTreeMap<String, FileType> {
@@ -136,40 +130,17 @@ pub fn over_the_defaults<'de, D: Deserializer<'de>>(deserializer: D) -> Result<B
     Ok(types)
 }
 
-/// Levenshtein distance in characters, one row at a time. `to` is cut: nobody mistypes more than a line.
-fn edit_distance(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.chars().take(256).collect();
-    let mut row: Vec<usize> = (0..=from.len()).collect();
-    for (i, there) in to.chars().take(256).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, here) in from.iter().enumerate() {
-            let replaced = diagonal + usize::from(*here != there);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[from.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn distance_is_levenshtein() {
-        for (a, b, distance) in
-            [("", "", 0), ("fast", "fast", 0), ("fast", "fsat", 2), ("slow", "slower", 2), ("", "abc", 3)]
-        {
-            assert_eq!(edit_distance(a, b), distance, "{a:?} {b:?}");
-            assert_eq!(edit_distance(b, a), distance, "{b:?} {a:?}");
-        }
-    }
-
-    #[test]
-    fn unknown_type_names_the_nearest() {
-        let error = find("qemu", &default_types(), "fats").unwrap_err().to_string();
-        assert!(error.contains("\"fast\"") && !error.contains("\"slow\""), "{error}");
-        assert!(error.contains("[provider.qemu.types]"), "{error}");
+    fn an_unknown_type_is_told_with_the_nearest_or_all() {
+        let catalog = Catalog { provider: "qemu", types: default_types() };
+        let error = |name| catalog.volume_type(name).unwrap_err().to_string();
+        let near = error("fats");
+        assert!(near.contains("\"fast\"") && !near.contains("slow"), "{near}");
+        assert!(near.contains("[provider.qemu.types]"), "{near}");
+        assert!(error("premium").contains("it has fast, slow."));
     }
 }

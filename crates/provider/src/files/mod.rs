@@ -7,15 +7,16 @@ pub mod catalog;
 pub mod record;
 pub mod store;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rustix::rand::GetRandomFlags;
 use surgetank_model::Bytes;
 
 use crate::clock::Clock;
-use crate::{Change, CreateVolume, Provider, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState};
+use crate::{
+    Change, CreateVolume, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+};
 
 use catalog::Catalog;
 use record::{FORMAT, Record, is_ours};
@@ -32,6 +33,9 @@ pub const TAGS_MAX: usize = 50;
 
 /// What volumes are attached to.
 pub trait Machine: Send + Sync {
+    /// Whether an attached volume is its image, as a file of this machine.
+    const ATTACHES_FILES: bool;
+
     /// Brings the records that take a slot ([`Record::takes_a_slot`]) to the present; the others are none of its
     /// business. Adds those that changed and must be written to `changed`.
     ///
@@ -51,9 +55,6 @@ pub trait Machine: Send + Sync {
     /// # Errors
     /// See [`ProviderError`].
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError>;
-
-    /// Whether an attached volume is its image, as a file of this machine.
-    fn attaches_files(&self) -> bool;
 
     /// Where an attached volume is found: its path, and its serial where the machine's disks have one.
     fn place(&self, id: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>);
@@ -327,7 +328,7 @@ impl View<'_> {
 
 impl<M: Machine> Provider for FileProvider<M> {
     fn files(&self) -> Option<PathBuf> {
-        self.machine.attaches_files().then(|| self.store.images_path())
+        M::ATTACHES_FILES.then(|| self.store.images_path())
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
@@ -356,47 +357,29 @@ impl<M: Machine> Provider for FileProvider<M> {
         Ok((self.describe_record(&record), Change::Changed))
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         let view = self.view()?;
-        let record = view.find(id)?;
-        match record.state {
-            VolumeState::Attaching | VolumeState::Attached => return Ok(Change::Identity),
-            VolumeState::Available => {}
-            VolumeState::Creating => return Err(conflict(record, "wait until it is available")),
-            VolumeState::Detaching => return Err(conflict(record, "wait until it is detached")),
-            VolumeState::Deleting => return Err(conflict(record, "it is being deleted")),
-        }
-        self.check_limit(&view)?;
-        self.machine.attach(view.now_ms, &view.locked, &mut record.clone()).map(|()| Change::Changed)
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        let view = self.view()?;
-        let record = view.find(id)?;
-        if !matches!(record.state, VolumeState::Attaching | VolumeState::Attached) {
-            return Ok(Change::Identity);
-        }
-        self.machine.detach(view.now_ms, &view.locked, &mut record.clone()).map(|()| Change::Changed)
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        let view = self.view()?;
-        if view.repair.vanished.contains(id) {
+        if transition == Transition::Delete && view.repair.vanished.contains(id) {
             view.locked.remove_record(id)?;
             return Ok(Change::Changed);
         }
-        let record = match view.find(id) {
-            Ok(record) => record,
-            Err(ProviderError::NotFound(_)) => return Ok(Change::Identity),
+        let mut record = match view.find(id) {
+            Ok(record) => record.clone(),
+            Err(ProviderError::NotFound(_)) => return transition.decide(id, None),
             Err(error) => return Err(error),
         };
-        if record.takes_a_slot() {
-            return Err(conflict(record, "detach it and wait until it is available"));
-        }
-        if record.state == VolumeState::Deleting {
+        if transition.decide(id, Some(record.state))? == Change::Identity {
             return Ok(Change::Identity);
         }
-        self.remove(&view, record.clone()).map(|()| Change::Changed)
+        match transition {
+            Transition::Attach => {
+                self.check_limit(&view)?;
+                self.machine.attach(view.now_ms, &view.locked, &mut record)?;
+            }
+            Transition::Detach => self.machine.detach(view.now_ms, &view.locked, &mut record)?,
+            Transition::Delete => self.remove(&view, record)?,
+        }
+        Ok(Change::Changed)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
@@ -435,9 +418,8 @@ impl<M: Machine> Provider for FileProvider<M> {
 fn fresh_id(view: &View<'_>) -> Result<VolumeId, ProviderError> {
     loop {
         let mut bytes = [0; 8];
-        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(|error| {
-            ProviderError::Transient(format!("no random name could be drawn from /dev/urandom: {error}"))
-        })?;
+        rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())
+            .map_err(|error| ProviderError::Transient(format!("no random name could be drawn: {error}")))?;
         let id = VolumeId(format!("vol-{:016x}", u64::from_le_bytes(bytes)));
         if view.records.iter().all(|record| record.id != id) {
             return Ok(id);

@@ -127,9 +127,7 @@ impl Store {
 
     /// Makes the ballast if it is missing and there is space for it.
     fn lay_in_ballast(&self) {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::openat(&self.root, BALLAST, flags, Mode::RUSR | Mode::WUSR) else { return };
-        let mut file = File::from(file);
+        let Ok(mut file) = new_file(&self.root, BALLAST) else { return };
         if file.write_all(&[0; BALLAST_BYTES]).and_then(|()| file.sync_all()).is_err() {
             self.drop_ballast();
         }
@@ -283,9 +281,7 @@ impl Locked<'_> {
         let write = || -> Result<(), Errno> {
             let text = serde_json::to_vec_pretty(record).map_err(|_| Errno::INVAL)?;
             step()?;
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let mut file =
-                File::from(rustix::fs::openat(&self.store.state, aside.as_str(), flags, Mode::RUSR | Mode::WUSR)?);
+            let mut file = new_file(&self.store.state, &aside)?;
             step()?;
             file.write_all(&text).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             rustix::fs::fsync(&file)?;
@@ -321,8 +317,7 @@ impl Locked<'_> {
         let name = image_name(id);
         let make = || -> Result<(), Errno> {
             step()?;
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = rustix::fs::openat(&self.store.volumes, name.as_str(), flags, Mode::RUSR | Mode::WUSR)?;
+            let file = new_file(&self.store.volumes, &name)?;
             step()?;
             if preallocate {
                 retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size.get()))?;
@@ -405,6 +400,12 @@ impl Locked<'_> {
         };
         remove().map_err(|error| self.store.transient(&format!("remove {name}"), error))
     }
+}
+
+/// Makes a file for us alone, which was not there before.
+fn new_file(directory: &OwnedFd, name: &str) -> Result<File, Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
 /// A missing parent: most often a disk that is not mounted.

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::Response;
+use ureq::http::header::AUTHORIZATION;
 use ureq::tls::{RootCerts, TlsConfig};
-use ureq::{Agent, Body, RequestBuilder};
+use ureq::{Agent, Body};
 
 pub use config::HostConfig;
 
@@ -18,10 +19,12 @@ use crate::service::tls;
 use crate::service::wire::{
     ANSWER_BYTES_MAX, ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, TagBody, VolumeBody, is_id,
 };
-use crate::{Change, CreateVolume, Provider, ProviderConfig, ProviderError, VolumeDescription, VolumeId};
+use crate::{Change, CreateVolume, Provider, ProviderConfig, ProviderError, Transition, VolumeDescription, VolumeId};
 
 /// The longest path, serial, tag or type of a volume, in bytes: `PATH_MAX` of Linux.
 const TEXT_BYTES_MAX: usize = 4096;
+/// What bodies are.
+const JSON: &str = "application/json";
 /// How much is repeated of what a service says, in characters.
 const SENTENCE_MAX: usize = 400;
 
@@ -66,23 +69,8 @@ impl HostProvider {
         format!("{}/{}{rest}", self.base, id.0)
     }
 
-    fn get<T: DeserializeOwned>(&self, url: &str, query: &[(&str, &str)]) -> Result<T, ProviderError> {
-        let header = self.header()?;
-        let request = self.agent.get(url).query_pairs(query.iter().copied()).header("Authorization", header);
-        self.answer(request.call())
-    }
-
-    /// Sends a body; `None` for none.
-    fn send<T: DeserializeOwned, Any>(
-        &self,
-        request: RequestBuilder<Any>,
-        send: impl FnOnce(RequestBuilder<Any>) -> Result<Response<Body>, ureq::Error>,
-    ) -> Result<T, ProviderError> {
-        self.answer(send(request.header("Authorization", self.header()?)))
-    }
-
-    /// Read each time: a token that was changed on both sides works at once.
-    fn header(&self) -> Result<String, ProviderError> {
+    /// The value of [`AUTHORIZATION`]. Read each time: a token that was changed on both sides works at once.
+    fn bearer(&self) -> Result<String, ProviderError> {
         Secret::read(&self.config.token_file).map(|secret| secret.header()).map_err(ProviderError::Transient)
     }
 
@@ -118,14 +106,6 @@ impl HostProvider {
                 status.as_u16()
             )),
         })
-    }
-
-    fn change<Any>(
-        &self,
-        request: RequestBuilder<Any>,
-        send: impl FnOnce(RequestBuilder<Any>) -> Result<Response<Body>, ureq::Error>,
-    ) -> Result<Change, ProviderError> {
-        self.send::<ChangeBody, Any>(request, send).map(|body| body.change.into())
     }
 }
 
@@ -184,9 +164,8 @@ impl Provider for HostProvider {
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-        let body = json(&CreateBody::from(request))?;
-        let post = self.agent.post(&self.base).header("Content-Type", "application/json");
-        let answer: ChangeBody = self.send(post, |post| post.send(&body))?;
+        let post = self.agent.post(&self.base).header(AUTHORIZATION, self.bearer()?).content_type(JSON);
+        let answer: ChangeBody = self.answer(post.send(json(&CreateBody::from(request))?))?;
         let missing =
             || ProviderError::Transient("the provisioning service does not say which volume it made".to_owned());
         let volume: VolumeDescription = answer.volume.ok_or_else(missing)?.into();
@@ -197,29 +176,26 @@ impl Provider for HostProvider {
                 sentence(&volume.id.0)
             )));
         }
-        Ok((volume, answer.change.into()))
+        Ok((volume, answer.change))
     }
 
-    fn attach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        named(id)?;
-        about(id, self.change(self.agent.put(self.path(id, "/attachment")), RequestBuilder::send_empty))
-    }
-
-    fn detach(&self, id: &VolumeId) -> Result<Change, ProviderError> {
-        named(id)?;
-        about(id, self.change(self.agent.delete(self.path(id, "/attachment")), RequestBuilder::call))
-    }
-
-    fn delete(&self, id: &VolumeId) -> Result<Change, ProviderError> {
+    fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         if named(id).is_err() {
-            return Ok(Change::Identity);
+            return transition.decide(id, None);
         }
-        about(id, self.change(self.agent.delete(self.path(id, "")), RequestBuilder::call))
+        let (volume, attachment, bearer) = (self.path(id, ""), self.path(id, "/attachment"), self.bearer()?);
+        let answer = match transition {
+            Transition::Attach => self.agent.put(attachment).header(AUTHORIZATION, bearer).send_empty(),
+            Transition::Detach => self.agent.delete(attachment).header(AUTHORIZATION, bearer).call(),
+            Transition::Delete => self.agent.delete(volume).header(AUTHORIZATION, bearer).call(),
+        };
+        about(id, self.answer::<ChangeBody>(answer)).map(|body| body.change)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         named(id)?;
-        let volume = described(about(id, self.get::<VolumeBody>(&self.path(id, ""), &[]))?)?;
+        let get = self.agent.get(self.path(id, "")).header(AUTHORIZATION, self.bearer()?);
+        let volume = described(about(id, self.answer(get.call()))?)?;
         if volume.id == *id {
             return Ok(volume);
         }
@@ -230,14 +206,15 @@ impl Provider for HostProvider {
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
-        let answer: ListBody = self.get(&self.base, &[("key", key), ("value", value)])?;
+        let get = self.agent.get(&self.base).query_pairs([("key", key), ("value", value)]);
+        let answer: ListBody = self.answer(get.header(AUTHORIZATION, self.bearer()?).call())?;
         answer.volumes.into_iter().map(described).collect()
     }
 
     fn set_tag(&self, id: &VolumeId, key: &str, value: Option<&str>) -> Result<Change, ProviderError> {
         named(id)?;
-        let body = json(&TagBody { key: key.to_owned(), value: value.map(str::to_owned) })?;
-        let put = self.agent.put(self.path(id, "/tags")).header("Content-Type", "application/json");
-        about(id, self.change(put, |put| put.send(&body)))
+        let body = TagBody { key: key.to_owned(), value: value.map(str::to_owned) };
+        let put = self.agent.put(self.path(id, "/tags")).header(AUTHORIZATION, self.bearer()?).content_type(JSON);
+        about(id, self.answer::<ChangeBody>(put.send(json(&body)?))).map(|body| body.change)
     }
 }

@@ -12,9 +12,6 @@ use crate::faulty::FaultRates;
 use crate::files::Settings;
 use crate::files::catalog::{self, Catalog, FileType};
 
-/// Its name in configurations.
-const PROVIDER: &str = "local";
-
 /// The local provider's configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -74,7 +71,7 @@ impl LocalConfig {
     pub(super) fn settings(&self) -> Settings {
         Settings {
             directory: self.directory.clone(),
-            catalog: Catalog { provider: PROVIDER, types: self.types.clone() },
+            catalog: Catalog { provider: "local", types: self.types.clone() },
             create_latency_ms: whole_ms(self.create_latency.0),
             delete_latency_ms: whole_ms(self.delete_latency.0),
             quota_bytes: self.quota_bytes,

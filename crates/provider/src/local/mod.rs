@@ -85,6 +85,8 @@ impl SimulatedMachine {
 }
 
 impl Machine for SimulatedMachine {
+    const ATTACHES_FILES: bool = true;
+
     fn settle(&self, now_ms: u64, records: &mut [Record], changed: &mut Vec<VolumeId>) -> Result<(), ProviderError> {
         let settled = records.iter_mut().filter(|record| record.takes_a_slot());
         changed.extend(settled.filter_map(|record| record.advance(now_ms).then(|| record.id.clone())));
@@ -97,10 +99,6 @@ impl Machine for SimulatedMachine {
 
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError> {
         Self::enter(now_ms, self.detach_latency_ms, VolumeState::Detaching, locked, record)
-    }
-
-    fn attaches_files(&self) -> bool {
-        true
     }
 
     fn place(&self, _: &VolumeId, image: PathBuf) -> (PathBuf, Option<String>) {

@@ -14,6 +14,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use tempfile::TempDir;
 
 use super::*;
+use crate::contract::request;
 use crate::files::store::trouble::{self, Trouble};
 use crate::files::{TAG_KEY_BYTES_MAX, TAGS_MAX, TOKEN_BYTES_MAX};
 use crate::{Change, CreateVolume, ManualClock, Tags, VolumeDescription};
@@ -67,15 +68,6 @@ impl World {
             assert_eq!(length, volume.size.get(), "no volume is half made");
         }
         listed
-    }
-}
-
-fn request(token: &str) -> CreateVolume {
-    CreateVolume {
-        token: token.to_owned(),
-        volume_type: "fast".to_owned(),
-        size: Bytes::from_mib(1),
-        tags: Tags::from([("k".to_owned(), "v".to_owned())]),
     }
 }
 

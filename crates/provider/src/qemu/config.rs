@@ -74,16 +74,11 @@ impl QemuConfig {
         }
     }
 
-    /// The catalog.
-    pub(super) fn catalog(&self) -> Catalog {
-        Catalog { provider: "qemu", types: self.types.clone() }
-    }
-
     /// What all providers of files are made of.
     pub(super) fn settings(&self) -> Settings {
         Settings {
             directory: self.directory.clone(),
-            catalog: self.catalog(),
+            catalog: Catalog { provider: "qemu", types: self.types.clone() },
             create_latency_ms: 0,
             delete_latency_ms: 0,
             quota_bytes: self.quota_bytes,

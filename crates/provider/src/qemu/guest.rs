@@ -5,14 +5,13 @@
 //! this order and removed in the opposite one. The disk goes only when the guest releases it; the rest is then removed
 //! by whoever looks next.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::qmp::{Qmp, QmpError};
-use crate::VolumeId;
 use crate::files::catalog::FileType;
+use crate::{ProviderError, VolumeId};
 
 /// Where QEMU keeps the devices that have an id.
 const DEVICES: &str = "/machine/peripheral";
@@ -20,23 +19,6 @@ const DEVICES: &str = "/machine/peripheral";
 const OBJECTS: &str = "/objects";
 /// What a volume can be plugged into: each takes one device, while the guest runs.
 const PORTS: &[&str] = &["child<pcie-root-port>", "child<ioh3420>", "child<xio3130-downstream>"];
-
-/// Why a volume could not be plugged in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PlugError {
-    /// Every port is taken; one sentence.
-    NoPort(String),
-    /// It will not work by itself; one sentence.
-    Invalid(String),
-    /// Anything else.
-    Qmp(QmpError),
-}
-
-impl From<QmpError> for PlugError {
-    fn from(error: QmpError) -> Self {
-        Self::Qmp(error)
-    }
-}
 
 /// What lies between QEMU and an image.
 #[derive(Clone, Copy, Debug)]
@@ -76,12 +58,12 @@ impl Guest {
     /// Plugs a volume in that is not: it is in at the end, or some of it is left (see [`Guest::clear`]).
     ///
     /// # Errors
-    /// See [`PlugError`].
-    pub fn plug(&mut self, id: &VolumeId, image: Image<'_>, ports: &[String]) -> Result<(), PlugError> {
+    /// `AttachLimit` if every port is taken, `Invalid` if it will not work by itself, `Transient` for anything else.
+    pub fn plug(&mut self, id: &VolumeId, image: Image<'_>, ports: &[String]) -> Result<(), ProviderError> {
         // Before anything is made that would have to be taken back.
         let free = self.free_ports(ports)?;
         let path = image.path.to_str().ok_or_else(|| {
-            PlugError::Invalid(format!("the path {} is not UTF-8, and QEMU takes no other", image.path.display()))
+            ProviderError::Invalid(format!("the path {} is not UTF-8, and QEMU takes no other", image.path.display()))
         })?;
         let mut limits = json!({ "bps-total": image.limits.bandwidth.get() });
         if let Some(iops) = image.limits.iops {
@@ -93,16 +75,16 @@ impl Guest {
         });
         let node = json!({ "driver": "throttle", "node-name": id.0, "throttle-group": group(id), "file": file });
         self.qmp.execute("blockdev-add", node).map_err(|error| match error {
-            QmpError::Refused { text, .. } if text.contains("O_DIRECT") => PlugError::Invalid(format!(
+            QmpError::Refused { text, .. } if text.contains("O_DIRECT") => ProviderError::Invalid(format!(
                 "QEMU cannot open the image of {} with O_DIRECT ({text}): set direct = false under [provider.qemu]",
                 id.0
             )),
-            error => PlugError::Qmp(error),
+            error => error.into(),
         })?;
         self.add_disk(id, &free)
     }
 
-    fn add_disk(&mut self, id: &VolumeId, ports: &[String]) -> Result<(), PlugError> {
+    fn add_disk(&mut self, id: &VolumeId, ports: &[String]) -> Result<(), ProviderError> {
         let mut refused = None;
         for port in ports {
             // Errors go to the guest, which can do without the volume: by default QEMU halts it when the host's disk is
@@ -125,15 +107,11 @@ impl Guest {
     }
 
     /// The ports that may take a device, by name; `allowed` names those that we may use, or none for all.
-    fn free_ports(&mut self, allowed: &[String]) -> Result<Vec<String>, PlugError> {
-        let is_port = |kind: &str| PORTS.contains(&kind);
-        let ours = |name: &str| allowed.is_empty() || allowed.iter().any(|port| port == name);
-        let ports: BTreeSet<String> = self
-            .devices
-            .iter()
-            .filter(|(name, kind)| is_port(kind) && ours(name))
-            .map(|(name, _)| name.clone())
-            .collect();
+    fn free_ports(&mut self, allowed: &[String]) -> Result<Vec<String>, ProviderError> {
+        let may_use = |name: &String| allowed.is_empty() || allowed.contains(name);
+        let ports = self.devices.iter().filter(|(name, kind)| PORTS.contains(&kind.as_str()) && may_use(name));
+        let mut ports: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
+        ports.sort();
         let mut free = Vec::new();
         for port in &ports {
             // A port's bus has the port's name, and a link for each device on it.
@@ -143,8 +121,7 @@ impl Guest {
             }
         }
         if free.is_empty() {
-            let named: Vec<&str> = ports.iter().map(String::as_str).collect();
-            return Err(PlugError::NoPort(if named.is_empty() {
+            return Err(ProviderError::AttachLimit(if ports.is_empty() {
                 "the guest has no PCIe root port for a volume: start QEMU with some, such as -device \
                  pcie-root-port,id=port1,chassis=1"
                     .to_owned()
@@ -152,7 +129,7 @@ impl Guest {
                 format!(
                     "every PCIe root port of the guest that may be used is taken ({}): detach a volume, or start QEMU with \
                      more of them",
-                    named.join(", ")
+                    ports.join(", ")
                 )
             }));
         }

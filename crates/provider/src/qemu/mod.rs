@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
-use crate::files::catalog::Catalog;
 use crate::files::record::{ID_BYTES, Record};
 use crate::files::store::Locked;
 use crate::files::{FileProvider, Machine};
@@ -26,7 +25,7 @@ use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Provider, ProviderError, VolumeId, VolumeState};
 
 pub use config::QemuConfig;
-use guest::{Guest, Image, PlugError};
+use guest::{Guest, Image};
 pub use qmp::{Qmp, QmpError};
 
 /// A guest that does not release it is asked again after this long, in milliseconds. QEMU refuses a second request for a
@@ -44,7 +43,6 @@ pub type QemuProvider = FileProvider<Plugged>;
 #[derive(Debug)]
 pub struct Plugged {
     config: QemuConfig,
-    catalog: Catalog,
 }
 
 impl ProviderConfig for QemuConfig {
@@ -53,7 +51,7 @@ impl ProviderConfig for QemuConfig {
     }
 
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
-        Ok(self.catalog().volume_type(volume_type)?.limits())
+        Ok(self.settings().catalog.volume_type(volume_type)?.limits())
     }
 
     /// The guest need not run yet.
@@ -69,8 +67,7 @@ impl QemuProvider {
     /// `Invalid` if the directory cannot be used, `Transient` if it cannot be read now. That QEMU does not answer is
     /// no error yet: it is one to whoever asks for a volume that may be plugged in.
     pub fn open(config: QemuConfig, clock: Arc<dyn Clock>) -> Result<Self, ProviderError> {
-        let (settings, catalog) = (config.settings(), config.catalog());
-        Self::open_with(settings, clock, Plugged { config, catalog })
+        Self::open_with(config.settings(), clock, Plugged { config })
     }
 
     /// Names of all parts of volumes that QEMU has now, sorted, whoever made them: nothing if no volume is plugged in.
@@ -78,7 +75,7 @@ impl QemuProvider {
     /// # Errors
     /// `Transient` if QEMU does not answer.
     pub fn parts(&self) -> Result<Vec<String>, ProviderError> {
-        self.machine().look().and_then(|mut guest| guest.ours()).map_err(gone)
+        Ok(self.machine().look()?.ours()?)
     }
 }
 
@@ -110,24 +107,26 @@ impl Plugged {
         Ok(record.state != before)
     }
 
-    fn plug(&self, guest: &mut Guest, locked: &Locked<'_>, record: &Record) -> Result<(), PlugError> {
+    fn plug(&self, guest: &mut Guest, locked: &Locked<'_>, record: &Record) -> Result<(), ProviderError> {
         let path = locked.image_path(&record.id);
-        let limits = self.catalog.volume_type(&record.volume_type);
-        let limits = limits.map_err(|error| PlugError::Invalid(error.to_string()))?;
-        let image = Image { path: &path, limits, direct: self.config.direct };
+        let catalog = self.config.settings().catalog;
+        let image =
+            Image { path: &path, limits: catalog.volume_type(&record.volume_type)?, direct: self.config.direct };
         guest.plug(&record.id, image, &self.config.ports)
     }
 }
 
 impl Machine for Plugged {
+    const ATTACHES_FILES: bool = false;
+
     fn settle(&self, now_ms: u64, records: &mut [Record], changed: &mut Vec<VolumeId>) -> Result<(), ProviderError> {
         let mut plugged = records.iter_mut().filter(|record| record.takes_a_slot()).peekable();
         if plugged.peek().is_none() {
             return Ok(());
         }
-        let mut guest = self.look().map_err(gone)?;
+        let mut guest = self.look()?;
         for record in plugged {
-            if Self::settle_one(&mut guest, now_ms, record).map_err(gone)? {
+            if Self::settle_one(&mut guest, now_ms, record)? {
                 changed.push(record.id.clone());
             }
         }
@@ -135,50 +134,35 @@ impl Machine for Plugged {
     }
 
     fn attach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError> {
-        let mut guest = self.look().map_err(gone)?;
+        let mut guest = self.look()?;
         record.enter(VolumeState::Attaching, now_ms, 0);
         locked.rewrite_record(record)?;
-        let refused = match self.plug(&mut guest, locked, record) {
-            Ok(()) => {
-                record.enter(VolumeState::Attached, now_ms, 0);
-                return locked.rewrite_record(record);
-            }
-            Err(error) => error,
-        };
+        let plugged = self.plug(&mut guest, locked, record);
+        if plugged.is_ok() {
+            record.enter(VolumeState::Attached, now_ms, 0);
+            return locked.rewrite_record(record);
+        }
         // What cannot be taken back now is taken back by whoever looks next.
         if matches!(guest.clear(&record.id), Ok(true)) {
             record.enter(VolumeState::Available, now_ms, 0);
             locked.rewrite_record(record)?;
         }
-        Err(match refused {
-            PlugError::NoPort(text) => ProviderError::AttachLimit(text),
-            PlugError::Invalid(text) => ProviderError::Invalid(text),
-            PlugError::Qmp(error) => gone(error),
-        })
+        plugged
     }
 
     fn detach(&self, now_ms: u64, locked: &Locked<'_>, record: &mut Record) -> Result<(), ProviderError> {
         record.enter(VolumeState::Detaching, now_ms, ASK_AGAIN_MS);
         locked.rewrite_record(record)?;
-        let mut guest = self.look().map_err(gone)?;
-        guest.unplug(&record.id).map_err(gone)?;
-        if Self::settle_one(&mut guest, now_ms, record).map_err(gone)? {
+        let mut guest = self.look()?;
+        guest.unplug(&record.id)?;
+        if Self::settle_one(&mut guest, now_ms, record)? {
             locked.rewrite_record(record)?;
         }
         Ok(())
-    }
-
-    fn attaches_files(&self) -> bool {
-        false
     }
 
     fn place(&self, id: &VolumeId, _: PathBuf) -> (PathBuf, Option<String>) {
         // Where udev in the guest puts it; without udev its serial finds it.
         (PathBuf::from(format!("/dev/disk/by-id/virtio-{}", id.0)), Some(id.0.clone()))
     }
-}
-
-/// May pass: QEMU does not answer, or refuses something for a reason that we do not know.
-fn gone(error: QmpError) -> ProviderError {
-    ProviderError::Transient(error.to_string())
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
 
+use crate::ProviderError;
+
 /// The longest line taken from QEMU, in bytes: a list of all its block nodes is some tens of kilobytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
@@ -39,6 +41,13 @@ impl QmpError {
         // Only devices have a class of their own; the texts of the others are those of QEMU 2.9 to 10.
         matches!(self, Self::Refused { class, text, .. }
             if class == "DeviceNotFound" || text.starts_with("Failed to find node with") || text.ends_with("not found"))
+    }
+}
+
+impl From<QmpError> for ProviderError {
+    /// May pass: QEMU does not answer, or refuses something for a reason that we do not know.
+    fn from(error: QmpError) -> Self {
+        Self::Transient(error.to_string())
     }
 }
 

@@ -1,9 +1,11 @@
 //! The bearer token: a file that only its owner may read, on either side.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::rand::GetRandomFlags;
 
 /// The shortest token, in bytes: below it guessing would be worth trying.
 const TOKEN_BYTES_MIN: usize = 32;
@@ -56,7 +58,7 @@ impl Secret {
     pub fn read_or_make(path: &Path) -> Result<Self, String> {
         let failed = |error: io::Error| format!("the token file {} cannot be made: {error}", path.display());
         let mut bytes = [0; 32];
-        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes)).map_err(failed)?;
+        rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|error| failed(error.into()))?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
             Ok(mut file) => {

@@ -25,7 +25,7 @@ use super::tls::Credentials;
 use super::wire::{
     ChangeBody, CreateBody, ErrorBody, ErrorDetail, Kind, ListBody, REQUEST_BYTES_MAX, TagBody, VolumeBody,
 };
-use crate::{Change, Provider, ProviderError, VolumeId};
+use crate::{Change, Provider, ProviderError, Transition, VolumeId};
 
 /// Requests carried out at once, each on a thread of its own; more are put off with `transient`.
 const CALLS_MAX: usize = 16;
@@ -124,10 +124,15 @@ impl Shared {
 }
 
 fn router(shared: Shared) -> Router {
+    let asks_for = |transition| {
+        move |State(shared): State<Shared>, Path(id): Path<String>| {
+            change(shared, move |provider| provider.change_state(&VolumeId(id), transition))
+        }
+    };
     Router::new()
         .route("/v1/volumes", get(list).post(create))
-        .route("/v1/volumes/{id}", get(describe).delete(remove))
-        .route("/v1/volumes/{id}/attachment", put(attach).delete(detach))
+        .route("/v1/volumes/{id}", get(describe).delete(asks_for(Transition::Delete)))
+        .route("/v1/volumes/{id}/attachment", put(asks_for(Transition::Attach)).delete(asks_for(Transition::Detach)))
         .route("/v1/volumes/{id}/tags", put(set_tag))
         .fallback(no_route)
         .method_not_allowed_fallback(no_route)
@@ -144,43 +149,36 @@ async fn guard(
 ) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
     if !given.is_some_and(|given| shared.secret.is(given)) {
-        let detail = ErrorDetail::new(Kind::Unauthorized, "the bearer token is missing or not the one of this service");
-        return last(Refusal(detail));
+        return last(ErrorDetail::new(
+            Kind::Unauthorized,
+            "the bearer token is missing or not the one of this service",
+        ));
     }
     if !visitor.admit() {
-        return last(Refusal(ErrorDetail::new(Kind::Transient, "too many connections are open: try again")));
+        return last(ErrorDetail::new(Kind::Transient, "too many connections are open: try again"));
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Refusal(ErrorDetail::new(Kind::Transient, "the request took too long")).into_response(),
+        Err(_) => ErrorDetail::new(Kind::Transient, "the request took too long").into_response(),
     }
 }
 
 /// An answer that ends its connection.
-fn last(refusal: Refusal) -> Response {
+fn last(refusal: ErrorDetail) -> Response {
     let mut response = refusal.into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-async fn no_route(request: Request) -> Refusal {
+async fn no_route(request: Request) -> ErrorDetail {
     let message = format!("there is no {} {}: see docs/PROVISIONING.md", request.method(), request.uri().path());
-    Refusal(ErrorDetail::new(Kind::Invalid, message))
+    ErrorDetail::new(Kind::Invalid, message)
 }
 
-/// An error as an answer.
-struct Refusal(ErrorDetail);
-
-impl From<ProviderError> for Refusal {
-    fn from(error: ProviderError) -> Self {
-        Self(error.into())
-    }
-}
-
-impl IntoResponse for Refusal {
+impl IntoResponse for ErrorDetail {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.kind.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        let mut response = answer(status, &ErrorBody { error: self.0 });
+        let status = StatusCode::from_u16(self.kind.status()).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let mut response = answer(status, &ErrorBody { error: self });
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -198,8 +196,8 @@ fn answer(status: StatusCode, body: &impl Serialize) -> Response {
 async fn call<T: Send + 'static>(
     shared: &Shared,
     act: impl FnOnce(&dyn Provider) -> Result<T, ProviderError> + Send + 'static,
-) -> Result<T, Refusal> {
-    let busy = |_| Refusal(ErrorDetail::new(Kind::Transient, "too many requests are under way: try again"));
+) -> Result<T, ErrorDetail> {
+    let busy = |_| ErrorDetail::new(Kind::Transient, "too many requests are under way: try again");
     let permit = shared.calls.clone().try_acquire_owned().map_err(busy)?;
     let provider = shared.provider.clone();
     let calling = tokio::task::spawn_blocking(move || {
@@ -207,52 +205,40 @@ async fn call<T: Send + 'static>(
         act(&*provider)
     });
     match calling.await {
-        Ok(answer) => answer.map_err(Refusal::from),
-        Err(_) => Err(Refusal(ErrorDetail::new(Kind::Transient, "the call failed inside the service: see its log"))),
+        Ok(answer) => answer.map_err(ErrorDetail::from),
+        Err(_) => Err(ErrorDetail::new(Kind::Transient, "the call failed inside the service: see its log")),
     }
 }
 
 async fn change(
     shared: Shared,
     act: impl FnOnce(&dyn Provider) -> Result<Change, ProviderError> + Send + 'static,
-) -> Result<Response, Refusal> {
-    let change = call(&shared, act).await?.into();
+) -> Result<Response, ErrorDetail> {
+    let change = call(&shared, act).await?;
     Ok(answer(StatusCode::OK, &ChangeBody { change, volume: None }))
 }
 
-async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
-    let invalid = |message: String| Refusal(ErrorDetail::new(Kind::Invalid, message));
+async fn read<T: DeserializeOwned>(body: Body) -> Result<T, ErrorDetail> {
+    let invalid = |message: String| ErrorDetail::new(Kind::Invalid, message);
     let text: Bytes = to_bytes(body, REQUEST_BYTES_MAX)
         .await
         .map_err(|_| invalid(format!("the body is cut short or has more than {REQUEST_BYTES_MAX} bytes")))?;
     serde_json::from_slice(&text).map_err(|error| invalid(format!("the body is not what belongs here: {error}")))
 }
 
-async fn create(State(shared): State<Shared>, body: Body) -> Result<Response, Refusal> {
+async fn create(State(shared): State<Shared>, body: Body) -> Result<Response, ErrorDetail> {
     let request = read::<CreateBody>(body).await?.into();
     let (volume, change) = call(&shared, move |provider| provider.create(&request)).await?;
     let status = if change == Change::Changed { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(answer(status, &ChangeBody { change: change.into(), volume: Some(volume.into()) }))
+    Ok(answer(status, &ChangeBody { change, volume: Some(volume.into()) }))
 }
 
-async fn describe(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
+async fn describe(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, ErrorDetail> {
     let volume = call(&shared, move |provider| provider.describe(&VolumeId(id))).await?;
     Ok(answer(StatusCode::OK, &VolumeBody::from(volume)))
 }
 
-async fn remove(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    change(shared, move |provider| provider.delete(&VolumeId(id))).await
-}
-
-async fn attach(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    change(shared, move |provider| provider.attach(&VolumeId(id))).await
-}
-
-async fn detach(State(shared): State<Shared>, Path(id): Path<String>) -> Result<Response, Refusal> {
-    change(shared, move |provider| provider.detach(&VolumeId(id))).await
-}
-
-async fn set_tag(State(shared): State<Shared>, Path(id): Path<String>, body: Body) -> Result<Response, Refusal> {
+async fn set_tag(State(shared): State<Shared>, Path(id): Path<String>, body: Body) -> Result<Response, ErrorDetail> {
     let TagBody { key, value } = read(body).await?;
     change(shared, move |provider| provider.set_tag(&VolumeId(id), &key, value.as_deref())).await
 }
@@ -265,10 +251,9 @@ struct Wanted {
     value: String,
 }
 
-async fn list(State(shared): State<Shared>, request: Request) -> Result<Response, Refusal> {
-    let wanted = Query::<Wanted>::try_from_uri(request.uri()).map_err(|rejection| {
-        Refusal(ErrorDetail::new(Kind::Invalid, format!("write ?key=KEY&value=VALUE: {rejection}")))
-    })?;
+async fn list(State(shared): State<Shared>, request: Request) -> Result<Response, ErrorDetail> {
+    let wanted = Query::<Wanted>::try_from_uri(request.uri())
+        .map_err(|rejection| ErrorDetail::new(Kind::Invalid, format!("write ?key=KEY&value=VALUE: {rejection}")))?;
     let Query(Wanted { key, value }) = wanted;
     let volumes = call(&shared, move |provider| provider.list(&key, &value)).await?;
     Ok(answer(StatusCode::OK, &ListBody { volumes: volumes.into_iter().map(VolumeBody::from).collect() }))

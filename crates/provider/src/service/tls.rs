@@ -26,15 +26,9 @@ fn unusable(path: &Path, error: &dyn std::fmt::Display, remedy: &str) -> String 
     format!("{} cannot be used for TLS: {error}; {remedy}", path.display())
 }
 
-fn read(path: &Path, file: File, remedy: &str) -> Result<Vec<u8>, String> {
-    let mut text = Vec::new();
-    file.take(FILE_LENGTH_MAX).read_to_end(&mut text).map_err(|error| unusable(path, &error, remedy))?;
-    Ok(text)
-}
-
 fn certificates(path: &Path, remedy: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let file = File::open(path).map_err(|error| unusable(path, &error, remedy))?;
-    let found = CertificateDer::pem_slice_iter(&read(path, file, remedy)?).collect::<Result<Vec<_>, _>>();
+    let found = CertificateDer::pem_reader_iter(file.take(FILE_LENGTH_MAX)).collect::<Result<Vec<_>, _>>();
     match found.map_err(|error| unusable(path, &error, remedy))? {
         none if none.is_empty() => Err(unusable(path, &"it holds no certificate", remedy)),
         found => Ok(found),
@@ -50,7 +44,7 @@ mod server {
     use std::sync::Arc;
 
     use rustls::ServerConfig;
-    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::{PrivateKeyDer, pem};
 
     use super::*;
 
@@ -94,8 +88,10 @@ mod server {
                 path.display()
             ));
         }
-        // What the parser says of a broken key is not repeated: it might quote it.
-        PrivateKeyDer::from_pem_slice(&read(path, file, REMEDY)?)
-            .map_err(|_| unusable(path, &"it holds no private key in PEM", REMEDY))
+        PrivateKeyDer::from_pem_reader(file.take(FILE_LENGTH_MAX)).map_err(|error| match error {
+            pem::Error::Io(error) => unusable(path, &error, REMEDY),
+            // What the parser says of a broken key is not repeated: it might quote it.
+            _ => unusable(path, &"it holds no private key in PEM", REMEDY),
+        })
     }
 }

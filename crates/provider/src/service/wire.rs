@@ -104,38 +104,10 @@ pub struct ListBody {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ChangeBody {
     /// Whether it changed something.
-    pub change: ChangeWord,
+    pub change: Change,
     /// The volume, if it was to be created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VolumeBody>,
-}
-
-/// [`Change`] as a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ChangeWord {
-    /// It did.
-    Changed,
-    /// It was so already.
-    Identity,
-}
-
-impl From<Change> for ChangeWord {
-    fn from(change: Change) -> Self {
-        match change {
-            Change::Changed => Self::Changed,
-            Change::Identity => Self::Identity,
-        }
-    }
-}
-
-impl From<ChangeWord> for Change {
-    fn from(word: ChangeWord) -> Self {
-        match word {
-            ChangeWord::Changed => Self::Changed,
-            ChangeWord::Identity => Self::Identity,
-        }
-    }
 }
 
 /// Answer with any status of 400 and above.

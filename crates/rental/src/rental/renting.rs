@@ -2,7 +2,7 @@
 
 use surgetank_cache::Epoch;
 use surgetank_model::Bytes;
-use surgetank_model::volume::{CreateVolume, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use surgetank_model::volume::{CreateVolume, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
 use super::{Notice, Pause, Rental, Walked, mixed_up, refused};
@@ -103,7 +103,7 @@ impl Rental {
             }
             VolumeState::Available => {
                 self.remember_disks(&id)?;
-                self.change(Call::Attach(id))?;
+                self.change_state(id, Transition::Attach)?;
                 Err(Pause::WaitBriefly)
             }
             VolumeState::Creating | VolumeState::Attaching | VolumeState::Detaching => Err(Pause::Wait),

@@ -1,7 +1,7 @@
 //! From the release of a volume to its deletion, with the proof that nothing on it counts.
 
 use surgetank_cache::EngineStage;
-use surgetank_model::volume::{VolumeDescription, VolumeState, tag};
+use surgetank_model::volume::{Transition, VolumeDescription, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
 use super::{Notice, Pause, Release, Rental, Walked, mixed_up, refused};
@@ -177,7 +177,7 @@ impl Rental {
         self.kept = None;
         match description.state {
             VolumeState::Attached | VolumeState::Attaching => {
-                self.change(Call::Detach(id))?;
+                self.change_state(id, Transition::Detach)?;
                 Err(Pause::WaitBriefly)
             }
             VolumeState::Detaching => Err(Pause::Wait),
@@ -207,7 +207,7 @@ impl Rental {
             VolumeState::Deleting => self.gone_or_twin(),
             VolumeState::Creating | VolumeState::Available => {
                 self.note(|record| record.stage = RentalStage::Deleting)?;
-                let deleted = self.change(Call::Delete(id));
+                let deleted = self.change_state(id, Transition::Delete);
                 if deleted == Err(Pause::Asked) {
                     return Err(Pause::Asked);
                 }

@@ -1,7 +1,7 @@
 //! What a walk asks, and what it makes of the answers.
 
 use surgetank_cache::{EngineStage, Epoch, Owner};
-use surgetank_model::volume::{ProviderError, VolumeDescription, VolumeId};
+use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_policy::Refusal;
 
 use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
@@ -96,9 +96,8 @@ impl Rental {
         }
     }
 
-    /// Attach, detach or delete.
-    pub(super) fn change(&mut self, call: Call) -> Walked {
-        match self.ask(Ask::Provider(call))? {
+    pub(super) fn change_state(&mut self, id: VolumeId, transition: Transition) -> Walked {
+        match self.ask(Ask::Provider(Call::ChangeState(id, transition)))? {
             Answer::Changed(Ok(())) => Ok(()),
             Answer::Changed(Err(error)) => Err(refused(error)),
             answer => Err(mixed_up(&answer)),

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use surgetank_model::random::Random;
-use surgetank_model::volume::{CreateVolume, ProviderError, Tags, VolumeDescription, VolumeId, VolumeState, tag};
+use surgetank_model::volume::{
+    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag,
+};
 use surgetank_model::{Bytes, Instant};
 use surgetank_rental::{Answer, Call};
 
@@ -128,44 +130,17 @@ impl Cloud {
     /// Carries a call out. `faulty`: its volumes are slow to be listed and to appear.
     pub(super) fn carry_out(&mut self, now: Instant, call: &Call, random: &mut Random, faulty: bool) -> Carried {
         self.settle(now);
-        let later = |random: &mut Random| now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
         Ok(match call {
             Call::Create(request) => Answer::Described(Ok(self.create(now, request, random, faulty))),
             Call::Describe(id) => Answer::Described(self.describe(now, id)),
             Call::List { key, value } => Answer::Listed(Ok(self.list(now, key, value, faulty))),
-            Call::Attach(id) => self.change(id, |volume| match volume.state {
-                VolumeState::Available => {
-                    volume.state = VolumeState::Attaching;
-                    let at = later(random);
-                    volume.becomes = Some((at, Some(VolumeState::Attached)));
-                    volume.appears_at = if faulty { at + (later(random).since(now)) * 4 } else { at };
-                    Ok(true)
+            Call::ChangeState(id, transition) => {
+                let changed = transition.decide(id, self.volumes.get(id).map(|volume| volume.state));
+                if let (Ok(Change::Changed), Some(volume)) = (&changed, self.volumes.get_mut(id)) {
+                    volume.begin(now, *transition, random, faulty)?;
                 }
-                VolumeState::Attached | VolumeState::Attaching => Ok(true),
-                VolumeState::Creating | VolumeState::Detaching | VolumeState::Deleting => Ok(false),
-            })?,
-            Call::Detach(id) => self.change(id, |volume| match volume.state {
-                VolumeState::Attached | VolumeState::Attaching if volume.disk.is_none() => {
-                    Err("a volume is detached that is open".to_owned())
-                }
-                VolumeState::Attached | VolumeState::Attaching => {
-                    volume.state = VolumeState::Detaching;
-                    volume.becomes = Some((later(random), Some(VolumeState::Available)));
-                    Ok(true)
-                }
-                VolumeState::Detaching | VolumeState::Available => Ok(true),
-                VolumeState::Creating | VolumeState::Deleting => Ok(false),
-            })?,
-            Call::Delete(id) if !self.volumes.contains_key(id) => Answer::Changed(Ok(())),
-            Call::Delete(id) => self.change(id, |volume| match volume.state {
-                VolumeState::Available | VolumeState::Creating => {
-                    volume.state = VolumeState::Deleting;
-                    volume.becomes = Some((later(random), None));
-                    Ok(true)
-                }
-                VolumeState::Deleting => Ok(true),
-                VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching => Ok(false),
-            })?,
+                Answer::Changed(changed.map(drop))
+            }
         })
     }
 
@@ -192,13 +167,25 @@ impl Cloud {
         self.volumes.insert(id, volume);
         description
     }
+}
 
-    fn change(&mut self, id: &VolumeId, change: impl FnOnce(&mut Volume) -> Result<bool, String>) -> Carried {
-        let Some(volume) = self.volumes.get_mut(id) else {
-            return Ok(Answer::Changed(Err(ProviderError::NotFound(id.clone()))));
+impl Volume {
+    fn begin(&mut self, now: Instant, transition: Transition, random: &mut Random, faulty: bool) -> Result<(), String> {
+        if transition == Transition::Detach && self.disk.is_none() {
+            return Err("a volume is detached that is open".to_owned());
+        }
+        let mut later = || now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
+        let at = later();
+        self.state = transition.under_way();
+        let becomes = match transition {
+            Transition::Attach => {
+                self.appears_at = if faulty { at + later().since(now) * 4 } else { at };
+                Some(VolumeState::Attached)
+            }
+            Transition::Detach => Some(VolumeState::Available),
+            Transition::Delete => None,
         };
-        let (state, reason) = (volume.state, "it is under way elsewhere".to_owned());
-        let conflict = ProviderError::Conflict { id: id.clone(), state, reason };
-        Ok(Answer::Changed(if change(volume)? { Ok(()) } else { Err(conflict) }))
+        self.becomes = Some((at, becomes));
+        Ok(())
     }
 }

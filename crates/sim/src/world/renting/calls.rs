@@ -1,7 +1,7 @@
 //! Calls of the provider, and what becomes of them.
 
 use surgetank_cache::Owner;
-use surgetank_model::volume::ProviderError;
+use surgetank_model::volume::{ProviderError, Transition};
 use surgetank_rental::{Answer, AskId, Call, Slot};
 
 use super::{ANSWER_MAX, Fate, LATE_MAX};
@@ -85,13 +85,13 @@ impl World<'_> {
     pub(super) fn carry_out_call(&mut self, call: &Call) -> Step<Answer> {
         let (now, faulty) = (self.now, self.faulty);
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
-        if let Call::Detach(id) = call
+        if let Call::ChangeState(id, Transition::Detach) = call
             && renting.in_use.as_ref() == Some(id)
         {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
-        if let (Call::Delete(id), Answer::Changed(Ok(()))) = (call, &answer) {
+        if let (Call::ChangeState(id, Transition::Delete), Answer::Changed(Ok(()))) = (call, &answer) {
             let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
             if named || renting.in_use.as_ref() == Some(id) {
                 return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));

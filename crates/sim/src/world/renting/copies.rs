@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_cache::Owner;
-use surgetank_model::volume::{ProviderError, VolumeId, VolumeState};
+use surgetank_model::volume::{ProviderError, Transition, VolumeId, VolumeState};
 use surgetank_policy::{ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{
@@ -126,12 +126,12 @@ impl World<'_> {
     /// A provider detaches a volume from whichever machine has it, and deletes it, for whoever has the right.
     fn copy_calls(&mut self, call: &Call) -> Step<Answer> {
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
-        if let Call::Attach(id) = call {
+        if let Call::ChangeState(id, Transition::Attach) = call {
             let reason = "it is of another machine".to_owned();
             let conflict = ProviderError::Conflict { id: id.clone(), state: VolumeState::Available, reason };
             return Ok(call.failed(conflict));
         }
-        if let Call::Detach(id) | Call::Delete(id) = call {
+        if let Call::ChangeState(id, Transition::Detach | Transition::Delete) = call {
             let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
             let disk = match renting.in_use.as_ref() == Some(id) {
                 true => self.disks.cache.as_ref().or(self.kept.as_ref()),

@@ -1,6 +1,6 @@
 //! Sweeps: volumes that nobody knows of are deleted, between a listing and a while later.
 
-use surgetank_model::volume::{VolumeDescription, tag};
+use surgetank_model::volume::{Transition, VolumeDescription, tag};
 use surgetank_rental::Call;
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::sweep::{Action, Known, orphans};
@@ -79,8 +79,8 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         for action in std::mem::take(&mut renting.swept) {
             match action {
-                Action::Delete(id) => drop(self.carry_out_call(&Call::Delete(id))?),
-                Action::Detach(id) => drop(self.carry_out_call(&Call::Detach(id))?),
+                Action::Delete(id) => drop(self.carry_out_call(&Call::ChangeState(id, Transition::Delete))?),
+                Action::Detach(id) => drop(self.carry_out_call(&Call::ChangeState(id, Transition::Detach))?),
                 Action::Keep { .. } => {}
             }
         }
