@@ -13,7 +13,10 @@ FIRST ?= 1000000
 TARGET ?=
 TIME ?= 600
 
-.PHONY: help reproduce reproduce-sim validate demo test sim soak fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
+# The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
+PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_rental
+
+.PHONY: help reproduce reproduce-sim validate demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -45,8 +48,18 @@ test:
 	@scripts/setup test
 	@$(MAKE) --no-print-directory lint
 	$(CARGO) test --workspace --doc
-	$(CARGO) test --workspace --lib --bins --tests --examples --no-fail-fast
-	$(CARGO) test --package surgetank-sim --features planted-bugs --test planted --test planted_rental -- --nocapture
+	$(CARGO) test --workspace --lib --bins --tests --examples --no-run
+	$(CARGO) test $(PLANTED) --no-run
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target --keep-going test-product test-simulation
+
+# Side by side: tests of the product wait for volumes and timers; the simulation takes the processors that they leave.
+test-product:
+	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
+	$(CARGO) test --workspace --exclude surgetank-sim --test '*' --no-fail-fast
+
+test-simulation:
+	nice -n 19 $(CARGO) test --workspace --test crash --test determinism --test liveness --no-fail-fast
+	nice -n 19 $(CARGO) test $(PLANTED) -- --nocapture
 
 sim:
 	@scripts/setup test

@@ -106,7 +106,7 @@ fn member(package: &str) -> &str {
 fn unused(tree: &Tree, package: &Package) -> Vec<Finding> {
     let folder = manifest(package).replace("Cargo.toml", "");
     let mut findings = Vec::new();
-    for dependency in package.dependencies.iter().filter(|dependency| dependency.name != package.name) {
+    for dependency in package.dependencies.iter().filter(|dependency| package.name != dependency.name) {
         let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
         // A derive or a helper crate is named in the source too: `derive(Serialize)` comes by `serde::`.
         if !tree.sources(&folder).any(|file| mentions(&file.text, &name)) {
