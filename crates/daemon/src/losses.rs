@@ -8,7 +8,7 @@ use surgetank_cache::Owner;
 use surgetank_device::discovery::Disks;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState, tag};
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::{OwnerRecord, RentalRecord, RentalStage};
+use surgetank_rental::{Obstacle, OwnerRecord, RentalRecord, RentalStage};
 
 use crate::clock::Clock;
 use crate::crash::crash_point;
@@ -64,6 +64,17 @@ impl Looking<'_> {
         let attached = volume.state == VolumeState::Attached;
         let read = || opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator);
         attached && read().is_ok_and(|label| label.is_some_and(|label| !label.clean && label.written))
+    }
+
+    /// What another program has open can be read as soon as that has ended, and may be what it works with.
+    fn must_be_free(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Result<(), String> {
+        let files = provider.files();
+        match opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator) {
+            Err(Obstacle::Held(who)) if volume.state == VolumeState::Attached => {
+                Err(format!("the data on the caching volume {} is not discarded: {who}, then ask again", volume.id.0))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -165,6 +176,9 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
     }
+    for (provider, volume) in named(store.record(), providers) {
+        looking.must_be_free(&*provider, &volume)?;
+    }
     crash_point("discard-data", "before");
     let ended = store.record().clone().ended();
     store.persist(ended).map_err(io)?;
@@ -178,6 +192,13 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
             }
         })
         .map_err(io)
+}
+
+/// The volume that the owner record names, at every provider that knows it.
+fn named(record: &OwnerRecord, providers: &Providers) -> Vec<Found> {
+    let Some(id) = &record.volume else { return Vec::new() };
+    let described = providers.iter().map(|(_, provider)| (provider.clone(), provider.describe(id)));
+    described.filter_map(|(provider, described)| Some((provider, described.ok()?))).collect()
 }
 
 /// Data on a volume that is there is not lost.
@@ -213,6 +234,9 @@ fn discard_unrecorded(
     let found = unrecorded_dirty(providers, looking, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err("nothing is lost: there is nothing to accept".to_owned());
+    }
+    for (provider, volume) in &found {
+        looking.must_be_free(&**provider, volume)?;
     }
     for (provider, volume) in found {
         tracing::warn!(device, volume = volume.id.0, "the data on this volume is discarded");

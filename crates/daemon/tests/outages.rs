@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::BufRead;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use common::failing::{on_caches, slow_and_waits};
@@ -177,6 +179,86 @@ fn unproved(machine: &Machine, faults: &Faults) {
     stopped_dirty(machine, faults, "1 min");
     assert_eq!(machine.rented(), 1);
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+}
+
+/// Another program that has the caching volume open, as another daemon would.
+struct Holder(Child);
+
+impl Holder {
+    fn of(machine: &Machine) -> Self {
+        let image = images(&machine.path("volumes")).pop().unwrap();
+        let mut command = Command::new("flock");
+        command.arg(image).args(["sh", "-c", "echo held; cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = Self(command.spawn().unwrap());
+        let mut said = String::new();
+        std::io::BufReader::new(holder.0.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "held\n");
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// What is on it can be read again: the loss is neither offered nor accepted.
+fn never_discarded(daemon: &Daemon) {
+    eventually("it is said who holds it", || reason(daemon).contains("is in use by flock (process"));
+    let told = reason(daemon);
+    assert!(told.contains("stop that first") && !told.contains("--accept-loss"), "{told}");
+    let error = ask(daemon, true).unwrap_err();
+    assert!(error.contains("is not discarded") && error.contains("is in use by flock (process"), "{error}");
+}
+
+#[test]
+fn a_volume_that_another_program_has_open_is_waited_for_and_its_data_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_dirty(&machine, &faults, "1 min");
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    daemon.stop();
+    // Not even after it could not be read for another reason.
+    let file = machine.path("state/data/journal.json");
+    let journal = std::fs::read_to_string(&file).unwrap();
+    assert!(journal.contains("\"recovery_failed\": false"), "{journal}");
+    let failed = journal.replace("\"recovery_failed\": false", "\"recovery_failed\": true");
+    std::fs::write(&file, failed).unwrap();
+    let error = accept_loss_offline(&config(&machine, "1 min"), "data").unwrap_err();
+    assert!(error.contains("is not discarded") && error.contains("is in use by flock (process"), "{error}");
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    drop(holder);
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_volume_that_is_kept_while_another_program_has_it_open_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    unproved(&machine, &faults);
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    assert_eq!(machine.rented(), 1);
+    drop(holder);
+    eventually("it can be read", || reason(&daemon).contains("reads as in use"));
+    ask(&daemon, true).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
+#[test]
+fn a_lost_volume_that_another_program_has_open_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_lost(&machine, &faults);
+    faults.restore();
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    drop(holder);
+    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
+    goes_on(&machine, &daemon);
 }
 
 /// A rental in a slot that nobody uses after a restart; the one of the engine goes on beside it.

@@ -169,6 +169,8 @@ pub struct Rental {
     outage: Outage,
     /// Why the volume is not deleted, while that cannot be proved to be harmless.
     kept: Option<String>,
+    /// Who had the volume open when it was last tried, and what to do.
+    held: Option<String>,
     /// The tag of which the volume itself has proved that nothing counts.
     proved: Option<String>,
     /// The user discarded what is on the volume.
@@ -204,6 +206,7 @@ impl Rental {
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
+            held: None,
             proved: None,
             discarded: false,
             missing_disk: None,
@@ -239,6 +242,13 @@ impl Rental {
     #[must_use]
     pub fn kept(&self) -> Option<(VolumeId, &str)> {
         Some((self.volume()?, self.kept.as_deref()?))
+    }
+
+    /// Which other program had the volume open when it was last tried, and what to do. What is on it can be read then, so
+    /// nobody may discard it.
+    #[must_use]
+    pub fn held(&self) -> Option<(VolumeId, &str)> {
+        Some((self.volume()?, self.held.as_deref()?))
     }
 
     /// Begins a step; `timeout` is how long it may take.

@@ -126,7 +126,7 @@ impl Rental {
     fn open_volume(&mut self, description: &VolumeDescription, size: Bytes, opening: Opening) -> Walked {
         let ask = VolumeAsk::Open { description: description.clone(), size, opening };
         let opened = match self.ask(Ask::Volume(ask))? {
-            Answer::Opened(opened) => opened,
+            Answer::Opened(opened) => self.reached(opened),
             answer => return Err(mixed_up(&answer)),
         };
         self.missing_disk = matches!(opened, Ok(Opened::Absent)).then(|| description.id.clone());

@@ -245,6 +245,7 @@ impl Rental {
 
     fn forget(&mut self) -> Walked<StepOutcome> {
         self.kept = None;
+        self.held = None;
         if self.record.is_some() {
             self.persist(None)?;
         }
