@@ -210,6 +210,7 @@ mod tests {
             volume: None,
             epoch: None,
             disposable: true,
+            discarded: None,
         };
         journal.update(|state| state.rental = Some(rental.clone())).unwrap();
         let again = Journal::open(directory.path()).unwrap();

@@ -241,10 +241,12 @@ impl Lifecycle {
     /// # Errors
     /// If the journal cannot be written.
     pub fn discard_proof(&mut self) -> Result<(), String> {
-        let record = self.rentals.cache().without_proof();
-        let written = self.journal.update(|state| state.rental = record);
+        let Some(record) = self.rentals.cache().without_proof() else { return Ok(()) };
+        crash_point("discard-proof", "before");
+        let written = self.journal.update(|state| state.set_rental(record.clone()));
         written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
-        self.rentals.cache_mut().proof_discarded();
+        self.rentals.cache_mut().proof_discarded(record);
+        crash_point("discard-proof", "after");
         Ok(())
     }
 

@@ -92,11 +92,15 @@ fn unrecorded_dirty(
         // The tag of our own attachment may be stale by a step, and its end is proved on the volume itself. One whose
         // data was discarded while it was away is back with its tag.
         let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
+        // The user has discarded it, and the daemon ended before the volume was deleted.
+        let is_discarded = journal.state().rental.as_ref().is_some_and(|rental| {
+            rental.volume.as_ref() == Some(&volume.id) && rental.discarded.as_ref() == Some(epoch)
+        });
         let is_known = ours.is_some_and(|rental| {
             let named = rental.epoch.as_ref() == Some(epoch) || rental.stage == RentalStage::Adopting;
             rental.volume.as_ref() == Some(&volume.id) && named
         });
-        !has_ended && (!is_known || looking.holds_records(provider, volume))
+        !has_ended && !is_discarded && (!is_known || looking.holds_records(provider, volume))
     };
     let (mut found, mut silent) = (Vec::new(), None);
     for (_, provider) in providers.iter() {

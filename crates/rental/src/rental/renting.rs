@@ -29,9 +29,9 @@ impl Rental {
                 volume: None,
                 epoch: None,
                 disposable: true,
+                discarded: None,
             };
             self.released = None;
-            self.discarded = false;
             self.proved = None;
             if planted(Bug::IntentNotPersisted) {
                 self.record = Some(record);
@@ -154,6 +154,7 @@ impl Rental {
             record.stage = RentalStage::Adopting;
             record.epoch = Some(epoch.to_string());
             record.disposable = false;
+            record.discarded = None;
         })?;
         self.released = None;
         self.open = false;

@@ -10,6 +10,9 @@ use crate::world::{Step, World};
 
 impl World<'_> {
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Step<Answer> {
+        if matches!(ask, VolumeAsk::Superblock(_)) && self.fault() {
+            return Ok(Answer::Superblock(Err("it cannot be read now".to_owned().into())));
+        }
         let (now, gone) = (self.now, self.outages.is_cache_gone() || self.vanished);
         let stage = self.engine.status().stage;
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
