@@ -14,7 +14,7 @@ use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 use surgetank_model::Bytes;
 use surgetank_provider::local::LocalProvider;
-use surgetank_provider::{CreateVolume, Provider, SystemClock, Tags, VolumeState, tag};
+use surgetank_provider::{CreateVolume, Provider, SystemClock, Tags, VolumeId, VolumeState, tag};
 
 const BLOCKS: u64 = 8;
 
@@ -181,6 +181,45 @@ fn unproved(machine: &Machine, faults: &Faults) {
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
 }
 
+/// The machine's provider, and the volume that it rents out.
+fn rented(machine: &Machine) -> (LocalProvider, VolumeId) {
+    let provider = LocalProvider::open(common::local(&config(machine, "1 min")), Arc::new(SystemClock)).unwrap();
+    let id = provider.list(tag::DEVICE, "data").unwrap().remove(0).id;
+    (provider, id)
+}
+
+/// A volume of which nothing says that it is needed, and nothing that it is not.
+fn untagged(machine: &Machine, faults: &Faults) {
+    unproved(machine, faults);
+    let (provider, id) = rented(machine);
+    provider.set_tag(&id, tag::DIRTY_EPOCH, None).unwrap();
+}
+
+/// Somebody detaches the volume of a daemon that has stopped.
+fn detached(machine: &Machine) {
+    let (provider, id) = rented(machine);
+    provider.detach(&id).unwrap();
+    eventually("it is detached", || provider.describe(&id).unwrap().state == VolumeState::Available);
+}
+
+/// Nobody but the volume itself can say that nothing was acknowledged from it.
+#[test]
+fn a_volume_that_is_detached_at_the_start_is_attached_so_as_to_be_read() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    boost(&daemon, "data");
+    daemon.stop();
+    // The records are those of a daemon that was killed between the tag and the owner record.
+    let file = machine.path("state/data/journal.json");
+    let journal = std::fs::read_to_string(&file).unwrap();
+    assert!(journal.contains("\"stage\": \"adopted\""), "{journal}");
+    std::fs::write(&file, journal.replace("\"stage\": \"adopted\"", "\"stage\": \"adopting\"")).unwrap();
+    std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    detached(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
 /// Another program that has the caching volume open, as another daemon would.
 struct Holder(Child);
 
@@ -237,14 +276,13 @@ fn a_volume_that_another_program_has_open_is_waited_for_and_its_data_is_not_disc
 #[test]
 fn a_volume_that_is_kept_while_another_program_has_it_open_is_not_discarded() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
-    unproved(&machine, &faults);
+    untagged(&machine, &faults);
     let holder = Holder::of(&machine);
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     never_discarded(&daemon);
     assert_eq!(machine.rented(), 1);
     drop(holder);
-    eventually("it can be read", || reason(&daemon).contains("reads as in use"));
-    ask(&daemon, true).unwrap();
+    // Its tag was removed when nothing on it was needed any more.
     eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
 }
 
