@@ -202,6 +202,44 @@ fn detached(machine: &Machine) {
     eventually("it is detached", || provider.describe(&id).unwrap().state == VolumeState::Available);
 }
 
+/// The records are older than the volume, and whatever keeps it from being looked at may pass.
+#[test]
+fn a_device_is_not_served_while_the_volume_of_its_journal_may_hold_records_and_cannot_be_looked_at() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_dirty(&machine, &faults, "1 min");
+    let owner = machine.path("state/data/owner.json");
+    let owned = std::fs::read(&owner).unwrap();
+    std::fs::write(&owner, "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    let error = || Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).err().unwrap().to_string();
+    let reads = faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
+    let told = error();
+    assert!(told.contains("cannot be looked at") && told.contains("--accept-loss"), "{told}");
+    faults.remove(reads);
+    let holder = Holder::of(&machine);
+    let told = error();
+    assert!(told.contains("is in use by flock (process") && !told.contains("--accept-loss"), "{told}");
+    let told = accept_loss_offline(&config(&machine, "1 min"), "data").unwrap_err();
+    assert!(told.contains("is not discarded"), "{told}");
+    drop(holder);
+    detached(&machine);
+    // It is attached, and holds records.
+    refused(&machine, &faults);
+    assert_eq!(machine.rented(), 1);
+    std::fs::write(&owner, owned).unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_discarded_once_and_for_all() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    unproved(&machine, &faults);
+    faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
+    accept_loss_offline(&config(&machine, "1 min"), "data").unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
 /// Nobody but the volume itself can say that nothing was acknowledged from it.
 #[test]
 fn a_volume_that_is_detached_at_the_start_is_attached_so_as_to_be_read() {
@@ -378,7 +416,7 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
 fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     faults.add(Rule { after: 0, ..Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)) });
-    unproved(&machine, &faults);
+    untagged(&machine, &faults);
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     let why = "cannot be read";
     eventually("the reason is told", || reason(&daemon).contains(why));
