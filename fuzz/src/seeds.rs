@@ -187,6 +187,7 @@ fn state() -> Vec<Seed> {
         volume,
         epoch: Some(epoch.to_string()),
         disposable: false,
+        discarded: Some(epoch.to_string()),
     };
     // Journals are only made by opening one.
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,6 @@
 //! Small state files that survive a crash at any point: written whole, or not at all.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IntoInnerError, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -80,24 +81,62 @@ pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// Why a state file is not read, with the remedy: the end of a sentence that begins with the file's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// A newer surgetank wrote it: it is whole, and nothing may take its place.
+    Newer {
+        /// Its version.
+        version: u32,
+        /// The newest that this one reads.
+        newest: u32,
+    },
+    /// It is damaged, or missing.
+    Damaged(String),
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Newer { version, newest } => write!(
+                f,
+                "was written by a newer surgetank (its version is {version}, this one reads {newest} and older): upgrade \
+                 this one, or drain the device with the newer one before going back"
+            ),
+            Self::Damaged(why) => write!(f, "{why}; put a copy of it in its place"),
+        }
+    }
+}
+
+impl From<String> for Unreadable {
+    fn from(why: String) -> Self {
+        Self::Damaged(why)
+    }
+}
+
+impl Unreadable {
+    /// The whole sentence about a file that is `what`.
+    #[must_use]
+    pub fn of(&self, what: &str, path: &Path) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{what} {} {self}", path.display()))
+    }
+}
+
 /// The version of a state file, if it is one that can be read: at most `newest`. Files name it first of all, and a newer
 /// one may hold anything besides.
 ///
 /// # Errors
-/// The end of a sentence that begins with the file's name.
-pub fn version(bytes: &[u8], newest: u32) -> Result<u32, String> {
+/// It is none.
+pub fn version(bytes: &[u8], newest: u32) -> Result<u32, Unreadable> {
     #[derive(serde::Deserialize)]
     struct Versioned {
         version: u32,
     }
     match serde_json::from_slice::<Versioned>(bytes) {
-        Ok(Versioned { version: 0 }) => Err("is damaged: its version is 0".to_owned()),
-        Ok(Versioned { version }) if version > newest => Err(format!(
-            "was written by a newer surgetank (its version is {version}, this one reads {newest} and older): run the newer \
-             one, or drain the device with it before going back"
-        )),
+        Ok(Versioned { version: 0 }) => Err("is damaged: its version is 0".to_owned().into()),
+        Ok(Versioned { version }) if version > newest => Err(Unreadable::Newer { version, newest }),
         Ok(Versioned { version }) => Ok(version),
-        Err(error) => Err(format!("is damaged: {error}")),
+        Err(error) => Err(format!("is damaged: {error}").into()),
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use surgetank_cache::Epoch;
 
-use crate::files;
+use crate::files::{self, Unreadable};
 use surgetank_rental::owner::parse_epoch;
 
 /// The file's name in the device's state directory.
@@ -127,19 +127,19 @@ fn whole(id: Id, bytes: &[u8]) -> Option<(u64, usize)> {
 /// Reads what a file holds. Its beginning, with the first entry, was written in one piece.
 ///
 /// # Errors
-/// Why it cannot be believed, as the end of a sentence.
-pub fn read(bytes: &[u8]) -> Result<Content, String> {
+/// Why it cannot be believed.
+pub fn read(bytes: &[u8]) -> Result<Content, Unreadable> {
     if bytes.len() < HEADER || bytes[..8] != MAGIC {
-        return Err("is damaged: it does not begin as such a file".to_owned());
+        return Err("is damaged: it does not begin as such a file".to_owned().into());
     }
     let version = u32_at(bytes, 8);
     if version > VERSION {
-        return Err(format!("was written by a newer surgetank (its version is {version}, this one reads {VERSION})"));
+        return Err(Unreadable::Newer { version, newest: VERSION });
     }
     let mut id = Id([0; 16]);
     id.0.copy_from_slice(&bytes[12..28]);
     if bytes[..HEADER] != header(id) {
-        return Err("is damaged: its first bytes do not match their checksum".to_owned());
+        return Err("is damaged: its first bytes do not match their checksum".to_owned().into());
     }
     let (mut at, mut entries, mut ranges) = (HEADER, 0, Vec::new());
     while let Some((number, length)) = whole(id, &bytes[at..])
@@ -152,7 +152,7 @@ pub fn read(bytes: &[u8]) -> Result<Content, String> {
     }
     // Nothing is appended after what is torn.
     if (at..bytes.len()).step_by(UNIT).any(|at| whole(id, &bytes[at..]).is_some_and(|(number, _)| number >= entries)) {
-        return Err(format!("is damaged: its entry {entries} is not whole, but another one follows"));
+        return Err(format!("is damaged: its entry {entries} is not whole, but another one follows").into());
     }
     Ok(Content { id, ranges, entries, torn: at < bytes.len(), length: at as u64 })
 }
@@ -188,22 +188,18 @@ impl Journal {
     /// # Errors
     /// As [`Journal::open`].
     pub fn load(&mut self) -> io::Result<Vec<Pair>> {
-        let damaged = |why: String| {
-            let what =
-                format!("the record of what was healed {} {why}; put a copy of it in its place", self.path.display());
-            io::Error::new(io::ErrorKind::InvalidData, what)
-        };
+        let refused = |why: Unreadable| why.of("the record of what was healed", &self.path);
         let content = match files::read(&self.path)? {
-            Some(bytes) => Some(read(&bytes).map_err(damaged)?).filter(|content| content.id == self.named.id),
+            Some(bytes) => Some(read(&bytes).map_err(refused)?).filter(|content| content.id == self.named.id),
             None => None,
         };
         if content.as_ref().map_or(0, |content| content.entries) < self.entries {
-            return Err(damaged("is damaged: entries are missing".to_owned()));
+            return Err(refused("is damaged: entries are missing".to_owned().into()));
         }
         let Some(content) = content else {
             // What it said would count as lost again, and an older version of it as the newest.
             if self.named.is_there && files::read(&self.beginning)?.is_none() {
-                return Err(damaged("is missing".to_owned()));
+                return Err(refused("is missing".to_owned().into()));
             }
             return Ok(Vec::new());
         };
@@ -389,6 +385,6 @@ mod tests {
     fn what_a_newer_version_wrote_is_refused() {
         let mut bytes = header(Id([1; 16])).to_vec();
         bytes[8] = 2;
-        assert!(read(&bytes).unwrap_err().contains("by a newer surgetank"));
+        assert_eq!(read(&bytes).unwrap_err(), Unreadable::Newer { version: 2, newest: VERSION });
     }
 }

@@ -12,7 +12,7 @@ use surgetank_policy::Learned;
 use surgetank_rental::{RentalRecord, Slot};
 
 use crate::accounting::Totals;
-use crate::files;
+use crate::files::{self, Unreadable};
 use crate::identity::Identity;
 
 const FILE: &str = "journal.json";
@@ -65,9 +65,9 @@ impl State {
     /// Reads what a file holds.
     ///
     /// # Errors
-    /// Why it is no journal that can be read, as the end of a sentence.
-    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
-        let damaged = |error: serde_json::Error| format!("is damaged: {error}");
+    /// Why it is no journal that can be read.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let damaged = |error: serde_json::Error| Unreadable::Damaged(format!("is damaged: {error}"));
         let version = files::version(bytes, VERSION)?;
         let mut written: Value = serde_json::from_slice(bytes).map_err(damaged)?;
         if version == 1 {
@@ -80,7 +80,7 @@ impl State {
         let slots: BTreeSet<Slot> = state.other_rentals.iter().map(|rental| rental.slot).collect();
         let of_engine = state.rental.as_ref().is_none_or(|rental| rental.slot == Slot::CACHE);
         if !of_engine || slots.contains(&Slot::CACHE) || slots.len() < state.other_rentals.len() {
-            return Err("is damaged: its rentals contradict each other about their slots".to_owned());
+            return Err("is damaged: its rentals contradict each other about their slots".to_owned().into());
         }
         Ok(Self { version: VERSION, ..state })
     }
@@ -156,15 +156,9 @@ impl Journal {
     /// If the file cannot be read or makes no sense.
     pub fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE);
-        let unreadable = |why: String| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the journal {} {why}; put a copy of it in its place", path.display()),
-            )
-        };
         let state = match files::read(&path)? {
             None => State { version: VERSION, ..State::default() },
-            Some(bytes) => State::decode(&bytes).map_err(unreadable)?,
+            Some(bytes) => State::decode(&bytes).map_err(|why| why.of("the journal", &path))?,
         };
         Ok(Self { path, state })
     }
@@ -210,6 +204,7 @@ mod tests {
             volume: None,
             epoch: None,
             disposable: true,
+            discarded: None,
         };
         journal.update(|state| state.rental = Some(rental.clone())).unwrap();
         let again = Journal::open(directory.path()).unwrap();
@@ -224,7 +219,8 @@ mod tests {
         journal.update(|state| state.forget_rental(Slot(1), 2)).unwrap();
         assert_eq!(journal.state().rentals().collect::<Vec<_>>(), [rental]);
         std::fs::write(directory.path().join(FILE), "[]").unwrap();
-        assert!(Journal::open(directory.path()).unwrap_err().to_string().contains("is damaged"));
+        let error = Journal::open(directory.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged") && error.contains("put a copy of it in its place"), "{error}");
     }
     /// As the first version wrote it, in the middle of a boost.
     const VERSION_1: &str = r#"{
@@ -263,7 +259,7 @@ mod tests {
         };
         assert!(with(of(0), vec![of(1), of(2)]).is_ok());
         for (rental, others) in [(of(1), vec![]), (of(0), vec![of(0)]), (of(0), vec![of(3), of(3)])] {
-            assert!(with(rental, others).unwrap_err().contains("contradict each other"));
+            assert!(with(rental, others).unwrap_err().to_string().contains("contradict each other"));
         }
     }
 
@@ -273,6 +269,7 @@ mod tests {
         std::fs::write(directory.path().join(FILE), "{\"version\": 4, \"everything\": \"else\"}").unwrap();
         let error = Journal::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("was written by a newer surgetank (its version is 4"), "{error}");
+        assert!(error.contains("upgrade this one") && !error.contains("in its place"), "it is whole: {error}");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! What may take long runs on threads of its own, and its answer comes through a channel.
 
 mod calls;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::format::Geometry;
 use surgetank_cache::{Attach, Epoch, Event, ReadFill};
 use surgetank_device::Volume;
-use surgetank_device::discovery::{Disks, is_same};
+use surgetank_device::discovery::Disks;
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Step, StepId};
-use surgetank_provider::{Provider, ProviderError, VolumeDescription};
+use surgetank_provider::{Provider, ProviderError};
 use surgetank_rental::{
-    Answer, Ask, AskId, Call, Command, Ended, Notice, Opening, Presence, Rental, RentalRecord, RentalStage, Rentals,
-    Slot, VolumeAsk, ask,
+    Answer, Ask, AskId, Call, Command, Ended, Notice, Obstacle, Presence, Rental, RentalRecord, RentalStage, Rentals,
+    Slot,
 };
 
 use crate::clock::{Clock, unix_ms};
 use crate::config::CachingConfig;
 use crate::crash::crash_point;
 use crate::journal::Journal;
-use crate::opening::{self, Decorator, Fresh, Identity, Opened, Place};
+use crate::opening::{Decorator, Identity, Opened, Place};
 use crate::owner::OwnerThreadHandle;
 use crate::shard::{self, ShardHandle};
 use crate::shared::Shared;
@@ -71,7 +71,7 @@ pub enum Done {
     /// A call of the provider.
     Called(AskId, Answer),
     /// A volume was opened again. `None`: it is not here.
-    Opened(AskId, Result<Option<Opened>, String>),
+    Opened(AskId, Result<Option<Opened>, Obstacle>),
 }
 
 /// The rented volumes of one device.
@@ -182,10 +182,7 @@ impl Lifecycle {
     pub fn done(&mut self, done: Done) {
         let (id, answer) = match done {
             Done::Called(id, answer) => (id, answer),
-            Done::Opened(id, opened) => {
-                let opened = opened.map(|opened| opened.map(|opened| self.throttled(opened)));
-                (id, self.opened(id, opened))
-            }
+            Done::Opened(id, opened) => (id, self.opened(id, opened)),
         };
         self.rentals.complete(self.tools.clock.now(), id, answer);
         self.carry_out();
@@ -244,10 +241,12 @@ impl Lifecycle {
     /// # Errors
     /// If the journal cannot be written.
     pub fn discard_proof(&mut self) -> Result<(), String> {
-        let record = self.rentals.cache().without_proof();
-        let written = self.journal.update(|state| state.rental = record);
+        let Some(record) = self.rentals.cache().without_proof() else { return Ok(()) };
+        crash_point("discard-proof", "before");
+        let written = self.journal.update(|state| state.set_rental(record.clone()));
         written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
-        self.rentals.cache_mut().proof_discarded();
+        self.rentals.cache_mut().proof_discarded(record);
+        crash_point("discard-proof", "after");
         Ok(())
     }
 
@@ -328,139 +327,6 @@ impl Lifecycle {
         let spawned = std::thread::Builder::new().name("provider".into()).spawn(calling);
         let refused = |error| ProviderError::Transient(format!("a thread cannot be started: {error}"));
         spawned.err().map(|error| asked.failed(refused(error)))
-    }
-
-    fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
-        let Tools { disks, clock, decorator, .. } = &self.tools;
-        Some(match ask {
-            // A machine that does not tell of its disks finds none by its serial either.
-            VolumeAsk::Serials => Answer::Serials(disks.serials().unwrap_or_default()),
-            VolumeAsk::Open { description, size, opening: Opening::Again(epoch) } => {
-                match self.open_again(id, &description, size, epoch) {
-                    Ok(()) => return None,
-                    Err(why) => Answer::Opened(Err(why)),
-                }
-            }
-            VolumeAsk::Open { description, size, opening: Opening::Used } => self.open(id, &description, size, None),
-            VolumeAsk::Open { description, size, opening: Opening::Fresh { before } } => {
-                self.open(id, &description, size, Some(&before))
-            }
-            VolumeAsk::Close(opened) => {
-                self.open.retain(|_, (by, _)| *by != opened);
-                Answer::Closed
-            }
-            VolumeAsk::Superblock(description) => {
-                let files = self.files();
-                Answer::Superblock(opening::label(&description, files.as_deref(), disks, *clock, decorator.as_ref()))
-            }
-            VolumeAsk::Look => Answer::Looked(self.look()),
-        })
-    }
-
-    /// Where volumes may lie that are files.
-    fn files(&self) -> Option<PathBuf> {
-        self.tools.provider.files()
-    }
-
-    fn look(&self) -> Presence {
-        let (Some(place), Some(seen), true) = (&self.place, self.seen, self.in_use) else { return Presence::Here };
-        match place.look(&self.tools.disks) {
-            Ok(there) if there != Some(seen) && seen.is_file() => Presence::Nameless,
-            Ok(there) if there != Some(seen) => Presence::Gone,
-            Ok(_) | Err(_) => Presence::Here,
-        }
-    }
-
-    /// Keeps what was opened for the engine.
-    fn opened(&mut self, id: AskId, opened: Result<Option<Opened>, String>) -> Answer {
-        Answer::Opened(opened.map(|opened| match opened {
-            Some(opened) => {
-                self.open.insert(id.slot, (id, opened));
-                ask::Opened::Open
-            }
-            None => ask::Opened::Absent,
-        }))
-    }
-
-    /// Opens an attached volume in place of what was open; one that was just rented must be none of the disks `before`.
-    fn open(&mut self, id: AskId, description: &VolumeDescription, size: Bytes, before: Option<&[String]>) -> Answer {
-        self.open.remove(&id.slot);
-        match self.opened_at(description, size, before) {
-            Ok(opened) => self.opened(id, Ok(opened)),
-            Err(refused) => Answer::Opened(refused),
-        }
-    }
-
-    /// `None`: its disk has not appeared yet.
-    fn opened_at(
-        &self,
-        description: &VolumeDescription,
-        size: Bytes,
-        before: Option<&[String]>,
-    ) -> Result<Option<Opened>, Result<ask::Opened, String>> {
-        let Tools { disks, decorator, clock, .. } = &self.tools;
-        let refused = |why: String| Ok(ask::Opened::Refused(why));
-        let place = Place::of(description, self.files().as_deref()).map_err(refused)?;
-        let id = &description.id.0;
-        let opened = match before {
-            None => opening::caching(&place, size, disks, decorator.as_ref()).map_err(Err)?,
-            Some(before) => {
-                if let Place::Disk { serial } = &place
-                    && before.iter().any(|there| is_same(there, serial))
-                {
-                    return Err(refused(format!(
-                        "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before \
-                         it was attached: nothing was written to it; let the service say the serial of the disk that it \
-                         plugs in"
-                    )));
-                }
-                match opening::caching_fresh(&place, size, disks, decorator.as_ref(), *clock).map_err(Err)? {
-                    None => None,
-                    Some(Fresh::Blank(opened)) => Some(opened),
-                    Some(Fresh::Used) => {
-                        return Err(refused(format!(
-                            "the volume {id} was just rented and is not blank, so it may be somebody's: nothing was written \
-                             to it; see whose it is, and let the service rent out volumes that read as zeroes"
-                        )));
-                    }
-                }
-            }
-        };
-        Ok(opened.map(|opened| self.throttled(opened)))
-    }
-
-    fn throttled(&self, opened: Opened) -> Opened {
-        let Tools { caching, clock, .. } = &self.tools;
-        if !caching.throttle {
-            return opened;
-        }
-        Opened { volume: opening::throttled(opened.volume, caching.limits, *clock), ..opened }
-    }
-
-    /// Opens a volume that was in use on a thread of its own, and reads of it.
-    fn open_again(
-        &mut self,
-        id: AskId,
-        description: &VolumeDescription,
-        size: Bytes,
-        epoch: Epoch,
-    ) -> Result<(), String> {
-        let place = Place::of(description, self.files().as_deref())?;
-        if self.place.as_ref().is_some_and(|before| *before != place) {
-            return Err("the provider says that it is another disk or file than it was".to_owned());
-        }
-        let Tools { disks, decorator, clock, .. } = &self.tools;
-        self.seen = place.look(disks).ok().flatten();
-        self.place = Some(place.clone());
-        let (disks, decorator, clock) = (disks.clone(), decorator.clone(), *clock);
-        let (done, volume) = (self.done.0.clone(), description.id.clone());
-        let open = move || {
-            let opened = opening::caching_again(&place, &volume, size, epoch, &disks, decorator.as_ref(), clock);
-            // The device may have ended.
-            let _ = done.send(Done::Opened(id, opened));
-        };
-        let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
-        spawned.map(|_| ()).map_err(|error| format!("a thread cannot be started: {error}"))
     }
 
     fn command(&mut self, id: AskId, command: Command) -> Option<Answer> {

@@ -8,7 +8,7 @@ use surgetank_cache::Owner;
 use surgetank_device::discovery::Disks;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState, tag};
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::{OwnerRecord, RentalRecord, RentalStage};
+use surgetank_rental::{Obstacle, OwnerRecord, RentalRecord, RentalStage};
 
 use crate::clock::Clock;
 use crate::crash::crash_point;
@@ -17,8 +17,11 @@ use crate::opening::{self, Decorator};
 use crate::owner::OwnerStore;
 use crate::providers::Providers;
 
-/// How long the provider may fail to list volumes before the device goes on without the list.
+/// How long the provider may fail to list volumes before the device goes on without the list, and a volume to be read before
+/// the device is refused.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a volume may take to be attached that must be looked at.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Refuses records of devices that are not configured, as long as their newest data is not on their backing volumes:
 /// under another name a device would be served without it.
@@ -45,7 +48,17 @@ pub fn refuse_forgotten(state_directory: &Path, configured: impl Fn(&str) -> boo
 }
 
 /// A volume and its provider.
-type Found = (Arc<dyn Provider>, VolumeDescription);
+type Listed = (Arc<dyn Provider>, VolumeDescription);
+
+/// Why a volume that the records do not name as needed may be needed.
+enum Doubt {
+    /// It holds records, or the records do not know its attachment.
+    Records,
+    /// It is not attached.
+    Away,
+    /// It cannot be looked at.
+    Unread(Obstacle),
+}
 
 /// With what volumes are looked at that nobody uses.
 pub struct Looking<'a> {
@@ -58,12 +71,32 @@ pub struct Looking<'a> {
 }
 
 impl Looking<'_> {
-    /// Whether the medium says that the volume is in use, and holds records. One that cannot be read says nothing.
-    fn holds_records(&self, provider: &dyn Provider, volume: &VolumeDescription) -> bool {
+    /// What the medium says against a volume whose tag names our attachment, which has not ended as far as is known.
+    fn doubt(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Option<Doubt> {
         let files = provider.files();
-        let attached = volume.state == VolumeState::Attached;
-        let read = || opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator);
-        attached && read().is_ok_and(|label| label.is_some_and(|label| !label.clean && label.written))
+        match volume.state {
+            VolumeState::Attached => {
+                match opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator) {
+                    Ok(label) => label.filter(|label| !label.clean && label.written).map(|_| Doubt::Records),
+                    Err(obstacle) => Some(Doubt::Unread(obstacle)),
+                }
+            }
+            VolumeState::Creating | VolumeState::Available | VolumeState::Attaching | VolumeState::Detaching => {
+                Some(Doubt::Away)
+            }
+            VolumeState::Deleting => None,
+        }
+    }
+
+    /// What another program has open can be read as soon as that has ended, and may be what it works with.
+    fn must_be_free(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Result<(), String> {
+        let files = provider.files();
+        match opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator) {
+            Err(Obstacle::Held(who)) if volume.state == VolumeState::Attached => {
+                Err(format!("the data on the caching volume {} is not discarded: {who}, then ask again", volume.id.0))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -74,28 +107,34 @@ fn unrecorded_dirty(
     device: &str,
     store: &OwnerStore,
     journal: &Journal,
-) -> Result<Vec<Found>, ProviderError> {
+) -> Result<Vec<(Listed, Doubt)>, ProviderError> {
     let ours = known(journal, store);
-    let strange = |provider: &dyn Provider, volume: &VolumeDescription| {
-        let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { return false };
+    let doubt = |provider: &dyn Provider, volume: &VolumeDescription| {
+        let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
         // The tag of our own attachment may be stale by a step, and its end is proved on the volume itself. One whose
         // data was discarded while it was away is back with its tag.
         let has_ended = parse_epoch(epoch).is_some_and(|epoch| store.record().has_ended(&volume.id, epoch));
+        // The user has discarded it, and the daemon ended before the volume was deleted.
+        let is_discarded = journal.state().rental.as_ref().is_some_and(|rental| {
+            rental.volume.as_ref() == Some(&volume.id) && rental.discarded.as_ref() == Some(epoch)
+        });
         let is_known = ours.is_some_and(|rental| {
             let named = rental.epoch.as_ref() == Some(epoch) || rental.stage == RentalStage::Adopting;
             rental.volume.as_ref() == Some(&volume.id) && named
         });
-        !has_ended && (!is_known || looking.holds_records(provider, volume))
+        match is_known {
+            _ if has_ended || is_discarded => None,
+            true => looking.doubt(provider, volume),
+            false => Some(Doubt::Records),
+        }
     };
     let (mut found, mut silent) = (Vec::new(), None);
     for (_, provider) in providers.iter() {
         match provider.list(tag::DEVICE, device) {
-            Ok(listed) => found.extend(
-                listed
-                    .into_iter()
-                    .filter(|volume| strange(&**provider, volume))
-                    .map(|volume| (provider.clone(), volume)),
-            ),
+            Ok(listed) => found.extend(listed.into_iter().filter_map(|volume| {
+                let doubt = doubt(&**provider, &volume)?;
+                Some(((provider.clone(), volume), doubt))
+            })),
             Err(error) => silent = Some(error),
         }
     }
@@ -123,11 +162,23 @@ pub fn refuse_unrecorded(
     store: &OwnerStore,
     journal: &Journal,
 ) -> Result<(), String> {
-    let until = looking.clock.now() + LIST_TIMEOUT;
+    let (begun, mut away) = (looking.clock.now(), "it is not attached".to_owned());
     let found = loop {
+        let passed = |timeout| looking.clock.now() >= begun + timeout;
         match unrecorded_dirty(providers, looking, device, store, journal) {
-            Ok(found) => break found,
-            Err(error) if looking.clock.now() >= until => {
+            Ok(found) => match found.first() {
+                Some(((provider, volume), Doubt::Away)) if !passed(ATTACH_TIMEOUT) => {
+                    // The journal names it, so nothing is left over if the daemon ends here.
+                    if volume.state == VolumeState::Available
+                        && let Err(error) = provider.attach(&volume.id)
+                    {
+                        away = error.to_string();
+                    }
+                }
+                Some((_, Doubt::Unread(_))) if !passed(LIST_TIMEOUT) => {}
+                _ => break found,
+            },
+            Err(error) if passed(LIST_TIMEOUT) => {
                 if journal.state().saved_unix_ms == 0 {
                     return Err(format!(
                         "device {device} has no records yet, and the provider does not say whether a volume holds its \
@@ -137,19 +188,34 @@ pub fn refuse_unrecorded(
                 tracing::warn!(device, %error, "the provider does not list the device's volumes");
                 return Ok(());
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            Err(_) => {}
         }
+        std::thread::sleep(Duration::from_millis(100));
     };
-    match found.first() {
-        None => Ok(()),
-        Some((_, volume)) => Err(format!(
-            "the caching volume {} says that it holds newest data of device {device}, but the state directory knows \
-             nothing of that: restore the state directory, or discard that data with `surgetank detach {device} \
-             --accept-loss`, or remove the volume's tag {} if it belongs to another device of this name",
-            volume.id.0,
+    let Some(((_, volume), doubt)) = found.first() else { return Ok(()) };
+    let id = &volume.id.0;
+    let discard = format!("discard that data with `surgetank detach {device} --accept-loss`");
+    let unread = |why: &str| {
+        format!(
+            "the caching volume {id} may hold newest data of device {device}: its tag says that it is in use, the owner record \
+             does not say that this has ended, and it cannot be looked at ({why})"
+        )
+    };
+    Err(match doubt {
+        Doubt::Records => format!(
+            "the caching volume {id} says that it holds newest data of device {device}, but the state directory knows \
+             nothing of that: restore the state directory, or {discard}, or remove the volume's tag {} if it belongs to \
+             another device of this name",
             tag::DIRTY_EPOCH
-        )),
-    }
+        ),
+        Doubt::Unread(Obstacle::Held(who)) => format!("{}, then start the daemon again", unread(who)),
+        Doubt::Unread(Obstacle::Failed(why)) => {
+            format!("{}: make it readable and start the daemon again, or {discard}", unread(why))
+        }
+        Doubt::Away => {
+            format!("{}: attach it and start the daemon again, or {discard}", unread(&away))
+        }
+    })
 }
 
 /// Says in a device's records that its newest data is on the backing volume after all.
@@ -161,9 +227,12 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
     let mut store = OwnerStore::open(directory).map_err(io)?;
     let mut journal = Journal::open(directory).map_err(io)?;
     match &store.record().owner {
-        Owner::Backing => return discard_unrecorded(device, providers, looking, &store, &journal),
+        Owner::Backing => return discard_unrecorded(device, providers, looking, &store, &mut journal),
         Owner::Cache { .. } if !journal.state().recovery_failed => must_be_missing(device, store.record(), providers)?,
         Owner::Cache { .. } | Owner::Lost { .. } => {}
+    }
+    for (provider, volume) in named(store.record(), providers) {
+        looking.must_be_free(&*provider, &volume)?;
     }
     crash_point("discard-data", "before");
     let ended = store.record().clone().ended();
@@ -178,6 +247,13 @@ pub fn discard_data(directory: &Path, device: &str, providers: &Providers, looki
             }
         })
         .map_err(io)
+}
+
+/// The volume that the owner record names, at every provider that knows it.
+fn named(record: &OwnerRecord, providers: &Providers) -> Vec<Listed> {
+    let Some(id) = &record.volume else { return Vec::new() };
+    let described = providers.iter().map(|(_, provider)| (provider.clone(), provider.describe(id)));
+    described.filter_map(|(provider, described)| Some((provider, described.ok()?))).collect()
 }
 
 /// Data on a volume that is there is not lost.
@@ -208,15 +284,29 @@ fn discard_unrecorded(
     providers: &Providers,
     looking: &Looking,
     store: &OwnerStore,
-    journal: &Journal,
+    journal: &mut Journal,
 ) -> Result<(), String> {
     let found = unrecorded_dirty(providers, looking, device, store, journal).map_err(|error| error.to_string())?;
     if found.is_empty() {
         return Err("nothing is lost: there is nothing to accept".to_owned());
     }
-    for (provider, volume) in found {
+    for ((provider, volume), _) in &found {
+        looking.must_be_free(&**provider, volume)?;
+    }
+    for ((provider, volume), _) in found {
+        discard_journaled(journal, &volume).map_err(|error| error.to_string())?;
         tracing::warn!(device, volume = volume.id.0, "the data on this volume is discarded");
         provider.set_tag(&volume.id, tag::DIRTY_EPOCH, None).map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// Nobody asks again what the user has discarded, should the volume be the one that the journal names.
+fn discard_journaled(journal: &mut Journal, volume: &VolumeDescription) -> std::io::Result<()> {
+    journal.update(|state| {
+        if let Some(rental) = state.rental.as_mut().filter(|rental| rental.volume.as_ref() == Some(&volume.id)) {
+            rental.disposable = true;
+            rental.discarded = volume.tags.get(tag::DIRTY_EPOCH).cloned();
+        }
+    })
 }

@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{self, BLOCK, LogState, Superblock};
 use surgetank_device::discovery::Disks;
-use surgetank_device::volume::{OpenError, Operation, Options, look_beneath};
+use surgetank_device::volume::{Holder, OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
 use surgetank_provider::{VolumeDescription, VolumeId};
-use surgetank_rental::Label;
+use surgetank_rental::{Label, Obstacle};
 
 use crate::clock::Clock;
 use crate::config::{Backing, DeviceConfig};
@@ -54,7 +54,8 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
             Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
         }
         Backing::Path(path) => {
-            let volume = open_patiently(|| FileVolume::open(path, Options::default()))?;
+            let volume = open_patiently(|| FileVolume::open(path, Options::default()));
+            let volume = volume.map_err(|error| error.to_string())?;
             for note in volume.notes() {
                 tracing::info!("{note}");
             }
@@ -65,17 +66,36 @@ pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, S
 }
 
 /// Opens a volume that a killed process may still hold for a moment.
-fn open_patiently(open: impl Fn() -> Result<FileVolume, OpenError>) -> Result<FileVolume, String> {
+fn open_patiently(open: impl Fn() -> Result<FileVolume, OpenError>) -> Result<FileVolume, OpenError> {
     let begun = std::time::Instant::now();
     loop {
-        let patience = |lingers| if lingers { LINGER_TIMEOUT } else { LOCK_TIMEOUT };
+        let patience = |holder| if holder == Holder::Unseen { LINGER_TIMEOUT } else { LOCK_TIMEOUT };
         match open() {
-            Ok(volume) => return Ok(volume),
             // A dying holder releases it by itself; a living one is named in the end.
-            Err(OpenError::InUse { lingers, .. }) if begun.elapsed() < patience(lingers) => {
+            Err(OpenError::InUse { holder, .. }) if begun.elapsed() < patience(holder) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Err(error) => return Err(error.to_string()),
+            opened => return opened,
+        }
+    }
+}
+
+/// Whose a caching volume is that is opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Before {
+    /// Nobody's of this process.
+    Unused,
+    /// This process had it in use: I/O of ours that does not end may still hold it.
+    Ours,
+}
+
+impl Before {
+    /// What it means that the volume cannot be opened. Who is not seen may be in another container.
+    fn obstacle(self, error: &OpenError) -> Obstacle {
+        match (error, self) {
+            (OpenError::InUse { holder: Holder::Another, .. }, _)
+            | (OpenError::InUse { holder: Holder::Unseen, .. }, Self::Unused) => Obstacle::Held(error.to_string()),
+            _ => Obstacle::Failed(error.to_string()),
         }
     }
 }
@@ -177,19 +197,28 @@ impl Place {
 
     /// Opens what is there, and makes sure of what was opened, not of what was found: the name of a disk may be another
     /// disk's a moment later. `None`: the disk is not there (yet).
-    fn open(&self, size: Bytes, disks: &Disks, options: Options) -> Result<Option<FileVolume>, String> {
+    fn open(
+        &self,
+        size: Bytes,
+        disks: &Disks,
+        options: Options,
+        before: Before,
+    ) -> Result<Option<FileVolume>, Obstacle> {
         match self {
             Self::Disk { serial } => {
                 let Some(path) = disks.find(serial).map_err(|error| error.to_string())? else { return Ok(None) };
-                let volume = open_patiently(|| FileVolume::open(&path, options))?;
+                let volume =
+                    open_patiently(|| FileVolume::open(&path, options)).map_err(|error| before.obstacle(&error))?;
                 disks.verify(volume.as_fd(), serial, size.get()).map_err(|error| error.to_string())?;
                 Ok(Some(volume))
             }
             Self::File { directory, name } => {
-                let volume = open_patiently(|| FileVolume::open_beneath(directory, name, options))?;
+                let volume = open_patiently(|| FileVolume::open_beneath(directory, name, options));
+                let volume = volume.map_err(|error| before.obstacle(&error))?;
                 let (path, bytes) = (volume.path().display(), status_of(&volume)?.st_size);
                 if u64::try_from(bytes) != Ok(size.get()) {
-                    return Err(format!("{path} has {bytes} bytes instead of the {} that were rented", size.get()));
+                    let why = format!("{path} has {bytes} bytes instead of the {} that were rented", size.get());
+                    return Err(why.into());
                 }
                 Ok(Some(volume))
             }
@@ -228,8 +257,18 @@ pub fn caching(
     size: Bytes,
     disks: &Disks,
     decorator: Option<&Decorator>,
-) -> Result<Option<Opened>, String> {
-    let volume = place.open(size, disks, Options::default())?;
+) -> Result<Option<Opened>, Obstacle> {
+    open_as(place, size, disks, decorator, Before::Unused)
+}
+
+fn open_as(
+    place: &Place,
+    size: Bytes,
+    disks: &Disks,
+    decorator: Option<&Decorator>,
+    before: Before,
+) -> Result<Option<Opened>, Obstacle> {
+    let volume = place.open(size, disks, Options::default(), before)?;
     volume.map(|volume| opened(volume, place, decorator)).transpose()
 }
 
@@ -251,8 +290,8 @@ pub fn caching_fresh(
     disks: &Disks,
     decorator: Option<&Decorator>,
     clock: Clock,
-) -> Result<Option<Fresh>, String> {
-    let Some(mut volume) = place.open(size, disks, Options::default())? else { return Ok(None) };
+) -> Result<Option<Fresh>, Obstacle> {
+    let Some(mut volume) = place.open(size, disks, Options::default(), Before::Unused)? else { return Ok(None) };
     let length = volume.size().min(PROBE);
     for offset in [0, volume.size() - length] {
         let bytes = read(&mut volume, offset, length as usize, clock);
@@ -264,7 +303,7 @@ pub fn caching_fresh(
     opened(volume, place, decorator).map(|opened| Some(Fresh::Blank(opened)))
 }
 
-fn opened(volume: FileVolume, place: &Place, decorator: Option<&Decorator>) -> Result<Opened, String> {
+fn opened(volume: FileVolume, place: &Place, decorator: Option<&Decorator>) -> Result<Opened, Obstacle> {
     let identity = Identity::of(&status_of(&volume)?);
     Ok(Opened { volume: decorated(volume, decorator), place: place.clone(), identity })
 }
@@ -290,15 +329,15 @@ pub fn caching_again(
     disks: &Disks,
     decorator: Option<&Decorator>,
     clock: Clock,
-) -> Result<Option<Opened>, String> {
-    let Some(mut opened) = caching(place, size, disks, decorator)? else { return Ok(None) };
+) -> Result<Option<Opened>, Obstacle> {
+    let Some(mut opened) = open_as(place, size, disks, decorator, Before::Ours)? else { return Ok(None) };
     let VolumeId(id) = id;
     match read_superblock(&mut *opened.volume, clock) {
         Ok(Some(superblock)) if superblock.epoch != epoch => {
-            Err(format!("the volume {id} has been used for something else meanwhile"))
+            Err(format!("the volume {id} has been used for something else meanwhile").into())
         }
         Ok(_) => Ok(Some(opened)),
-        Err(error) => Err(format!("the volume {id} cannot be read: {error}")),
+        Err(error) => Err(format!("the volume {id} cannot be read: {error}").into()),
     }
 }
 
@@ -312,9 +351,9 @@ pub fn superblock(
     disks: &Disks,
     clock: Clock,
     decorator: Option<&Decorator>,
-) -> Result<Option<Superblock>, String> {
+) -> Result<Option<Superblock>, Obstacle> {
     let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
-    read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))
+    Ok(read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
 }
 
 /// Reads what a caching volume that nobody uses says of its log, from the medium. `None`: it has no superblock.
@@ -327,7 +366,7 @@ pub fn label(
     disks: &Disks,
     clock: Clock,
     decorator: Option<&Decorator>,
-) -> Result<Option<Label>, String> {
+) -> Result<Option<Label>, Obstacle> {
     let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
     let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
     let Some(superblock) = read_superblock(&mut *volume, clock).map_err(unreadable)? else { return Ok(None) };
@@ -347,10 +386,11 @@ fn open_to_look(
     files: Option<&Path>,
     disks: &Disks,
     decorator: Option<&Decorator>,
-) -> Result<(Box<dyn Volume>, String), String> {
+) -> Result<(Box<dyn Volume>, String), Obstacle> {
     let options = Options { read_only: true, ..Options::default() };
     let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-    let volume = Place::of(description, files)?.open(description.size, disks, options)?.ok_or_else(absent)?;
+    let place = Place::of(description, files)?;
+    let volume = place.open(description.size, disks, options, Before::Unused)?.ok_or_else(absent)?;
     let path = volume.path().display().to_string();
     Ok((decorated(volume, decorator), path))
 }

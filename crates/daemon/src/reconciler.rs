@@ -307,16 +307,25 @@ impl Reconciler {
             StepOutcome::Refused(Refusal::Transient(text) | Refusal::Permanent(text)) => text.clone(),
             other => format!("{other:?}"),
         };
-        self.reason = Some(format!(
-            "its newest data is on a caching volume that cannot be read back ({why}); it is tried again, and requests wait \
-             for that for up to {}, after which they fail: repair the volume, or discard its data with `surgetank detach {} --accept-loss`",
-            Span(lifecycle.rental().patience()),
-            self.parts.name
-        ));
+        let patience = Span(lifecycle.rental().patience());
+        let held = lifecycle.rental().held().is_some();
+        self.reason = Some(if held {
+            format!(
+                "its newest data is on a caching volume that another program has open ({why}); it is tried again, and requests \
+                 wait for that for up to {patience}, after which they fail; nothing of it is lost, and it cannot be discarded"
+            )
+        } else {
+            format!(
+                "its newest data is on a caching volume that cannot be read back ({why}); it is tried again, and requests wait \
+                 for that for up to {patience}, after which they fail: repair the volume, or discard its data with `surgetank \
+                 detach {} --accept-loss`",
+                self.parts.name
+            )
+        });
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
         // A shard that has ended serves no requests.
         let _ = self.parts.shard.send(Command::RecoveryUnavailable);
-        self.note_recovery(true);
+        self.note_recovery(!held);
     }
 
     /// What was found out about the volume must be known when the user discards it with the daemon stopped.

@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
 use crate::owner::Entry;
 use intake::{Answer, Intake};
-use stopping::{STOP_TIMEOUT, Stopping};
+use stopping::Stopping;
 
 pub use command::Command;
 
@@ -424,7 +424,7 @@ impl Running {
             }
             Command::Stop => {
                 if self.stopping == Stopping::No {
-                    self.stopping = Stopping::Answering { until: now + STOP_TIMEOUT };
+                    self.stopping = Stopping::Answering { since: now };
                 }
             }
         }
@@ -526,10 +526,7 @@ impl Running {
     }
 
     fn wait(&mut self, quiet: bool, keys: &mut Vec<u64>) -> io::Result<()> {
-        let stopping = match self.stopping {
-            Stopping::No => None,
-            Stopping::Answering { until } | Stopping::Flushing { until } | Stopping::Closing { until } => Some(until),
-        };
+        let stopping = self.stop_deadline();
         keys.clear();
         let deadlines =
             [self.engine.next_deadline(), self.volumes.next_deadline(), self.intake.next_deadline(), stopping];

@@ -70,7 +70,7 @@ pub struct DeviceStatus {
     pub size_gib: f64,
     /// Where it is.
     pub phase: DevicePhase,
-    /// Why it is degraded, does not boost, or what it is trying again.
+    /// Why it is degraded, does not boost, what it is trying again, or why the last boost did not begin.
     pub reason: Option<String>,
     /// When it tries again.
     pub retry_s: Option<f64>,

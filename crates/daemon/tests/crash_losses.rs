@@ -6,13 +6,14 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use common::child::Running;
 use common::failing::{on_caches, slow_and_waits};
-use common::{MIB, Machine, Nbd, eventually, fill, pattern};
+use common::{MIB, Machine, Nbd, eventually, fill, images, pattern};
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
@@ -279,6 +280,36 @@ fn a_kill_while_a_volume_is_put_back_loses_nothing_and_leaves_nothing() {
         trial.suffer(Suffers::Nothing, Some(&mut running));
         trial.killed(&mut running, |_| ());
         trial.goes_on(true, |_, _| ());
+    }
+}
+
+/// One that is kept for want of a proof, and that the user discards; from the record on nobody is asked again.
+#[test]
+fn a_kill_while_what_is_kept_is_discarded_leaves_nothing() {
+    let points = ["discard-proof:before", "discard-proof:after", "detach:before", "detach:after", "delete:before"];
+    let is_kept = |status: &DeviceStatus| status.reason.as_ref().is_some_and(|why| why.contains("is not deleted"));
+    for (index, point) in points.iter().enumerate() {
+        let (trial, recorded) = (Trial::new(&format!("kept, {point}")), index > 0);
+        let mut running = trial.start(None);
+        trial.dirty(&mut running);
+        running.kill();
+        // As a build left it that did not write down which attachment has ended; and nothing tells what is on the volume.
+        std::fs::write(trial.machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}")
+            .unwrap();
+        let image = images(&trial.machine.path("volumes")).pop().unwrap();
+        std::fs::OpenOptions::new().write(true).open(image).unwrap().write_all_at(&[0; 8192], 0).unwrap();
+        let mut running = trial.start(Some(point));
+        trial.killed(&mut running, |running| {
+            if running.client.status().is_ok_and(|status| is_kept(&status.devices[0])) {
+                detach_with_loss(running);
+            }
+        });
+        trial.goes_on(false, |running, status| {
+            assert!(!recorded || !is_kept(status), "{point}: it was discarded: {:?}", status.reason);
+            if is_kept(status) {
+                detach_with_loss(running);
+            }
+        });
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::BufRead;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use common::failing::{on_caches, slow_and_waits};
@@ -12,7 +14,7 @@ use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
 use surgetank_model::Bytes;
 use surgetank_provider::local::LocalProvider;
-use surgetank_provider::{CreateVolume, Provider, SystemClock, Tags, VolumeState, tag};
+use surgetank_provider::{CreateVolume, Provider, SystemClock, Tags, VolumeId, VolumeState, tag};
 
 const BLOCKS: u64 = 8;
 
@@ -179,6 +181,162 @@ fn unproved(machine: &Machine, faults: &Faults) {
     std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
 }
 
+/// The machine's provider, and the volume that it rents out.
+fn rented(machine: &Machine) -> (LocalProvider, VolumeId) {
+    let provider = LocalProvider::open(common::local(&config(machine, "1 min")), Arc::new(SystemClock)).unwrap();
+    let id = provider.list(tag::DEVICE, "data").unwrap().remove(0).id;
+    (provider, id)
+}
+
+/// A volume of which nothing says that it is needed, and nothing that it is not.
+fn untagged(machine: &Machine, faults: &Faults) {
+    unproved(machine, faults);
+    let (provider, id) = rented(machine);
+    provider.set_tag(&id, tag::DIRTY_EPOCH, None).unwrap();
+}
+
+/// Somebody detaches the volume of a daemon that has stopped.
+fn detached(machine: &Machine) {
+    let (provider, id) = rented(machine);
+    provider.detach(&id).unwrap();
+    eventually("it is detached", || provider.describe(&id).unwrap().state == VolumeState::Available);
+}
+
+/// The records are older than the volume, and whatever keeps it from being looked at may pass.
+#[test]
+fn a_device_is_not_served_while_the_volume_of_its_journal_may_hold_records_and_cannot_be_looked_at() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_dirty(&machine, &faults, "1 min");
+    let owner = machine.path("state/data/owner.json");
+    let owned = std::fs::read(&owner).unwrap();
+    std::fs::write(&owner, "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    let error = || Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).err().unwrap().to_string();
+    let reads = faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
+    let told = error();
+    assert!(told.contains("cannot be looked at") && told.contains("--accept-loss"), "{told}");
+    faults.remove(reads);
+    let holder = Holder::of(&machine);
+    let told = error();
+    assert!(told.contains("is in use by flock (process") && !told.contains("--accept-loss"), "{told}");
+    let told = accept_loss_offline(&config(&machine, "1 min"), "data").unwrap_err();
+    assert!(told.contains("is not discarded"), "{told}");
+    drop(holder);
+    detached(&machine);
+    // It is attached, and holds records.
+    refused(&machine, &faults);
+    assert_eq!(machine.rented(), 1);
+    std::fs::write(&owner, owned).unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_discarded_once_and_for_all() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    unproved(&machine, &faults);
+    faults.add(Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)));
+    accept_loss_offline(&config(&machine, "1 min"), "data").unwrap();
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
+/// Nobody but the volume itself can say that nothing was acknowledged from it.
+#[test]
+fn a_volume_that_is_detached_at_the_start_is_attached_so_as_to_be_read() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    boost(&daemon, "data");
+    daemon.stop();
+    // The records are those of a daemon that was killed between the tag and the owner record.
+    let file = machine.path("state/data/journal.json");
+    let journal = std::fs::read_to_string(&file).unwrap();
+    assert!(journal.contains("\"stage\": \"adopted\""), "{journal}");
+    std::fs::write(&file, journal.replace("\"stage\": \"adopted\"", "\"stage\": \"adopting\"")).unwrap();
+    std::fs::write(machine.path("state/data/owner.json"), "{\"version\": 1, \"owner\": \"backing\"}").unwrap();
+    detached(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
+/// Another program that has the caching volume open, as another daemon would.
+struct Holder(Child);
+
+impl Holder {
+    fn of(machine: &Machine) -> Self {
+        let image = images(&machine.path("volumes")).pop().unwrap();
+        let mut command = Command::new("flock");
+        command.arg(image).args(["sh", "-c", "echo held; cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut holder = Self(command.spawn().unwrap());
+        let mut said = String::new();
+        std::io::BufReader::new(holder.0.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "held\n");
+        holder
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+/// What is on it can be read again: the loss is neither offered nor accepted.
+fn never_discarded(daemon: &Daemon) {
+    eventually("it is said who holds it", || reason(daemon).contains("is in use by flock (process"));
+    let told = reason(daemon);
+    assert!(told.contains("stop that first") && !told.contains("--accept-loss"), "{told}");
+    let error = ask(daemon, true).unwrap_err();
+    assert!(error.contains("is not discarded") && error.contains("is in use by flock (process"), "{error}");
+}
+
+#[test]
+fn a_volume_that_another_program_has_open_is_waited_for_and_its_data_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_dirty(&machine, &faults, "1 min");
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    daemon.stop();
+    // Not even after it could not be read for another reason.
+    let file = machine.path("state/data/journal.json");
+    let journal = std::fs::read_to_string(&file).unwrap();
+    assert!(journal.contains("\"recovery_failed\": false"), "{journal}");
+    let failed = journal.replace("\"recovery_failed\": false", "\"recovery_failed\": true");
+    std::fs::write(&file, failed).unwrap();
+    let error = accept_loss_offline(&config(&machine, "1 min"), "data").unwrap_err();
+    assert!(error.contains("is not discarded") && error.contains("is in use by flock (process"), "{error}");
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    drop(holder);
+    goes_on(&machine, &daemon);
+}
+
+#[test]
+fn a_volume_that_is_kept_while_another_program_has_it_open_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    untagged(&machine, &faults);
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    assert_eq!(machine.rented(), 1);
+    drop(holder);
+    // Its tag was removed when nothing on it was needed any more.
+    eventually("it is deleted", || machine.rented() == 0 && status(&daemon, "data").phase == DevicePhase::Idle);
+}
+
+#[test]
+fn a_lost_volume_that_another_program_has_open_is_not_discarded() {
+    let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
+    stopped_lost(&machine, &faults);
+    faults.restore();
+    let holder = Holder::of(&machine);
+    let daemon = Daemon::start_with(config(&machine, "1 s"), on_caches(&faults)).unwrap();
+    never_discarded(&daemon);
+    drop(holder);
+    daemon.handle(Request::Drain { device: "data".into() }).unwrap();
+    goes_on(&machine, &daemon);
+}
+
 /// A rental in a slot that nobody uses after a restart; the one of the engine goes on beside it.
 #[test]
 fn a_volume_in_another_slot_is_deleted_after_a_restart() {
@@ -258,7 +416,7 @@ fn a_volume_that_a_copy_of_this_machine_uses_is_kept() {
 fn a_volume_that_is_kept_for_want_of_a_proof_is_named_and_deleted_on_request() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     faults.add(Rule { after: 0, ..Rule::always(Kinds::Reads, Effect::Fail(Failure::Io)) });
-    unproved(&machine, &faults);
+    untagged(&machine, &faults);
     let daemon = Daemon::start_with(config(&machine, "1 min"), on_caches(&faults)).unwrap();
     let why = "cannot be read";
     eventually("the reason is told", || reason(&daemon).contains(why));

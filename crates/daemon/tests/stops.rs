@@ -5,10 +5,11 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::failing::{faults_on, on_caches, slow_and_waits};
-use common::{MIB, Machine, boost, connect, eventually, fill, find, images, pattern, status};
+use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
 use surgetank_cache::format::{BLOCK, choose_superblock};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::status::LostRange;
@@ -122,9 +123,18 @@ fn stopped_while<R>(what: &str, suffers: impl Fn(&Faults) -> R, noticed: &str) {
     fill(&mut nbd, BLOCKS, 3);
     nbd.flush().unwrap();
     suffers(&faults);
+    // Where nothing is to be noticed before the stop, nobody reads.
+    let (waits, _idle) = if noticed.is_empty() { (None, Some(nbd)) } else { (Some(reading(nbd)), None) };
     eventually(noticed, || status(&daemon, "data").reason.unwrap_or_default().contains(noticed));
     stop(daemon, what);
+    // Whatever it was answered.
+    let _ = waits.map(|waits| waits.join().unwrap());
     all_is_there(&machine, &config, what);
+}
+
+/// A client that reads what [`fill`] wrote, and may have to wait for the caching volume.
+fn reading(mut nbd: Nbd) -> JoinHandle<std::io::Result<()>> {
+    std::thread::spawn(move || (0..BLOCKS).try_for_each(|block| nbd.read(block * MIB, MIB as usize).map(drop)))
 }
 
 /// The next daemon finds what [`fill`] wrote, and that nothing was lost.
@@ -171,8 +181,11 @@ fn a_stop_while_the_caching_volume_is_read_back_ends_and_loses_nothing() {
         // Opening it reads the superblocks.
         faults.add(Rule::always(Kinds::Reads, effect));
         let daemon = Daemon::start_with(config.clone(), on_caches(&faults)).unwrap();
+        let waits = reading(connect(&machine, "data"));
         eventually(noticed, || status(&daemon, "data").reason.unwrap_or_default().contains(noticed));
         stop(daemon, noticed);
+        let answered = waits.join().unwrap();
+        assert!(answered.is_err() || noticed != "cannot be read back", "it was read");
         all_is_there(&machine, &config, noticed);
     }
 }

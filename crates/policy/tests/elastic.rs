@@ -375,6 +375,22 @@ fn refusals_back_off_and_roll_back() {
     assert_eq!(rig.controller.phase(), Phase::Idle);
 }
 
+/// Who waits for a boost may look when the controller would already try again.
+#[test]
+fn the_last_refusal_is_told_until_a_boost_begins() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.controller.hint_boost(rig.now).unwrap();
+    let refusal = Refusal::Transient("no answer".to_owned());
+    rig.answers(&Step::Create { size: Bytes::from_gib(10) }, StepOutcome::Refused(refusal));
+    rig.does(&Step::Delete);
+    rig.traffic(1, 3600);
+    let status = rig.controller.status();
+    assert_eq!((status.phase, status.retry_in), (Phase::Idle, None));
+    assert!(status.backing_off.is_some_and(|why| why.contains("did not begin") && why.contains("no answer")));
+    rig.boost(10);
+    assert_eq!(rig.controller.status().backing_off, None);
+}
+
 #[test]
 fn a_budget_that_cannot_be_kept_is_not_begun() {
     let budget = Budget { usd_per_day: Some(1.0), ..Budget::default() };

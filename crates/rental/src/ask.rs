@@ -146,6 +146,30 @@ pub enum Opened {
     Refused(String),
 }
 
+/// Why a volume could not be opened or read; the text is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Another program has it open: its data is there, and can be read once that program has closed it. The text says which
+    /// program that is and what to do.
+    Held(String),
+    /// Anything else.
+    Failed(String),
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Held(why) | Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// What is on a volume that nobody uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
@@ -180,9 +204,9 @@ pub enum Answer {
     /// To `Serials`.
     Serials(Vec<String>),
     /// To `Open`.
-    Opened(Result<Opened, String>),
+    Opened(Result<Opened, Obstacle>),
     /// To `Superblock`. `None`: there is none.
-    Superblock(Result<Option<Label>, String>),
+    Superblock(Result<Option<Label>, Obstacle>),
     /// To `Close`.
     Closed,
     /// To `Look`.

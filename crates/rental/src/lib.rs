@@ -20,7 +20,7 @@ pub mod rentals;
 pub mod resume;
 pub mod sweep;
 
-pub use ask::{Answer, Ask, AskId, Call, Command, Label, Opened, Opening, Presence, VolumeAsk};
+pub use ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, Opened, Opening, Presence, VolumeAsk};
 pub use owner::{OwnerRecord, OwnerWrite, OwnerWriter};
 pub use record::{RentalRecord, RentalStage, Slot};
 pub use rental::{Config, Ended, Notice, Rental};

@@ -34,6 +34,8 @@ surgetank_model::plant_bugs! {
         SweepIgnoresCreations,
         /// A volume is deleted although its tag names an attachment that this daemon never made.
         CopiesIgnored,
+        /// That the user has discarded what is on a volume is not written down.
+        DiscardForgotten,
     }
 }
 

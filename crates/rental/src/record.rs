@@ -63,4 +63,8 @@ pub struct RentalRecord {
     pub epoch: Option<String>,
     /// Nothing on it counts: it was never adopted, or that was proved, or the user discarded it. Only then may it be deleted.
     pub disposable: bool,
+    /// The attachment in the volume's tag whose data the user has discarded, although nothing proves that it does not count.
+    /// Builds that do not know this field keep the volume, and ask the user again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded: Option<String>,
 }

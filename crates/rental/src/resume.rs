@@ -118,7 +118,8 @@ fn recover(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, epo
 fn in_use(rental: Option<&RentalRecord>, volume: &VolumeId, epoch: Epoch, lookup: &Lookup) -> RentalRecord {
     let rental = rental.filter(|rental| rental.volume.as_ref() == Some(volume)).cloned();
     let rental = rental.unwrap_or_else(|| adopted(lookup, volume));
-    RentalRecord { stage: RentalStage::Adopted, disposable: false, epoch: Some(epoch.to_string()), ..rental }
+    let epoch = Some(epoch.to_string());
+    RentalRecord { stage: RentalStage::Adopted, disposable: false, discarded: None, epoch, ..rental }
 }
 
 /// What can be said of a rental of which the journal knows nothing.
@@ -137,6 +138,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
         volume: Some(volume.clone()),
         epoch: None,
         disposable: false,
+        discarded: None,
     }
 }
 
@@ -173,6 +175,7 @@ mod tests {
                 volume: volume.map(|id| VolumeId(id.to_owned())),
                 epoch: None,
                 disposable,
+                discarded: None,
             },
         )
     }

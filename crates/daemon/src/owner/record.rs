@@ -7,7 +7,7 @@ use surgetank_cache::{Epoch, Owner};
 use surgetank_provider::VolumeId;
 use surgetank_rental::owner::{OwnerRecord, parse_epoch};
 
-use crate::files;
+use crate::files::{self, Unreadable};
 use crate::healed::{Id, Named, Pair};
 
 /// Version 1 had no journal beside a loss, and version 2 one that came with its first entry. Other records are as they were,
@@ -85,14 +85,14 @@ pub fn encode(record: &OwnerRecord) -> Vec<u8> {
 /// Reads what a file holds.
 ///
 /// # Errors
-/// Why it is no record that can be read, as the end of a sentence.
-pub fn decode(bytes: &[u8]) -> Result<OwnerRecord, String> {
+/// Why it is no record that can be read.
+pub fn decode(bytes: &[u8]) -> Result<OwnerRecord, Unreadable> {
     decode_with_journal(bytes).map(|(record, _)| record)
 }
 
-pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(OwnerRecord, Option<Named>), String> {
+pub(super) fn decode_with_journal(bytes: &[u8]) -> Result<(OwnerRecord, Option<Named>), Unreadable> {
     files::version(bytes, VERSION)?;
-    of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)
+    Ok(of(serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?)?)
 }
 
 pub(super) fn of(written: Written) -> Result<(OwnerRecord, Option<Named>), String> {

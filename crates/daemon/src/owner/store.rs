@@ -14,7 +14,7 @@ use surgetank_rental::OwnerRecord;
 
 use super::record::{self, encode, loss};
 use crate::crash::crash_point;
-use crate::files;
+use crate::files::{self, Unreadable};
 use crate::healed::{self, Id, Journal, Named, Pair};
 
 /// The file's name in the device's state directory.
@@ -56,7 +56,7 @@ impl OwnerStore {
             return Ok(store);
         };
         let length = bytes.len() as u64;
-        let (record, named) = record::decode_with_journal(&bytes).map_err(|why| store.damaged(&why))?;
+        let (record, named) = record::decode_with_journal(&bytes).map_err(|why| store.refused(&why))?;
         drop(bytes);
         files::make_durable(&store.path)?;
         store.record = record;
@@ -70,11 +70,8 @@ impl OwnerStore {
         Ok(store)
     }
 
-    fn damaged(&self, why: &str) -> io::Error {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("the owner record {} {why}; put a copy of it in its place", self.path.display()),
-        )
+    fn refused(&self, why: &Unreadable) -> io::Error {
+        why.of("the owner record", &self.path)
     }
 
     /// The record. The ranges of a loss are in it from `open` on until [`OwnerStore::forget_ranges`], or until anything is
@@ -175,8 +172,7 @@ impl OwnerStore {
     pub fn owes_flush_failure(&self) -> io::Result<bool> {
         let path = self.directory.join(FLUSH_FAILED);
         let Some(bytes) = files::read(&path)? else { return Ok(false) };
-        let refused = |why| io::Error::new(io::ErrorKind::InvalidData, format!("{} {why}", path.display()));
-        files::version(&bytes, 1).map(|_| true).map_err(refused)
+        files::version(&bytes, 1).map(|_| true).map_err(|why| why.of("the note of a failed flush", &path))
     }
 
     /// Leaves that to the next one, or not any more.
@@ -208,7 +204,7 @@ impl OwnerStore {
     /// either is right: nothing takes the place of a loss but what is left of it, and that nothing is lost any more.
     fn write_anew(&mut self, healed: &[Pair]) -> io::Result<()> {
         let written = serde_json::from_reader(BufReader::new(File::open(&self.path)?))?;
-        let (record, named) = record::of(written).map_err(|why| self.damaged(&why))?;
+        let (record, named) = record::of(written).map_err(|why| self.refused(&why.into()))?;
         let Owner::Lost { epoch, ranges } = &record.owner else {
             files::write_atomically(&self.path, &encode(&record))?;
             Journal::remove(&self.directory);

@@ -2,6 +2,8 @@
 
 use surgetank_model::Instant;
 use surgetank_policy::Controller;
+use surgetank_provider::VolumeId;
+use surgetank_rental::Rental;
 
 use super::{Answer, Ask, Reconciler, Recovery};
 use crate::crash::crash_point;
@@ -79,16 +81,33 @@ impl Reconciler {
 
     /// Why the caching volume is not deleted, and what would help.
     pub(super) fn kept(&self) -> Option<String> {
-        let (volume, why) = self.parts.boosting.as_ref()?.1.rental().kept()?;
-        let name = &self.parts.name;
-        Some(format!(
-            "the caching volume {} is not deleted: {why}; it is tried again by itself once it can be read, and \
-             `surgetank detach {name} --accept-loss` deletes it with whatever is on it",
-            volume.0
+        let rental = self.parts.boosting.as_ref()?.1.rental();
+        let (VolumeId(volume), why) = rental.kept()?;
+        let tried = format!(
+            "the caching volume {volume} is not deleted: {why}; it is tried again by itself once it can be read"
+        );
+        Some(match rental.held() {
+            Some(_) => tried,
+            None => format!(
+                "{tried}, and `surgetank detach {} --accept-loss` deletes it with whatever is on it",
+                self.parts.name
+            ),
+        })
+    }
+
+    /// What another program has open is neither lost nor discarded.
+    fn refuse_held(&self) -> Result<(), String> {
+        let rental = self.parts.boosting.as_ref().map(|(_, lifecycle)| lifecycle.rental());
+        let Some((VolumeId(volume), who)) = rental.and_then(Rental::held) else { return Ok(()) };
+        Err(format!(
+            "the data on the caching volume {volume} of {} can be read as soon as nobody else has the volume open, so it is not \
+             discarded: {who}; the daemon tries it again by itself",
+            self.parts.name
         ))
     }
 
     fn accept_loss(&mut self, now: Instant) -> Result<Answer, String> {
+        self.refuse_held()?;
         let lost = self.status(now).lost_bytes > 0;
         if self.kept().is_some() {
             if let Some(lifecycle) = self.lifecycle() {

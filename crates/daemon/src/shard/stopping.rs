@@ -11,6 +11,8 @@ use crate::owner::Entry;
 
 /// How long the shard waits for requests in flight when it stops, before it answers them with `ESHUTDOWN`.
 pub(super) const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same while the caching volume fails: some of them may wait for it, and nobody knows for how long.
+const FAILING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How far stopping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub(super) enum Stopping {
     No,
     /// Requests in flight are being answered.
     Answering {
-        until: Instant,
+        since: Instant,
     },
     /// The last flush is in flight.
     Flushing {
@@ -60,16 +62,41 @@ impl Running {
         let now = self.clock.now();
         match self.stopping {
             Stopping::No => {}
-            Stopping::Answering { until } => {
-                if self.intake.is_empty() || now >= until {
+            Stopping::Answering { since } => {
+                if self.intake.is_empty() || now >= since + self.answer_timeout() {
                     self.stopping = Stopping::Flushing { until: now + STOP_TIMEOUT };
                     let id = self.buffers.insert(Origin::Shutdown, None);
                     self.engine.flush(now, id);
                     self.work();
+                    self.ended |= self.flush_waits_for_volume();
                 }
             }
             Stopping::Flushing { until } => self.ended |= now >= until || self.flush_waits_for_volume(),
             Stopping::Closing { until } => self.ended |= now >= until,
+        }
+    }
+
+    /// How long requests in flight are waited for. What is not answered is not acknowledged, so nothing is lost with it.
+    fn answer_timeout(&self) -> Duration {
+        match self.engine.status().stage {
+            // All of them wait for the recovery.
+            EngineStage::Recovering => Duration::ZERO,
+            EngineStage::Failing => FAILING_TIMEOUT,
+            EngineStage::PassThrough
+            | EngineStage::Adopting
+            | EngineStage::Absorb
+            | EngineStage::Drain
+            | EngineStage::Releasing
+            | EngineStage::Lost => STOP_TIMEOUT,
+        }
+    }
+
+    /// When the present step of stopping is waited for no longer.
+    pub(super) fn stop_deadline(&self) -> Option<Instant> {
+        match self.stopping {
+            Stopping::No => None,
+            Stopping::Answering { since } => Some(since + self.answer_timeout()),
+            Stopping::Flushing { until } | Stopping::Closing { until } => Some(until),
         }
     }
 

@@ -13,6 +13,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, major, minor};
 
+/// Who holds a volume, as far as that can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// This process.
+    This,
+    /// Another process, or the kernel.
+    Another,
+    /// Nothing was found that holds it. A killed process holds its volumes until their I/O in flight has ended.
+    Unseen,
+}
+
 /// Why a volume could not be opened. One sentence, with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -81,8 +92,8 @@ pub enum OpenError {
         path: PathBuf,
         /// Who uses it, and the remedy.
         use_: String,
-        /// Nothing was found that holds it. A killed process holds its volumes until their I/O in flight has ended.
-        lingers: bool,
+        /// The same for programs.
+        holder: Holder,
     },
     /// The kernel does not offer io_uring to this process.
     #[error(
@@ -113,28 +124,34 @@ pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
     let identity = Identity::of(metadata);
     let use_ = if metadata.file_type().is_block_device() { device_use(&identity) } else { None };
     match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(path, &identity)) {
-        Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_, lingers: false }),
+        Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_, holder: Holder::Another }),
         None => Ok(()),
     }
 }
 
 /// The sentence for a device or file that the kernel says is busy.
 pub(super) fn busy(path: &Path, metadata: &Metadata) -> OpenError {
-    let identity = Identity::of(metadata);
-    let holder = process_using(path, &identity);
-    let lingers = holder.is_none();
-    let use_ = match holder {
-        Some(process) => format!("is in use by {process}; stop that first"),
-        None => "is in use by another program; stop that first (lsof shows who it is)".to_owned(),
+    in_use(path, metadata, 0)
+}
+
+/// `ours` descriptors of this process do not hold it.
+fn in_use(path: &Path, metadata: &Metadata, ours: usize) -> OpenError {
+    let (holder, use_) = match process_using(path, &Identity::of(metadata), ours) {
+        Some((number, process)) => {
+            let holder = if number == std::process::id() { Holder::This } else { Holder::Another };
+            (holder, format!("is in use by {process}; stop that first"))
+        }
+        None => (Holder::Unseen, "is in use by another program; stop that first (lsof shows who it is)".to_owned()),
     };
-    OpenError::InUse { path: path.to_owned(), use_, lingers }
+    OpenError::InUse { path: path.to_owned(), use_, holder }
 }
 
 /// Takes the lock on a file.
 pub(super) fn lock(path: &Path, file: &File, metadata: &Metadata) -> Result<(), OpenError> {
     match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(busy(path, metadata)),
+        // It is open here as well, through `file`.
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(in_use(path, metadata, 1)),
         Err(errno) => Err(OpenError::System { path: path.to_owned(), error: errno.into() }),
     }
 }
@@ -244,17 +261,23 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
-/// A process that has the volume open; for the sentence, so as good as the rights allow.
-fn process_using(path: &Path, identity: &Identity) -> Option<String> {
+/// A process that has the volume open, rather another one than this, which has `ours` descriptors of it that do not count;
+/// for the sentence, so as good as the rights allow.
+fn process_using(path: &Path, identity: &Identity, ours: usize) -> Option<(u32, String)> {
     let real = fs::canonicalize(path).ok()?;
     // By name, and devices by number: looking at any other open file could wait for whoever serves it.
     let is_it = |descriptor: &PathBuf| {
         fs::read_link(descriptor).is_ok_and(|file| file == real || (file.starts_with("/dev") && identity.is(file)))
     };
-    entries(Path::new("/proc")).find_map(|process| {
-        let number: u32 = process.file_name()?.to_str()?.parse().ok()?;
-        entries(&process.join("fd")).find(is_it)?;
-        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-        Some(format!("{} (process {number})", name.trim_end()))
-    })
+    let has_it = |number: u32, free: usize| entries(&process(number).join("fd")).filter(is_it).nth(free).is_some();
+    let this = std::process::id();
+    let numbers = entries(Path::new("/proc")).filter_map(|process| process.file_name()?.to_str()?.parse().ok());
+    let mut others = numbers.filter(|number| *number != this);
+    let number = others.find(|number| has_it(*number, 0)).or_else(|| has_it(this, ours).then_some(this))?;
+    let name = fs::read_to_string(process(number).join("comm")).unwrap_or_default();
+    Some((number, format!("{} (process {number})", name.trim_end())))
+}
+
+fn process(number: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{number}"))
 }

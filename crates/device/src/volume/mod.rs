@@ -20,7 +20,7 @@ pub use surgetank_model::Operation;
 use crate::buffer::BufferSlice;
 
 pub use beneath::look_beneath;
-pub use exclusive::OpenError;
+pub use exclusive::{Holder, OpenError};
 pub use fault::{Fault, Faults};
 pub use memory::MemoryVolume;
 pub use throttle::Throttle;

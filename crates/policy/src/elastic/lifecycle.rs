@@ -424,6 +424,7 @@ impl Controller {
         self.failures = 0;
         self.backoff_until = None;
         self.reason = None;
+        self.refused = None;
         if self.wish == Wish::Boost {
             self.wish = Wish::None;
             self.meter.restart_calm(self.now);
@@ -498,6 +499,9 @@ impl Controller {
     fn refused(&mut self, refusal: &Refusal) {
         self.attempts += 1;
         let text = refusal_text(self.stage, refusal);
+        if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) {
+            self.refused = Some(text.clone());
+        }
         let passing = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
         match self.stage {
             Stage::Idle | Stage::Boost => {}
@@ -526,6 +530,13 @@ impl Controller {
             Stage::Release if self.overtaken && !self.degraded => self.boost(),
             Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete => self.retry(refusal, text),
         }
+    }
+
+    /// Why the last boost was not begun, once nothing keeps the next one from being tried: whoever asked for it may look
+    /// later than that.
+    pub(super) fn last_refusal(&self) -> Option<String> {
+        let refused = self.refused.as_ref().filter(|_| self.stage == Stage::Idle)?;
+        Some(format!("the last boost did not begin: {refused}"))
     }
 
     /// No new boost for a while.

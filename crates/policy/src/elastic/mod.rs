@@ -81,6 +81,8 @@ pub struct Controller {
     backoff_until: Option<Instant>,
     /// Why not, for people.
     reason: Option<String>,
+    /// Why the last boost was not begun.
+    refused: Option<String>,
     last_boost: Option<Instant>,
     records: VecDeque<BoostRecord>,
 }
@@ -116,6 +118,7 @@ impl Controller {
             failures: 0,
             backoff_until: None,
             reason: None,
+            refused: None,
             last_boost: None,
             records: VecDeque::new(),
         }
@@ -321,7 +324,7 @@ impl Controller {
             cache_size: self.rental.as_ref().map(|rental| rental.size),
             next_size: self.next_size,
             boosts: self.boosts,
-            backing_off: self.reason.clone(),
+            backing_off: self.reason.clone().or_else(|| self.last_refusal()),
             retry_in: retry_at.map(|at| Span(at.since(self.now))),
             budget: self.ledger.usage(self.now),
         }

@@ -39,7 +39,7 @@ pub struct Status {
     pub next_size: Bytes,
     /// Boosts since the device was made (counts adopted caching volumes).
     pub boosts: u64,
-    /// Why it does not boost now, or what it is trying again; one sentence for people.
+    /// Why it does not boost now, what it is trying again, or why the last boost did not begin; one sentence for people.
     pub backing_off: Option<String>,
     /// When it tries again.
     pub retry_in: Option<Span>,

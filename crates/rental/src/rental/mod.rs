@@ -20,6 +20,7 @@ use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
 use self::outage::Outage;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
+use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, Slot};
 
 /// First and longest pause between two looks at a change under way.
@@ -101,6 +102,14 @@ enum Release {
     Dropped,
 }
 
+/// What is not deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    why: String,
+    /// The attachment in the volume's tag.
+    tag: Option<String>,
+}
+
 /// Why a walk does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pause {
@@ -168,11 +177,11 @@ pub struct Rental {
     lost_bytes: Option<u64>,
     outage: Outage,
     /// Why the volume is not deleted, while that cannot be proved to be harmless.
-    kept: Option<String>,
+    kept: Option<Kept>,
+    /// Who had the volume open when it was last tried, and what to do.
+    held: Option<String>,
     /// The tag of which the volume itself has proved that nothing counts.
     proved: Option<String>,
-    /// The user discarded what is on the volume.
-    discarded: bool,
     /// The volume that is attached, while its disk has not appeared.
     missing_disk: Option<VolumeId>,
     /// The serials of the disks that were here before the volume was attached for the first time. Not written down: after a
@@ -204,8 +213,8 @@ impl Rental {
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
+            held: None,
             proved: None,
-            discarded: false,
             missing_disk: None,
             disks_before: None,
         }
@@ -238,7 +247,14 @@ impl Rental {
     /// The volume that is not deleted, and why: it cannot be proved that nothing on it counts.
     #[must_use]
     pub fn kept(&self) -> Option<(VolumeId, &str)> {
-        Some((self.volume()?, self.kept.as_deref()?))
+        Some((self.volume()?, &self.kept.as_ref()?.why))
+    }
+
+    /// Which other program had the volume open when it was last tried, and what to do. What is on it can be read then, so
+    /// nobody may discard it.
+    #[must_use]
+    pub fn held(&self) -> Option<(VolumeId, &str)> {
+        Some((self.volume()?, self.held.as_deref()?))
     }
 
     /// Begins a step; `timeout` is how long it may take.
@@ -502,22 +518,23 @@ impl Rental {
         self.end_outage();
         self.released = Some(Release::Dropped);
         self.lost_bytes = None;
-        self.discarded = true;
         self.record.as_ref().map(|record| record.size)
     }
 
     /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
-    /// [`Rental::proof_discarded`].
+    /// [`Rental::proof_discarded`], so that it stays discarded over a crash. `None`: nothing is kept, or another record is
+    /// being written.
     #[must_use]
     pub fn without_proof(&self) -> Option<RentalRecord> {
-        self.record.clone().map(|record| RentalRecord { disposable: true, ..record })
+        let (kept, record) = (self.kept.as_ref()?, self.record.clone().filter(|_| self.writing.is_none())?);
+        let discarded = kept.tag.clone().filter(|_| !planted(Bug::DiscardForgotten));
+        Some(RentalRecord { disposable: true, discarded, ..record })
     }
 
     /// That record is durable.
-    pub fn proof_discarded(&mut self) {
-        self.record = self.without_proof();
+    pub fn proof_discarded(&mut self, record: RentalRecord) {
+        self.record = Some(record);
         self.kept = None;
-        self.discarded = true;
     }
 
     fn told(&mut self, told: bool) {

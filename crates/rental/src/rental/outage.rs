@@ -300,16 +300,17 @@ impl Rental {
             return false;
         }
         self.outage.opening = None;
-        match answer {
-            Answer::Opened(Ok(Opened::Open)) => {
+        let Answer::Opened(opened) = answer else {
+            self.look_later(None);
+            return true;
+        };
+        match self.reached(opened.clone()) {
+            Ok(Opened::Open) => {
                 self.open = true;
                 self.outage.next = self.now;
             }
-            Answer::Opened(Ok(Opened::Absent)) => {
-                self.look_later(Some("its disk has not appeared on this machine".to_owned()));
-            }
-            Answer::Opened(Ok(Opened::Refused(why)) | Err(why)) => self.look_later(Some(why.clone())),
-            _ => self.look_later(None),
+            Ok(Opened::Absent) => self.look_later(Some("its disk has not appeared on this machine".to_owned())),
+            Ok(Opened::Refused(why)) | Err(why) => self.look_later(Some(why)),
         }
         true
     }
@@ -412,12 +413,19 @@ impl Rental {
                 "the caching volume {volume} is read back: {bytes} bytes of {device} that are on it alone answer EIO until \
                  then"
             )),
-            Trouble::Lost => Some(format!(
-                "{bytes} bytes of {device} are on the caching volume {volume} alone, which has failed {lasted} ago{why}, \
-                 and answer EIO until it can be read or they are overwritten: it is kept and tried again in {}, or at once \
-                 with `surgetank drain {device}`; `surgetank detach {device} --accept-loss` discards them",
-                whole(next.since(now))
-            )),
+            Trouble::Lost => {
+                let discards = match self.held {
+                    // What it holds can be read once the other program is stopped.
+                    Some(_) => String::new(),
+                    None => format!("; `surgetank detach {device} --accept-loss` discards them"),
+                };
+                Some(format!(
+                    "{bytes} bytes of {device} are on the caching volume {volume} alone, which has failed {lasted} ago{why}, \
+                     and answer EIO until it can be read or they are overwritten: it is kept and tried again in {}, or at once \
+                     with `surgetank drain {device}`{discards}",
+                    whole(next.since(now))
+                ))
+            }
         }
     }
 

@@ -29,9 +29,9 @@ impl Rental {
                 volume: None,
                 epoch: None,
                 disposable: true,
+                discarded: None,
             };
             self.released = None;
-            self.discarded = false;
             self.proved = None;
             if planted(Bug::IntentNotPersisted) {
                 self.record = Some(record);
@@ -126,7 +126,7 @@ impl Rental {
     fn open_volume(&mut self, description: &VolumeDescription, size: Bytes, opening: Opening) -> Walked {
         let ask = VolumeAsk::Open { description: description.clone(), size, opening };
         let opened = match self.ask(Ask::Volume(ask))? {
-            Answer::Opened(opened) => opened,
+            Answer::Opened(opened) => self.reached(opened),
             answer => return Err(mixed_up(&answer)),
         };
         self.missing_disk = matches!(opened, Ok(Opened::Absent)).then(|| description.id.clone());
@@ -154,6 +154,7 @@ impl Rental {
             record.stage = RentalStage::Adopting;
             record.epoch = Some(epoch.to_string());
             record.disposable = false;
+            record.discarded = None;
         })?;
         self.released = None;
         self.open = false;

@@ -4,7 +4,7 @@ use surgetank_cache::EngineStage;
 use surgetank_model::volume::{Transition, VolumeDescription, VolumeState, tag};
 use surgetank_policy::{Refusal, StepOutcome};
 
-use super::{Notice, Pause, Release, Rental, Walked, mixed_up, refused};
+use super::{Kept, Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
 use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
@@ -83,9 +83,6 @@ impl Rental {
         if record.disposable {
             return Ok(());
         }
-        if self.discarded {
-            return self.note(|record| record.disposable = true);
-        }
         let formatting = record.stage == RentalStage::Adopting;
         // The owner record is durable before anything is acknowledged from a cache, and cleared after CLEAN is durable.
         self.owner_is_backing()?;
@@ -95,8 +92,7 @@ impl Rental {
             let stage = self.stage().unwrap_or(RentalStage::Adopted);
             let (description, _) = self.bring_in(stage)?;
             if let Err(why) = self.unproved(&description)? {
-                self.kept = Some(why.clone());
-                return Err(Pause::Refused(Refusal::Permanent(why)));
+                return Err(self.keep(why, &description, Refusal::Permanent));
             }
         }
         self.kept = None;
@@ -123,7 +119,10 @@ impl Rental {
     /// unless the volume itself proves that nothing of it counts: a daemon with a copy of this state directory, or an earlier
     /// one of it, may have taken the volume into use.
     fn holds_nothing(&mut self, description: &VolumeDescription) -> Walked {
-        let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH).filter(|_| !self.discarded) else { return Ok(()) };
+        let Some(tagged) = description.tags.get(tag::DIRTY_EPOCH) else { return Ok(()) };
+        if self.record.as_ref().is_some_and(|record| record.discarded.as_ref() == Some(tagged)) {
+            return Ok(());
+        }
         let tagged_epoch = parse_epoch(tagged);
         let owner = self.owner_record()?;
         let has_ended = |epoch| owner.has_ended(&description.id, epoch);
@@ -155,8 +154,14 @@ impl Rental {
              directory may have its newest data there",
             description.id.0
         );
-        self.kept = Some(why.clone());
-        Err(Pause::Refused(refusal(why)))
+        Err(self.keep(why, description, refusal))
+    }
+
+    /// The volume stays until the proof can be had, or the user discards what its tag names.
+    fn keep(&mut self, why: String, description: &VolumeDescription, refusal: fn(String) -> Refusal) -> Pause {
+        let tag = description.tags.get(tag::DIRTY_EPOCH).cloned();
+        self.kept = Some(Kept { why: why.clone(), tag });
+        Pause::Refused(refusal(why))
     }
 
     /// Nothing on the volume counts of the attachment that its tag names.
@@ -245,6 +250,7 @@ impl Rental {
 
     fn forget(&mut self) -> Walked<StepOutcome> {
         self.kept = None;
+        self.held = None;
         if self.record.is_some() {
             self.persist(None)?;
         }

@@ -5,7 +5,7 @@ use surgetank_model::volume::{ProviderError, Transition, VolumeDescription, Volu
 use surgetank_policy::Refusal;
 
 use super::{Lane, Pause, Rental, Walk, Walked, mixed_up, refused};
-use crate::ask::{Answer, Ask, AskId, Call, Command, Label, VolumeAsk};
+use crate::ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, VolumeAsk};
 use crate::owner::{OwnerRecord, parse_epoch};
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage, Slot};
@@ -153,8 +153,17 @@ impl Rental {
 
     pub(super) fn superblock(&mut self, description: &VolumeDescription) -> Walked<Result<Option<Label>, String>> {
         match self.ask(Ask::Volume(VolumeAsk::Superblock(description.clone())))? {
-            Answer::Superblock(read) => Ok(read),
+            Answer::Superblock(read) => Ok(self.reached(read)),
             answer => Err(mixed_up(&answer)),
         }
+    }
+
+    /// Remembers who keeps the volume from being opened or read, until it is tried again.
+    pub(super) fn reached<T>(&mut self, result: Result<T, Obstacle>) -> Result<T, String> {
+        self.held = match &result {
+            Err(Obstacle::Held(why)) => Some(why.clone()),
+            Ok(_) | Err(Obstacle::Failed(_)) => None,
+        };
+        result.map_err(|obstacle| obstacle.to_string())
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Fault model: a call is refused (quota, capacity, attachment slots, for a while, for good), is answered late or twice, fails
 //! and is carried out all the same, at once or later, also after a crash; listings lag behind; tags fail; disks are slow to
-//! appear; the state directory cannot be written, and then holds the old record or the new one. Copies of the machine sweep, and
+//! appear; a superblock cannot be read; the state directory cannot be written, and then holds the old record or the new one.
+//! Users discard what is on a volume that is kept for want of a proof. Copies of the machine sweep, and
 //! delete what their records say that they have rented.
 
 mod asks;
@@ -108,6 +109,8 @@ pub(super) struct Renting {
     copies: Vec<copies::State>,
     /// All tokens so far.
     tokens: BTreeSet<String>,
+    /// What a user has discarded of which nothing proved that it does not count: the volume, and its tag.
+    discarded: Option<(VolumeId, String)>,
 }
 
 /// At one sample in so many somebody wants a boost, at one a drain, and at one a detach.
@@ -193,6 +196,7 @@ impl Renting {
             tagging: None,
             copies: Vec::new(),
             tokens: BTreeSet::new(),
+            discarded: None,
         }
     }
 
@@ -283,6 +287,7 @@ impl World<'_> {
         let after = if self.outages.is_any_passing() { SAMPLING * 40 } else { SAMPLING };
         self.schedule(after, SimEvent::Observe);
         self.use_spare();
+        self.discard_kept();
         self.drive()
     }
 
@@ -349,6 +354,7 @@ impl World<'_> {
             } else {
                 #[cfg(debug_assertions)]
                 process.rentals.check();
+                self.check_discarded()?;
                 break;
             }
         }

@@ -3,13 +3,16 @@
 use surgetank_cache::EngineStage;
 use surgetank_cache::format::{BLOCK, LogState, SUPERBLOCKS_LENGTH, choose_superblock};
 use surgetank_model::volume::VolumeDescription;
-use surgetank_rental::{Answer, AskId, Command, Label, Opened, Opening, Presence, Slot, VolumeAsk};
+use surgetank_rental::{Answer, AskId, Command, Label, Obstacle, Opened, Opening, Presence, Slot, VolumeAsk};
 
 use crate::disk::Disk;
 use crate::world::{Step, World};
 
 impl World<'_> {
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Step<Answer> {
+        if matches!(ask, VolumeAsk::Superblock(_)) && self.fault() {
+            return Ok(Answer::Superblock(Err("it cannot be read now".to_owned().into())));
+        }
         let (now, gone) = (self.now, self.outages.is_cache_gone() || self.vanished);
         let stage = self.engine.status().stage;
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
@@ -21,7 +24,7 @@ impl World<'_> {
                     return Ok(Answer::Opened(Ok(Opened::Absent)));
                 }
                 if gone {
-                    return Ok(Answer::Opened(Err("it does not answer".to_owned())));
+                    return Ok(Answer::Opened(Err("it does not answer".to_owned().into())));
                 }
                 let again = matches!(opening, Opening::Again(_));
                 let has_disk = renting.in_use.as_ref() == Some(&description.id);
@@ -42,7 +45,9 @@ impl World<'_> {
                 }
                 Answer::Closed
             }
-            VolumeAsk::Superblock(description) => Answer::Superblock(self.superblock(&description)),
+            VolumeAsk::Superblock(description) => {
+                Answer::Superblock(self.superblock(&description).map_err(Obstacle::from))
+            }
             VolumeAsk::Look if gone => Answer::Looked(Presence::Gone),
             VolumeAsk::Look => Answer::Looked(Presence::Here),
         })

@@ -7,7 +7,8 @@ use surgetank_model::volume::{ProviderError, Transition, VolumeId, VolumeState};
 use surgetank_policy::{ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{
-    Answer, Ask, Call, Command, Ended, Label, Opened, OwnerRecord, Presence, Rental, RentalRecord, Slot, VolumeAsk,
+    Answer, Ask, Call, Command, Ended, Label, Obstacle, Opened, OwnerRecord, Presence, Rental, RentalRecord, Slot,
+    VolumeAsk,
 };
 
 use super::asks::label;
@@ -100,7 +101,9 @@ impl World<'_> {
             Ask::Volume(VolumeAsk::Serials) => Answer::Serials(Vec::new()),
             Ask::Volume(VolumeAsk::Open { .. }) => Answer::Opened(Ok(Opened::Absent)),
             Ask::Volume(VolumeAsk::Close(_)) => Answer::Closed,
-            Ask::Volume(VolumeAsk::Superblock(description)) => Answer::Superblock(self.copy_reads(&description.id)),
+            Ask::Volume(VolumeAsk::Superblock(description)) => {
+                Answer::Superblock(self.copy_reads(&description.id).map_err(Obstacle::from))
+            }
             Ask::Volume(VolumeAsk::Look) => Answer::Looked(Presence::Here),
             Ask::Engine(Command::Sample) => {
                 Answer::Sampled { stage: surgetank_cache::EngineStage::PassThrough, unplugged: false }

@@ -4,7 +4,7 @@ use surgetank_cache::{EffectId, IoFailure, Outcome, Owner};
 use surgetank_model::volume::{VolumeState, tag};
 use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord, Slot};
 
-use super::ANSWER_MAX;
+use super::{ANSWER_MAX, Renting};
 use crate::world::record::Entry;
 use crate::world::{SimEvent, Step, World};
 
@@ -23,6 +23,38 @@ impl World<'_> {
             self.copy_machine();
         }
         Ok(Answer::Persisted(if fails { Err("no space".to_owned()) } else { Ok(()) }))
+    }
+
+    /// Somebody discards what is on a volume that is kept for want of a proof.
+    pub(super) fn discard_kept(&mut self) {
+        let kept = |renting: &Renting| renting.process.rentals.cache().without_proof().is_some();
+        if !self.faulty || !self.renting.as_ref().is_some_and(kept) || self.random.below(4) > 0 {
+            return;
+        }
+        let fails = self.random.below(4) == 0 && self.fault();
+        let written = !fails || self.random.below(2) == 0;
+        let Some(renting) = &mut self.renting else { return };
+        let rental = renting.process.rentals.cache_mut();
+        let Some(record) = rental.without_proof() else { return };
+        if written {
+            renting.journal.insert(Slot::CACHE, record.clone());
+        }
+        if !fails {
+            let tagged = record.volume.clone().and_then(|id| Some((renting.cloud.dirty_epoch(&id)?.clone(), id)));
+            renting.discarded = tagged.map(|(epoch, id)| (id, epoch));
+            rental.proof_discarded(record);
+        }
+    }
+
+    /// What was discarded stays so, over any crash.
+    pub(super) fn check_discarded(&self) -> Step {
+        let Some(Renting { process, cloud, discarded: Some((id, epoch)), .. }) = &self.renting else { return Ok(()) };
+        let kept =
+            process.rentals.cache().kept().filter(|(kept, _)| kept == id && cloud.dirty_epoch(id) == Some(epoch));
+        match kept {
+            Some((_, why)) => Err(format!("the volume {} is kept although its data was discarded: {why}", id.0)),
+            None => Ok(()),
+        }
     }
 
     /// A token names one volume for ever, and a volume that is listed is not forgotten.

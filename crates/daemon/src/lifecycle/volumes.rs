@@ -1,0 +1,138 @@
+//! Volumes of this machine: looked for, opened, looked at.
+
+use std::path::PathBuf;
+
+use surgetank_device::discovery::is_same;
+use surgetank_model::Bytes;
+use surgetank_provider::VolumeDescription;
+use surgetank_rental::{Answer, AskId, Obstacle, Opening, Presence, VolumeAsk, ask};
+
+use super::{Done, Lifecycle, Tools};
+use crate::opening::{self, Fresh, Opened, Place};
+
+impl Lifecycle {
+    pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
+        let Tools { disks, clock, decorator, .. } = &self.tools;
+        Some(match ask {
+            // A machine that does not tell of its disks finds none by its serial either.
+            VolumeAsk::Serials => Answer::Serials(disks.serials().unwrap_or_default()),
+            VolumeAsk::Open { description, size, opening } => return self.open(id, description, size, opening),
+            VolumeAsk::Close(opened) => {
+                self.open.retain(|_, (by, _)| *by != opened);
+                Answer::Closed
+            }
+            VolumeAsk::Superblock(description) => {
+                let files = self.files();
+                Answer::Superblock(opening::label(&description, files.as_deref(), disks, *clock, decorator.as_ref()))
+            }
+            VolumeAsk::Look => Answer::Looked(self.look()),
+        })
+    }
+
+    /// Where volumes may lie that are files.
+    fn files(&self) -> Option<PathBuf> {
+        self.tools.provider.files()
+    }
+
+    pub(super) fn look(&self) -> Presence {
+        let (Some(place), Some(seen), true) = (&self.place, self.seen, self.in_use) else { return Presence::Here };
+        match place.look(&self.tools.disks) {
+            Ok(there) if there != Some(seen) && seen.is_file() => Presence::Nameless,
+            Ok(there) if there != Some(seen) => Presence::Gone,
+            Ok(_) | Err(_) => Presence::Here,
+        }
+    }
+
+    /// Keeps what was opened for the engine.
+    pub(super) fn opened(&mut self, id: AskId, opened: Result<Option<Opened>, Obstacle>) -> Answer {
+        Answer::Opened(opened.map(|opened| match opened {
+            Some(opened) => {
+                let opened = self.throttled(opened);
+                self.open.insert(id.slot, (id, opened));
+                ask::Opened::Open
+            }
+            None => ask::Opened::Absent,
+        }))
+    }
+
+    /// Opens an attached volume in place of what was open. The answer, unless it comes later.
+    fn open(&mut self, id: AskId, volume: VolumeDescription, size: Bytes, opening: Opening) -> Option<Answer> {
+        self.open.remove(&id.slot);
+        let place = match Place::of(&volume, self.files().as_deref()) {
+            Ok(place) => place,
+            Err(why) => return Some(Answer::Opened(Ok(ask::Opened::Refused(why)))),
+        };
+        let Tools { disks, decorator, clock, .. } = &self.tools;
+        let (disks, decorator, clock) = (disks.clone(), decorator.clone(), *clock);
+        match opening {
+            Opening::Fresh { before } => Some(match self.open_fresh(&volume, &place, size, &before) {
+                Ok(opened) => self.opened(id, Ok(opened)),
+                Err(refused) => Answer::Opened(refused),
+            }),
+            Opening::Used => self.open_aside(id, move || opening::caching(&place, size, &disks, decorator.as_ref())),
+            Opening::Again(_) if self.place.as_ref().is_some_and(|before| *before != place) => {
+                let why = "the provider says that it is another disk or file than it was".to_owned();
+                Some(Answer::Opened(Err(why.into())))
+            }
+            Opening::Again(epoch) => {
+                self.seen = place.look(&disks).ok().flatten();
+                self.place = Some(place.clone());
+                self.open_aside(id, move || {
+                    opening::caching_again(&place, &volume.id, size, epoch, &disks, decorator.as_ref(), clock)
+                })
+            }
+        }
+    }
+
+    /// Opens a volume that was just rented, which must be none of the disks `before`. `None`: its disk has not appeared yet.
+    fn open_fresh(
+        &self,
+        description: &VolumeDescription,
+        place: &Place,
+        size: Bytes,
+        before: &[String],
+    ) -> Result<Option<Opened>, Result<ask::Opened, Obstacle>> {
+        let Tools { disks, decorator, clock, .. } = &self.tools;
+        let (refused, id) = (|why: String| Err(Ok(ask::Opened::Refused(why))), &description.id.0);
+        if let Place::Disk { serial } = place
+            && before.iter().any(|there| is_same(there, serial))
+        {
+            return refused(format!(
+                "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before it was \
+                 attached: nothing was written to it; let the service say the serial of the disk that it plugs in"
+            ));
+        }
+        match opening::caching_fresh(place, size, disks, decorator.as_ref(), *clock).map_err(Err)? {
+            None => Ok(None),
+            Some(Fresh::Blank(opened)) => Ok(Some(opened)),
+            Some(Fresh::Used) => refused(format!(
+                "the volume {id} was just rented and is not blank, so it may be somebody's: nothing was written to it; see \
+                 whose it is, and let the service rent out volumes that read as zeroes"
+            )),
+        }
+    }
+
+    /// Opens a volume that was used before on a thread of its own: it may not answer for long, and others may have it open.
+    fn open_aside(
+        &self,
+        id: AskId,
+        open: impl FnOnce() -> Result<Option<Opened>, Obstacle> + Send + 'static,
+    ) -> Option<Answer> {
+        let done = self.done.0.clone();
+        let open = move || {
+            // The device may have ended.
+            let _ = done.send(Done::Opened(id, open()));
+        };
+        let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
+        let why = spawned.err().map(|error| format!("a thread cannot be started: {error}"))?;
+        Some(Answer::Opened(Err(why.into())))
+    }
+
+    fn throttled(&self, opened: Opened) -> Opened {
+        let Tools { caching, clock, .. } = &self.tools;
+        if !caching.throttle {
+            return opened;
+        }
+        Opened { volume: opening::throttled(opened.volume, caching.limits, *clock), ..opened }
+    }
+}
