@@ -36,9 +36,6 @@ pub struct Ready {
 
 impl Campaign {
     /// Looks for everything, and takes over Ctrl-C.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or the daemon is not built.
     pub fn prepare(&self, name: &str) -> anyhow::Result<Ready> {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;

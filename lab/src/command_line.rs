@@ -132,7 +132,6 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 /// Does what was asked.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(arguments.task) {
@@ -265,9 +264,6 @@ fn scenarios_of_the_tree() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Runs all guests of a scenario at the same time; whether all did well.
-///
-/// # Errors
-/// If a guest cannot be started, or on Ctrl-C.
 pub fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &Scenario, out: &Path) -> anyhow::Result<bool> {
     let outcomes: Vec<anyhow::Result<Outcome>> = std::thread::scope(|scope| {
         let guests: Vec<_> = scenario

@@ -35,9 +35,6 @@ pub struct Experiment {
 impl Experiment {
     /// Measures what is ordered (`order` is told where volumes are rented). Samples are in the directory as soon as they
     /// are taken.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
     pub fn run<O: Serialize>(self, out: &Path, order: impl FnOnce(String) -> anyhow::Result<O>) -> anyhow::Result<()> {
         let interrupt = Interrupt::install()?;
         let lab = Lab::open().context("no guest can be booted here")?;
@@ -78,9 +75,6 @@ fn keep(out: &Path, results: &Path) -> anyhow::Result<()> {
 }
 
 /// The samples that are kept in a directory. A last line that is not whole is no sample.
-///
-/// # Errors
-/// If they cannot be read.
 pub fn samples<T: DeserializeOwned>(out: &Path) -> anyhow::Result<Vec<T>> {
     let kept = out.join(KEPT);
     let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;

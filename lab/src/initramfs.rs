@@ -81,7 +81,6 @@ $busybox poweroff -f
 "#;
 
 /// Names what decides the archive beside the kernel, so that a cached one is not taken for another.
-#[must_use]
 pub fn fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
     (FORMAT, INIT, SECOND, modules::NEEDED, modules::WANTED).hash(&mut hasher);
@@ -89,7 +88,6 @@ pub fn fingerprint() -> u64 {
 }
 
 /// The whole archive.
-#[must_use]
 pub fn archive(busybox: &[u8], modules: &[Module]) -> Vec<u8> {
     let mut archive = Archive::default();
     for directory in ["bin", "proc", "sys", "dev", "modules", "below", "above", "new"] {

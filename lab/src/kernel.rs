@@ -26,9 +26,6 @@ pub struct Kernel {
 
 impl Kernel {
     /// Takes the kernel from the cache, or downloads the newest one there is.
-    ///
-    /// # Errors
-    /// If there is none in the cache and none to be had, or busybox is missing.
     pub fn prepare(cache: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
         // Several labs may start at once on a machine that has none yet.

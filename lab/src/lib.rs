@@ -5,35 +5,35 @@
 //! runs the host's own programs. [`Lab::open`] finds what that takes, [`Plan::boot`] starts a guest, [`Guest::wait`]
 //! brings back what its script said. Whatever was started or made is ended and removed when its value is dropped.
 
-pub mod bar;
-pub mod bench;
+mod bar;
+mod bench;
 mod campaign;
 pub mod command_line;
-pub mod cuts;
+mod cuts;
 mod experiment;
-pub mod fio;
+mod fio;
 mod flags;
-pub mod guest;
-pub mod host;
-pub mod initramfs;
-pub mod inside;
-pub mod interrupt;
-pub mod kernel;
-pub mod machine;
-pub mod modules;
-pub mod nbd;
-pub mod outages;
+mod guest;
+mod host;
+mod initramfs;
+mod inside;
+mod interrupt;
+mod kernel;
+mod machine;
+mod modules;
+mod nbd;
+mod outages;
 mod output;
-pub mod peers;
-pub mod plan;
-pub mod product;
-pub mod replay;
-pub mod reproduce;
-pub mod scenario;
+mod peers;
+mod plan;
+mod product;
+mod replay;
+mod reproduce;
+mod scenario;
 pub mod service;
-pub mod share;
-pub mod surgetank;
-pub mod validate;
+mod share;
+mod surgetank;
+mod validate;
 
 pub use guest::{Guest, Outcome};
 pub use host::{Lab, Unavailable};

@@ -16,17 +16,11 @@ const TICKS_PER_S: f64 = 100.0;
 const SELDOM: Duration = Duration::from_millis(100);
 
 /// Processor seconds that all cores together have been busy since boot.
-///
-/// # Errors
-/// If `/proc/stat` is not as documented in proc(5).
 pub fn busy_s() -> anyhow::Result<f64> {
     busy_s_at(Path::new("/proc/stat"))
 }
 
 /// The same from a copy of `/proc/stat`.
-///
-/// # Errors
-/// If it is not as documented in proc(5).
 pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
     let text = fs::read_to_string(copy).with_context(|| format!("cannot read {}", copy.display()))?;
     let line = text.lines().next().unwrap_or_default();
@@ -37,9 +31,6 @@ pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
 }
 
 /// Processor seconds of one process, its dead children not counted.
-///
-/// # Errors
-/// If it is gone.
 pub fn process_s(process: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).context("the process is gone")?;
     // The name may hold blanks and parentheses; what follows the last one does not.
@@ -49,17 +40,11 @@ pub fn process_s(process: u32) -> anyhow::Result<f64> {
 }
 
 /// The memory that a process has, in MiB.
-///
-/// # Errors
-/// If it is gone.
 pub fn resident_mib(process: u32) -> anyhow::Result<f64> {
     memory_mib(process, "VmRSS:")
 }
 
 /// The most memory that a process has had, in MiB.
-///
-/// # Errors
-/// If it is gone.
 pub fn highest_mib(process: u32) -> anyhow::Result<f64> {
     memory_mib(process, "VmHWM:")
 }
@@ -103,35 +88,23 @@ pub fn settled_memory_mib() -> f64 {
 }
 
 /// Writes to a file of sysfs.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn tell(file: impl AsRef<Path>, text: &str) -> anyhow::Result<()> {
     let file = file.as_ref();
     fs::write(file, text).with_context(|| format!("cannot write \"{text}\" to {}", file.display()))
 }
 
 /// What a file of sysfs says.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn ask(file: impl AsRef<Path>) -> anyhow::Result<String> {
     let file = file.as_ref();
     Ok(fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?.trim().to_owned())
 }
 
 /// Runs a command to its end and returns what it printed.
-///
-/// # Errors
-/// If it fails.
 pub fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output(Command::new(program).args(arguments))?.stdout).into_owned())
 }
 
 /// Calls `done` until it answers something, at most `timeout`, and seldom enough to take no processor time.
-///
-/// # Errors
-/// What `done` answers, or that `what` did not happen.
 pub fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -141,26 +114,17 @@ pub fn wait_for<T>(
 }
 
 /// The node of a disk by its serial: `/dev/vdb`, where sysfs knows it by.
-///
-/// # Errors
-/// If there is none.
 pub fn disk(serial: &str) -> anyhow::Result<PathBuf> {
     fs::canonicalize(format!("/dev/lab/{serial}")).with_context(|| format!("there is no disk {serial}"))
 }
 
 /// A device's size in sectors of 512 bytes.
-///
-/// # Errors
-/// If sysfs does not say.
 pub fn sectors(device: &Path) -> anyhow::Result<u64> {
     let name = device.file_name().context("a device has a name")?.to_string_lossy().into_owned();
     ask(format!("/sys/class/block/{name}/size"))?.parse().context("sysfs does not say a size")
 }
 
 /// Overwrites a disk's first megabyte, where every cache has its marks.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn forget(device: &Path) -> anyhow::Result<()> {
     let of = format!("of={}", device.display());
     run("dd", &["if=/dev/zero", &of, "bs=1M", "count=1", "oflag=direct", "conv=fsync", "status=none"]).map(|_| ())
@@ -171,9 +135,6 @@ pub struct Mounted(&'static str);
 
 impl Mounted {
     /// Mounts it, with options for mount.
-    ///
-    /// # Errors
-    /// If it cannot be.
     pub fn at(node: &Path, place: &'static str, options: &[&str]) -> anyhow::Result<Self> {
         fs::create_dir_all(place)?;
         // What mount says last is where to read more.

@@ -46,9 +46,6 @@ pub struct Module {
 }
 
 /// The modules that guests load, each after those that it needs.
-///
-/// # Errors
-/// If one without which nothing boots is missing, or a file cannot be read.
 pub fn load_order(directory: &Path) -> anyhow::Result<Vec<Module>> {
     let available = available(directory)?;
     let built_in = built_in(directory);

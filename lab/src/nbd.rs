@@ -26,21 +26,12 @@ pub trait Medium: Send + 'static {
     fn size(&self) -> u64;
 
     /// Reads.
-    ///
-    /// # Errors
-    /// The client's.
     fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>>;
 
     /// Writes; `forced`: it is durable once it is answered.
-    ///
-    /// # Errors
-    /// The client's.
     fn write(&mut self, offset: u64, data: Vec<u8>, forced: bool) -> io::Result<()>;
 
     /// Makes durable what was answered.
-    ///
-    /// # Errors
-    /// The client's.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -62,9 +53,6 @@ pub struct Server<M> {
 
 impl<M: Medium> Server<M> {
     /// Serves a medium.
-    ///
-    /// # Errors
-    /// If there cannot be a socket.
     pub fn start(socket: PathBuf, medium: M) -> anyhow::Result<Self> {
         let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let medium = Arc::new(Mutex::new(medium));
@@ -86,7 +74,6 @@ impl<M: Medium> Server<M> {
     }
 
     /// Where clients connect.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }

@@ -71,9 +71,6 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Scenario {
     /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// The first mistake in it, with file, line and column.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
             file: file.to_owned(),
@@ -84,9 +81,6 @@ impl Scenario {
     }
 
     /// Checks a text; `file` is for names and messages.
-    ///
-    /// # Errors
-    /// The first mistake in it, with file, line and column.
     pub fn from_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file: file.to_owned(), text: text.to_owned() };
         let raw: Raw = source.parse()?;

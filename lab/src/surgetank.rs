@@ -82,7 +82,6 @@ pub struct Triggers {
 impl Elastic {
     /// A device that only `boost` and `drain` move, with caching volumes of one size: a threshold that nothing reaches
     /// without a boost, and no inactivity that ends one.
-    #[must_use]
     pub fn steered(policy: &str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
         let triggers = Triggers {
             threshold: 1.0,
@@ -146,7 +145,6 @@ pub struct Places {
 
 impl Places {
     /// In memory, with disks that the host plugs in.
-    #[must_use]
     pub fn plugged(service: String) -> Self {
         Self { files: FILES.into(), rent: Rent::Plugged(service), log: "/lab/surgetank.log".into() }
     }
@@ -179,17 +177,11 @@ struct Caching {
 
 impl Surgetank {
     /// Serves one device over the slow disk; it recovers what it finds.
-    ///
-    /// # Errors
-    /// If the daemon does not come up.
     pub fn start(binary: &Path, elastic: &Elastic, places: &Places) -> anyhow::Result<Self> {
         Self::serve(Command::new(binary), elastic, places, &Interrupt::default())
     }
 
     /// The same by a command that starts the binary; every wait ends on Ctrl-C.
-    ///
-    /// # Errors
-    /// If the daemon does not come up.
     pub fn serve(
         mut command: Command,
         elastic: &Elastic,
@@ -217,9 +209,6 @@ impl Surgetank {
     }
 
     /// What is rented now.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub fn rented(&self) -> anyhow::Result<Rented> {
         let device = self.status()?;
         Ok(Rented {
@@ -231,9 +220,6 @@ impl Surgetank {
     }
 
     /// How its data are.
-    ///
-    /// # Errors
-    /// If the daemon does not answer or has ended.
     pub fn health(&mut self) -> anyhow::Result<Health> {
         self.daemon.check()?;
         let device = self.status()?;
@@ -249,17 +235,11 @@ impl Surgetank {
     }
 
     /// Where the device is.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub fn device(&self) -> anyhow::Result<PathBuf> {
         Ok(self.status()?.address.into())
     }
 
     /// Ends a boost that recovery found, if it did.
-    ///
-    /// # Errors
-    /// If it does not come to an end.
     pub fn idle(&mut self) -> anyhow::Result<()> {
         if self.status()?.phase != "idle" {
             self.ask_to_drain();
@@ -268,9 +248,6 @@ impl Surgetank {
     }
 
     /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    /// If it had to be killed, or complains.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.daemon.check()?;
         let patience = self.daemon.patience;
@@ -283,9 +260,6 @@ impl Surgetank {
     }
 
     /// Boosts, and waits until the caching volume absorbs; where the device is.
-    ///
-    /// # Errors
-    /// If it does not come to that.
     pub fn boost(&mut self) -> anyhow::Result<PathBuf> {
         self.ask(&json!({"command": "boost", "device": DEVICE}))?;
         self.wait_for("the boost", TIMEOUT, |surgetank| {
@@ -295,17 +269,11 @@ impl Surgetank {
     }
 
     /// What is on the caching volume alone, in MiB.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub fn dirty_mib(&self) -> anyhow::Result<f64> {
         Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
     }
 
     /// Drains; `seen` is told of what is still dirty, in MiB, at every look.
-    ///
-    /// # Errors
-    /// If the drain does not end.
     pub fn drain_seen(&mut self, mut seen: impl FnMut(f64)) -> anyhow::Result<()> {
         self.ask(&json!({"command": "drain", "device": DEVICE}))?;
         self.wait_for("surgetank's drain", DRAIN, |surgetank| {
@@ -316,9 +284,6 @@ impl Surgetank {
     }
 
     /// Waits until the caching volume is away.
-    ///
-    /// # Errors
-    /// If it does not come to that.
     pub fn detached(&mut self) -> anyhow::Result<()> {
         self.wait_for(
             "surgetank's detach",
@@ -328,13 +293,11 @@ impl Surgetank {
     }
 
     /// The daemon's process.
-    #[must_use]
     pub fn process(&self) -> u32 {
         self.daemon.running.child.id()
     }
 
     /// How the device is shown.
-    #[must_use]
     pub fn export(&self) -> String {
         self.status().map_or(String::new(), |device| device.export)
     }

@@ -43,9 +43,6 @@ const ELASTIC_WITHIN: [f64; 2] = [0.03, 0.08];
 
 impl Arguments {
     /// Runs the demo under both policies, and a guest if asked, predicts them, and reports; whether every bar is met.
-    ///
-    /// # Errors
-    /// If a command fails, or an answer cannot be read or written.
     pub fn run(&self) -> anyhow::Result<bool> {
         let mut validation =
             Validation { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, bars: Vec::new() };

@@ -33,9 +33,6 @@ const INDEX_SHARE: f64 = 0.005;
 const WRITES: &str = "--rw=write --bs=1m --iodepth=16";
 
 /// Measures and adds its rows.
-///
-/// # Errors
-/// If something fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let backing = bench.directory.join("boost.disk");
     File::create(&backing)?.set_len(BACKING_MIB << 20)?;

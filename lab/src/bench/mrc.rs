@@ -40,9 +40,6 @@ struct Ran {
 }
 
 /// Adds the rows.
-///
-/// # Errors
-/// If a program is missing or fails, or miss ratios differ.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let requests: u64 = if bench.quick { 5_000_000 } else { 20_000_000 };
     let trace = bench.directory.join("zipf.oracleGeneral");

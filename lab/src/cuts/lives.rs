@@ -26,7 +26,6 @@ const TROUBLE: &str = "trouble";
 const PLANT: &str = "SURGETANK_PLANT";
 
 /// A guest's script, told of that bug.
-#[must_use]
 pub fn planted(script: &str) -> String {
     std::env::var(PLANT).map_or_else(|_| script.to_owned(), |bug| format!("export {PLANT}={bug}\n{script}"))
 }
@@ -181,9 +180,6 @@ impl<'a> Machine<'a> {
 }
 
 /// Cuts surgetank's power so many times. What a failure can be looked into with goes to `out`.
-///
-/// # Errors
-/// If a guest fails in another way than by losing data, or on Ctrl-C.
 pub fn surgetank(
     lab: &Lab,
     interrupt: &Interrupt,
@@ -223,9 +219,6 @@ pub fn surgetank(
 }
 
 /// The same with bcache: its power is cut after a drain and a detach, which is when a rented cache is deleted.
-///
-/// # Errors
-/// If a guest fails in another way than by losing data, or on Ctrl-C.
 pub fn bcache(lab: &Lab, interrupt: &Interrupt, seed: u64, cuts: u32, report: &mut Report) -> anyhow::Result<()> {
     for index in 0..cuts {
         let mut machine = Machine::new(lab, interrupt, Path::new("/nowhere"), true, seed + u64::from(index))?;

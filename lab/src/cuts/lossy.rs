@@ -69,9 +69,6 @@ impl Medium for Disk {
 
 impl Disk {
     /// Of zeroes, with its files in a directory.
-    ///
-    /// # Errors
-    /// If they cannot be made.
     pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
         let file = |suffix: &str| -> anyhow::Result<File> {
             let path = directory.join(format!("{name}.{suffix}"));
@@ -85,9 +82,6 @@ impl Disk {
     }
 
     /// Of what was not flushed every sector is kept with this probability, each by itself.
-    ///
-    /// # Errors
-    /// If its files cannot be written.
     pub fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
         self.pending_bytes = 0;
         let pending = std::mem::take(&mut self.pending);
@@ -127,24 +121,17 @@ pub struct Lossy {
 
 impl Lossy {
     /// A disk of zeroes, with its files and its socket in a directory.
-    ///
-    /// # Errors
-    /// If they cannot be made.
     pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
         let disk = Disk::new(directory, name, size)?;
         Ok(Self { server: Server::start(directory.join(format!("{name}.socket")), disk)? })
     }
 
     /// Where QEMU connects.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         self.server.socket()
     }
 
     /// The power fails. Call it once whoever wrote is dead.
-    ///
-    /// # Errors
-    /// If the disk's files cannot be written.
     pub fn cut(&self, chance: &mut Random, kept: f64) -> anyhow::Result<Lost> {
         self.server.medium().cut(chance, kept).context("cannot cut the power of a disk")
     }

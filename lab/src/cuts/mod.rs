@@ -28,9 +28,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Cuts and reports; whether surgetank lost nothing.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or a guest fails in another way than by losing data.
     pub fn run(&self) -> anyhow::Result<bool> {
         let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("cuts")?;
         let seed = self.campaign.seed;

@@ -50,13 +50,11 @@ pub struct Fault {
 
 impl Stretch {
     /// Nothing has been written yet.
-    #[must_use]
     pub fn new(seed: u64, first: u64, blocks: u64) -> Self {
         Self { seed, first, least: vec![0; blocks as usize], begins: 1 }
     }
 
     /// What an operation is.
-    #[must_use]
     pub fn operation(&self, number: u64) -> Operation {
         let mut chance = Random::from_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let total = self.least.len() as u64 / UNIT;
@@ -69,7 +67,6 @@ impl Stretch {
     }
 
     /// The bytes that an operation writes.
-    #[must_use]
     pub fn data(&self, number: u64) -> Vec<u8> {
         let Operation { block, blocks, .. } = self.operation(number);
         (block..block + blocks).flat_map(|block| self.content(block, number)).collect()

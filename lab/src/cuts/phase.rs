@@ -23,7 +23,6 @@ impl Phase {
     pub const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
 
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Attach => "attach",
@@ -34,7 +33,6 @@ impl Phase {
     }
 
     /// The longest from the moment that the guest enters it to the cut.
-    #[must_use]
     pub fn longest(self) -> Duration {
         Duration::from_millis(match self {
             Self::Attach => 1500,

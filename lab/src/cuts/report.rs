@@ -35,7 +35,6 @@ pub struct Cut {
 
 impl Cut {
     /// Not judged yet.
-    #[must_use]
     pub fn new(index: u32, phase: Phase, lost: Lost, flushed_bytes: u64) -> Self {
         let Lost { pending_bytes, lost_bytes } = lost;
         let (device, backing) = (Vec::new(), Vec::new());
@@ -53,7 +52,6 @@ impl Cut {
     }
 
     /// One line.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, faults, .. } = self;
         let mib = |bytes: &u64| *bytes as f64 / 1_048_576.0;
@@ -89,25 +87,21 @@ pub struct Report {
 
 impl Report {
     /// None yet.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { seed, surgetank: Vec::new(), bcache: Vec::new() }
     }
 
     /// Whether nothing was cut.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.surgetank.is_empty() && self.bcache.is_empty()
     }
 
     /// After how many cuts surgetank had lost something.
-    #[must_use]
     pub fn lost(&self) -> usize {
         self.surgetank.iter().filter(|cut| cut.faults > 0).count()
     }
 
     /// A table of phases.
-    #[must_use]
     pub fn markdown(&self) -> String {
         let row = |(name, cuts): (&str, &Vec<Cut>)| {
             let count = |phase| cuts.iter().filter(|cut| cut.phase == phase).count();
@@ -132,9 +126,6 @@ impl Report {
     }
 
     /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
         output::write(out, "cuts", &self.markdown(), self)
     }

@@ -131,9 +131,6 @@ pub struct Usage {
 
 impl Device {
     /// Over this disk, which it formats.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn format(slow: PathBuf, writeback_delay: Duration) -> anyhow::Result<Self> {
         let disk = slow.display().to_string();
         run("make-bcache", &["--wipe-bcache", "-B", &disk])?;
@@ -143,15 +140,11 @@ impl Device {
     }
 
     /// What the file system lies on.
-    #[must_use]
     pub fn device(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
 
     /// Puts a cache in front, and absorbs.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn adopt(&mut self, disk: &Path) -> anyhow::Result<()> {
         let node = disk.display().to_string();
         let bucket = bucket_kib(sectors(disk)? / 2).to_string() + "k";
@@ -171,9 +164,6 @@ impl Device {
     }
 
     /// Reads and writes go to the cache; it is written back with what the slow disk has to spare.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn absorb(&self) -> anyhow::Result<()> {
         tell(self.file("cache_mode"), "writeback")?;
         tell(self.file("writeback_percent"), WRITEBACK_PERCENT)?;
@@ -181,9 +171,6 @@ impl Device {
     }
 
     /// Writes go past the cache, which is written back as fast as it goes.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn drain(&self) -> anyhow::Result<()> {
         tell(self.file("cache_mode"), "writearound")?;
         tell(self.file("writeback_delay"), "0")?;
@@ -191,9 +178,6 @@ impl Device {
     }
 
     /// How the cache is used; `None` without one.
-    ///
-    /// # Errors
-    /// If sysfs does not say.
     pub fn usage(&self) -> anyhow::Result<Option<Usage>> {
         let Some(Adopted { disk, set }) = &self.adopted else { return Ok(None) };
         let size_bytes = sectors(disk)? * 512;
@@ -208,9 +192,6 @@ impl Device {
     }
 
     /// Takes the cache away, drained.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn release(&mut self) -> anyhow::Result<()> {
         let Some(Adopted { set, .. }) = &self.adopted else { return Ok(()) };
         if ask(self.file("state"))? != "no cache" {

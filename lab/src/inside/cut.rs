@@ -56,10 +56,7 @@ const CACHE_MIB: u64 = 96;
 /// bcache's superblock lies before the data of its backing device.
 const BCACHE_OFFSET: u64 = 16 * 512;
 
-/// Lives.
-///
-/// # Errors
-/// If something fails that is not lost data: the host tells them apart.
+/// Lives one life. What is lost is told to the host, and is no error.
 pub fn live(life: Life) -> anyhow::Result<()> {
     if life.bcache { live_on_bcache(life) } else { live_on_surgetank(life) }
 }

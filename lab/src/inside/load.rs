@@ -42,9 +42,6 @@ pub struct Load {
 }
 
 /// Reads a little through a device, with more in flight than a burst has; not so much that it would be taken for one.
-///
-/// # Errors
-/// If fio fails.
 pub fn warm(device: &Path) -> anyhow::Result<()> {
     let filename = format!("--filename={}", device.display());
     let words =
@@ -54,9 +51,6 @@ pub fn warm(device: &Path) -> anyhow::Result<()> {
 
 impl Load {
     /// Runs it.
-    ///
-    /// # Errors
-    /// If fio fails.
     pub fn run(&self, device: &Path) -> anyhow::Result<Measured> {
         if self.shape == Shape::Idle {
             std::thread::sleep(std::time::Duration::from_secs(self.time_s));

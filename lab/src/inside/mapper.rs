@@ -41,33 +41,21 @@ pub struct Mapped {
 
 impl Mapped {
     /// Makes it.
-    ///
-    /// # Errors
-    /// If the kernel refuses the table.
     pub fn new(name: &'static str, table: &str) -> anyhow::Result<Self> {
         Ok(Self { name, node: create(name, table)?, is_there: true })
     }
 
     /// A part of another device, in sectors.
-    ///
-    /// # Errors
-    /// If it does not lie in it.
     pub fn part(name: &'static str, whole: &Path, sectors: Range<u64>) -> anyhow::Result<Self> {
         Self::new(name, &format!("0 {} linear {} {}", sectors.end - sectors.start, whole.display(), sectors.start))
     }
 
     /// Tells the target something.
-    ///
-    /// # Errors
-    /// If it does not want to know.
     pub fn tell(&self, words: &[&str]) -> anyhow::Result<()> {
         run("dmsetup", &[&["message", self.name, "0"], words].concat()).map(|_| ())
     }
 
     /// Removes it and says whether that went well.
-    ///
-    /// # Errors
-    /// If it is in use.
     pub fn remove(mut self) -> anyhow::Result<()> {
         self.is_there = false;
         remove(self.name)

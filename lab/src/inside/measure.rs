@@ -76,9 +76,6 @@ pub struct Found {
 }
 
 /// Runs everything.
-///
-/// # Errors
-/// If samples cannot be written.
 pub fn all(order: &Order) -> anyhow::Result<()> {
     for round in 0..order.rounds {
         for load in &order.loads {

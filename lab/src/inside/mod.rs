@@ -50,7 +50,6 @@ pub enum Job {
 
 impl Job {
     /// Its name, and that of its guest.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Cut => "cut",
@@ -62,9 +61,6 @@ impl Job {
     }
 
     /// Leaves its order in the directory that the guest sees; the guest's script.
-    ///
-    /// # Errors
-    /// If the order cannot be written.
     pub fn script(self, order: &impl Serialize, share: &Path) -> anyhow::Result<String> {
         let text = serde_json::to_vec_pretty(order)?;
         fs::write(share.join(ORDER), text).with_context(|| format!("cannot write to {}", share.display()))?;
@@ -73,9 +69,6 @@ impl Job {
     }
 
     /// Does what its order says, in the guest.
-    ///
-    /// # Errors
-    /// If the order cannot be read, nothing can be written, or something fails that is not what is looked for.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Cut => cut::live(ordered()?),

@@ -120,10 +120,7 @@ const BURST_MAX: Duration = Duration::from_secs(10);
 /// How often the daemon is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Does what the host says, until the end.
-///
-/// # Errors
-/// If something fails that no outage explains: what is lost is told.
+/// Does what the host says, until the end. Fails only for what no outage explains: losses are told to the host.
 pub fn serve(order: &Order) -> anyhow::Result<()> {
     let mut stand = Stand::start(order)?;
     for number in 0.. {

@@ -36,7 +36,6 @@ impl Kind {
         [Self::RawSlow, Self::RawFast, Self::Bcache, Self::DmWritecache, Self::DmCache, Self::Paper, Self::Adaptive];
 
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::RawSlow => "raw slow",
@@ -50,21 +49,16 @@ impl Kind {
     }
 
     /// Whether it is a cache of the kernel's.
-    #[must_use]
     pub fn is_kernel_cache(self) -> bool {
         matches!(self, Self::Bcache | Self::DmWritecache | Self::DmCache)
     }
 
     /// Whether it has no cache.
-    #[must_use]
     pub fn is_raw(self) -> bool {
         matches!(self, Self::RawSlow | Self::RawFast)
     }
 
     /// Makes it ready, as far as that is not part of an attach.
-    ///
-    /// # Errors
-    /// If something is missing.
     pub fn prepare(self, order: &Order, cache_mib: u64) -> anyhow::Result<Box<dyn Peer>> {
         let slow = machine::disk("slow")?;
         let cache = || machine::disk(&caching_volume(cache_mib));
@@ -81,7 +75,6 @@ impl Kind {
 }
 
 /// The serial of the disk that is a cache of this size.
-#[must_use]
 pub fn caching_volume(cache_mib: u64) -> String {
     format!("cache-{cache_mib}")
 }
@@ -89,35 +82,20 @@ pub fn caching_volume(cache_mib: u64) -> String {
 /// A contender. What it has made goes when it is dropped, as far as that is possible after a failure.
 pub trait Peer {
     /// The device before a cache stands before it, if it is one that is in use all the time.
-    ///
-    /// # Errors
-    /// If it cannot be asked.
     fn at_rest(&self) -> anyhow::Result<Option<PathBuf>> {
         Ok(None)
     }
 
     /// Puts the cache before the slow disk; what the load then writes to.
-    ///
-    /// # Errors
-    /// If that fails.
     fn attach(&mut self) -> anyhow::Result<PathBuf>;
 
     /// What is in the cache alone, in MiB.
-    ///
-    /// # Errors
-    /// If it cannot be asked.
     fn dirty_mib(&mut self) -> anyhow::Result<f64>;
 
     /// Writes all of it back, at once and as fast as it goes; returns when nothing is dirty.
-    ///
-    /// # Errors
-    /// If that fails.
     fn drain(&mut self) -> anyhow::Result<()>;
 
     /// Takes the cache away.
-    ///
-    /// # Errors
-    /// If that fails.
     fn detach(&mut self) -> anyhow::Result<()>;
 
     /// A process of its own, if it has one.

@@ -86,7 +86,6 @@ pub struct Judged {
 
 impl Judged {
     /// Whether all was there.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         self.fsck.is_none() && self.unusable.is_none() && self.lost_count == 0
     }
@@ -105,10 +104,7 @@ const RATES_MIB_S: (u64, u64) = (33, 128);
 const WRITERS: u64 = 2;
 const STRETCH_BLOCKS: u64 = 4096;
 
-/// Runs the load, reads its log, cuts.
-///
-/// # Errors
-/// If something fails that is not lost data: that is told in a file.
+/// Runs the load, reads its log, cuts. Losses are told in a file, and are no errors.
 pub fn replay(order: &Replay) -> anyhow::Result<()> {
     let stretch = |index| Stretch::new(order.seed.wrapping_mul(2 * WRITERS) + index, 0, STRETCH_BLOCKS);
     let writers: Vec<Stretch> = (0..2 * WRITERS).map(stretch).collect();
@@ -374,7 +370,6 @@ impl Judged {
     }
 
     /// One line.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { moment, phase, entry, dirty_mib, took_s, .. } = self;
         let mut text = format!(

@@ -12,9 +12,6 @@ use crate::cuts::oracle::{BLOCK, Fault, Stretch};
 
 /// Writes one stretch, an operation after the other, until told to stop or the end of the world.
 /// `flushed` is told of each flush that was answered. The next operation is the answer.
-///
-/// # Errors
-/// If the device or `flushed` fails.
 pub fn write(
     device: &Path,
     stretch: &Stretch,
@@ -28,9 +25,6 @@ pub fn write(
 }
 
 /// The same from `next` on, which is the operation that failed if one does.
-///
-/// # Errors
-/// If the device or `flushed` fails.
 pub fn write_on(
     device: &Path,
     stretch: &Stretch,
@@ -54,9 +48,6 @@ pub fn write_on(
 }
 
 /// Reads all stretches and judges them.
-///
-/// # Errors
-/// If the device cannot be read.
 pub fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -> anyhow::Result<Vec<Fault>> {
     // The page cache must not answer for the disk.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device)?;

@@ -54,9 +54,6 @@ const UNNOTICED_MAX: Duration = Duration::from_secs(20);
 const STUCK_MAX: Duration = Duration::from_secs(60);
 
 /// Runs all outages. What a failure can be looked into with goes to `out`.
-///
-/// # Errors
-/// If a guest fails in another way than under an outage, or on Ctrl-C.
 pub fn run(
     lab: &Lab,
     interrupt: &Interrupt,

@@ -26,9 +26,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Runs the outages and reports; whether nothing was lost.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or a guest fails in another way than under an outage.
     pub fn run(&self) -> anyhow::Result<bool> {
         let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("outages")?;
         let seed = self.campaign.seed;

@@ -22,7 +22,6 @@ pub enum Kind {
 
 impl Kind {
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Stalled => "stalled",
@@ -47,7 +46,6 @@ pub enum Target {
 
 impl Target {
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Caching => "caching",
@@ -57,13 +55,11 @@ impl Target {
     }
 
     /// Whether the backing volume is one of them.
-    #[must_use]
     pub fn has_backing(self) -> bool {
         self != Self::Caching
     }
 
     /// Whether the caching volume is one of them.
-    #[must_use]
     pub fn has_caching(self) -> bool {
         self != Self::Backing
     }
@@ -81,7 +77,6 @@ pub enum Moment {
 
 impl Moment {
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Absorb => "absorb",
@@ -130,7 +125,6 @@ fn ways(kinds: &[Kind]) -> Vec<(Kind, Target)> {
 }
 
 /// The outages of a campaign. Of every ten lengths eight are of 1 to 10 s, the others of up to 30 s and of up to 60 s.
-#[must_use]
 pub fn outages(count: u32, seed: u64, kinds: &[Kind]) -> Vec<Outage> {
     let mut chance = Random::from_seed(seed);
     let ways = ways(kinds);

@@ -163,9 +163,6 @@ impl Report {
     }
 
     /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
         output::write(out, "outages", &self.markdown(), self)
     }

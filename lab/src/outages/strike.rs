@@ -75,9 +75,6 @@ impl<'a> Storage<'a> {
 
     /// Holds the backing volume's writes to a rate, and leaves its reads alone: a drain takes its time, and reading
     /// everything back does not.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn slow_down(&self, bytes_per_s: u64) -> anyhow::Result<()> {
         let path = format!("/objects/limits-{BACKING}");
         let limits = json!({"bps-write": bytes_per_s});
@@ -86,9 +83,6 @@ impl<'a> Storage<'a> {
     }
 
     /// What the outage is of fails when this returns. `false`: there is no such caching volume any more.
-    ///
-    /// # Errors
-    /// If QEMU or the provider refuses, or on Ctrl-C.
     pub fn begin(&mut self, outage: &Outage, volume: &VolumeId) -> anyhow::Result<bool> {
         let mut qmp = self.qmp()?;
         if outage.target.has_caching() && !has_disk(&mut qmp, volume)? {
@@ -117,9 +111,6 @@ impl<'a> Storage<'a> {
     }
 
     /// Everything works again when this returns.
-    ///
-    /// # Errors
-    /// If QEMU or the provider refuses, or on Ctrl-C.
     pub fn end(&mut self, outage: &Outage, volume: &VolumeId) -> anyhow::Result<()> {
         match outage.kind {
             Kind::Stalled => self.stall(&mut self.qmp()?, outage, volume, false),
@@ -178,9 +169,6 @@ impl<'a> Storage<'a> {
     }
 
     /// Disks of the provider's that are still in the guest.
-    ///
-    /// # Errors
-    /// If QEMU does not say.
     pub fn left(&self) -> anyhow::Result<Vec<String>> {
         let mut names = children(&mut self.qmp()?, "/machine/peripheral")?;
         names.retain(|name| name.starts_with("vol-"));

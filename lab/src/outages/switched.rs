@@ -86,7 +86,6 @@ impl<M: Medium> Switched<M> {
     }
 
     /// Where QEMU connects.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         self.server.socket()
     }
@@ -97,7 +96,6 @@ impl<M: Medium> Switched<M> {
     }
 
     /// How many requests have failed so far.
-    #[must_use]
     pub fn failed(&self) -> u64 {
         self.server.medium().failed
     }
@@ -105,9 +103,6 @@ impl<M: Medium> Switched<M> {
 
 impl Switched<Image> {
     /// Over a file.
-    ///
-    /// # Errors
-    /// If it cannot be opened, or there cannot be a socket.
     pub fn over(file: &Path, socket: PathBuf) -> anyhow::Result<Self> {
         let opened = File::options().read(true).write(true).open(file);
         let opened = opened.with_context(|| format!("cannot open {}", file.display()))?;
@@ -118,17 +113,11 @@ impl Switched<Image> {
 
 impl Switched<lossy::Disk> {
     /// A disk of zeroes that forgets, with its files and its socket in a directory.
-    ///
-    /// # Errors
-    /// If they cannot be made.
     pub fn forgetful(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
         Self::serve(lossy::Disk::new(directory, name, size)?, directory.join(format!("{name}.socket")))
     }
 
     /// Everything that was not flushed is gone.
-    ///
-    /// # Errors
-    /// If the disk's files cannot be written.
     pub fn forget(&self) -> anyhow::Result<Lost> {
         let mut disk = self.server.medium();
         disk.medium.cut(&mut Random::from_seed(0), 0.0).context("cannot cut the power of a disk")

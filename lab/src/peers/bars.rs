@@ -5,7 +5,6 @@ use crate::bar::{Bar, Limit};
 use crate::inside::{Kind, Load, Shape};
 
 /// Judges every bar that the rows allow; `slow` and `fast` are what the disks are throttled to, in MiB/s.
-#[must_use]
 pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
     let mut bars = Vec::new();
     for load in loads(rows) {

@@ -13,9 +13,6 @@ const RAW: Colour = Colour::GREY;
 const FAINT: f64 = 0.35;
 
 /// All pictures, with the names of their files.
-///
-/// # Errors
-/// If one cannot be drawn.
 pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let all = loads(rows);
     let bursts: Vec<&Load> = all.iter().filter(|load| load.shape == Shape::Burst).collect();

@@ -67,9 +67,6 @@ pub enum Group {
 
 impl Arguments {
     /// Measures and reports; whether every bar was met.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {

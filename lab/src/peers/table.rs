@@ -23,32 +23,27 @@ pub struct Row {
 
 impl Row {
     /// MiB/s of what was moved by the load itself.
-    #[must_use]
     pub fn mib_s(&self) -> f64 {
         self.found.measured.mib_s()
     }
 
     /// Until everything was on the slow disk.
-    #[must_use]
     pub fn total_s(&self) -> f64 {
         self.found.measured.run_s + self.found.drain_s
     }
 
     /// MiB/s of the drain; `None` if there was too little to measure.
-    #[must_use]
     pub fn drain_mib_s(&self) -> Option<f64> {
         (self.found.drain_s > 0.5).then_some(self.found.dirty_mib / self.found.drain_s)
     }
 
     /// Processor seconds of the whole machine for each GiB that the load moved.
-    #[must_use]
     pub fn busy_s_per_gib(&self) -> f64 {
         self.found.busy_s / self.found.measured.moved_mib * 1024.0
     }
 }
 
 /// One row for each load and peer, in the order in which they were measured first.
-#[must_use]
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for sample in samples {
@@ -103,7 +98,6 @@ pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
 }
 
 /// What a load is called.
-#[must_use]
 pub fn title(load: &Load) -> String {
     let Load { size_mib, cache_mib, time_s, .. } = load;
     match load.shape {
@@ -122,7 +116,6 @@ pub fn title(load: &Load) -> String {
 }
 
 /// Everything for people.
-#[must_use]
 pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
     let mut text = String::new();
     let rounds = samples.iter().map(|sample| sample.round + 1).max().unwrap_or(0);

@@ -55,15 +55,11 @@ pub struct Entry {
 
 impl Entry {
     /// Whether it takes a FLUSH to make it durable.
-    #[must_use]
     pub fn waits_for_a_flush(&self) -> bool {
         matches!(self.kind, Kind::Write | Kind::Discard)
     }
 
     /// What its range holds afterwards. A discarded one reads as zeroes, as on QEMU's disks.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
     pub fn content(&self, log: &File) -> anyhow::Result<Vec<u8>> {
         let mut content = vec![0; (self.bytes.end - self.bytes.start) as usize];
         if matches!(self.kind, Kind::Write | Kind::Forced) {
@@ -74,9 +70,6 @@ impl Entry {
 }
 
 /// All entries of a log of a device of `size` bytes, without their data.
-///
-/// # Errors
-/// If it is no log, is cut off, or says what cannot be: one sentence.
 pub fn read(log: &mut (impl Read + Seek), size: u64) -> anyhow::Result<Vec<Entry>> {
     let end = log.seek(SeekFrom::End(0)).context("cannot tell the log's length")?;
     ensure!(end >= SUPER_BYTES as u64, "the log is shorter than its super block");

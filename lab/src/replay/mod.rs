@@ -51,9 +51,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Replays and reports; whether nothing was lost.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails in another way than by losing data.
     pub fn run(&self) -> anyhow::Result<bool> {
         let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("replay")?;
         let results = lab.directory()?;

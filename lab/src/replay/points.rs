@@ -46,7 +46,6 @@ pub const PHASES: [Option<Phase>; 5] =
     [None, Some(Phase::Attach), Some(Phase::Absorb), Some(Phase::Drain), Some(Phase::Detach)];
 
 /// A phase as it stands in tables.
-#[must_use]
 pub fn name(phase: Option<Phase>) -> &'static str {
     phase.map_or("idle", Phase::name)
 }
@@ -68,7 +67,6 @@ impl Moment {
     pub const ALL: [Self; 3] = [Self::Flush, Self::Mark, Self::Torn];
 
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Flush => "after a flush",
@@ -94,7 +92,6 @@ pub struct Point {
 }
 
 /// All points of a log. The first ones are before the load's first note of a phase, and nobody's: they are left out.
-#[must_use]
 pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
     let mut points = Vec::new();
     let mut phase = None;
@@ -134,7 +131,6 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
 
 /// So many of them, by chance: as many of each moment, and of each moment as many in each phase, as there are. In the
 /// order of the log.
-#[must_use]
 pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> {
     let mut heaps: Vec<Vec<Point>> = Vec::new();
     for phase in PHASES {
@@ -158,7 +154,6 @@ pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> 
 
 /// How many plain writes follow a forced one of the same bytes before the next FLUSH. Which of the two came first the log
 /// does not tell, for it holds plain ones back until their FLUSH.
-#[must_use]
 pub fn untold_orders(entries: &[Entry]) -> usize {
     let mut forced: Vec<&Range<u64>> = Vec::new();
     let mut count = 0;

@@ -19,9 +19,6 @@ fn file(directory: &Path, version: u64) -> PathBuf {
 
 /// Replaces one file after the other until told to stop; `durable` is told of each version that is. The next version is
 /// the answer. A version's content is what the stretch's operation of that number writes.
-///
-/// # Errors
-/// If the file system or `durable` fails.
 pub fn write(
     directory: &Path,
     stretch: &Stretch,
@@ -35,9 +32,6 @@ pub fn write(
 }
 
 /// The same in a directory that is there, from `next` on, which is the version that failed if one does.
-///
-/// # Errors
-/// If the file system or `durable` fails.
 pub fn write_on(
     directory: &Path,
     stretch: &Stretch,
@@ -59,7 +53,6 @@ pub fn write_on(
 }
 
 /// What is wrong with the files, if all versions up to `durable` were durable and those from `ends` on never begun.
-#[must_use]
 pub fn judge(directory: &Path, stretch: &Stretch, durable: u64, ends: u64) -> Vec<String> {
     (0..NAMES).filter_map(|name| fault(&file(directory, name), stretch, name, durable, ends)).collect()
 }

@@ -25,9 +25,6 @@ pub struct Report {
 
 impl Report {
     /// What a guest has left, as far as it came.
-    ///
-    /// # Errors
-    /// If that cannot be understood.
     pub fn read(seed: u64, results: &Path) -> anyhow::Result<Self> {
         let text = |name| fs::read_to_string(results.join(name)).unwrap_or_default();
         let logged = serde_json::from_str(&text("logged.json")).ok();
@@ -39,13 +36,11 @@ impl Report {
     }
 
     /// Whether something was judged, and nothing was lost anywhere.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.judged.is_empty() && self.judged.iter().all(Judged::is_whole)
     }
 
     /// A table of phases, and a line for each point at which something was lost.
-    #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("Seed {}.", self.seed);
         let Some(logged) = &self.logged else {
@@ -97,9 +92,6 @@ impl Report {
     }
 
     /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
     pub fn write(&self, out: &Path) -> anyhow::Result<()> {
         output::write(out, "replay", &self.markdown(), self)
     }

@@ -90,9 +90,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Measures and reports; whether every mode came to its end.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {

@@ -15,9 +15,6 @@ const SYNC: Colour = Colour::PINK;
 const PANEL_HEIGHT: u32 = 150;
 
 /// All pictures, with the names of their files.
-///
-/// # Errors
-/// If one cannot be drawn.
 pub fn all(samples: &[Sample]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
     for (name, workload) in [

@@ -123,9 +123,6 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Load {
     /// On a new file system.
-    ///
-    /// # Errors
-    /// If that does not take its files.
     pub fn new(seed: u64) -> anyhow::Result<Self> {
         for index in 0..WRITERS {
             if index < IN_PLACE {
@@ -142,10 +139,8 @@ impl Load {
         Ok(Self { seed, writers: (0..WRITERS).map(writer).collect(), bursts: [None; 2] })
     }
 
-    /// Writes, syncs and reads until `steer` has come to its end; what it answers. `number` is that of the burst.
-    ///
-    /// # Errors
-    /// Those of `steer`: its own are counted.
+    /// Writes, syncs and reads until `steer` has come to its end; what it answers. `number` is that of the burst. Errors are
+    /// those of `steer`: the load's own are counted.
     pub fn run<T>(
         &mut self,
         number: u64,
@@ -170,9 +165,6 @@ impl Load {
     }
 
     /// Reads everything back from the disk; how much it was, in MiB, and what is wrong with it.
-    ///
-    /// # Errors
-    /// If the page cache cannot be told to forget.
     pub fn judge(&mut self) -> anyhow::Result<(f64, Vec<String>)> {
         fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches")?;
         let (mut bytes, mut faults) = (0, Vec::new());

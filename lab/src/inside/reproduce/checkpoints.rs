@@ -32,9 +32,6 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// Runs in a directory, where every checkpoint is a file of its own.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub fn run(&self, directory: &Path) -> anyhow::Result<Vec<Phase>> {
         let mut phases = Vec::new();
         for index in 0..=self.checkpoints {

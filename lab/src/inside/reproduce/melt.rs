@@ -70,15 +70,11 @@ pub struct Phase {
 
 impl Melt {
     /// Bytes of a checkpoint.
-    #[must_use]
     pub fn checkpoint_bytes(&self) -> u64 {
         4 * self.cells.pow(3) * BYTES_PER_ATOM
     }
 
     /// Melts in a directory.
-    ///
-    /// # Errors
-    /// If LAMMPS fails.
     pub fn run(&self, directory: &Path, files: &Path) -> anyhow::Result<Vec<Phase>> {
         let (input, log) = (files.join("in.melt"), files.join(LOG));
         fs::write(&input, INPUT).context("cannot write LAMMPS's input")?;

@@ -48,7 +48,6 @@ impl Mode {
     pub const ALL: [Self; 5] = [Self::StaticSlow, Self::StaticFast, Self::BcachePaper, Self::Paper, Self::Adaptive];
 
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::StaticSlow => "static-slow",
@@ -60,7 +59,6 @@ impl Mode {
     }
 
     /// Whether caching volumes come and go.
-    #[must_use]
     pub fn is_elastic(self) -> bool {
         !matches!(self, Self::StaticSlow | Self::StaticFast)
     }
@@ -87,7 +85,6 @@ pub enum Load {
 
 impl Load {
     /// Which kind it is.
-    #[must_use]
     pub fn workload(&self) -> Workload {
         match self {
             Self::Bonnie { .. } => Workload::Bonnie,
@@ -110,7 +107,6 @@ pub enum Workload {
 
 impl Workload {
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Bonnie => "bonnie++",
@@ -120,7 +116,6 @@ impl Workload {
     }
 
     /// The serial of its slow or its fast disk.
-    #[must_use]
     pub fn serial(self, fast: bool) -> &'static str {
         match (self, fast) {
             (Self::Bonnie, false) => "bonnie-slow",
@@ -215,10 +210,7 @@ pub struct Run {
     pub rates: Rates,
 }
 
-/// Does what the order says; samples are kept as they are taken.
-///
-/// # Errors
-/// If nothing can be written. A mode that fails is a sample that says so.
+/// Does what the order says; samples are kept as they are taken. A mode that fails is a sample that says so.
 pub fn reproduce(order: &Order) -> anyhow::Result<()> {
     for (load, setting) in &order.loads {
         for mode in &order.modes {

@@ -45,9 +45,6 @@ pub struct Watched<'a> {
 }
 
 /// Runs `work`; also when it began, in seconds since 1970, and what moved meanwhile.
-///
-/// # Errors
-/// If the kernel does not say what moves.
 pub fn watching<T>(watched: &Watched<'_>, work: impl FnOnce() -> T) -> anyhow::Result<(T, f64, Vec<Tick>)> {
     let began = Instant::now();
     let began_unix_s = unix_s();
@@ -133,7 +130,6 @@ pub fn plugged() -> Vec<(String, PathBuf)> {
 }
 
 /// The papers' adjusted storage accumulation of caching volumes: their size and rate, from moment to moment.
-#[must_use]
 pub fn cache_agbs(ticks: &[Tick], fast_mib_s: u64) -> f64 {
     let mut from_s = 0.0;
     let mut gib_s = 0.0;
@@ -145,7 +141,6 @@ pub fn cache_agbs(ticks: &[Tick], fast_mib_s: u64) -> f64 {
 }
 
 /// The sizes that were rented, one after the other.
-#[must_use]
 pub fn sizes_mib(ticks: &[Tick]) -> Vec<f64> {
     let mut sizes = Vec::new();
     let mut before = 0.0;
