@@ -1,6 +1,7 @@
 //! Measuring in one guest that rents its volumes from the host: an order goes in, samples come out, one a line.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,9 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::flags::name;
 use crate::host::Lab;
 use crate::inside::Job;
 use crate::interrupt::Interrupt;
+use crate::messages::SHARE;
 use crate::plan::{Disk, Plan};
 use crate::service::Provisioning;
 
@@ -35,8 +38,12 @@ pub struct Experiment {
 impl Experiment {
     /// Measures what is ordered (`order` is told where volumes are rented). Samples are in the directory as soon as they
     /// are taken.
-    pub fn run<O: Serialize>(self, out: &Path, order: impl FnOnce(String) -> anyhow::Result<O>) -> anyhow::Result<()> {
-        let interrupt = Interrupt::install()?;
+    pub fn run<O: Serialize>(
+        self,
+        interrupt: &Interrupt,
+        out: &Path,
+        order: impl FnOnce(String) -> anyhow::Result<O>,
+    ) -> anyhow::Result<()> {
         let lab = Lab::open().context("no guest can be booted here")?;
         // What the guest writes lies beside what is kept of it, so that both can be one file.
         let results = tempfile::tempdir_in(out).with_context(|| format!("cannot write to {}", out.display()))?;
@@ -52,11 +59,11 @@ impl Experiment {
             echo: true,
             timeout: Duration::from_secs(24 * 3600),
             disks: self.disks,
-            ..Plan::new(self.job.name(), script)
+            ..Plan::new(&name(self.job), script)
         };
-        let mut guest = plan.boot(&lab, &interrupt)?;
+        let mut guest = plan.boot(&lab, interrupt)?;
         keep(out, results.path())?;
-        let outcome = guest.wait(&interrupt)?;
+        let outcome = guest.wait(interrupt)?;
         if !outcome.passed() {
             bail!("the guest failed: {}", outcome.describe());
         }
@@ -80,4 +87,11 @@ pub fn samples<T: DeserializeOwned>(out: &Path) -> anyhow::Result<Vec<T>> {
     let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read the samples")
+}
+
+/// Adds a sample to those that the host keeps, in the guest.
+pub fn keep_sample(sample: &impl Serialize) -> anyhow::Result<()> {
+    let file = fs::File::options().append(true).open(Path::new(SHARE).join(KEPT));
+    let line = serde_json::to_string(sample)? + "\n";
+    file.and_then(|mut file| file.write_all(line.as_bytes())).context("cannot write a sample")
 }

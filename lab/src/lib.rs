@@ -20,6 +20,7 @@ mod inside;
 mod interrupt;
 mod kernel;
 mod machine;
+mod messages;
 mod modules;
 mod nbd;
 mod outages;

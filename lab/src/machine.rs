@@ -130,6 +130,11 @@ pub fn forget(device: &Path) -> anyhow::Result<()> {
     run("dd", &["if=/dev/zero", &of, "bs=1M", "count=1", "oflag=direct", "conv=fsync", "status=none"]).map(|_| ())
 }
 
+/// Makes an ext4, with options for mkfs.
+pub fn make_ext4(node: &Path, options: &[&str]) -> anyhow::Result<()> {
+    run("mkfs.ext4", &[&["-q", "-F"], options, &[&node.display().to_string()]].concat()).map(|_| ())
+}
+
 /// A mounted ext4 that is unmounted when it is dropped.
 pub struct Mounted(&'static str);
 

@@ -16,6 +16,8 @@ use crate::interrupt::{Interrupt, Server, wait_for};
 const DEVICE: &str = "lab";
 /// Where the daemon's own files are.
 const FILES: &str = "/run/lab-surgetank";
+/// What a daemon says in a guest.
+const LOG: &str = "/lab/surgetank.log";
 /// The token of the host's provisioning service.
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
@@ -144,9 +146,15 @@ pub struct Places {
 }
 
 impl Places {
+    /// In these directories.
+    pub fn local(files: &str, volumes: &str) -> Self {
+        let rent = Rent::Local(Path::new(volumes).join("volumes"));
+        Self { files: files.into(), rent, log: LOG.into() }
+    }
+
     /// In memory, with disks that the host plugs in.
     pub fn plugged(service: String) -> Self {
-        Self { files: FILES.into(), rent: Rent::Plugged(service), log: "/lab/surgetank.log".into() }
+        Self { files: FILES.into(), rent: Rent::Plugged(service), log: LOG.into() }
     }
 }
 

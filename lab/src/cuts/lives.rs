@@ -5,22 +5,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 
-use super::lossy::{Lossy, Lost};
+use super::lossy::{self, Lost};
 use super::oracle::{BLOCK, Stretch, UNIT};
 use super::phase::Phase;
 use super::report::{Cut, Report};
+use crate::campaign::keep;
+use crate::flags::name;
 use crate::guest::Guest;
 use crate::host::Lab;
-use crate::inside::{Job, Life, Verdict};
+use crate::inside::{Job, Life, PHASE, TROUBLE, VERDICT, Verdict};
 use crate::interrupt::Interrupt;
+use crate::messages;
+use crate::nbd::Server;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan};
-
-/// Where the guest says what went wrong.
-const TROUBLE: &str = "trouble";
 
 /// Names the bug of a daemon that was built with them.
 const PLANT: &str = "SURGETANK_PLANT";
@@ -46,7 +48,7 @@ struct Machine<'a> {
     interrupt: &'a Interrupt,
     surgetank: PathBuf,
     bcache: bool,
-    disks: Vec<(&'static str, Bytes, Option<u64>, Lossy)>,
+    disks: Vec<(&'static str, Bytes, Option<u64>, Server<lossy::Disk>)>,
     /// The directory that the guest shares. Dropped after the disks, which end over their sockets in it.
     share: tempfile::TempDir,
     stretches: Vec<Stretch>,
@@ -56,7 +58,7 @@ struct Machine<'a> {
 impl<'a> Machine<'a> {
     fn new(lab: &'a Lab, interrupt: &'a Interrupt, surgetank: &Path, bcache: bool, seed: u64) -> anyhow::Result<Self> {
         let share = lab.directory()?;
-        let disk = |name, size, mib_s| Ok((name, size, mib_s, Lossy::new(share.path(), name, size)?));
+        let disk = |name, size, mib_s| Ok((name, size, mib_s, lossy::Disk::serve(share.path(), name, size)?));
         let disks = [("slow", SLOW, Some(33)), ("fast", FAST, Some(128)), ("state", STATE, None)];
         let disks =
             disks.into_iter().map(|(name, size, mib_s)| disk(name, size, mib_s)).collect::<anyhow::Result<_>>()?;
@@ -72,7 +74,7 @@ impl<'a> Machine<'a> {
     fn boot(&mut self, cut: Option<Phase>) -> anyhow::Result<Guest> {
         let results = self.results();
         fs::create_dir_all(&results)?;
-        for old in ["acks", "phase", TROUBLE, "verdict.json"] {
+        for old in ["acks", PHASE, TROUBLE, VERDICT] {
             let _ = fs::remove_file(results.join(old));
         }
         let life = Life {
@@ -92,7 +94,7 @@ impl<'a> Machine<'a> {
             disks: disks.collect(),
             results: Some(results),
             timeout: TIMEOUT,
-            ..Plan::new(Job::Cut.name(), planted(&script))
+            ..Plan::new(&name(Job::Cut), planted(&script))
         };
         plan.boot(self.lab, self.interrupt)
     }
@@ -104,55 +106,31 @@ impl<'a> Machine<'a> {
 
     /// What goes wrong in the guest is told, whatever the power does.
     fn check_trouble(&self) -> anyhow::Result<()> {
-        fs::read_to_string(self.results().join(TROUBLE)).map_or(Ok(()), |trouble| bail!("{trouble}"))
+        messages::heard(&self.results(), TROUBLE)?.map_or(Ok(()), |trouble: String| bail!("{trouble}"))
     }
 
-    /// Keeps what a failure can be looked into with: logs, orders, and the disks as they are by now.
     fn keep(&self, out: &Path) -> anyhow::Result<()> {
-        let kept = out.join("failed");
-        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
-        for directory in [self.results(), self.share.path().to_owned()] {
-            for entry in fs::read_dir(&directory)?.filter_map(Result::ok) {
-                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                    let copy = kept.join(entry.file_name());
-                    fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
-                }
-            }
-        }
-        say(&format!("  logs and disks are kept in {}", kept.display()));
-        Ok(())
+        keep(out, &[self.results(), self.share.path().to_owned()])
     }
 
-    /// Waits for a file of the guest's; what it says.
-    fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
-        let path = self.results().join(file);
-        self.interrupt.wait_for(&format!("the guest's {file}"), TIMEOUT, || {
-            self.check_trouble()?;
-            if let Ok(text) = fs::read_to_string(&path) {
-                return Ok(Some(text));
-            }
-            if guest.has_ended() {
-                let said = format!("{} {}", guest.stdout(), guest.stderr());
-                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
-                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(self.interrupt)?.describe());
-            }
-            Ok(None)
-        })
+    /// Waits for a message of the guest's.
+    fn wait<T: DeserializeOwned>(&self, guest: &mut Guest, message: &str) -> anyhow::Result<T> {
+        messages::wait(self.interrupt, guest, message, TIMEOUT, || self.check_trouble())
     }
 
     /// Boots, takes the verdict on what the last cut left, and cuts again.
     fn live(&mut self, cut: Option<Phase>, chance: &mut Random) -> anyhow::Result<(Verdict, Lost)> {
         let mut guest = self.boot(cut)?;
-        let verdict: Verdict = serde_json::from_str(&self.wait(&mut guest, "verdict.json")?)?;
+        let verdict: Verdict = self.wait(&mut guest, VERDICT)?;
         self.stretches.clone_from(&verdict.stretches);
-        let Some(phase) = cut else {
+        if cut.is_none() {
             guest.wait(self.interrupt)?;
             return Ok((verdict, Lost::default()));
-        };
-        self.wait(&mut guest, "phase")?;
+        }
+        let phase: Phase = self.wait(&mut guest, PHASE)?;
         std::thread::sleep(phase.longest().mul_f64(chance.unit()));
         if guest.has_ended() {
-            bail!("the guest ended in {}: {}", phase.name(), guest.wait(self.interrupt)?.describe());
+            bail!("the guest ended in {}: {}", name(phase), guest.wait(self.interrupt)?.describe());
         }
         guest.cut_power();
         drop(guest);
@@ -171,7 +149,7 @@ impl<'a> Machine<'a> {
         let kept = [0.0, 0.1, 0.5, 0.9, 1.0][chance.below(5) as usize];
         let mut lost = Lost::default();
         for (_, _, _, disk) in &self.disks {
-            let of_disk = disk.cut(chance, kept)?;
+            let of_disk = disk.medium().cut(chance, kept)?;
             lost.pending_bytes += of_disk.pending_bytes;
             lost.lost_bytes += of_disk.lost_bytes;
         }

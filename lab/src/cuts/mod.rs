@@ -10,6 +10,7 @@ mod report;
 use clap::Args;
 
 use crate::campaign::{Campaign, Ready};
+use crate::output;
 
 pub use lives::planted;
 
@@ -39,7 +40,7 @@ impl Arguments {
             Err(_) => Ok(()),
         };
         if !report.is_empty() {
-            report.write(&out)?;
+            output::write(&out, "cuts", &report.markdown(), &report)?;
         }
         ours.and(theirs)?;
         Ok(report.lost() == 0)

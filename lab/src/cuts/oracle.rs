@@ -3,6 +3,7 @@
 //! Several writers each own a stretch of the device. A writer's operations follow from its seed, so a block that is found
 //! says which operation wrote it, and whether that operation touched this block at all can be told again.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,12 @@ pub struct Fault {
     pub block: u64,
     /// What is wrong.
     pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {}: {}", self.block, self.what)
+    }
 }
 
 impl Stretch {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Where the power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// While the caching volume is rented, formatted, adopted.
@@ -21,16 +22,6 @@ pub enum Phase {
 impl Phase {
     /// All, in the order of a boost.
     pub const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
-
-    /// As it stands in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attach => "attach",
-            Self::Absorb => "absorb",
-            Self::Drain => "drain",
-            Self::Detach => "detach",
-        }
-    }
 
     /// The longest from the moment that the guest enters it to the cut.
     pub fn longest(self) -> Duration {

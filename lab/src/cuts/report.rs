@@ -1,7 +1,6 @@
 //! What the cuts found.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
 use surgetank_report::Table;
@@ -9,8 +8,8 @@ use surgetank_report::Table;
 use super::lossy::Lost;
 use super::oracle::Fault;
 use super::phase::Phase;
+use crate::flags::name;
 use crate::inside::Verdict;
-use crate::output;
 
 /// One power cut.
 #[derive(Clone, Debug, Serialize)]
@@ -43,9 +42,7 @@ impl Cut {
 
     /// What the next life found.
     pub fn judged(&mut self, verdict: &Verdict) {
-        let first = |faults: &[Fault]| {
-            faults.iter().take(5).map(|fault| format!("block {}: {}", fault.block, fault.what)).collect()
-        };
+        let first = |faults: &[Fault]| faults.iter().take(5).map(Fault::to_string).collect();
         self.device = first(&verdict.device);
         self.backing = first(&verdict.backing);
         self.faults = verdict.device.len() + verdict.backing.len();
@@ -57,7 +54,7 @@ impl Cut {
         let mib = |bytes: &u64| *bytes as f64 / 1_048_576.0;
         let mut text = format!(
             "cut {index} in {}: {:.1} MiB flushed before; of {:.1} MiB unflushed on the disks {:.1} MiB lost; {faults} blocks wrong",
-            phase.name(),
+            name(*phase),
             mib(flushed_bytes),
             mib(pending_bytes),
             mib(lost_bytes),
@@ -123,10 +120,5 @@ impl Report {
         );
         let table = table.with([("surgetank", &self.surgetank), ("bcache, after a drain", &self.bcache)].map(row));
         format!("Seed {}.\n\n{}", self.seed, table.markdown())
-    }
-
-    /// Writes the table and everything as JSON, and says the table.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "cuts", &self.markdown(), self)
     }
 }

@@ -1,14 +1,82 @@
 //! Every peer under every load, in turns, and what each cost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::bcache::Bcache;
 use super::load::{self, Load, Shape};
-use super::peer::{Kind, Peer};
+use super::mapper::{DmCache, DmWritecache};
+use super::peer::{Peer, Raw};
+use crate::experiment::keep_sample;
 use crate::fio::Measured;
 use crate::machine::{self, busy_s};
+use crate::surgetank::{Elastic, Places, Surgetank};
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The backing volume by itself.
+    RawSlow,
+    /// A volume as fast as the caching volume by itself.
+    RawFast,
+    /// bcache: writeback, sequential cutoff and congestion thresholds off.
+    Bcache,
+    /// dm-writecache on an SSD.
+    DmWritecache,
+    /// dm-cache: smq, writeback.
+    DmCache,
+    /// surgetank with the papers' controller: write-back.
+    Paper,
+    /// surgetank with its own: the burst goes to both volumes.
+    Adaptive,
+}
+
+impl Kind {
+    /// All of them, in the order of tables.
+    pub const ALL: [Self; 7] =
+        [Self::RawSlow, Self::RawFast, Self::Bcache, Self::DmWritecache, Self::DmCache, Self::Paper, Self::Adaptive];
+
+    /// As it stands in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RawSlow => "raw slow",
+            Self::RawFast => "raw fast",
+            Self::Bcache => "bcache",
+            Self::DmWritecache => "dm-writecache",
+            Self::DmCache => "dm-cache",
+            Self::Paper => "surgetank paper",
+            Self::Adaptive => "surgetank adaptive",
+        }
+    }
+
+    /// Whether it is a cache of the kernel's.
+    pub fn is_kernel_cache(self) -> bool {
+        matches!(self, Self::Bcache | Self::DmWritecache | Self::DmCache)
+    }
+
+    /// Whether it has no cache.
+    pub fn is_raw(self) -> bool {
+        matches!(self, Self::RawSlow | Self::RawFast)
+    }
+
+    /// Makes it ready, as far as that is not part of an attach.
+    fn prepare(self, order: &Order, cache_mib: u64) -> anyhow::Result<Box<dyn Peer>> {
+        let slow = machine::disk("slow")?;
+        let cache = || machine::disk(&format!("cache-{cache_mib}"));
+        Ok(match self {
+            Self::RawSlow => Box::new(Raw(slow)),
+            Self::RawFast => Box::new(Raw(machine::disk("fast")?)),
+            Self::Bcache => Box::new(Bcache::new(slow, cache()?)),
+            Self::DmWritecache => Box::new(DmWritecache::new(slow, cache()?)),
+            Self::DmCache => Box::new(DmCache::new(slow, cache()?, machine::disk("meta")?)),
+            Self::Paper => Box::new(serve(order, "paper", &slow, cache_mib)?),
+            Self::Adaptive => Box::new(serve(order, "adaptive", &slow, cache_mib)?),
+        })
+    }
+}
 
 /// What the host wants measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -88,7 +156,7 @@ pub fn all(order: &Order) -> anyhow::Result<()> {
                 }
                 let outcome = measure(order, peer, load).map_err(|error| format!("{error:#}"));
                 let sample = Sample { peer, load: *load, round, outcome };
-                super::keep(&sample)?;
+                keep_sample(&sample)?;
                 say(&sample);
             }
         }
@@ -138,6 +206,12 @@ fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
         daemon_mib,
         memory_mib: 0.0,
     })
+}
+
+/// Over the slow disk, not boosted yet.
+fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Surgetank> {
+    let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
+    Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))
 }
 
 fn daemon_s(peer: &dyn Peer) -> f64 {

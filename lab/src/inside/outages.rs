@@ -14,10 +14,10 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::cut::say;
 use super::peer::Peer;
 use super::replay::complaint;
-use crate::machine::{Mounted, disk, run, wait_for};
+use super::{heard, tell};
+use crate::machine::{Mounted, disk, make_ext4, wait_for};
 use crate::outages::plan::Moment;
 use crate::surgetank::{Elastic, Health, Places, Surgetank};
 
@@ -101,8 +101,6 @@ impl Judged {
     }
 }
 
-/// The directory that is shared with the host.
-const SHARE: &str = "/lab";
 const CACHE_MIB: u64 = 128;
 /// What the daemon is told of the rates: it has to believe that a caching volume is worth renting.
 const RATES_MIB_S: (u64, u64) = (33, 128);
@@ -127,25 +125,20 @@ pub fn serve(order: &Order) -> anyhow::Result<()> {
         match told(&format!("task-{number}"), IDLE_MAX)? {
             Task::Stand(round) => {
                 let judged = stand.round(number, round)?;
-                say(&format!("judged-{number}"), &serde_json::to_string(&judged)?)?;
+                tell(&format!("judged-{number}"), &judged)?;
             }
             Task::End => {
                 let judged = stand.end(number)?;
-                return say("ended", &serde_json::to_string(&judged)?);
+                return tell("ended", &judged);
             }
         }
     }
     Ok(())
 }
 
-/// Waits for a file of the host's. It is there as a whole or not at all.
-fn told<T: DeserializeOwned>(file: &str, timeout: Duration) -> anyhow::Result<T> {
-    wait_for(&format!("the host's {file}"), timeout, || read(file))
-}
-
-fn read<T: DeserializeOwned>(file: &str) -> anyhow::Result<Option<T>> {
-    let Ok(text) = fs::read_to_string(Path::new(SHARE).join(file)) else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).with_context(|| format!("cannot read {file}"))
+/// Waits for a message of the host's.
+fn told<T: DeserializeOwned>(message: &str, timeout: Duration) -> anyhow::Result<T> {
+    wait_for(&format!("the host's {message}"), timeout, || heard(message))
 }
 
 /// The device and what is on it. Dropped in the order in which a machine goes down.
@@ -170,8 +163,7 @@ impl Stand {
         let elastic = Elastic::steered(&order.policy, &disk("slow")?, CACHE_MIB, RATES_MIB_S);
         let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))?;
         let device = surgetank.device()?;
-        let node = device.display().to_string();
-        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0", &node])?;
+        make_ext4(&device, &["-b", "4096", "-E", "nodiscard,lazy_itable_init=0"])?;
         let files = Some(Mounted::at(&device, FILES, &[])?);
         Ok(Self { files, surgetank, device, load: Load::new(order.seed)? })
     }
@@ -180,7 +172,7 @@ impl Stand {
         let mut judged = Judged::default();
         if let Some(fault) = self.boosted()? {
             judged.add([fault]);
-            say(&format!("ready-{number}"), "{}")?;
+            tell(&format!("ready-{number}"), &())?;
             return Ok(judged);
         }
         let session = Session::default();
@@ -264,7 +256,7 @@ impl Stand {
         judged.lost_bytes = self.surgetank.health()?.lost_bytes;
         self.files = None;
         // Everything is flushed, and no flush follows: now the backing volume loses its power.
-        say("settled", "{}")?;
+        tell("settled", &())?;
         let _: bool = told("cut", IDLE_MAX)?;
         let Self { surgetank, mut load, .. } = self;
         judged.add(surgetank.stop().err().map(|error| format!("{error:#}")));
@@ -287,8 +279,8 @@ fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session
     if round.moment == Moment::Drain {
         surgetank.ask_to_drain();
     }
-    say(&format!("ready-{number}"), "{}")?;
-    let repaired = watch(surgetank, OUTAGE_MAX, |_| read::<bool>(&format!("repaired-{number}")).ok().flatten())?;
+    tell(&format!("ready-{number}"), &())?;
+    let repaired = watch(surgetank, OUTAGE_MAX, |_| heard::<bool>(&format!("repaired-{number}")).ok().flatten())?;
     if repaired.is_err() {
         bail!("the host did not end the outage");
     }
@@ -306,7 +298,7 @@ fn recover_or_tell(surgetank: &mut Surgetank, session: &Session, number: u64) ->
 /// Tells the host at once what went badly: a request that never returns would keep the judgement from being told.
 fn tell_if_stuck(number: u64, out: &Out) -> anyhow::Result<()> {
     match out {
-        Out::Badly(fault) => say(&format!("stuck-{number}"), &serde_json::to_string(fault)?),
+        Out::Badly(fault) => tell(&format!("stuck-{number}"), fault),
         Out::Well | Out::ReadOnly => Ok(()),
     }
 }
@@ -344,7 +336,7 @@ fn watch<T>(
     let until = Instant::now() + timeout;
     loop {
         let health = surgetank.health()?;
-        say("now", &serde_json::to_string(&health)?)?;
+        tell("now", &health)?;
         if let Some(answer) = done(&health) {
             return Ok(Ok(answer));
         }

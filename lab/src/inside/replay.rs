@@ -22,12 +22,12 @@ use super::peer::Peer;
 use super::stretch;
 use crate::cuts::oracle::{BLOCK, Stretch};
 use crate::cuts::phase::Phase;
-use crate::machine::{Mounted, disk, run, sectors};
+use crate::machine::{Mounted, disk, make_ext4, run, sectors};
 use crate::output::say;
 use crate::replay::log::{self, Entry, Kind};
 use crate::replay::points::{self, Moment, Note, Point};
 use crate::replay::renames;
-use crate::surgetank::{Elastic, Places, Rent, Surgetank};
+use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -142,11 +142,7 @@ impl Machine {
     fn boot(order: &Replay, whole: &Path) -> anyhow::Result<Self> {
         let parts = parts(whole)?;
         let state = Mounted::at(&parts[1].node, STATE, &[])?;
-        let places = Places {
-            files: STATE.into(),
-            rent: Rent::Local(Path::new(STATE).join("volumes")),
-            log: "/lab/surgetank.log".into(),
-        };
+        let places = Places::local(STATE, STATE);
         let elastic = Elastic::steered(&order.policy, &parts[0].node, CACHE_MIB, RATES_MIB_S);
         let surgetank = Surgetank::start(&order.surgetank, &elastic, &places)?;
         Ok(Self { surgetank, _state: state, _parts: parts })
@@ -161,7 +157,7 @@ fn parts(whole: &Path) -> anyhow::Result<[Mapped; 2]> {
 
 /// An ext4 that discards nothing: a log of writes shall say what was written.
 fn make_file_system(node: &Path) -> anyhow::Result<()> {
-    run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0", &node.display().to_string()]).map(|_| ())
+    make_ext4(node, &["-E", "nodiscard,lazy_itable_init=0"])
 }
 
 /// What e2fsck does not like, without changing anything.
@@ -190,6 +186,7 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let files = Mounted::at(&device, FILES, &[])?;
     for index in 0..WRITERS {
         File::create(stretch_file(index))?.set_len(STRETCH_BLOCKS * BLOCK as u64)?;
+        fs::create_dir(rename_directory(WRITERS + index))?;
     }
     run("sync", &[])?;
     let writing = AtomicBool::new(true);
@@ -197,9 +194,13 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
         let threads = (0..).zip(writers).map(|(index, stretch)| {
             let (note, writing) = (&note, &writing);
             let durable = move |number| note(Note::Durable(index as usize, number));
-            scope.spawn(move || match index {
-                0..WRITERS => stretch::write(&stretch_file(index), stretch, 1, writing, durable),
-                _ => renames::write(&rename_directory(index), stretch, writing, durable),
+            scope.spawn(move || {
+                let mut next = 1;
+                let written = match index {
+                    0..WRITERS => stretch::write(&stretch_file(index), stretch, &mut next, writing, durable),
+                    _ => renames::write(&rename_directory(index), stretch, &mut next, writing, durable),
+                };
+                written.map(|()| next)
             })
         });
         let threads: Vec<_> = threads.collect();
@@ -353,10 +354,7 @@ impl Judged {
             let lost = if index < WRITERS {
                 let mut stretch = stretch.clone();
                 stretch.flushed(*durable);
-                match stretch::judge(&stretch_file(index), 0, std::slice::from_mut(&mut stretch), *ends) {
-                    Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
-                    Err(error) => vec![format!("{error:#}")],
-                }
+                stretch::judge_file(&stretch_file(index), &mut stretch, *ends)
             } else {
                 renames::judge(&rename_directory(index), stretch, *durable, *ends)
             };

@@ -10,22 +10,9 @@ use anyhow::Context;
 
 use crate::cuts::oracle::{BLOCK, Fault, Stretch};
 
-/// Writes one stretch, an operation after the other, until told to stop or the end of the world.
-/// `flushed` is told of each flush that was answered. The next operation is the answer.
+/// Writes one stretch, an operation after the other, until told to stop or the end of the world; from `next` on, which is
+/// the operation that failed if one does. `flushed` is told of each flush that was answered.
 pub fn write(
-    device: &Path,
-    stretch: &Stretch,
-    from: u64,
-    writing: &AtomicBool,
-    flushed: impl FnMut(u64) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
-    let mut next = from;
-    write_on(device, stretch, &mut next, writing, flushed)?;
-    Ok(next)
-}
-
-/// The same from `next` on, which is the operation that failed if one does.
-pub fn write_on(
     device: &Path,
     stretch: &Stretch,
     next: &mut u64,
@@ -64,6 +51,14 @@ pub fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -
         faults.extend(stretch.judge(&found, ends));
     }
     Ok(faults)
+}
+
+/// What is wrong with a stretch that is a file by itself.
+pub fn judge_file(file: &Path, stretch: &mut Stretch, ends: u64) -> Vec<String> {
+    match judge(file, 0, std::slice::from_mut(stretch), ends) {
+        Ok(faults) => faults.iter().map(Fault::to_string).collect(),
+        Err(error) => vec![format!("{error:#}")],
+    }
 }
 
 /// What memory is aligned to.

@@ -10,21 +10,26 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 use surgetank_provider::VolumeId;
 
 use super::console::Guarded;
+use super::failing::Failing;
 use super::plan::{Kind, Outage};
 use super::report::{End, Report, Struck, struck};
-use super::strike::{BACKING, Storage};
-use super::switched::Switched;
+use super::strike::{BACKING, Backing, Storage};
+use crate::campaign::keep;
 use crate::cuts::lossy;
 use crate::cuts::planted;
+use crate::flags::name;
 use crate::guest::Guest;
 use crate::host::Lab;
 use crate::inside::Job;
 use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
 use crate::interrupt::Interrupt;
+use crate::messages;
+use crate::nbd::Server;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan};
 use crate::service::{self, Provisioning};
@@ -91,7 +96,7 @@ pub fn run(
 struct Site {
     seed: u64,
     /// Dropped before the directory in which its socket is.
-    backing: Switched<lossy::Disk>,
+    backing: Backing,
     directory: tempfile::TempDir,
 }
 
@@ -101,7 +106,8 @@ impl Site {
         for made in ["share", "volumes"] {
             fs::create_dir(directory.path().join(made))?;
         }
-        let backing = Switched::forgetful(directory.path(), BACKING, SLOW)?;
+        let disk = Failing::over(lossy::Disk::new(directory.path(), BACKING, SLOW)?);
+        let backing = Server::start(lossy::socket(directory.path(), BACKING), disk)?;
         Ok(Self { seed, backing, directory })
     }
 
@@ -113,50 +119,13 @@ impl Site {
         self.directory.path().join("volumes")
     }
 
-    /// Tells the guest: all of it or nothing.
-    fn tell(&self, file: &str, what: &impl Serialize) -> anyhow::Result<()> {
-        let new = self.share().join(format!("{file}.new"));
-        fs::write(&new, serde_json::to_vec(what)?)?;
-        fs::rename(&new, self.share().join(file)).with_context(|| format!("cannot tell the guest its {file}"))
+    fn tell(&self, message: &str, what: &impl Serialize) -> anyhow::Result<()> {
+        messages::tell(&self.share(), message, what)
     }
 
-    /// What the guest says in a file, if it does.
-    fn heard<T: DeserializeOwned>(&self, file: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.share().join(file)).ok()?).ok()
-    }
-
-    /// Waits for a file of the guest's.
-    fn wait<T: DeserializeOwned>(
-        &self,
-        interrupt: &Interrupt,
-        guest: &mut Guest,
-        file: &str,
-        timeout: Duration,
-    ) -> anyhow::Result<T> {
-        self.wait_unless(interrupt, guest, file, timeout, || Ok(()))
-    }
-
-    /// The same as long as `hope` has no error.
-    fn wait_unless<T: DeserializeOwned>(
-        &self,
-        interrupt: &Interrupt,
-        guest: &mut Guest,
-        file: &str,
-        timeout: Duration,
-        mut hope: impl FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<T> {
-        interrupt.wait_for(&format!("the guest's {file}"), timeout, || {
-            let ended = guest.has_ended();
-            if let Some(heard) = self.heard(file) {
-                return Ok(Some(heard));
-            }
-            if ended {
-                let said = guest.stderr();
-                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
-                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(interrupt)?.describe());
-            }
-            hope().map(|()| None)
-        })
+    /// What the guest says, if it does.
+    fn heard<T: DeserializeOwned>(&self, message: &str) -> anyhow::Result<Option<T>> {
+        messages::heard(&self.share(), message)
     }
 
     /// Whether the guest's kernel has met a breakpoint of nobody's: see `KERNEL_ARGUMENTS` in `guest.rs`.
@@ -178,19 +147,8 @@ impl Site {
         Ok(left)
     }
 
-    /// Keeps what a failure can be looked into with: logs, orders, and the volumes as they are by now.
     fn keep(&self, out: &Path) -> anyhow::Result<()> {
-        let kept = out.join("failed");
-        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
-        let directories = [self.share(), self.directory.path().to_owned(), self.volumes().join("volumes")];
-        for entry in directories.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok) {
-            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                let copy = kept.join(entry.file_name());
-                fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
-            }
-        }
-        say(&format!("  logs and volumes are kept in {}", kept.display()));
-        Ok(())
+        keep(out, &[self.share(), self.directory.path().to_owned(), self.volumes().join("volumes")])
     }
 }
 
@@ -254,7 +212,7 @@ fn boot(order: &Order, site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathB
         results: Some(site.share()),
         qmp: Some(qmp),
         timeout: Duration::from_secs(24 * 3600),
-        ..Plan::new(Job::Outages.name(), planted(&Job::Outages.script(order, &site.share())?))
+        ..Plan::new(&name(Job::Outages), planted(&Job::Outages.script(order, &site.share())?))
     };
     plan.boot(lab, interrupt)
 }
@@ -281,13 +239,13 @@ fn strike(
     let errors_below = outage.kind == Kind::Errors && outage.target.has_backing();
     let round = Round { moment: outage.moment, keep: outage.keep, errors_below };
     site.tell(&format!("task-{number}"), &Task::Stand(round))?;
-    let _: serde_json::Value = site.wait(interrupt, guest, &format!("ready-{number}"), READY_MAX)?;
+    let () = messages::wait(interrupt, guest, &format!("ready-{number}"), READY_MAX, || Ok(()))?;
     pause(interrupt, outage.delay)?;
-    let now: Health = site.heard("now").context("the guest does not say how it is")?;
+    let now: Health = site.heard("now")?.context("the guest does not say how it is")?;
     let volume = VolumeId(now.volume.clone());
     let mut struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
     // Taking a disk out takes a while; what was dirty at its end counts.
-    record.dirty_mib = site.heard("now").map_or(now.dirty_mib, |now: Health| now.dirty_mib);
+    record.dirty_mib = site.heard("now")?.map_or(now.dirty_mib, |now: Health| now.dirty_mib);
     if struck {
         let began = Instant::now();
         pause(interrupt, outage.length)?;
@@ -319,11 +277,11 @@ fn hear<T: DeserializeOwned>(
     interrupt: &Interrupt,
     guest: &mut Guest,
     number: usize,
-    (file, timeout): (&str, Duration),
+    (message, timeout): (&str, Duration),
 ) -> anyhow::Result<T> {
     let mut since = None;
-    site.wait_unless(interrupt, guest, file, timeout, || {
-        let Some(fault) = site.heard::<String>(&format!("stuck-{number}")) else { return Ok(()) };
+    messages::wait(interrupt, guest, message, timeout, || {
+        let Some(fault) = site.heard::<String>(&format!("stuck-{number}"))? else { return Ok(()) };
         if since.get_or_insert_with(Instant::now).elapsed() > STUCK_MAX {
             bail!("{fault}; and nothing could be judged");
         }
@@ -350,11 +308,11 @@ fn end(
     life: usize,
 ) -> anyhow::Result<End> {
     site.tell(&format!("task-{number}"), &Task::End)?;
-    let _: serde_json::Value = hear(site, interrupt, guest, number, ("settled", END_MAX))?;
+    let () = hear(site, interrupt, guest, number, ("settled", END_MAX))?;
     let mut left = storage.left()?;
-    let forgotten_bytes = site.backing.forget()?.lost_bytes;
+    let forgotten_bytes = site.backing.medium().medium.cut(&mut Random::from_seed(0), 0.0)?.lost_bytes;
     site.tell("cut", &true)?;
-    let judged: Judged = site.wait(interrupt, guest, "ended", END_MAX)?;
+    let judged: Judged = messages::wait(interrupt, guest, "ended", END_MAX, || Ok(()))?;
     let outcome = guest.wait(interrupt)?;
     if !outcome.passed() {
         bail!("the guest did not end in order: {}", outcome.describe());

@@ -2,14 +2,15 @@
 
 mod campaign;
 mod console;
+mod failing;
 pub mod plan;
 mod report;
 mod strike;
-mod switched;
 
 use clap::Args;
 
 use crate::campaign::{Campaign, Ready};
+use crate::output;
 
 /// Flags of the outages.
 #[derive(Args, Clone, Debug)]
@@ -34,7 +35,7 @@ impl Arguments {
         let run = campaign::run(&lab, &interrupt, &surgetank, seed, &planned, &out, &mut report);
         // What was found before a failure or Ctrl-C stands in the report all the same.
         if !report.outages.is_empty() {
-            report.write(&out)?;
+            output::write(&out, "outages", &report.markdown(), &report)?;
         }
         run?;
         Ok(report.is_good())

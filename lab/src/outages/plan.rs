@@ -20,20 +20,8 @@ pub enum Kind {
     Detached,
 }
 
-impl Kind {
-    /// As it stands in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stalled => "stalled",
-            Self::Errors => "errors",
-            Self::Unplugged => "unplugged",
-            Self::Detached => "detached",
-        }
-    }
-}
-
 /// Which volumes fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// The caching volume.
@@ -45,15 +33,6 @@ pub enum Target {
 }
 
 impl Target {
-    /// As it stands in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Backing => "backing",
-            Self::Both => "both",
-        }
-    }
-
     /// Whether the backing volume is one of them.
     pub fn has_backing(self) -> bool {
         self != Self::Caching
@@ -66,23 +45,13 @@ impl Target {
 }
 
 /// Where in a boost an outage begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
     /// While writes go to the caching volume.
     Absorb,
     /// While they are copied back.
     Drain,
-}
-
-impl Moment {
-    /// As it stands in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Absorb => "absorb",
-            Self::Drain => "drain",
-        }
-    }
 }
 
 /// One outage.

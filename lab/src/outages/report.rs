@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
 use surgetank_report::Table;
 
 use super::plan::{Kind, Moment, Outage, Target};
+use crate::flags::name;
 use crate::inside::outages::Judged;
-use crate::output;
 
 /// An outage that was.
 #[derive(Clone, Debug, Serialize)]
@@ -56,7 +55,7 @@ impl Struck {
     pub fn describe(&self) -> String {
         let Self { index, life, policy, kind, target, moment, lasted_s, dirty_mib, judged } = self;
         let Judged { recovered_s, drained_s, failed_requests, remounts, verified_mib, fault_count, .. } = judged;
-        let (kind, target, moment) = (kind.name(), target.name(), moment.name());
+        let (kind, target, moment) = (name(*kind), name(*target), name(*moment));
         let mut text = format!(
             "outage {index} (guest {life}, {policy}): {target} {kind} in {moment} for {lasted_s:.1} s, {dirty_mib:.1} MiB dirty; \
              recovered in {recovered_s:.1} s, drained in {drained_s:.1} s, {failed_requests} requests failed, {remounts} remounts, \
@@ -130,10 +129,10 @@ impl Report {
         )
         .words(2);
         for ((target, kind), outages) in &kinds {
-            table.row(row([target.name(), kind.name()], outages));
+            table.row(row([name(*target), name(*kind)], outages));
         }
         if !self.outages.is_empty() {
-            table.row(row(["all", ""], &self.outages.iter().collect::<Vec<_>>()));
+            table.row(row(["all", ""].map(str::to_owned), &self.outages.iter().collect::<Vec<_>>()));
         }
         let mut text = format!(
             "Seed {}; {} of {} outages, {} more struck nothing; {} guests died of their emulator.\n\n{}",
@@ -161,15 +160,10 @@ impl Report {
         text.push('\n');
         text
     }
-
-    /// Writes the table and everything as JSON, and says the table.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "outages", &self.markdown(), self)
-    }
 }
 
 /// Of at least one outage.
-fn row(name: [&str; 2], outages: &[&Struck]) -> [String; 11] {
+fn row([target, kind]: [String; 2], outages: &[&Struck]) -> [String; 11] {
     let most = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(0.0, f64::max);
     let least = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(f64::MAX, f64::min);
     let sum = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).sum::<f64>();
@@ -177,8 +171,8 @@ fn row(name: [&str; 2], outages: &[&Struck]) -> [String; 11] {
     let lasted = |outage: &Struck| outage.lasted_s;
     let dirty = |outage: &Struck| outage.dirty_mib;
     [
-        name[0].to_owned(),
-        name[1].to_owned(),
+        target,
+        kind,
         outages.len().to_string(),
         format!("{}, {drains}", outages.len() - drains),
         format!("{:.1} to {:.1}, {:.0} together", least(lasted), most(lasted), sum(lasted)),

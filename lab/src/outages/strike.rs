@@ -1,5 +1,6 @@
 //! How volumes are made to fail, and to work again: through QEMU's monitor, the provider, and the disks' server.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 use surgetank_provider::qemu::{Qmp, QmpError};
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState};
 
+use super::failing::Failing;
 use super::plan::{Kind, Outage};
-use super::switched::{Image, Switched};
 use crate::cuts::lossy;
 use crate::interrupt::Interrupt;
+use crate::nbd::Server;
 
 /// The name of the backing volume's disk.
 pub const BACKING: &str = "slow";
@@ -30,8 +32,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(7);
 struct Swapped {
     volume: VolumeId,
     node: String,
-    server: Switched<Image>,
+    server: Server<Failing<File>>,
 }
+
+/// The backing volume: it loses its power at the end of a guest.
+pub type Backing = Server<Failing<lossy::Disk>>;
 
 /// The volumes of a guest.
 pub struct Storage<'a> {
@@ -40,7 +45,7 @@ pub struct Storage<'a> {
     provider: Arc<dyn Provider>,
     /// Whether the provider attaches nothing.
     away: Arc<AtomicBool>,
-    backing: &'a Switched<lossy::Disk>,
+    backing: &'a Backing,
     /// Where sockets are.
     directory: PathBuf,
     swapped: Option<Swapped>,
@@ -56,7 +61,7 @@ impl<'a> Storage<'a> {
         monitor: &Path,
         provider: Arc<dyn Provider>,
         away: Arc<AtomicBool>,
-        backing: &'a Switched<lossy::Disk>,
+        backing: &'a Backing,
         directory: &Path,
     ) -> Self {
         let (monitor, directory) = (monitor.to_owned(), directory.to_owned());
@@ -162,9 +167,9 @@ impl<'a> Storage<'a> {
 
     /// Requests that each volume of the outage has answered with an error so far.
     fn failed(&self, outage: &Outage) -> Vec<u64> {
-        let backing = outage.target.has_backing().then(|| self.backing.failed());
-        let caching =
-            self.swapped.as_ref().filter(|_| outage.target.has_caching()).map(|swapped| swapped.server.failed());
+        let backing = outage.target.has_backing().then(|| self.backing.medium().failed);
+        let swapped = self.swapped.as_ref().filter(|_| outage.target.has_caching());
+        let caching = swapped.map(|swapped| swapped.server.medium().failed);
         backing.into_iter().chain(caching).collect()
     }
 
@@ -177,10 +182,10 @@ impl<'a> Storage<'a> {
 
     fn fail(&self, outage: &Outage, fails: bool) {
         if outage.target.has_backing() {
-            self.backing.fails(fails);
+            self.backing.medium().fails = fails;
         }
         if let (true, Some(swapped)) = (outage.target.has_caching(), &self.swapped) {
-            swapped.server.fails(fails);
+            swapped.server.medium().fails = fails;
         }
     }
 
@@ -197,7 +202,9 @@ impl<'a> Storage<'a> {
         let image = image_of(qmp, volume)?;
         self.swaps += 1;
         let node = format!("outage-{}", self.swaps);
-        let server = Switched::over(&image, self.directory.join(format!("{node}.socket")))?;
+        let opened = File::options().read(true).write(true).open(&image);
+        let opened = opened.with_context(|| format!("cannot open {}", image.display()))?;
+        let server = Server::start(lossy::socket(&self.directory, &node), Failing::over(opened))?;
         let address = json!({"type": "unix", "path": server.socket()});
         qmp.execute("blockdev-add", json!({"driver": "nbd", "node-name": node, "server": address}))?;
         reopen(qmp, &volume.0, &limits_of(volume), &node)?;

@@ -15,6 +15,7 @@ use crate::bar::all_met;
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
 use crate::inside::{Job, Kind, Load, Order, Sample, Shape};
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
@@ -76,7 +77,7 @@ impl Arguments {
                 disks: self.disks(),
                 fast: Bandwidth::from_mib_s(FAST_MIB_S),
             };
-            experiment.run(&self.out, |service| self.order(service))?;
+            experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
         self.report(&experiment::samples::<Sample>(&self.out)?)
     }

@@ -15,9 +15,11 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use crate::campaign::{Campaign, Ready};
 use crate::cuts::planted;
+use crate::flags::name;
 use crate::host::Lab;
 use crate::inside::{Job, Replay};
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::plan::{Disk, Plan};
 
 use report::Report;
@@ -58,7 +60,7 @@ impl Arguments {
         // What was found before a failure or Ctrl-C stands in the report all the same.
         let report = Report::read(self.campaign.seed, results.path())?;
         if report.logged.is_some() {
-            report.write(&out)?;
+            output::write(&out, "replay", &report.markdown(), &report)?;
         }
         guest?;
         Ok(report.is_whole())
@@ -82,7 +84,7 @@ impl Arguments {
             results: Some(results.to_owned()),
             echo: true,
             timeout: BOOST_MAX * self.boosts + POINT_MAX * self.points + REST_MAX,
-            ..Plan::new(Job::Replay.name(), planted(&script))
+            ..Plan::new(&name(Job::Replay), planted(&script))
         };
         let outcome = plan.boot(lab, interrupt)?.wait(interrupt)?;
         if !outcome.passed() {

@@ -9,6 +9,7 @@ use surgetank_model::random::Random;
 
 use super::log::{Entry, Kind};
 use crate::cuts::phase::Phase;
+use crate::flags;
 
 /// What the load tells the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,8 @@ pub const PHASES: [Option<Phase>; 5] =
     [None, Some(Phase::Attach), Some(Phase::Absorb), Some(Phase::Drain), Some(Phase::Detach)];
 
 /// A phase as it stands in tables.
-pub fn name(phase: Option<Phase>) -> &'static str {
-    phase.map_or("idle", Phase::name)
+pub fn name(phase: Option<Phase>) -> String {
+    phase.map_or_else(|| "idle".to_owned(), flags::name)
 }
 
 /// Where between the entries the power fails.

@@ -10,7 +10,6 @@ use surgetank_report::Table;
 
 use super::points::{Moment, PHASES, name};
 use crate::inside::{Judged, Logged};
-use crate::output;
 
 /// A log and the power cuts in it.
 #[derive(Clone, Debug, Serialize)]
@@ -81,7 +80,7 @@ impl Report {
                 count(|judged| judged.lost_count > 0),
                 judged.iter().map(|judged| judged.lost_count).sum::<usize>().to_string(),
             ];
-            [name(phase).to_owned()].into_iter().chain(moments).chain(ends)
+            [name(phase)].into_iter().chain(moments).chain(ends)
         };
         let header = [""].into_iter().chain(Moment::ALL.map(Moment::name)).chain(ends);
         text.push_str(&Table::new(header).with(PHASES.into_iter().map(row)).markdown());
@@ -89,10 +88,5 @@ impl Report {
             let _ = write!(text, "\n- {}", judged.describe());
         }
         text
-    }
-
-    /// Writes the table and everything as JSON, and says the table.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "replay", &self.markdown(), self)
     }
 }

@@ -1,7 +1,6 @@
 //! The papers' experiments in one guest: bonnie++ and LAMMPS on a slow disk, a fast one, and elastic ones.
 
 mod picture;
-mod scenario;
 pub mod simulated;
 mod table;
 
@@ -15,9 +14,9 @@ use surgetank_model::{Bandwidth, Bytes};
 use crate::experiment::{self, Experiment};
 use crate::flags::{absolute, within};
 use crate::inside::Job;
-use crate::inside::reproduce::{
-    BYTES_PER_ATOM, Bonnie, Checkpoints, Load, Melt, Mode, Order, Sample, Setting, Workload,
-};
+use crate::inside::modes::{Mode, Setting, Site};
+use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Load, Melt, Order, Sample, Workload};
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
@@ -48,7 +47,6 @@ mod paper {
     /// LAMMPS's disk, checkpoint, and how many follow the dump of the initial state.
     pub const MELT_DISK_MIB: f64 = 50.0 * 1024.0;
     pub const CHECKPOINT_MIB: f64 = 3.0 * 1024.0;
-    pub const DUMP_MIB: f64 = 4.0 * 1024.0;
     pub const PHASES: u32 = 3;
     /// bcache's own default.
     pub const WRITEBACK_DELAY_S: f64 = 30.0;
@@ -99,7 +97,7 @@ impl Arguments {
                 disks: self.disks(),
                 fast: self.fast(),
             };
-            experiment.run(&self.out, |service| self.order(service))?;
+            experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
         self.report(&experiment::samples::<Sample>(&self.out)?)
     }
@@ -115,8 +113,7 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<(Load, Setting)> {
-        let named = |program| self.loads.contains(&program);
-        let wanted = |program| self.loads.is_empty() || named(program);
+        let wanted = |program| self.loads.is_empty() || self.loads.contains(&program);
         let mut loads = Vec::new();
         if wanted(Workload::Bonnie) {
             let scale = self.scale();
@@ -132,19 +129,6 @@ impl Arguments {
             // The setting is the papers' by what a checkpoint is against theirs.
             let scale = melt.checkpoint_bytes() as f64 / 1_048_576.0 / paper::CHECKPOINT_MIB;
             loads.push((Load::Melt(melt), self.setting(scale, paper::MELT_DISK_MIB)));
-        }
-        if named(Workload::Checkpoints) {
-            let scale = self.scale();
-            let checkpoint_mib = whole(paper::CHECKPOINT_MIB * scale);
-            let setting = self.setting(scale, paper::MELT_DISK_MIB);
-            let checkpoints = Checkpoints {
-                dump_mib: whole(paper::DUMP_MIB * scale),
-                checkpoint_mib,
-                checkpoints: paper::PHASES,
-                // Long enough for every drain: what waits for one is not predicted here.
-                compute_s: 2.0 * checkpoint_mib as f64 / self.rates_mib_s().0 as f64 + setting.inactivity_s,
-            };
-            loads.push((Load::Checkpoints(checkpoints), setting));
         }
         loads
     }
@@ -169,9 +153,8 @@ impl Arguments {
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
         let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
-        let (slow_mib_s, fast_mib_s) = self.rates_mib_s();
-        let surgetank = self.product.binary()?;
-        Ok(Order { surgetank, service, slow_mib_s, fast_mib_s, modes, loads: self.loads() })
+        let site = Site { surgetank: self.product.binary()?, service, rates_mib_s: self.rates_mib_s() };
+        Ok(Order { site, modes, loads: self.loads() })
     }
 
     fn disks(&self) -> Vec<Disk> {
@@ -185,11 +168,6 @@ impl Arguments {
     }
 
     fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
-        for sample in samples {
-            if let Some(scenario) = scenario::of(sample) {
-                fs::write(self.out.join(format!("checkpoints-{}.toml", scenario.policy)), scenario.text)?;
-            }
-        }
         for (name, picture) in picture::all(samples)? {
             fs::write(self.out.join(name), picture)?;
         }

@@ -3,7 +3,8 @@
 use surgetank_report::chart::{Axis, Bar, Bars, Colour, Mark, Picture, Plot, stairs};
 
 use super::table::{Row, rows};
-use crate::inside::reproduce::{Mode, Sample, Tick, Workload};
+use crate::inside::modes::{Mode, Tick};
+use crate::inside::reproduce::{Sample, Workload};
 
 const APPLICATION: Colour = Colour::BLUE;
 const BACKING: Colour = Colour::GREEN;
@@ -17,18 +18,14 @@ const PANEL_HEIGHT: u32 = 150;
 /// All pictures, with the names of their files.
 pub fn all(samples: &[Sample]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
-    for (name, workload) in [
-        ("bonnie-activity.svg", Workload::Bonnie),
-        ("lammps-activity.svg", Workload::Lammps),
-        ("checkpoints-activity.svg", Workload::Checkpoints),
-    ] {
+    for (name, workload) in [("bonnie-activity.svg", Workload::Bonnie), ("lammps-activity.svg", Workload::Lammps)] {
         let rows = rows(samples, workload);
         if !rows.is_empty() {
             pictures.push((name, activity(name, &rows).file()?));
         }
     }
     let rows = rows(samples, Workload::Lammps);
-    if rows.iter().any(|row| !row.found.phases.is_empty()) {
+    if rows.iter().any(|row| !row.found.work.phases.is_empty()) {
         let name = "lammps-phases.svg";
         pictures.push((name, phases(name, &rows).file()?));
     }
@@ -100,7 +97,7 @@ fn bins(ticks: &[Tick]) -> Vec<Tick> {
 fn phases(name: &str, rows: &[Row<'_>]) -> Picture {
     let mut bars = Vec::new();
     for row in rows {
-        for (index, phase) in row.found.phases.iter().enumerate() {
+        for (index, phase) in row.found.work.phases.iter().enumerate() {
             let lengths = [phase.compute_s, phase.write_s, phase.sync_s];
             bars.push(Bar {
                 name: format!("{}, phase {index}", row.sample.mode.name()),

@@ -205,7 +205,7 @@ impl Writer {
                 acknowledge();
                 Ok(())
             };
-            let result = renames::write_on(&place, stretch, &mut next, &session.writing, synced);
+            let result = renames::write(&place, stretch, &mut next, &session.writing, synced);
             self.ends = self.ends.max(next + 1);
             return result;
         }
@@ -216,7 +216,7 @@ impl Writer {
             acknowledge();
             Ok(())
         };
-        let mut result = stretch::write_on(&place, stretch, &mut next, &session.writing, synced);
+        let mut result = stretch::write(&place, stretch, &mut next, &session.writing, synced);
         if result.is_ok() {
             result = File::open(&place).and_then(|file| file.sync_all()).context("cannot sync a file");
             durable = if result.is_ok() { Some(next - 1) } else { durable };
@@ -237,11 +237,7 @@ impl Writer {
             self.stretch.flushed_among(numbers);
         }
         let bytes = self.stretch.least.iter().filter(|least| **least > 0).count() * BLOCK;
-        let faults = match stretch::judge(&place, 0, std::slice::from_mut(&mut self.stretch), self.ends) {
-            Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
-            Err(error) => vec![format!("{error:#}")],
-        };
-        (bytes, faults)
+        (bytes, stretch::judge_file(&place, &mut self.stretch, self.ends))
     }
 }
 
