@@ -41,7 +41,7 @@ impl Campaign {
     /// Looks for everything, and takes over Ctrl-C.
     pub fn prepare(&self, name: &str) -> anyhow::Result<Ready> {
         let interrupt = Interrupt::install()?;
-        let lab = Lab::open().map_err(|reason| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let lab = Lab::open().context("no guest can be booted here")?;
         let out = match &self.out {
             Some(out) => out.clone(),
             None => absolute(&format!("bench-out/{name}")).map_err(anyhow::Error::msg)?,

@@ -42,7 +42,9 @@ impl Kernel {
             let modules = modules::load_order(&root.join("lib/modules").join(&version))
                 .or_else(|_| modules::load_order(&root.join("usr/lib/modules").join(&version)))?;
             let new = initramfs.with_extension("new");
-            fs::write(&new, initramfs::archive(&busybox, &modules)).context("cannot write the initramfs")?;
+            initramfs::archive(&busybox, &modules)
+                .and_then(|archive| fs::write(&new, archive))
+                .context("cannot write the initramfs")?;
             fs::rename(&new, &initramfs).context("cannot put the initramfs into its place")?;
         }
         let image = uncompressed(cache, &version, &image)?.unwrap_or(image);

@@ -15,13 +15,11 @@ const TICKS_PER_S: f64 = 100.0;
 /// How often a wait looks again.
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// Processor seconds that all cores together have been busy since boot.
-pub fn busy_s() -> anyhow::Result<f64> {
-    busy_s_at(Path::new("/proc/stat"))
-}
+/// Where the kernel says how long cores have been busy.
+pub const STAT: &str = "/proc/stat";
 
-/// The same from a copy of `/proc/stat`.
-pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
+/// Processor seconds that all cores together had been busy since boot, by [`STAT`] or a copy of it.
+pub fn busy_s(copy: &Path) -> anyhow::Result<f64> {
     let text = fs::read_to_string(copy).with_context(|| format!("cannot read {}", copy.display()))?;
     let line = text.lines().next().unwrap_or_default();
     let fields: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
@@ -39,28 +37,20 @@ pub fn process_s(process: u32) -> anyhow::Result<f64> {
     Ok((ticks(11) + ticks(12)) / TICKS_PER_S)
 }
 
-/// The memory that a process has, in MiB.
-pub fn resident_mib(process: u32) -> anyhow::Result<f64> {
-    memory_mib(process, "VmRSS:")
-}
-
-/// The most memory that a process has had, in MiB.
-pub fn highest_mib(process: u32) -> anyhow::Result<f64> {
-    memory_mib(process, "VmHWM:")
-}
-
-fn memory_mib(process: u32, field: &str) -> anyhow::Result<f64> {
+/// Memory of a process, in MiB: `VmRSS`, what it has, or `VmHWM`, the most that it has had.
+pub fn memory_mib(process: u32, field: &str) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).context("the process is gone")?;
-    field_kib(&text, field).map(|kib| kib / 1024.0).context("the kernel does not say how much memory it has")
+    field_mib(&text, field).context("the kernel does not say how much memory it has")
 }
 
 fn available_mib() -> f64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    field_kib(&text, "MemAvailable:").unwrap_or(0.0) / 1024.0
+    field_mib(&text, "MemAvailable").unwrap_or(0.0)
 }
 
-fn field_kib(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+fn field_mib(text: &str, name: &str) -> Option<f64> {
+    let kib = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace().next());
+    Some(kib?.parse::<f64>().ok()? / 1024.0)
 }
 
 /// Runs `work`; also how much less memory was available at the worst moment than before, in MiB.
@@ -162,9 +152,9 @@ mod tests {
     #[test]
     fn the_machine_is_read() {
         let process = std::process::id();
-        assert!(busy_s().unwrap() > 0.0);
+        assert!(busy_s(Path::new(STAT)).unwrap() > 0.0);
         assert!(process_s(process).unwrap() >= 0.0);
-        assert!(highest_mib(process).unwrap() > 0.1);
+        assert!(memory_mib(process, "VmHWM").unwrap() > 0.1);
         assert!(process_s(4_194_999).is_err());
         let ((), used) = with_memory(available_mib(), || ());
         assert!(used.is_finite());

@@ -39,6 +39,9 @@ pub struct Disk {
 /// The longest serial that virtio has room for.
 const SERIAL_MAX: usize = 20;
 
+/// The most that a disk may be given; larger is a slip of the unit.
+const DISK_MAX: Bytes = Bytes::from_gib(16 * 1024);
+
 impl Disk {
     /// A new disk without limits.
     #[must_use]
@@ -64,9 +67,7 @@ impl Disk {
         Self { shares: Some(other.to_owned()), ..self }
     }
 
-    /// # Errors
-    /// If it cannot be a serial, in one sentence.
-    pub fn check_name(name: &str) -> Result<(), String> {
+    fn check_name(name: &str) -> Result<(), String> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > SERIAL_MAX || !name.chars().all(good) {
             return Err(format!(
@@ -134,7 +135,10 @@ impl FromStr for Disk {
         })?;
         Self::check_name(name)?;
         let mut parts = rest.split(',');
-        let size = parts.next().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
+        let size: Bytes = parts.next().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
+        if size == Bytes::ZERO || !size.get().is_multiple_of(512) || size > DISK_MAX {
+            return Err(format!("a disk of {size}: its size is a multiple of 512 bytes, from there to {DISK_MAX}"));
+        }
         let mut disk = Self::new(name, size);
         for part in parts {
             if let Some(file) = part.strip_prefix("file=") {
@@ -233,6 +237,7 @@ mod tests {
             ("slow", "is not a disk"),
             ("slow=2", "has no unit"),
             ("slow=2GiB,33", "has no unit"),
+            ("slow=0GiB", "a disk of 0 B"),
             ("a b=2GiB", "cannot be a disk's name"),
             ("=2GiB", "cannot be a disk's name"),
             ("a-name-that-is-far-too-long=2GiB", "cannot be a disk's name"),

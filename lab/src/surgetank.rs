@@ -119,21 +119,6 @@ pub struct Rented {
     pub idle: bool,
 }
 
-/// What it says of its data.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Health {
-    /// What it does.
-    pub phase: String,
-    /// Why it does not do more.
-    pub reason: Option<String>,
-    /// The provider's name of its caching volume; empty if there is none.
-    pub volume: String,
-    /// What is on that alone.
-    pub dirty_mib: f64,
-    /// What it has discarded.
-    pub lost_bytes: u64,
-}
-
 /// Where its files are.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -160,27 +145,43 @@ impl Places {
 
 #[derive(Debug, Deserialize)]
 struct Status {
-    devices: Vec<Device>,
+    devices: Vec<DeviceStatus>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-struct Device {
+/// What it says of its device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
     name: String,
     address: String,
     export: String,
-    phase: String,
-    reason: Option<String>,
-    lost_bytes: u64,
+    /// What it does.
+    pub phase: String,
+    /// Why it does not do more.
+    pub reason: Option<String>,
+    /// What it has discarded.
+    pub lost_bytes: u64,
     caching: Option<Caching>,
     boosts: u64,
     next_cache_gib: Option<f64>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Caching {
     volume: String,
     size_gib: f64,
     dirty_gib: f64,
+}
+
+impl DeviceStatus {
+    /// The provider's name of its caching volume.
+    pub fn volume(&self) -> Option<&str> {
+        self.caching.as_ref().map(|caching| caching.volume.as_str())
+    }
+
+    /// What is on that alone, in MiB.
+    pub fn dirty_mib(&self) -> f64 {
+        self.caching.as_ref().map_or(0.0, |caching| caching.dirty_gib * 1024.0)
+    }
 }
 
 impl Surgetank {
@@ -227,14 +228,10 @@ impl Surgetank {
         })
     }
 
-    /// How its data are.
-    pub fn health(&mut self) -> anyhow::Result<Health> {
+    /// What it says of its device; an error if it has ended.
+    pub fn health(&mut self) -> anyhow::Result<DeviceStatus> {
         self.daemon.check()?;
-        let device = self.status()?;
-        let (volume, dirty_mib) =
-            device.caching.map_or((String::new(), 0.0), |caching| (caching.volume, caching.dirty_gib * 1024.0));
-        let (phase, reason, lost_bytes) = (device.phase, device.reason, device.lost_bytes);
-        Ok(Health { phase, reason, volume, dirty_mib, lost_bytes })
+        self.status()
     }
 
     /// Tells it to end its boost, and does not wait for that. One that ends by itself refuses to be told so.
@@ -278,7 +275,7 @@ impl Surgetank {
 
     /// What is on the caching volume alone, in MiB.
     pub fn dirty_mib(&self) -> anyhow::Result<f64> {
-        Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
+        Ok(self.status()?.dirty_mib())
     }
 
     /// Drains; `seen` is told of what is still dirty, in MiB, at every look.
@@ -338,7 +335,7 @@ impl Surgetank {
         }
     }
 
-    fn status(&self) -> anyhow::Result<Device> {
+    fn status(&self) -> anyhow::Result<DeviceStatus> {
         let said = self.ask(&json!({"command": "status"}))?;
         let status: Status = serde_json::from_value(said).context("the daemon's status cannot be read")?;
         status.devices.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")

@@ -2,27 +2,31 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 
 use crate::fio::{self, Measured};
-use crate::machine::{busy_s_at, run};
+use crate::machine::{STAT, busy_s, run};
 
 /// Where fio leaves the machine's counters when it begins and when it has ended.
 const BEFORE: &str = "/run/lab/before";
 const AFTER: &str = "/run/lab/after";
 
 /// What kind of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
     /// 1 MiB sequential writes, 16 in flight, so many bytes, and a flush at the end.
+    #[value(name = "bursts")]
     Burst,
     /// 4 KiB random writes, 32 in flight.
+    #[value(name = "random")]
     RandomWrites,
     /// 16 KiB requests, 7 reads for 3 writes, 16 in flight, some places far more often than others.
     Mixed,
     /// 4 KiB random writes, one at a time, each followed by a flush.
+    #[value(name = "synced")]
     SyncedWrites,
     /// Nothing, for as long as the others take: what a device costs when nobody uses it.
     Idle,
@@ -59,7 +63,7 @@ impl Load {
         let words = self.words(device);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let measured = fio::parse(&run("fio", &words)?)?;
-        let busy_s = busy_s_at(Path::new(AFTER))? - busy_s_at(Path::new(BEFORE))?;
+        let busy_s = busy_s(Path::new(AFTER))? - busy_s(Path::new(BEFORE))?;
         Ok(Measured { busy_s, ..measured })
     }
 
@@ -77,7 +81,7 @@ impl Load {
             words.push("--ioengine=libaio".to_owned());
         }
         for (when, file) in [("prerun", BEFORE), ("postrun", AFTER)] {
-            words.push(format!("--exec_{when}=cp /proc/stat {file}"));
+            words.push(format!("--exec_{when}=cp {STAT} {file}"));
         }
         words.extend([format!("--filename={}", device.display()), format!("--size={size}")]);
         if self.shape != Shape::Burst {

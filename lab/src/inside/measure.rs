@@ -11,7 +11,7 @@ use super::mapper::{DmCache, DmWritecache};
 use super::peer::{Peer, Raw};
 use crate::experiment::keep_sample;
 use crate::fio::Measured;
-use crate::machine::{self, busy_s};
+use crate::machine;
 use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// Who is measured.
@@ -179,20 +179,20 @@ fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
         load::warm(&device)?;
     }
     let (device, attach_s) = timed(|| peer.attach())?;
-    let (busy, daemon) = (busy_s()?, daemon_s(peer));
+    let (busy, daemon) = (machine_s()?, daemon_s(peer));
     let measured = load.run(&device)?;
     if load.shape == Shape::Idle {
         let mut found = Found { export: peer.export(), attach_s, measured, ..Found::default() };
-        (found.busy_s, found.daemon_s) = (busy_s()? - busy, daemon_s(peer) - daemon);
+        (found.busy_s, found.daemon_s) = (machine_s()? - busy, daemon_s(peer) - daemon);
         peer.drain()?;
         peer.detach()?;
         return Ok(found);
     }
     let dirty_mib = peer.dirty_mib()?;
-    let busy = busy_s()?;
+    let busy = machine_s()?;
     let ((), drain_s) = timed(|| peer.drain())?;
-    let (busy_s, daemon_s) = (busy_s()? - busy + measured.busy_s, daemon_s(peer) - daemon);
-    let daemon_mib = peer.process().map_or(Ok(0.0), machine::highest_mib)?;
+    let (busy_s, daemon_s) = (machine_s()? - busy + measured.busy_s, daemon_s(peer) - daemon);
+    let daemon_mib = peer.process().map_or(Ok(0.0), |process| machine::memory_mib(process, "VmHWM"))?;
     let ((), detach_s) = timed(|| peer.detach())?;
     Ok(Found {
         export: peer.export(),
@@ -212,6 +212,10 @@ fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
 fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Surgetank> {
     let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
     Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))
+}
+
+fn machine_s() -> anyhow::Result<f64> {
+    machine::busy_s(Path::new(machine::STAT))
 }
 
 fn daemon_s(peer: &dyn Peer) -> f64 {

@@ -19,7 +19,7 @@ use super::replay::complaint;
 use super::{heard, tell};
 use crate::machine::{Mounted, disk, make_ext4, wait_for};
 use crate::outages::plan::Moment;
-use crate::surgetank::{Elastic, Health, Places, Surgetank};
+use crate::surgetank::{DeviceStatus, Elastic, Places, Surgetank};
 
 use load::{FILES, Load, Session};
 
@@ -228,7 +228,7 @@ impl Stand {
     /// Ends the boost, if there is one; what keeps it from its end.
     fn idle(&mut self) -> anyhow::Result<Option<String>> {
         self.surgetank.ask_to_drain();
-        let idle = |health: &Health| (health.phase == "idle" && health.volume.is_empty()).then_some(());
+        let idle = |health: &DeviceStatus| (health.phase == "idle" && health.volume().is_none()).then_some(());
         Ok(watch(&mut self.surgetank, DRAIN_MAX, idle)?.err().map(|last| format!("still {last} after {DRAIN_MAX:?}")))
     }
 
@@ -274,7 +274,7 @@ impl Stand {
 /// The outage, from the load's beginning to its recovery; also when it ended.
 fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session) -> anyhow::Result<(Out, Instant)> {
     // The burst is under way then, or over: what of it is dirty is the policy's.
-    let dirty = |health: &Health| (health.dirty_mib > DIRTY_MIB).then_some(());
+    let dirty = |health: &DeviceStatus| (health.dirty_mib() > DIRTY_MIB).then_some(());
     let _ = watch(surgetank, BURST_MAX, dirty)?;
     if round.moment == Moment::Drain {
         surgetank.ask_to_drain();
@@ -331,7 +331,7 @@ fn probe() -> anyhow::Result<()> {
 fn watch<T>(
     surgetank: &mut Surgetank,
     timeout: Duration,
-    mut done: impl FnMut(&Health) -> Option<T>,
+    mut done: impl FnMut(&DeviceStatus) -> Option<T>,
 ) -> anyhow::Result<Result<T, String>> {
     let until = Instant::now() + timeout;
     loop {
@@ -342,7 +342,7 @@ fn watch<T>(
         }
         if Instant::now() > until {
             let reason = health.reason.as_deref().unwrap_or("no reason is given");
-            return Ok(Err(format!("{} ({reason}), {:.1} MiB dirty", health.phase, health.dirty_mib)));
+            return Ok(Err(format!("{} ({reason}), {:.1} MiB dirty", health.phase, health.dirty_mib())));
         }
         std::thread::sleep(LOOK);
     }

@@ -178,7 +178,7 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let (data, log) = (disk("data")?, disk("log")?);
     let table = format!("0 {} log-writes {} {}", sectors(&data)?, data.display(), log.display());
     let record = Mapped::new("record", &table)?;
-    let note = |note: Note| record.tell(&["mark", &note.to_string()]);
+    let note = |note: Note| record.tell(&["mark", &note.mark()?]);
     make_file_system(&parts(&record.node)?[1].node)?;
     let mut machine = Machine::boot(order, &record.node)?;
     let device = machine.surgetank.device()?;

@@ -33,7 +33,7 @@ use crate::nbd::Server;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan};
 use crate::service::{self, Provisioning};
-use crate::surgetank::Health;
+use crate::surgetank::DeviceStatus;
 
 /// The backing volume; its writes are slow enough that something is dirty when an outage strikes.
 const SLOW: Bytes = Bytes::from_mib(192);
@@ -241,11 +241,11 @@ fn strike(
     site.tell(&format!("task-{number}"), &Task::Stand(round))?;
     let () = messages::wait(interrupt, guest, &format!("ready-{number}"), READY_MAX, || Ok(()))?;
     pause(interrupt, outage.delay)?;
-    let now: Health = site.heard("now")?.context("the guest does not say how it is")?;
-    let volume = VolumeId(now.volume.clone());
-    let mut struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
+    let now: DeviceStatus = site.heard("now")?.context("the guest does not say how it is")?;
+    let volume = VolumeId(now.volume().unwrap_or_default().to_owned());
+    let mut struck = now.volume().is_some() && storage.begin(outage, &volume)?;
     // Taking a disk out takes a while; what was dirty at its end counts.
-    record.dirty_mib = site.heard("now")?.map_or(now.dirty_mib, |now: Health| now.dirty_mib);
+    record.dirty_mib = site.heard("now")?.unwrap_or(now).dirty_mib();
     if struck {
         let began = Instant::now();
         pause(interrupt, outage.length)?;

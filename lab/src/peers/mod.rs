@@ -40,7 +40,7 @@ pub struct Arguments {
     peers: Vec<Kind>,
     /// What is measured: bursts, random, mixed, synced, idle; all, if none is named
     #[arg(long = "load", value_enum)]
-    loads: Vec<Group>,
+    loads: Vec<Shape>,
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "bench-out/peers", value_parser = absolute)]
     out: PathBuf,
@@ -49,21 +49,6 @@ pub struct Arguments {
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
-}
-
-/// Loads that are measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Group {
-    /// 1 and 2 GiB with caches of 0.5, 1 and 1.5 times their size
-    Bursts,
-    /// 4 KiB random writes
-    Random,
-    /// Reads and writes with a skew
-    Mixed,
-    /// 4 KiB writes, each flushed
-    Synced,
-    /// Nothing
-    Idle,
 }
 
 impl Arguments {
@@ -101,9 +86,9 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<Load> {
-        let wanted = |group| self.loads.is_empty() || self.loads.contains(&group);
+        let wanted = |shape| self.loads.is_empty() || self.loads.contains(&shape);
         let mut loads = Vec::new();
-        if wanted(Group::Bursts) {
+        if wanted(Shape::Burst) {
             for size in self.sizes.iter().map(|gib| gib * 1024) {
                 for half in 1..=3 {
                     let (size_mib, cache_mib) = (self.scaled(size), self.scaled(size * half / 2));
@@ -113,13 +98,8 @@ impl Arguments {
         }
         let cache_mib = self.scaled(1024);
         let (size_mib, time_s) = (cache_mib / 2, ((20.0 * self.scale) as u64).clamp(5, 60));
-        for (group, shape) in [
-            (Group::Random, Shape::RandomWrites),
-            (Group::Mixed, Shape::Mixed),
-            (Group::Synced, Shape::SyncedWrites),
-            (Group::Idle, Shape::Idle),
-        ] {
-            if wanted(group) {
+        for shape in [Shape::RandomWrites, Shape::Mixed, Shape::SyncedWrites, Shape::Idle] {
+            if wanted(shape) {
                 loads.push(Load { shape, size_mib, time_s, cache_mib });
             }
         }

@@ -1,8 +1,6 @@
 //! At which points of a log the power fails, and what must be there then.
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
@@ -12,7 +10,8 @@ use crate::cuts::phase::Phase;
 use crate::flags;
 
 /// What the load tells the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Note {
     /// The device is in this phase from now on; `None`: idle.
     Phase(Option<Phase>),
@@ -20,25 +19,10 @@ pub enum Note {
     Durable(usize, u64),
 }
 
-/// The message of a mark: without blanks, for dmsetup takes them for the ends of words.
-impl fmt::Display for Note {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Phase(phase) => write!(to, "phase-{}", name(*phase)),
-            Self::Durable(writer, number) => write!(to, "durable-{writer}-{number}"),
-        }
-    }
-}
-
-impl FromStr for Note {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if let Some(wanted) = text.strip_prefix("phase-") {
-            return PHASES.into_iter().find(|phase| name(*phase) == wanted).map(Self::Phase).ok_or(());
-        }
-        let (writer, number) = text.strip_prefix("durable-").and_then(|rest| rest.split_once('-')).ok_or(())?;
-        Ok(Self::Durable(writer.parse().map_err(|_| ())?, number.parse().map_err(|_| ())?))
+impl Note {
+    /// The message of a mark: JSON without blanks, for dmsetup takes them for the ends of words.
+    pub fn mark(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string(self)?)
     }
 }
 
@@ -108,7 +92,7 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
                 since_flush = index + 1;
                 found.push((Moment::Flush, index + 1, 0..0));
             }
-            Kind::Mark(text) => match text.parse() {
+            Kind::Mark(text) => match serde_json::from_str(text) {
                 Ok(Note::Phase(now)) => phase = Some(now),
                 Ok(Note::Durable(writer, number)) => {
                     // Messages of one writer are in order, so the last one holds.
@@ -116,7 +100,7 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
                     found.push((Moment::Mark, index + 1, 0..0));
                 }
                 // The kernel's own, at the end.
-                Err(()) => {}
+                Err(_) => {}
             },
             Kind::Write | Kind::Forced | Kind::Discard => {}
         }
@@ -187,14 +171,15 @@ mod tests {
         (0, 0, 8, text)
     }
 
+    const IDLE: &str = r#"{"phase":null}"#;
+    const DRAIN: &str = r#"{"phase":"drain"}"#;
+
     #[test]
-    fn notes_are_read_back() {
-        let phases = PHASES.map(Note::Phase);
-        for note in phases.into_iter().chain([Note::Durable(3, u64::MAX)]) {
-            assert_eq!(note.to_string().parse(), Ok(note));
-        }
-        for text in ["", "phase-x", "durable-1", "durable--1", "dm-log-writes-end"] {
-            assert_eq!(text.parse::<Note>(), Err(()), "{text}");
+    fn a_mark_is_one_word() {
+        for note in PHASES.map(Note::Phase).into_iter().chain([Note::Durable(3, u64::MAX)]) {
+            let mark = note.mark().unwrap();
+            assert!(!mark.contains(' '), "{mark}");
+            assert_eq!(serde_json::from_str::<Note>(&mark).unwrap(), note);
         }
     }
 
@@ -203,14 +188,14 @@ mod tests {
         let log = entries(&[
             (8, 1, 0, ""),
             FLUSH,
-            mark("phase-idle"),
-            mark("durable-1-4"),
-            mark("phase-drain"),
+            mark(IDLE),
+            mark(r#"{"durable":[1,4]}"#),
+            mark(DRAIN),
             (8, 1, 2, ""),
             (16, 1, 0, ""),
             FLUSH,
             FLUSH,
-            mark("durable-0-9"),
+            mark(r#"{"durable":[0,9]}"#),
             mark("dm-log-writes-end"),
         ]);
         let drain = Some(Phase::Drain);
