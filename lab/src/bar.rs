@@ -7,9 +7,7 @@ use surgetank_report::number::{difference, digits};
 /// One measurement beside what it is compared with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
-    /// What was measured.
     pub name: String,
-    /// Ours.
     pub ours: f64,
     /// What it is compared with.
     pub reference: f64,

@@ -13,7 +13,7 @@ use crate::cuts;
 use crate::flags::absolute;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
-use crate::inside::Job;
+use crate::inside::GuestJob;
 use crate::interrupt::Interrupt;
 use crate::outages;
 use crate::output::say;
@@ -21,7 +21,7 @@ use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::replay;
 use crate::reproduce;
-use crate::scenario::{ConfigError, Scenario};
+use crate::scenario::{ConfigError, GuestScenario};
 use crate::service::Provisioning;
 use crate::validate;
 
@@ -59,7 +59,7 @@ enum Task {
     #[command(hide = true)]
     Inside {
         /// Which
-        job: Job,
+        job: GuestJob,
     },
     /// Check scenarios without running them
     Check {
@@ -144,7 +144,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Inside { job } => job.run().map(|()| true)?,
         Task::Check { scenarios } => {
             for file in scenarios {
-                let scenario = Scenario::load(&file)?;
+                let scenario = GuestScenario::load(&file)?;
                 say(&format!("{}: {} ({} guests)", scenario.name, scenario.about, scenario.guests.len()));
             }
             true
@@ -197,7 +197,7 @@ impl Run {
     fn run(self) -> anyhow::Result<bool> {
         let files = if self.scenarios.is_empty() { scenarios_of_the_tree()? } else { self.scenarios };
         // All files are read before anything is started: a mistake in the last one costs no time.
-        let scenarios = files.iter().map(|file| Scenario::load(file)).collect::<Result<Vec<_>, _>>()?;
+        let scenarios = files.iter().map(|file| GuestScenario::load(file)).collect::<Result<Vec<_>, _>>()?;
         let interrupt = Interrupt::install()?;
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         match Lab::open() {
@@ -228,7 +228,7 @@ fn scenarios_of_the_tree() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Runs all guests of a scenario at the same time; whether all did well.
-fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &Scenario, out: &Path) -> anyhow::Result<bool> {
+fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &GuestScenario, out: &Path) -> anyhow::Result<bool> {
     let outcomes: Vec<anyhow::Result<Outcome>> = std::thread::scope(|scope| {
         let guests: Vec<_> = scenario
             .guests

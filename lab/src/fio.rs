@@ -36,7 +36,6 @@ pub enum Amount {
     Bytes(u64),
 }
 
-/// What was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// From the first request to the last answer, the flush at the end of a burst included.
@@ -100,11 +99,11 @@ pub fn words(shape: &str) -> impl Iterator<Item = &str> {
 
 #[derive(Deserialize)]
 struct Document {
-    jobs: Vec<Job>,
+    jobs: Vec<JobResult>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct JobResult {
     job_runtime: f64,
     read: Side,
     write: Side,

@@ -16,8 +16,6 @@ const PATTERN: &str = "^linux-image-6[.]12[.][0-9].*-cloud-amd64(-unsigned)?$";
 /// What QEMU is given.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// `6.12.N…`.
-    pub version: String,
     /// The image.
     pub image: PathBuf,
     /// The initial file system.
@@ -48,7 +46,7 @@ impl Kernel {
             fs::rename(&new, &initramfs).context("cannot put the initramfs into its place")?;
         }
         let image = uncompressed(cache, &version, &image)?.unwrap_or(image);
-        Ok(Self { version, image, initramfs })
+        Ok(Self { image, initramfs })
     }
 }
 

@@ -30,6 +30,7 @@ mod plan;
 mod product;
 mod replay;
 mod reproduce;
+mod samples;
 mod scenario;
 pub mod service;
 mod share;

@@ -19,8 +19,8 @@ const SELDOM: Duration = Duration::from_millis(100);
 pub const STAT: &str = "/proc/stat";
 
 /// Processor seconds that all cores together had been busy since boot, by [`STAT`] or a copy of it.
-pub fn busy_s(copy: &Path) -> anyhow::Result<f64> {
-    let text = fs::read_to_string(copy).with_context(|| format!("cannot read {}", copy.display()))?;
+pub fn busy_s(copy: &str) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(copy).with_context(|| format!("cannot read {copy}"))?;
     let line = text.lines().next().unwrap_or_default();
     let fields: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_machine_is_read() {
         let process = std::process::id();
-        assert!(busy_s(Path::new(STAT)).unwrap() > 0.0);
+        assert!(busy_s(STAT).unwrap() > 0.0);
         assert!(process_s(process).unwrap() >= 0.0);
         assert!(memory_mib(process, "VmHWM").unwrap() > 0.1);
         assert!(process_s(4_194_999).is_err());

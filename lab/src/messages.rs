@@ -28,6 +28,16 @@ pub fn heard<T: DeserializeOwned>(directory: &Path, message: &str) -> anyhow::Re
     serde_json::from_slice(&text).map(Some).with_context(|| format!("cannot read {message}"))
 }
 
+/// Writes a message in a guest.
+pub fn tell_host(message: &str, what: &impl Serialize) -> anyhow::Result<()> {
+    tell(Path::new(SHARE), message, what)
+}
+
+/// Reads a message in a guest, if it is there.
+pub fn host_told<T: DeserializeOwned>(message: &str) -> anyhow::Result<Option<T>> {
+    heard(Path::new(SHARE), message)
+}
+
 /// Waits for a message of a guest's, as long as `hope` has no error.
 pub fn wait<T: DeserializeOwned>(
     interrupt: &Interrupt,

@@ -55,18 +55,6 @@ impl Disk {
         Self { bandwidth: Some(bandwidth), ..self }
     }
 
-    /// The same disk, with its bytes elsewhere.
-    #[must_use]
-    pub fn on(self, media: Media) -> Self {
-        Self { media, ..self }
-    }
-
-    /// The same disk, under another disk's limits.
-    #[must_use]
-    pub fn sharing(self, other: &str) -> Self {
-        Self { shares: Some(other.to_owned()), ..self }
-    }
-
     fn check_name(name: &str) -> Result<(), String> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > SERIAL_MAX || !name.chars().all(good) {
@@ -82,13 +70,9 @@ impl Disk {
     pub fn arguments(&self, file: &Path) -> Vec<String> {
         let name = &self.name;
         let group = format!("limits-{}", self.shares.as_ref().unwrap_or(name));
-        let mut limits = serde_json::Map::new();
-        if let Some(bandwidth) = self.bandwidth {
-            limits.insert("bps-total".to_owned(), json!(bandwidth.get()));
-        }
-        if let Some(iops) = self.iops {
-            limits.insert("iops-total".to_owned(), json!(iops.get()));
-        }
+        // 0: no limit.
+        let (bps, iops) = (self.bandwidth.map_or(0, Bandwidth::get), self.iops.map_or(0, Iops::get));
+        let limits = json!({"bps-total": bps, "iops-total": iops});
         let bytes = self.protocol(file);
         let throttle = json!({"qom-type": "throttle-group", "id": group, "limits": limits});
         let node = json!({

@@ -15,7 +15,7 @@ use crate::plan::{Plan, quoted};
 
 /// A checked scenario.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct GuestScenario {
     /// The file's name without its suffix.
     pub name: String,
     /// What it shows, in a line.
@@ -57,7 +57,7 @@ const MEMORY: (Bytes, Bytes) = (Bytes::from_mib(256), Bytes::from_gib(64));
 const CORES_MAX: u32 = 64;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-impl Scenario {
+impl GuestScenario {
     /// Reads and checks a file.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
@@ -188,7 +188,7 @@ run = "true"
 
     #[test]
     fn a_good_one_is_read() {
-        let scenario = Scenario::from_text(Path::new("a/smoke.toml"), GOOD).unwrap();
+        let scenario = GuestScenario::from_text(Path::new("a/smoke.toml"), GOOD).unwrap();
         assert_eq!((scenario.name.as_str(), scenario.guests.len()), ("smoke", 1));
         let guest = &scenario.guests[0];
         assert_eq!((guest.memory, guest.cores, guest.timeout), (Bytes::from_mib(512), 1, Duration::from_secs(60)));
@@ -215,13 +215,13 @@ run = "true"
         ] {
             let text = GOOD.replacen(from, to, 1);
             assert_ne!(text, GOOD, "{from}");
-            let mistake = Scenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
+            let mistake = GuestScenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
             assert!(mistake.starts_with(expected), "{mistake}\nexpected {expected}");
         }
-        let none = Scenario::from_text(Path::new("x.toml"), "about = \"x\"\n").unwrap_err().to_string();
+        let none = GuestScenario::from_text(Path::new("x.toml"), "about = \"x\"\n").unwrap_err().to_string();
         assert!(none.contains("has no guest"), "{none}");
         let text = format!("{GOOD}[[guest.one.step]]\nname = \"first\"\nrun = \"true\"\n");
-        let twice = Scenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
+        let twice = GuestScenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
         assert!(twice.starts_with("x.toml:12:8: there is a step"), "{twice}");
     }
 
@@ -230,7 +230,7 @@ run = "true"
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let mut count = 0;
         for entry in std::fs::read_dir(directory).unwrap() {
-            Scenario::load(&entry.unwrap().path()).unwrap();
+            GuestScenario::load(&entry.unwrap().path()).unwrap();
             count += 1;
         }
         assert!(count >= 2, "{count}");

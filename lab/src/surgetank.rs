@@ -11,7 +11,8 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::interrupt::{Interrupt, Server, wait_for};
+use crate::interrupt::{Interrupt, Server};
+use crate::machine::wait_for;
 
 const DEVICE: &str = "lab";
 /// Where the daemon's own files are.
@@ -22,8 +23,6 @@ const LOG: &str = "/lab/surgetank.log";
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
 pub const VOLUME_TYPE: &str = "fast";
-/// How often a wait looks again: seldom enough to take no processor time from what is measured.
-const POLL: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
@@ -113,7 +112,6 @@ pub struct Rented {
     pub cache_mib: f64,
     /// Size of the next.
     pub next_mib: f64,
-    /// Boosts so far.
     pub boosts: u64,
     /// Nothing is rented, and nothing is being done about it.
     pub idle: bool,
@@ -228,7 +226,7 @@ impl Surgetank {
         })
     }
 
-    /// What it says of its device; an error if it has ended.
+    /// The same; an error if it has ended.
     pub fn health(&mut self) -> anyhow::Result<DeviceStatus> {
         self.daemon.check()?;
         self.status()
@@ -273,16 +271,11 @@ impl Surgetank {
         })
     }
 
-    /// What is on the caching volume alone, in MiB.
-    pub fn dirty_mib(&self) -> anyhow::Result<f64> {
-        Ok(self.status()?.dirty_mib())
-    }
-
     /// Drains; `seen` is told of what is still dirty, in MiB, at every look.
     pub fn drain_seen(&mut self, mut seen: impl FnMut(f64)) -> anyhow::Result<()> {
         self.ask(&json!({"command": "drain", "device": DEVICE}))?;
         self.wait_for("surgetank's drain", DRAIN, |surgetank| {
-            let dirty_mib = surgetank.dirty_mib()?;
+            let dirty_mib = surgetank.status()?.dirty_mib();
             seen(dirty_mib);
             Ok((dirty_mib == 0.0).then_some(()))
         })
@@ -314,7 +307,7 @@ impl Surgetank {
         mut done: impl FnMut(&Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         let interrupt = self.interrupt.clone();
-        wait_for(what, timeout, POLL, || {
+        wait_for(what, timeout, || {
             interrupt.check()?;
             self.daemon.check()?;
             done(self)
@@ -335,7 +328,8 @@ impl Surgetank {
         }
     }
 
-    fn status(&self) -> anyhow::Result<DeviceStatus> {
+    /// What it says of its device.
+    pub fn status(&self) -> anyhow::Result<DeviceStatus> {
         let said = self.ask(&json!({"command": "status"}))?;
         let status: Status = serde_json::from_value(said).context("the daemon's status cannot be read")?;
         status.devices.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")

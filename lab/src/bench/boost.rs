@@ -93,7 +93,7 @@ fn usable(bench: &Bench, elastic: &Elastic) -> anyhow::Result<(f64, f64)> {
         let watcher = scope.spawn(|| {
             let mut most: f64 = 0.0;
             while !over.load(Ordering::Relaxed) {
-                most = most.max(surgetank.dirty_mib().unwrap_or(0.0));
+                most = most.max(surgetank.status().map_or(0.0, |status| status.dirty_mib()));
                 std::thread::sleep(Duration::from_millis(50));
             }
             most
@@ -121,7 +121,7 @@ fn small_writes(bench: &Bench, report: &mut Report, elastic: &Elastic) -> anyhow
     let before = memory_mib(surgetank.process(), "VmRSS")?;
     surgetank.boost()?;
     let boosted = write(&surgetank)?;
-    let (dirty, after) = (surgetank.dirty_mib()?, memory_mib(surgetank.process(), "VmRSS")?);
+    let (dirty, after) = (surgetank.status()?.dirty_mib(), memory_mib(surgetank.process(), "VmRSS")?);
     let highest = memory_mib(surgetank.process(), "VmHWM")?;
     say(&format!(
         "memory: {before:.1} MiB before the boost, {after:.1} MiB with {dirty:.0} MiB of 4 KiB blocks dirty, {highest:.1} MiB at most"

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Where the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum BoostPhase {
     /// While the caching volume is rented, formatted, adopted.
     Attach,
     /// While writes go to it.
@@ -19,7 +19,7 @@ pub enum Phase {
     Detach,
 }
 
-impl Phase {
+impl BoostPhase {
     /// All, in the order of a boost.
     pub const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
 

@@ -7,7 +7,7 @@ use surgetank_report::Table;
 
 use super::lossy::Lost;
 use super::oracle::Fault;
-use super::phase::Phase;
+use super::phase::BoostPhase;
 use crate::flags::name;
 use crate::inside::Verdict;
 
@@ -17,7 +17,7 @@ pub struct Cut {
     /// Which, from 0.
     pub index: u32,
     /// Where in a boost.
-    pub phase: Phase,
+    pub phase: BoostPhase,
     /// What the disks had not flushed.
     pub pending_bytes: u64,
     /// What of it they lost.
@@ -34,7 +34,7 @@ pub struct Cut {
 
 impl Cut {
     /// Not judged yet.
-    pub fn new(index: u32, phase: Phase, lost: Lost, flushed_bytes: u64) -> Self {
+    pub fn new(index: u32, phase: BoostPhase, lost: Lost, flushed_bytes: u64) -> Self {
         let Lost { pending_bytes, lost_bytes } = lost;
         let (device, backing) = (Vec::new(), Vec::new());
         Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, device, backing, faults: 0 }
@@ -72,7 +72,7 @@ impl Cut {
 }
 
 /// All cuts.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// What chance followed from.
     pub seed: u64,
@@ -83,16 +83,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// None yet.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, surgetank: Vec::new(), bcache: Vec::new() }
-    }
-
-    /// Whether nothing was cut.
-    pub fn is_empty(&self) -> bool {
-        self.surgetank.is_empty() && self.bcache.is_empty()
-    }
-
     /// After how many cuts surgetank had lost something.
     pub fn lost(&self) -> usize {
         self.surgetank.iter().filter(|cut| cut.faults > 0).count()
@@ -102,7 +92,7 @@ impl Report {
     pub fn markdown(&self) -> String {
         let row = |(name, cuts): (&str, &Vec<Cut>)| {
             let count = |phase| cuts.iter().filter(|cut| cut.phase == phase).count();
-            let phases = Phase::ALL.map(|phase| count(phase).to_string());
+            let phases = BoostPhase::ALL.map(|phase| count(phase).to_string());
             let mib = |pick: fn(&Cut) -> u64| cuts.iter().map(pick).sum::<u64>() as f64 / 1_048_576.0;
             [
                 name.to_owned(),

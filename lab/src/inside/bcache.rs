@@ -82,7 +82,6 @@ struct Adopted {
 /// How a cache is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
-    /// Its size.
     pub size_bytes: u64,
     /// In the cache alone.
     pub dirty_bytes: u64,

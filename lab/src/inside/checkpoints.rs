@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::modes::{MOUNT, Mode, ModeSample, Setting, Site};
 use super::stretch::Aligned;
-use crate::experiment::keep_sample;
+use crate::samples;
 
 /// Its slow and its fast disk.
 pub const SERIALS: [&str; 2] = ["slow", "fast"];
@@ -28,7 +28,6 @@ pub struct Checkpoints {
     pub dump_mib: u64,
     /// What each checkpoint writes.
     pub checkpoint_mib: u64,
-    /// How many.
     pub checkpoints: u32,
     /// Before each, in seconds.
     pub compute_s: f64,
@@ -37,9 +36,7 @@ pub struct Checkpoints {
 /// What the host wants measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Where.
     pub site: Site,
-    /// In each mode.
     pub modes: Vec<Mode>,
     /// What runs, and how modes are set.
     pub load: (Checkpoints, Setting),
@@ -61,7 +58,7 @@ pub fn checkpoints(order: &Order) -> anyhow::Result<()> {
     let (application, _) = &order.load;
     for mode in &order.modes {
         let sample = order.site.sample(*mode, order.load, SERIALS, |_, _| application.run(Path::new(MOUNT)));
-        keep_sample(&sample)?;
+        samples::add(&sample)?;
         println!("{}", sample.describe("checkpoints"));
     }
     Ok(())

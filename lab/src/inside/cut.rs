@@ -14,22 +14,20 @@ use serde::{Deserialize, Serialize};
 use super::bcache;
 use super::peer::Peer;
 use super::stretch::{judge, write};
-use super::tell;
 use crate::cuts::oracle::{Fault, Stretch};
-use crate::cuts::phase::Phase;
+use crate::cuts::phase::BoostPhase;
 use crate::machine::{Mounted, disk, make_ext4};
-use crate::messages::SHARE;
+use crate::messages::{SHARE, tell_host};
 use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Life {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
     /// Whether the disks are new.
     pub first: bool,
     /// Where the power will be cut; `None`: nowhere, this life only reads.
-    pub cut: Option<Phase>,
+    pub cut: Option<BoostPhase>,
     /// Whether bcache takes the daemon's place.
     pub bcache: bool,
     /// What was written and must be there.
@@ -80,7 +78,7 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
     // All of it is on the backing volume now; what a user finds there who takes it away.
     drop(surgetank);
     verdict.backing = judge(&slow, 0, &mut verdict.stretches, life.ends)?;
-    tell(VERDICT, &verdict)?;
+    tell_host(VERDICT, &verdict)?;
     let Some(cut) = life.cut else { return Ok(()) };
 
     let mut surgetank = Surgetank::start(&life.surgetank, &elastic, &places)?;
@@ -89,17 +87,17 @@ fn live_on_surgetank(life: Life) -> anyhow::Result<()> {
 }
 
 /// Goes to the phase in which the power will be cut, says so, and stays there as long as it can.
-fn phases(surgetank: &mut Surgetank, cut: Phase) -> anyhow::Result<()> {
-    let enter = |phase| if phase == cut { tell(PHASE, &phase) } else { Ok(()) };
+fn phases(surgetank: &mut Surgetank, cut: BoostPhase) -> anyhow::Result<()> {
+    let enter = |phase| if phase == cut { tell_host(PHASE, &phase) } else { Ok(()) };
     // The writers go on through all of it; so do we, until the lights go out.
     for _ in 0..100 {
-        enter(Phase::Attach)?;
+        enter(BoostPhase::Attach)?;
         surgetank.attach()?;
-        enter(Phase::Absorb)?;
-        std::thread::sleep(Duration::from_secs(if cut == Phase::Absorb { 8 } else { 2 }));
-        enter(Phase::Drain)?;
+        enter(BoostPhase::Absorb)?;
+        std::thread::sleep(Duration::from_secs(if cut == BoostPhase::Absorb { 8 } else { 2 }));
+        enter(BoostPhase::Drain)?;
         surgetank.drain()?;
-        enter(Phase::Detach)?;
+        enter(BoostPhase::Detach)?;
         surgetank.detach()?;
     }
     anyhow::bail!("the power was not cut")
@@ -112,7 +110,7 @@ fn live_on_bcache(life: Life) -> anyhow::Result<()> {
         // Its cache was detached in the life before: the backing device is all that there is.
         verdict.backing = judge(&slow, BCACHE_OFFSET, &mut verdict.stretches, life.ends)?;
     }
-    tell(VERDICT, &verdict)?;
+    tell_host(VERDICT, &verdict)?;
     if life.cut.is_none() {
         return Ok(());
     }
@@ -124,7 +122,7 @@ fn live_on_bcache(life: Life) -> anyhow::Result<()> {
         Ok(())
     })?;
     peer.drain()?;
-    tell(PHASE, &Phase::Detach)?;
+    tell_host(PHASE, &BoostPhase::Detach)?;
     std::thread::sleep(Duration::from_secs(600));
     Ok(())
 }
@@ -136,18 +134,18 @@ fn while_writing(
     from: u64,
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let writing = AtomicBool::new(true);
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for (index, stretch) in stretches.iter().enumerate() {
-            let writing = &writing;
+            let over = &over;
             scope.spawn(move || {
-                if let Err(error) = write_and_tell(device, index, stretch, from, writing) {
-                    let _ = tell(TROUBLE, &format!("a writer failed: {error:#}"));
+                if let Err(error) = write_and_tell(device, index, stretch, from, over) {
+                    let _ = tell_host(TROUBLE, &format!("a writer failed: {error:#}"));
                 }
             });
         }
         let result = work();
-        writing.store(false, Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
         result
     })
 }
@@ -167,9 +165,9 @@ fn write_and_tell(
     index: usize,
     stretch: &Stretch,
     mut from: u64,
-    writing: &AtomicBool,
+    over: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut acks = OpenOptions::new().create(true).append(true).open(Path::new(SHARE).join("acks"))?;
     let flushed = |number| Ok(acks.write_all(format!("{index} {number}\n").as_bytes())?);
-    write(device, stretch, &mut from, writing, flushed)
+    write(device, stretch, &mut from, over, flushed)
 }

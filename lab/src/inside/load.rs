@@ -41,7 +41,6 @@ pub struct Load {
     pub size_mib: u64,
     /// How long, but for bursts.
     pub time_s: u64,
-    /// The cache's size.
     pub cache_mib: u64,
 }
 
@@ -54,7 +53,6 @@ pub fn warm(device: &Path) -> anyhow::Result<()> {
 }
 
 impl Load {
-    /// Runs it.
     pub fn run(&self, device: &Path) -> anyhow::Result<Measured> {
         if self.shape == Shape::Idle {
             std::thread::sleep(std::time::Duration::from_secs(self.time_s));
@@ -63,7 +61,7 @@ impl Load {
         let words = self.words(device);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let measured = fio::parse(&run("fio", &words)?)?;
-        let busy_s = busy_s(Path::new(AFTER))? - busy_s(Path::new(BEFORE))?;
+        let busy_s = busy_s(AFTER)? - busy_s(BEFORE)?;
         Ok(Measured { busy_s, ..measured })
     }
 

@@ -21,20 +21,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::flags::name;
-use crate::messages::{self, SHARE};
+use crate::messages;
 use crate::plan::quoted;
 
 pub use cut::{Life, PHASE, TROUBLE, VERDICT, Verdict};
 pub use load::{Load, Shape};
-pub use measure::{Found, Kind, Order, Sample};
-pub use replay::{Judged, Logged, Replay};
+pub use measure::{Found, Order, PeerKind, PeerSample};
+pub use replay::{Judged, LOGGED, Logged, Replay};
 
 /// The message that orders what is done.
 const ORDER: &str = "order";
 
 /// What this program does in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Job {
+pub enum GuestJob {
     /// What `cuts` runs
     Cut,
     /// What `outages` runs
@@ -49,7 +49,7 @@ pub enum Job {
     Validate,
 }
 
-impl Job {
+impl GuestJob {
     /// Leaves its order in the directory that the guest sees; the guest's script.
     pub fn script(self, order: &impl Serialize, share: &Path) -> anyhow::Result<String> {
         messages::tell(share, ORDER, order)?;
@@ -71,15 +71,5 @@ impl Job {
 }
 
 fn ordered<T: DeserializeOwned>() -> anyhow::Result<T> {
-    heard(ORDER)?.context("there is no order")
-}
-
-/// Tells the host something.
-fn tell(message: &str, what: &impl Serialize) -> anyhow::Result<()> {
-    messages::tell(Path::new(SHARE), message, what)
-}
-
-/// What the host says, if it does.
-fn heard<T: DeserializeOwned>(message: &str) -> anyhow::Result<Option<T>> {
-    messages::heard(Path::new(SHARE), message)
+    messages::host_told(ORDER)?.context("there is no order")
 }

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::peer::Peer;
 use super::replay::complaint;
-use super::{heard, tell};
 use crate::machine::{Mounted, disk, make_ext4, wait_for};
-use crate::outages::plan::Moment;
+use crate::messages::{host_told, tell_host};
+use crate::outages::plan::OutageMoment;
 use crate::surgetank::{DeviceStatus, Elastic, Places, Surgetank};
 
 use load::{FILES, Load, Session};
@@ -26,13 +26,11 @@ use load::{FILES, Load, Session};
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
     /// Where volumes are rented.
     pub service: String,
     /// What contents follow from.
     pub seed: u64,
-    /// The controller's policy.
     pub policy: String,
 }
 
@@ -50,7 +48,7 @@ pub enum Task {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Where in a boost it begins.
-    pub moment: Moment,
+    pub moment: OutageMoment,
     /// Whether the boost is not drained after it.
     pub keep: bool,
     /// Whether requests to the backing volume fail, so that the file system may have to be mounted again.
@@ -125,11 +123,11 @@ pub fn serve(order: &Order) -> anyhow::Result<()> {
         match told(&format!("task-{number}"), IDLE_MAX)? {
             Task::Stand(round) => {
                 let judged = stand.round(number, round)?;
-                tell(&format!("judged-{number}"), &judged)?;
+                tell_host(&format!("judged-{number}"), &judged)?;
             }
             Task::End => {
                 let judged = stand.end(number)?;
-                return tell("ended", &judged);
+                return tell_host("ended", &judged);
             }
         }
     }
@@ -138,7 +136,7 @@ pub fn serve(order: &Order) -> anyhow::Result<()> {
 
 /// Waits for a message of the host's.
 fn told<T: DeserializeOwned>(message: &str, timeout: Duration) -> anyhow::Result<T> {
-    wait_for(&format!("the host's {message}"), timeout, || heard(message))
+    wait_for(&format!("the host's {message}"), timeout, || host_told(message))
 }
 
 /// The device and what is on it. Dropped in the order in which a machine goes down.
@@ -172,7 +170,7 @@ impl Stand {
         let mut judged = Judged::default();
         if let Some(fault) = self.boosted()? {
             judged.add([fault]);
-            tell(&format!("ready-{number}"), &())?;
+            tell_host(&format!("ready-{number}"), &())?;
             return Ok(judged);
         }
         let session = Session::default();
@@ -256,7 +254,7 @@ impl Stand {
         judged.lost_bytes = self.surgetank.health()?.lost_bytes;
         self.files = None;
         // Everything is flushed, and no flush follows: now the backing volume loses its power.
-        tell("settled", &())?;
+        tell_host("settled", &())?;
         let _: bool = told("cut", IDLE_MAX)?;
         let Self { surgetank, mut load, .. } = self;
         judged.add(surgetank.stop().err().map(|error| format!("{error:#}")));
@@ -276,11 +274,11 @@ fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session
     // The burst is under way then, or over: what of it is dirty is the policy's.
     let dirty = |health: &DeviceStatus| (health.dirty_mib() > DIRTY_MIB).then_some(());
     let _ = watch(surgetank, BURST_MAX, dirty)?;
-    if round.moment == Moment::Drain {
+    if round.moment == OutageMoment::Drain {
         surgetank.ask_to_drain();
     }
-    tell(&format!("ready-{number}"), &())?;
-    let repaired = watch(surgetank, OUTAGE_MAX, |_| heard::<bool>(&format!("repaired-{number}")).ok().flatten())?;
+    tell_host(&format!("ready-{number}"), &())?;
+    let repaired = watch(surgetank, OUTAGE_MAX, |_| host_told::<bool>(&format!("repaired-{number}")).ok().flatten())?;
     if repaired.is_err() {
         bail!("the host did not end the outage");
     }
@@ -298,7 +296,7 @@ fn recover_or_tell(surgetank: &mut Surgetank, session: &Session, number: u64) ->
 /// Tells the host at once what went badly: a request that never returns would keep the judgement from being told.
 fn tell_if_stuck(number: u64, out: &Out) -> anyhow::Result<()> {
     match out {
-        Out::Badly(fault) => tell(&format!("stuck-{number}"), fault),
+        Out::Badly(fault) => tell_host(&format!("stuck-{number}"), fault),
         Out::Well | Out::ReadOnly => Ok(()),
     }
 }
@@ -336,7 +334,7 @@ fn watch<T>(
     let until = Instant::now() + timeout;
     loop {
         let health = surgetank.health()?;
-        tell("now", &health)?;
+        tell_host("now", &health)?;
         if let Some(answer) = done(&health) {
             return Ok(Ok(answer));
         }

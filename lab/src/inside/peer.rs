@@ -44,7 +44,7 @@ impl Peer for Surgetank {
     }
 
     fn dirty_mib(&mut self) -> anyhow::Result<f64> {
-        Surgetank::dirty_mib(self)
+        Ok(self.status()?.dirty_mib())
     }
 
     fn drain(&mut self) -> anyhow::Result<()> {

@@ -16,11 +16,11 @@ pub fn write(
     device: &Path,
     stretch: &Stretch,
     next: &mut u64,
-    writing: &AtomicBool,
+    over: &AtomicBool,
     mut flushed: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?;
-    while writing.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) {
         let operation = stretch.operation(*next);
         let data = Aligned::of(&stretch.data(*next));
         let offset = (stretch.first + operation.block) * BLOCK as u64;
@@ -72,7 +72,6 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// Zeroes.
     pub fn zeroed(length: usize) -> Self {
         let memory = vec![0; length + PAGE];
         let start = memory.as_ptr().align_offset(PAGE);

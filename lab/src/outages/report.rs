@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use surgetank_report::Table;
 
-use super::plan::{Kind, Moment, Outage, Target};
+use super::plan::{Failure, Outage, OutageMoment, Target};
 use crate::flags::name;
 use crate::inside::outages::Judged;
 
@@ -20,11 +20,10 @@ pub struct Struck {
     /// Its controller's policy.
     pub policy: &'static str,
     /// How.
-    pub kind: Kind,
-    /// What.
+    pub kind: Failure,
     pub target: Target,
     /// Where in a boost.
-    pub moment: Moment,
+    pub moment: OutageMoment,
     /// From its beginning to its end.
     pub lasted_s: f64,
     /// What was on the caching volume alone when it began.
@@ -37,7 +36,7 @@ pub struct Struck {
 impl Struck {
     /// Whether requests may have failed: errors of the backing volume reach whoever needs it.
     fn may_fail_requests(&self) -> bool {
-        self.kind == Kind::Errors && self.target.has_backing()
+        self.kind == Failure::Errors && self.target.has_backing()
     }
 
     /// Whether everything that was synced was there, in time, and something was.
@@ -83,7 +82,7 @@ pub struct End {
 }
 
 /// A campaign.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// What chance followed from.
     pub seed: u64,
@@ -100,11 +99,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// None yet.
-    pub fn new(seed: u64, planned: usize) -> Self {
-        Self { seed, planned, missed: 0, emulator_failures: 0, outages: Vec::new(), ends: Vec::new() }
-    }
-
     /// Whether all outages were, and nothing was lost, failed without a reason, or was left behind.
     pub fn is_good(&self) -> bool {
         let end_is_good = |end: &End| {
@@ -119,7 +113,7 @@ impl Report {
 
     /// A table of kinds.
     pub fn markdown(&self) -> String {
-        let mut kinds: BTreeMap<(Target, Kind), Vec<&Struck>> = BTreeMap::new();
+        let mut kinds: BTreeMap<(Target, Failure), Vec<&Struck>> = BTreeMap::new();
         for outage in &self.outages {
             kinds.entry((outage.target, outage.kind)).or_default().push(outage);
         }
@@ -167,7 +161,7 @@ fn row([target, kind]: [String; 2], outages: &[&Struck]) -> [String; 11] {
     let most = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(0.0, f64::max);
     let least = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(f64::MAX, f64::min);
     let sum = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).sum::<f64>();
-    let drains = outages.iter().filter(|outage| outage.moment == Moment::Drain).count();
+    let drains = outages.iter().filter(|outage| outage.moment == OutageMoment::Drain).count();
     let lasted = |outage: &Struck| outage.lasted_s;
     let dirty = |outage: &Struck| outage.dirty_mib;
     [
@@ -202,17 +196,16 @@ mod tests {
         Judged { verified_mib: 30.0, ..Judged::default() }
     }
 
-    fn one(kind: Kind, target: Target) -> Struck {
+    fn one(kind: Failure, target: Target) -> Struck {
         let (length, delay) = (Duration::from_secs(3), Duration::ZERO);
-        let outage = Outage { kind, target, moment: Moment::Absorb, length, delay, keep: false };
+        let outage = Outage { kind, target, moment: OutageMoment::Absorb, length, delay, keep: false };
         Struck { lasted_s: 3.0, dirty_mib: 20.0, judged: compared(), ..struck(0, 0, "paper", &outage) }
     }
 
     fn good() -> Report {
-        let mut report = Report::new(1, 2);
-        report.outages = vec![one(Kind::Errors, Target::Caching), one(Kind::Errors, Target::Both)];
-        report.ends = vec![End { life: 0, judged: compared(), forgotten_bytes: 0, left: Vec::new() }];
-        report
+        let outages = vec![one(Failure::Errors, Target::Caching), one(Failure::Errors, Target::Both)];
+        let ends = vec![End { life: 0, judged: compared(), forgotten_bytes: 0, left: Vec::new() }];
+        Report { planned: 2, outages, ends, ..Report::default() }
     }
 
     #[test]

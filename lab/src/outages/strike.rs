@@ -12,7 +12,7 @@ use surgetank_provider::qemu::{Qmp, QmpError};
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState};
 
 use super::failing::Failing;
-use super::plan::{Kind, Outage};
+use super::plan::{Failure, Outage};
 use crate::cuts::lossy;
 use crate::interrupt::Interrupt;
 use crate::nbd::Server;
@@ -94,19 +94,19 @@ impl<'a> Storage<'a> {
             return Ok(false);
         }
         match outage.kind {
-            Kind::Stalled => self.stall(&mut qmp, outage, volume, true)?,
-            Kind::Errors => {
+            Failure::Stalled => self.stall(&mut qmp, outage, volume, true)?,
+            Failure::Errors => {
                 if outage.target.has_caching() {
                     self.swap(&mut qmp, volume)?;
                 }
                 self.failed_before = self.failed(outage);
                 self.fail(outage, true);
             }
-            Kind::Unplugged => {
+            Failure::Unplugged => {
                 self.away.store(true, Ordering::SeqCst);
                 self.unplug(&mut qmp, volume)?;
             }
-            Kind::Detached => {
+            Failure::Detached => {
                 self.away.store(true, Ordering::SeqCst);
                 drop(qmp);
                 self.detach(volume)?;
@@ -118,12 +118,12 @@ impl<'a> Storage<'a> {
     /// Everything works again when this returns.
     pub fn end(&mut self, outage: &Outage, volume: &VolumeId) -> anyhow::Result<()> {
         match outage.kind {
-            Kind::Stalled => self.stall(&mut self.qmp()?, outage, volume, false),
-            Kind::Errors => {
+            Failure::Stalled => self.stall(&mut self.qmp()?, outage, volume, false),
+            Failure::Errors => {
                 self.fail(outage, false);
                 Ok(())
             }
-            Kind::Unplugged | Kind::Detached => {
+            Failure::Unplugged | Failure::Detached => {
                 self.away.store(false, Ordering::SeqCst);
                 self.attach(volume)
             }
@@ -161,7 +161,7 @@ impl<'a> Storage<'a> {
     /// Whether every volume that answers errors has done so since the outage began: before, nobody has noticed it. Of
     /// the other kinds it is true.
     pub fn is_noticed(&self, outage: &Outage) -> bool {
-        outage.kind != Kind::Errors
+        outage.kind != Failure::Errors
             || self.failed(outage).iter().zip(&self.failed_before).all(|(now, before)| now > before)
     }
 

@@ -7,18 +7,18 @@ mod table;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::bar::all_met;
-use crate::experiment::{self, Experiment};
+use crate::experiment::Experiment;
 use crate::flags::{absolute, within};
-use crate::inside::{Job, Kind, Load, Order, Sample, Shape};
+use crate::inside::{GuestJob, Load, Order, PeerKind, PeerSample, Shape};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
+use crate::samples;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
@@ -37,7 +37,7 @@ pub struct Arguments {
     sizes: Vec<u64>,
     /// Who is measured; all, if none is named
     #[arg(long = "peer", value_enum)]
-    peers: Vec<Kind>,
+    peers: Vec<PeerKind>,
     /// What is measured: bursts, random, mixed, synced, idle; all, if none is named
     #[arg(long = "load", value_enum)]
     loads: Vec<Shape>,
@@ -54,21 +54,20 @@ pub struct Arguments {
 impl Arguments {
     /// Measures and reports; whether every bar was met.
     pub fn run(&self) -> anyhow::Result<bool> {
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                job: Job::Peers,
+                job: GuestJob::Peers,
                 memory: Bytes::from_gib(2),
                 disks: self.disks(),
                 fast: Bandwidth::from_mib_s(FAST_MIB_S),
             };
             experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
-        self.report(&experiment::samples::<Sample>(&self.out)?)
+        self.report(&samples::read::<PeerSample>(&self.out)?)
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let peers = if self.peers.is_empty() { Kind::ALL.to_vec() } else { self.peers.clone() };
+        let peers = if self.peers.is_empty() { PeerKind::value_variants().to_vec() } else { self.peers.clone() };
         Ok(Order {
             surgetank: self.product.binary()?,
             peers,
@@ -119,12 +118,12 @@ impl Arguments {
         sizes.dedup();
         let caches = sizes.into_iter().map(|size| (format!("cache-{size}"), size));
         for (name, size) in caches.chain([("meta".to_owned(), 64)]) {
-            disks.push(Disk::new(&name, Bytes::from_mib(size)).sharing("fast"));
+            disks.push(Disk { shares: Some("fast".to_owned()), ..Disk::new(&name, Bytes::from_mib(size)) });
         }
         disks
     }
 
-    fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
+    fn report(&self, samples: &[PeerSample]) -> anyhow::Result<bool> {
         let rows = table::rows(samples);
         let bars = bars::judge(&rows, SLOW_MIB_S as f64, FAST_MIB_S as f64);
         let text = table::markdown(&rows, &bars, samples);
@@ -140,7 +139,7 @@ impl Arguments {
 
 /// For tests of what is made of samples.
 #[cfg(test)]
-fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
+fn sample(peer: PeerKind, load: Load, run_s: f64) -> PeerSample {
     use crate::fio::Measured;
     use crate::inside::Found;
     let moved_mib = load.size_mib as f64;
@@ -153,5 +152,5 @@ fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
         drain_s: moved_mib / 33.0,
         ..Found::default()
     };
-    Sample { peer, load, round: 0, outcome: Ok(found) }
+    PeerSample { peer, load, round: 0, outcome: Ok(found) }
 }

@@ -5,40 +5,33 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
-use super::log::{Entry, Kind};
-use crate::cuts::phase::Phase;
+use super::log::{Entry, EntryKind};
+use crate::cuts::phase::BoostPhase;
 use crate::flags;
 
-/// What the load tells the log.
+/// What the load tells the log, as JSON, which here has no blanks: dmsetup takes them for the ends of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Note {
     /// The device is in this phase from now on; `None`: idle.
-    Phase(Option<Phase>),
+    Phase(Option<BoostPhase>),
     /// This writer's operations up to this one are durable.
     Durable(usize, u64),
 }
 
-impl Note {
-    /// The message of a mark: JSON without blanks, for dmsetup takes them for the ends of words.
-    pub fn mark(&self) -> anyhow::Result<String> {
-        Ok(serde_json::to_string(self)?)
-    }
-}
-
 /// All phases, as they follow one another.
-pub const PHASES: [Option<Phase>; 5] =
-    [None, Some(Phase::Attach), Some(Phase::Absorb), Some(Phase::Drain), Some(Phase::Detach)];
+pub const PHASES: [Option<BoostPhase>; 5] =
+    [None, Some(BoostPhase::Attach), Some(BoostPhase::Absorb), Some(BoostPhase::Drain), Some(BoostPhase::Detach)];
 
 /// A phase as it stands in tables.
-pub fn name(phase: Option<Phase>) -> String {
+pub fn name(phase: Option<BoostPhase>) -> String {
     phase.map_or_else(|| "idle".to_owned(), flags::name)
 }
 
 /// Where between the entries the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum CutMoment {
     /// Right after a FLUSH: all that no FLUSH has covered is lost.
     Flush,
     /// Right after an application's fsync returned; lost is the same.
@@ -47,7 +40,7 @@ pub enum Moment {
     Torn,
 }
 
-impl Moment {
+impl CutMoment {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Flush, Self::Mark, Self::Torn];
 
@@ -65,9 +58,8 @@ impl Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Where it is.
-    pub moment: Moment,
-    /// In which phase.
-    pub phase: Option<Phase>,
+    pub moment: CutMoment,
+    pub phase: Option<BoostPhase>,
     /// All entries before this one were durable.
     pub entry: usize,
     /// Those that are in doubt: what was forced was durable, of the rest chance decides.
@@ -85,24 +77,24 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
     for (index, entry) in entries.iter().enumerate() {
         let mut found = Vec::new();
         match &entry.kind {
-            Kind::Flush => {
+            EntryKind::Flush => {
                 if entries[since_flush..index].iter().any(Entry::waits_for_a_flush) {
-                    found.push((Moment::Torn, since_flush, since_flush..index));
+                    found.push((CutMoment::Torn, since_flush, since_flush..index));
                 }
                 since_flush = index + 1;
-                found.push((Moment::Flush, index + 1, 0..0));
+                found.push((CutMoment::Flush, index + 1, 0..0));
             }
-            Kind::Mark(text) => match serde_json::from_str(text) {
+            EntryKind::Mark(text) => match serde_json::from_str(text) {
                 Ok(Note::Phase(now)) => phase = Some(now),
                 Ok(Note::Durable(writer, number)) => {
                     // Messages of one writer are in order, so the last one holds.
                     durable.iter_mut().skip(writer).take(1).for_each(|last| *last = number);
-                    found.push((Moment::Mark, index + 1, 0..0));
+                    found.push((CutMoment::Mark, index + 1, 0..0));
                 }
                 // The kernel's own, at the end.
                 Err(_) => {}
             },
-            Kind::Write | Kind::Forced | Kind::Discard => {}
+            EntryKind::Write | EntryKind::Forced | EntryKind::Discard => {}
         }
         let Some(phase) = phase else { continue };
         let durable = &durable;
@@ -119,12 +111,10 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
 pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> {
     let mut heaps: Vec<Vec<Point>> = Vec::new();
     for phase in PHASES {
-        for moment in Moment::ALL {
+        for moment in CutMoment::ALL {
             let of_both = all.iter().filter(|point| point.moment == moment && point.phase == phase);
             let mut heap: Vec<Point> = of_both.cloned().collect();
-            for end in (1..heap.len()).rev() {
-                heap.swap(end, chance.below(end as u64 + 1) as usize);
-            }
+            chance.shuffle(&mut heap);
             heaps.push(heap);
         }
     }
@@ -144,13 +134,13 @@ pub fn untold_orders(entries: &[Entry]) -> usize {
     let mut count = 0;
     for entry in entries {
         match entry.kind {
-            Kind::Flush => forced.clear(),
-            Kind::Forced => forced.push(&entry.bytes),
-            Kind::Write | Kind::Discard => {
+            EntryKind::Flush => forced.clear(),
+            EntryKind::Forced => forced.push(&entry.bytes),
+            EntryKind::Write | EntryKind::Discard => {
                 let overlaps = |other: &&Range<u64>| other.start < entry.bytes.end && entry.bytes.start < other.end;
                 count += usize::from(forced.iter().any(overlaps));
             }
-            Kind::Mark(_) => {}
+            EntryKind::Mark(_) => {}
         }
     }
     count
@@ -177,7 +167,7 @@ mod tests {
     #[test]
     fn a_mark_is_one_word() {
         for note in PHASES.map(Note::Phase).into_iter().chain([Note::Durable(3, u64::MAX)]) {
-            let mark = note.mark().unwrap();
+            let mark = serde_json::to_string(&note).unwrap();
             assert!(!mark.contains(' '), "{mark}");
             assert_eq!(serde_json::from_str::<Note>(&mark).unwrap(), note);
         }
@@ -198,7 +188,7 @@ mod tests {
             mark(r#"{"durable":[0,9]}"#),
             mark("dm-log-writes-end"),
         ]);
-        let drain = Some(Phase::Drain);
+        let drain = Some(BoostPhase::Drain);
         let point = |moment, phase, entry, torn, durable: [u64; 2]| Point {
             moment,
             phase,
@@ -207,22 +197,22 @@ mod tests {
             durable: durable.to_vec(),
         };
         let expected = vec![
-            point(Moment::Mark, None, 4, 0..0, [0, 4]),
-            point(Moment::Torn, drain, 2, 2..7, [0, 4]),
-            point(Moment::Flush, drain, 8, 0..0, [0, 4]),
-            point(Moment::Flush, drain, 9, 0..0, [0, 4]),
-            point(Moment::Mark, drain, 10, 0..0, [9, 4]),
+            point(CutMoment::Mark, None, 4, 0..0, [0, 4]),
+            point(CutMoment::Torn, drain, 2, 2..7, [0, 4]),
+            point(CutMoment::Flush, drain, 8, 0..0, [0, 4]),
+            point(CutMoment::Flush, drain, 9, 0..0, [0, 4]),
+            point(CutMoment::Mark, drain, 10, 0..0, [9, 4]),
         ];
         assert_eq!(all(&log, 2), expected);
         let mut chance = Random::from_seed(1);
         assert_eq!(chosen(expected.clone(), 2, &mut chance).len(), 2);
         let mut every = chosen(expected.clone(), 9, &mut chance);
-        every.sort_by_key(|point| (point.torn.end.max(point.entry), point.moment != Moment::Torn));
+        every.sort_by_key(|point| (point.torn.end.max(point.entry), point.moment != CutMoment::Torn));
         assert_eq!(every, expected);
         // One of each is chosen before a second one is.
         for seed in 0..20 {
             let four = chosen(expected.clone(), 4, &mut Random::from_seed(seed));
-            assert_eq!(four.iter().filter(|point| point.moment == Moment::Flush).count(), 1);
+            assert_eq!(four.iter().filter(|point| point.moment == CutMoment::Flush).count(), 1);
         }
     }
 

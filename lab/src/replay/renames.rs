@@ -23,10 +23,10 @@ pub fn write(
     directory: &Path,
     stretch: &Stretch,
     next: &mut u64,
-    writing: &AtomicBool,
+    over: &AtomicBool,
     mut durable: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    while writing.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) {
         let new = directory.join("new");
         let mut content = File::create(&new).context("cannot make a file")?;
         content.write_all(&stretch.data(*next)).context("cannot write a file")?;
@@ -70,15 +70,15 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("files");
         let stretch = Stretch::new(3, 0, 1024);
-        let writing = AtomicBool::new(true);
+        let over = AtomicBool::new(false);
         let (mut next, mut told) = (1, 0);
         fs::create_dir(&directory).unwrap();
         let durable = |version| {
             told = version;
-            writing.store(version < 10, Ordering::Relaxed);
+            over.store(version >= 10, Ordering::Relaxed);
             Ok(())
         };
-        write(&directory, &stretch, &mut next, &writing, durable).unwrap();
+        write(&directory, &stretch, &mut next, &over, durable).unwrap();
         assert_eq!((next, told), (11, 10));
         let judge = |durable, ends| judge(&directory, &stretch, durable, ends);
         assert_eq!(judge(10, 11), Vec::<String>::new());

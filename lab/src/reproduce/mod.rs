@@ -7,19 +7,19 @@ mod table;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::experiment::{self, Experiment};
+use crate::experiment::Experiment;
 use crate::flags::{absolute, within};
-use crate::inside::Job;
+use crate::inside::GuestJob;
 use crate::inside::modes::{Mode, Setting, Site};
 use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Load, Melt, Order, Sample, Workload};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
+use crate::samples;
 
 /// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
 const CELLS_MAX: u64 = 80;
@@ -89,17 +89,16 @@ pub struct Arguments {
 impl Arguments {
     /// Measures and reports; whether every mode came to its end.
     pub fn run(&self) -> anyhow::Result<bool> {
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                job: Job::Reproduce,
+                job: GuestJob::Reproduce,
                 memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
                 disks: self.disks(),
                 fast: self.fast(),
             };
             experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
-        self.report(&experiment::samples::<Sample>(&self.out)?)
+        self.report(&samples::read::<Sample>(&self.out)?)
     }
 
     fn scale(&self) -> f64 {
@@ -152,7 +151,7 @@ impl Arguments {
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
+        let modes = if self.modes.is_empty() { Mode::value_variants().to_vec() } else { self.modes.clone() };
         let site = Site { surgetank: self.product.binary()?, service, rates_mib_s: self.rates_mib_s() };
         Ok(Order { site, modes, loads: self.loads() })
     }

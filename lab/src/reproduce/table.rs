@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use surgetank_report::Table;
 
-use crate::inside::modes::Mode;
+use crate::inside::modes::{Mode, sizes_mib};
 use crate::inside::reproduce::{ApplicationPhase, Bonnie, Found, Load, Rates, Sample, Workload};
 
 /// The papers' microbenchmark (NRK15, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
@@ -21,16 +21,13 @@ pub struct Row<'a> {
     pub found: &'a Found,
 }
 
-impl Row<'_> {
-    fn agbs(&self) -> f64 {
-        self.sample.agbs(self.found)
-    }
+fn finished(samples: &[Sample]) -> impl Iterator<Item = Row<'_>> {
+    samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }))
 }
 
 /// What came to its end of one kind of workload, in the order measured.
 pub fn rows(samples: &[Sample], workload: Workload) -> Vec<Row<'_>> {
-    let same = samples.iter().filter(|sample| sample.load.workload() == workload);
-    same.filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? })).collect()
+    finished(samples).filter(|row| row.sample.load.workload() == workload).collect()
 }
 
 /// What a mode took and cost, for scripts.
@@ -44,14 +41,13 @@ pub struct Taken {
 
 /// Every mode that came to its end.
 pub fn modes(samples: &[Sample]) -> Vec<Taken> {
-    let all = samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }));
     let taken = |row: Row<'_>| Taken {
         workload: row.sample.load.workload().name(),
         mode: row.sample.mode,
         completion_s: row.found.completion_s,
-        cost_agbs: row.agbs(),
+        cost_agbs: row.sample.agbs(row.found),
     };
-    all.map(taken).collect()
+    finished(samples).map(taken).collect()
 }
 
 /// All of it.
@@ -173,12 +169,12 @@ fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: &str, papers: Optio
         "mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | \
              ÷ static-slow | the papers' | caches MiB | next",
     );
-    let fast =
-        reference(rows, Mode::StaticFast).map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.agbs()));
-    let slow = reference(rows, Mode::StaticSlow).map_or(f64::NAN, Row::agbs);
+    let fast = reference(rows, Mode::StaticFast)
+        .map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.sample.agbs(row.found)));
+    let slow = reference(rows, Mode::StaticSlow).map_or(f64::NAN, |row| row.sample.agbs(row.found));
     for row in rows {
-        let (completion, cost) = (row.found.completion_s, row.agbs());
-        let sizes: Vec<String> = row.found.cache_sizes_mib().iter().map(|size| format!("{size:.0}")).collect();
+        let (completion, cost) = (row.found.completion_s, row.sample.agbs(row.found));
+        let sizes: Vec<String> = sizes_mib(&row.found.ticks).iter().map(|size| format!("{size:.0}")).collect();
         let kind = match row.sample.mode {
             Mode::StaticSlow => 0,
             Mode::StaticFast => 1,
@@ -209,6 +205,8 @@ fn ratio(value: f64) -> String {
 
 #[cfg(test)]
 pub mod tests {
+    use clap::ValueEnum;
+
     use super::*;
     use crate::inside::modes::{Setting, Tick};
     use crate::inside::reproduce::{Melt, Run, Work};
@@ -226,7 +224,7 @@ pub mod tests {
         let bonnie =
             Load::Bonnie { bonnie: Bonnie { file_mib: 256, memory_mib: 128, chunk_kib: 32 }, runs: 2, pause_s: 7.5 };
         let mut samples = Vec::new();
-        for (index, mode) in Mode::ALL.into_iter().enumerate() {
+        for (index, &mode) in Mode::value_variants().iter().enumerate() {
             for load in [bonnie, melt] {
                 let rates =
                     |add: f64| Rates { write_mib_s: 30.0 + add, rewrite_mib_s: 15.0 + add, read_mib_s: 33.0 + add };
@@ -256,7 +254,7 @@ pub mod tests {
     fn costs_are_of_both_volumes() {
         let samples = samples();
         let rows = rows(&samples, Workload::Lammps);
-        let agbs: Vec<f64> = rows.iter().map(Row::agbs).collect();
+        let agbs: Vec<f64> = rows.iter().map(|row| row.sample.agbs(row.found)).collect();
         // 2 GiB at 33 MiB/s for 10 s; at 128 for 11 s; at 33 for 12 s, and 640 MiB at 128 MiB/s for 2 s.
         for (found, expected) in agbs.iter().zip([660.0, 2816.0, 792.0 + 160.0]) {
             assert!((found - expected).abs() < 1e-6, "{agbs:?}");

@@ -1,17 +1,17 @@
 //! An application that sleeps and writes in a guest, on disks that QEMU throttles and plugs in.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::experiment::{self, Experiment};
-use crate::inside::Job;
+use crate::experiment::Experiment;
+use crate::inside::GuestJob;
 use crate::inside::checkpoints::{Checkpoints, Order, SERIALS, Sample};
 use crate::inside::modes::{Mode, Setting, Site, THRESHOLD};
 use crate::interrupt::Interrupt;
 use crate::plan::Disk;
+use crate::samples;
 
 const MODES: [Mode; 4] = [Mode::StaticSlow, Mode::StaticFast, Mode::Paper, Mode::Adaptive];
 /// A quarter of the papers', which an emulated guest cannot fill through a file system.
@@ -41,16 +41,15 @@ const DETACH_S: f64 = 0.7;
 
 /// Measures every mode. The samples stay in `out`.
 pub fn measure(interrupt: &Interrupt, surgetank: PathBuf, out: &Path) -> anyhow::Result<Vec<Sample>> {
-    fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     let (slow, fast) = (Bandwidth::from_mib_s(RATES_MIB_S.0), Bandwidth::from_mib_s(RATES_MIB_S.1));
     let disk = |serial, rate| Disk::new(serial, Bytes::from_mib(SETTING.backing_mib)).throttled(rate);
     let disks = vec![disk(SERIALS[0], slow), disk(SERIALS[1], fast)];
-    let experiment = Experiment { job: Job::Validate, memory: Bytes::from_gib(3), disks, fast };
+    let experiment = Experiment { job: GuestJob::Validate, memory: Bytes::from_gib(3), disks, fast };
     experiment.run(interrupt, out, |service| {
         let site = Site { surgetank, service, rates_mib_s: RATES_MIB_S };
         Ok(Order { site, modes: MODES.to_vec(), load: (APPLICATION, SETTING) })
     })?;
-    experiment::samples(out)
+    samples::read(out)
 }
 
 /// Completion in seconds, from the end of the initial dump, and cost in AGBs of a mode.

@@ -16,7 +16,7 @@ use crate::machine::{Mounted, disk, forget, make_ext4, wait_for};
 use crate::surgetank::{Elastic, Places, Rented, Surgetank, Triggers};
 use prototype::Prototype;
 
-pub use watch::Tick;
+pub use watch::{Tick, sizes_mib};
 
 /// Where the file system is mounted.
 pub const MOUNT: &str = "/run/lab-files";
@@ -40,9 +40,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All of them, in the order of tables.
-    pub const ALL: [Self; 5] = [Self::StaticSlow, Self::StaticFast, Self::BcachePaper, Self::Paper, Self::Adaptive];
-
     /// As it stands in tables.
     pub fn name(self) -> &'static str {
         match self {
@@ -83,7 +80,6 @@ pub const THRESHOLD: f64 = 0.30;
 /// What all modes of a guest have in common.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Site {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
     /// Where volumes are rented.
     pub service: String,
@@ -94,11 +90,8 @@ pub struct Site {
 /// One workload in one mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModeSample<L, W> {
-    /// On what.
     pub mode: Mode,
-    /// What ran.
     pub load: L,
-    /// How things were set.
     pub setting: Setting,
     /// MiB/s of the slow and of the fast disk.
     pub rates_mib_s: (u64, u64),
@@ -116,11 +109,9 @@ pub struct Found<W> {
     /// What the workload says of itself.
     #[serde(flatten)]
     pub work: W,
-    /// Boosts.
     pub boosts: u64,
     /// The size that the next caching volume would have.
     pub next_mib: f64,
-    /// What moved.
     pub ticks: Vec<Tick>,
 }
 
@@ -143,16 +134,9 @@ impl<L, W> ModeSample<L, W> {
                 "{workload}, {name}: {:.1} s, settled after {:.1} s, caches {:?} MiB",
                 found.completion_s,
                 found.settled_s,
-                found.cache_sizes_mib()
+                sizes_mib(&found.ticks)
             ),
         }
-    }
-}
-
-impl<W> Found<W> {
-    /// The sizes of caching volumes that were rented, one after the other.
-    pub fn cache_sizes_mib(&self) -> Vec<f64> {
-        watch::sizes_mib(&self.ticks)
     }
 }
 
@@ -215,11 +199,8 @@ fn make_files(node: &Path) -> anyhow::Result<()> {
 
 /// What the file system lies on, and what moves it.
 pub enum Device {
-    /// A disk by itself.
     Static(PathBuf),
-    /// bcache.
     Prototype(Prototype),
-    /// Ours.
     Surgetank(Surgetank),
 }
 

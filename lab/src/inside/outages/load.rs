@@ -54,22 +54,14 @@ struct Writer {
 }
 
 /// The load during one outage.
+#[derive(Default)]
 pub struct Session {
-    writing: AtomicBool,
+    over: AtomicBool,
     acknowledged: [AtomicU64; WRITERS],
     /// Whether the burst is durable.
     burst: AtomicBool,
     failed: Mutex<(u64, Vec<String>)>,
     faults: Mutex<Vec<String>>,
-}
-
-impl Default for Session {
-    fn default() -> Self {
-        let acknowledged = [0; WRITERS].map(AtomicU64::new);
-        let (failed, faults) = (Mutex::default(), Mutex::default());
-        let (writing, burst) = (AtomicBool::new(true), AtomicBool::new(false));
-        Self { writing, acknowledged, burst, failed, faults }
-    }
 }
 
 impl Session {
@@ -113,7 +105,7 @@ impl Session {
     }
 
     fn goes_on(&self) -> bool {
-        self.writing.load(Ordering::Relaxed)
+        !self.over.load(Ordering::Relaxed)
     }
 }
 
@@ -159,7 +151,7 @@ impl Load {
                 scope.spawn(move || read_burst(seed, other, session));
             }
             let answer = steer();
-            session.writing.store(false, Ordering::Relaxed);
+            session.over.store(true, Ordering::Relaxed);
             answer
         })
     }
@@ -205,7 +197,7 @@ impl Writer {
                 acknowledge();
                 Ok(())
             };
-            let result = renames::write(&place, stretch, &mut next, &session.writing, synced);
+            let result = renames::write(&place, stretch, &mut next, &session.over, synced);
             self.ends = self.ends.max(next + 1);
             return result;
         }
@@ -216,7 +208,7 @@ impl Writer {
             acknowledge();
             Ok(())
         };
-        let mut result = stretch::write(&place, stretch, &mut next, &session.writing, synced);
+        let mut result = stretch::write(&place, stretch, &mut next, &session.over, synced);
         if result.is_ok() {
             result = File::open(&place).and_then(|file| file.sync_all()).context("cannot sync a file");
             durable = if result.is_ok() { Some(next - 1) } else { durable };
@@ -377,7 +369,7 @@ mod tests {
                 while session.failures().0 < 2 {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                session.writing.store(false, Ordering::Relaxed);
+                session.over.store(true, Ordering::Relaxed);
             });
             assert_eq!((writer.durable, writer.synced.len(), session.acknowledged()), (4, 0, [0; WRITERS]));
             (writer.ends, session.failures())

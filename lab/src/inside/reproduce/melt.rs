@@ -60,7 +60,6 @@ pub struct Melt {
 pub struct ApplicationPhase {
     /// When it began, in seconds since 1970 as LAMMPS tells it, since the workload's start in a sample.
     pub began_s: f64,
-    /// Computing.
     pub compute_s: f64,
     /// Handing the checkpoint to the kernel.
     pub write_s: f64,
@@ -69,7 +68,6 @@ pub struct ApplicationPhase {
 }
 
 impl Melt {
-    /// Bytes of a checkpoint.
     pub fn checkpoint_bytes(&self) -> u64 {
         4 * self.cells.pow(3) * BYTES_PER_ATOM
     }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::modes::{self, Device, MOUNT, Mode, ModeSample, Setting, Site, unix_s};
-use crate::experiment::keep_sample;
+
+use crate::samples;
 
 pub use bonnie::{Bonnie, Rates};
 pub use melt::{ApplicationPhase, BYTES_PER_ATOM, Melt};
@@ -24,19 +25,15 @@ const FILES: &str = "/run/lab-work";
 pub enum Load {
     /// Several runs of bonnie++, with a pause after each.
     Bonnie {
-        /// Each run.
         bonnie: Bonnie,
-        /// How many.
         runs: u32,
         /// The least time between two, in seconds.
         pause_s: f64,
     },
-    /// LAMMPS.
     Melt(Melt),
 }
 
 impl Load {
-    /// Which kind it is.
     pub fn workload(&self) -> Workload {
         match self {
             Self::Bonnie { .. } => Workload::Bonnie,
@@ -77,11 +74,8 @@ impl Workload {
 /// What the host wants measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Where.
     pub site: Site,
-    /// On what.
     pub modes: Vec<Mode>,
-    /// What runs.
     pub loads: Vec<(Load, Setting)>,
 }
 
@@ -93,20 +87,15 @@ pub type Found = modes::Found<Work>;
 /// What the workloads say of themselves.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// bonnie++'s runs.
     pub runs: Vec<Run>,
-    /// LAMMPS's phases.
     pub phases: Vec<ApplicationPhase>,
 }
 
 /// One run of bonnie++.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// When it began.
     pub began_s: f64,
-    /// When it had ended.
     pub ended_s: f64,
-    /// What it measured.
     pub rates: Rates,
 }
 
@@ -118,7 +107,7 @@ pub fn reproduce(order: &Order) -> anyhow::Result<()> {
             let disks = [workload.serial(false), workload.serial(true)];
             let work = |device: &Device, began_unix_s| work(load, device, began_unix_s);
             let sample = order.site.sample(*mode, (*load, *setting), disks, work);
-            keep_sample(&sample)?;
+            samples::add(&sample)?;
             say(&sample);
         }
     }
