@@ -125,6 +125,17 @@ pub fn make_ext4(node: &Path, options: &[&str]) -> anyhow::Result<()> {
     run("mkfs.ext4", &[&["-q", "-F"], options, &[&node.display().to_string()]].concat()).map(|_| ())
 }
 
+/// Checks an ext4 that is not mounted, and repairs it as far as this option of e2fsck allows.
+pub fn repair_ext4(node: &Path, option: &str) -> anyhow::Result<()> {
+    let checked = Command::new("e2fsck").arg(option).arg(node).output().context("cannot run e2fsck")?;
+    // 1: errors were corrected; a journal that is aborted leaves a mark.
+    if !matches!(checked.status.code(), Some(0 | 1)) {
+        let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+        bail!("e2fsck cannot repair the file system: {}", said.trim().lines().last().unwrap_or_default());
+    }
+    Ok(())
+}
+
 /// A mounted ext4 that is unmounted when it is dropped.
 pub struct Mounted(&'static str);
 

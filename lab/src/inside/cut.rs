@@ -16,7 +16,7 @@ use super::peer::Peer;
 use super::stretch::{judge, write};
 use crate::cuts::oracle::{Fault, Stretch};
 use crate::cuts::phase::BoostPhase;
-use crate::machine::{Mounted, disk, make_ext4};
+use crate::machine::{Mounted, disk, make_ext4, repair_ext4};
 use crate::messages::{SHARE, tell_host};
 use crate::surgetank::{Elastic, Places, Surgetank};
 
@@ -150,11 +150,14 @@ fn while_writing(
     })
 }
 
-/// A file system on a lossy disk. One that has lost its power is checked first, as a boot does it.
+/// A file system on a lossy disk. One that has lost its power is repaired first, as a boot does it: ext4's superblock is two
+/// sectors, of which a cut may keep one.
 fn mount(serial: &str, place: &'static str, first: bool) -> anyhow::Result<Mounted> {
     let node = disk(serial)?;
     if first {
         make_ext4(&node, &[])?;
+    } else {
+        repair_ext4(&node, "-y")?;
     }
     Mounted::at(&node, place, &[])
 }

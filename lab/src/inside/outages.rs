@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::peer::Peer;
 use super::replay::complaint;
-use crate::machine::{Mounted, disk, make_ext4, wait_for};
+use crate::machine::{Mounted, disk, make_ext4, repair_ext4, wait_for};
 use crate::messages::{host_told, tell_host};
 use crate::outages::plan::OutageMoment;
 use crate::surgetank::{DeviceStatus, Elastic, Places, Surgetank};
@@ -233,12 +233,7 @@ impl Stand {
     /// As an administrator does it after errors of a disk.
     fn mount_again(&mut self) -> anyhow::Result<()> {
         self.files = None;
-        // 1: errors were corrected; a journal that is aborted leaves a mark.
-        let checked = std::process::Command::new("e2fsck").arg("-p").arg(&self.device).output()?;
-        if !matches!(checked.status.code(), Some(0 | 1)) {
-            let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-            bail!("e2fsck cannot repair the file system: {}", said.trim().lines().last().unwrap_or_default());
-        }
+        repair_ext4(&self.device, "-p")?;
         self.files = Some(Mounted::at(&self.device, FILES, &[])?);
         Ok(())
     }
