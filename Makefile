@@ -91,20 +91,10 @@ reproduce:
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab reproduce $(ARGS)
 
-cuts:
+cuts outages replay:
 	@scripts/setup lab
 	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) lab cuts $(ARGS)
-
-outages:
-	@scripts/setup lab
-	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) lab outages $(ARGS)
-
-replay:
-	@scripts/setup lab
-	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) lab replay $(ARGS)
+	$(CARGO) lab $@ $(ARGS)
 
 reproduce-sim:
 	$(CARGO) build --release --package surgetank-cli

@@ -96,34 +96,34 @@ fn stream(input: &mut Input<'_>) -> Vec<u8> {
 
 /// What came of it: what the server said, each request with a digest of its data, and how it ended.
 #[derive(Debug, Default, PartialEq)]
-struct Outcome {
+struct Conversation {
     said: Vec<u8>,
     requests: Vec<(RequestHeader, Intake, Option<u32>)>,
     session: Option<Session>,
     closed: bool,
 }
 
-enum Phase {
+enum ConnectionPhase {
     Handshake(Handshake),
     Transmission(Receiver),
 }
 
 struct Server {
-    phase: Phase,
+    phase: ConnectionPhase,
     pending: Vec<u8>,
-    outcome: Outcome,
+    conversation: Conversation,
 }
 
 impl Server {
     fn new() -> Self {
-        let (handshake, mut outcome) = (Handshake::new(export()), Outcome::default());
-        handshake.greet(&mut outcome.said);
-        Self { phase: Phase::Handshake(handshake), pending: Vec::new(), outcome }
+        let (handshake, mut conversation) = (Handshake::new(export()), Conversation::default());
+        handshake.greet(&mut conversation.said);
+        Self { phase: ConnectionPhase::Handshake(handshake), pending: Vec::new(), conversation }
     }
 
     /// Takes a piece of the stream. `direct`: what a write lacks is read into its buffer, as from a socket.
     fn piece(&mut self, mut piece: &[u8], direct: bool) {
-        if let Phase::Transmission(receiver) = &mut self.phase
+        if let ConnectionPhase::Transmission(receiver) = &mut self.phase
             && direct
             && self.pending.is_empty()
         {
@@ -134,11 +134,13 @@ impl Server {
             piece = &piece[length..];
         }
         self.pending.extend_from_slice(piece);
-        while !self.outcome.closed && self.step() {}
+        while !self.conversation.closed && self.step() {}
         match &self.phase {
-            _ if self.outcome.closed => {}
-            Phase::Handshake(_) => assert!(self.pending.len() <= PENDING_MAX, "{} bytes wait", self.pending.len()),
-            Phase::Transmission(receiver) => {
+            _ if self.conversation.closed => {}
+            ConnectionPhase::Handshake(_) => {
+                assert!(self.pending.len() <= PENDING_MAX, "{} bytes wait", self.pending.len())
+            }
+            ConnectionPhase::Transmission(receiver) => {
                 assert!(self.pending.len() < REQUEST_LENGTH && receiver.held() as u64 <= SIZE);
             }
         }
@@ -146,8 +148,8 @@ impl Server {
 
     fn step(&mut self) -> bool {
         let used = match &mut self.phase {
-            Phase::Handshake(handshake) => {
-                let (used, progress) = handshake.advance(&self.pending, &mut self.outcome.said);
+            ConnectionPhase::Handshake(handshake) => {
+                let (used, progress) = handshake.advance(&self.pending, &mut self.conversation.said);
                 match progress {
                     Progress::More => {
                         self.pending.drain(..used);
@@ -155,14 +157,14 @@ impl Server {
                     }
                     Progress::Continue => {}
                     Progress::Transmission(session) => {
-                        self.outcome.session = Some(session);
-                        self.phase = Phase::Transmission(Receiver::new(session));
+                        self.conversation.session = Some(session);
+                        self.phase = ConnectionPhase::Transmission(Receiver::new(session));
                     }
-                    Progress::Close | Progress::Tls => self.outcome.closed = true,
+                    Progress::Close | Progress::Tls => self.conversation.closed = true,
                 }
                 used
             }
-            Phase::Transmission(receiver) => {
+            ConnectionPhase::Transmission(receiver) => {
                 let (used, received) = receiver.advance(&self.pending, &export(), &mut |length| {
                     assert!(length as u64 <= SIZE, "a buffer larger than the export");
                     Buffer::zeroed(length)
@@ -172,11 +174,11 @@ impl Server {
                         self.pending.drain(..used);
                         return false;
                     }
-                    Received::Broken => self.outcome.closed = true,
+                    Received::Broken => self.conversation.closed = true,
                     Received::Request(arrival) => {
                         let digest = arrival.data.map(|mut data| crc32c::crc32c(data.unique().expect("ours alone")));
-                        self.outcome.closed = arrival.intake == Intake::Disconnect;
-                        self.outcome.requests.push((arrival.header, arrival.intake, digest));
+                        self.conversation.closed = arrival.intake == Intake::Disconnect;
+                        self.conversation.requests.push((arrival.header, arrival.intake, digest));
                     }
                 }
                 used
@@ -187,10 +189,10 @@ impl Server {
     }
 }
 
-fn serve(bytes: &[u8], lengths: &[u8], direct: bool) -> Outcome {
+fn serve(bytes: &[u8], lengths: &[u8], direct: bool) -> Conversation {
     let mut server = Server::new();
     let (mut rest, mut lengths) = (bytes, lengths.iter().cycle());
-    while !rest.is_empty() && !server.outcome.closed {
+    while !rest.is_empty() && !server.conversation.closed {
         // Short pieces and long ones; the longest is more than a socket's buffer gives at once.
         let length = lengths.next().map_or(rest.len(), |length| match *length {
             0..=199 => usize::from(*length) + 1,
@@ -200,7 +202,7 @@ fn serve(bytes: &[u8], lengths: &[u8], direct: bool) -> Outcome {
         server.piece(piece, direct);
         rest = later;
     }
-    server.outcome
+    server.conversation
 }
 
 /// The server's side of a connection.

@@ -30,21 +30,20 @@ pub fn config(data: &[u8]) {
     planner(&text);
     match Config::from_text(Path::new("file.toml"), &text) {
         Ok(config) => assert!(!config.devices.is_empty()),
-        Err(error) => {
-            let message = error.to_string();
-            assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
-        }
+        Err(error) => one_line(&error),
     }
+}
+
+/// What people are told of a mistake in a file.
+fn one_line(error: &ConfigError) {
+    let message = error.to_string();
+    assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
 }
 
 /// Scenarios, calibration points, and a catalog laid over the built-in one. What is read is predicted from.
 fn planner(text: &str) {
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
     let source = Source { file: "file.toml".into(), text: text.to_owned() };
-    let one_line = |error: ConfigError| {
-        let message = error.to_string();
-        assert!(message.starts_with("file.toml") && !message.contains('\n'), "{message}");
-    };
     match Scenario::parse(&source, &CATALOG) {
         Ok(scenario) => {
             if let Ok(predictor) = Predictor::new(&scenario) {
@@ -52,7 +51,7 @@ fn planner(text: &str) {
                 assert!(found.elastic.completion_s.is_finite() && found.elastic.cost_agbs >= 0.0);
             }
         }
-        Err(error) => one_line(error),
+        Err(error) => one_line(&error),
     }
     match Points::parse(&source) {
         Ok(points) => {
@@ -60,10 +59,10 @@ fn planner(text: &str) {
             let again = Points::parse(&again).expect("what is written is read");
             assert_eq!((again.setting, again.points.len()), (points.setting, points.points.len()));
         }
-        Err(error) => one_line(error),
+        Err(error) => one_line(&error),
     }
     if let Err(error) = CATALOG.with_file(&source) {
-        one_line(error);
+        one_line(&error);
     }
 }
 

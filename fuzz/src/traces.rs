@@ -33,9 +33,9 @@ pub fn traces(data: &[u8]) {
     let _ = Format::of_head(bytes);
 }
 
-type Outcome = (Vec<Request>, Result<(), Broken>, Tally);
+type Parsing = (Vec<Request>, Result<(), Broken>, Tally);
 
-fn parse(format: Format, strict: bool, bytes: &[u8], piece: usize) -> Option<Outcome> {
+fn parse(format: Format, strict: bool, bytes: &[u8], piece: usize) -> Option<Parsing> {
     let mut parser = Parser::new(format, bytes, strict).ok()?;
     let mut found = Vec::new();
     let (mut taken, mut shown) = (0, 0);

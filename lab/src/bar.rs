@@ -7,9 +7,7 @@ use surgetank_report::number::{difference, digits};
 /// One measurement beside what it is compared with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bar {
-    /// What was measured.
     pub name: String,
-    /// Ours.
     pub ours: f64,
     /// What it is compared with.
     pub reference: f64,
@@ -64,20 +62,17 @@ impl Bar {
     }
 
     /// The same, judged.
-    #[must_use]
     pub fn must_be(self, limit: Limit) -> Self {
         Self { limit: Some(limit), met: Some(limit.allows(self.ratio)), ..self }
     }
 }
 
 /// Whether no bar is missed.
-#[must_use]
 pub fn all_met(bars: &[Bar]) -> bool {
     bars.iter().all(|bar| bar.met != Some(false))
 }
 
 /// One row a bar.
-#[must_use]
 pub fn table(bars: &[Bar]) -> Table {
     Table::of("measured | ours | compared with | ratio | must be | ").with(bars.iter().map(|bar| {
         let Bar { name, ours, reference, reference_name, unit, ratio, limit, met } = bar;
@@ -94,7 +89,6 @@ pub fn table(bars: &[Bar]) -> Table {
 }
 
 /// The middle one, or the mean of the two middle ones.
-#[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -13,7 +13,7 @@ use crate::cuts;
 use crate::flags::absolute;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
-use crate::inside::Job;
+use crate::inside::GuestJob;
 use crate::interrupt::Interrupt;
 use crate::outages;
 use crate::output::say;
@@ -21,7 +21,7 @@ use crate::peers;
 use crate::plan::{Disk, Plan, quoted};
 use crate::replay;
 use crate::reproduce;
-use crate::scenario::{ConfigError, Scenario};
+use crate::scenario::{ConfigError, GuestScenario};
 use crate::service::Provisioning;
 use crate::validate;
 
@@ -59,7 +59,7 @@ enum Task {
     #[command(hide = true)]
     Inside {
         /// Which
-        job: Job,
+        job: GuestJob,
     },
     /// Check scenarios without running them
     Check {
@@ -112,78 +112,51 @@ struct Run {
     out: PathBuf,
 }
 
-/// What a failure means to the caller.
-#[derive(Debug)]
-enum Failure {
-    /// The input is wrong.
-    Input(String),
-    /// It failed while running.
-    Running(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        let error: anyhow::Error = error.into();
-        match error.downcast::<ConfigError>() {
-            Ok(mistake) => Self::Input(mistake.to_string()),
-            Err(error) => Self::Running(error),
-        }
-    }
-}
-
 /// Does what was asked.
-#[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(arguments.task) {
         Ok(code) => code,
-        Err(Failure::Input(message)) => {
-            say(&message);
+        // Wrong input has its place in a file, and a status of its own.
+        Err(error) if error.is::<ConfigError>() => {
+            say(&error.to_string());
             ExitCode::from(2)
         }
-        Err(Failure::Running(error)) => {
+        Err(error) => {
             say(&format!("lab: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(task: Task) -> Result<ExitCode, Failure> {
-    match task {
-        Task::Exec(exec) => exec.run(),
-        Task::Run(run) => run.run(),
-        Task::Bench(arguments) => Ok(verdict(arguments.run()?)),
-        Task::ReproduceSim(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Validate(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Peers(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Cuts(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Reproduce(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Replay(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Outages(arguments) => Ok(verdict(arguments.run()?)),
-        Task::Inside { job } => {
-            job.run()?;
-            Ok(ExitCode::SUCCESS)
-        }
+fn run(task: Task) -> anyhow::Result<ExitCode> {
+    let good = match task {
+        Task::Exec(exec) => return exec.run(),
+        Task::Run(run) => run.run()?,
+        Task::Bench(arguments) => arguments.run()?,
+        Task::ReproduceSim(arguments) => arguments.run()?,
+        Task::Validate(arguments) => arguments.run()?,
+        Task::Peers(arguments) => arguments.run()?,
+        Task::Cuts(arguments) => arguments.run()?,
+        Task::Reproduce(arguments) => arguments.run()?,
+        Task::Replay(arguments) => arguments.run()?,
+        Task::Outages(arguments) => arguments.run()?,
+        Task::Inside { job } => job.run().map(|()| true)?,
         Task::Check { scenarios } => {
             for file in scenarios {
-                let scenario = Scenario::load(&file)?;
+                let scenario = GuestScenario::load(&file)?;
                 say(&format!("{}: {} ({} guests)", scenario.name, scenario.about, scenario.guests.len()));
             }
-            Ok(ExitCode::SUCCESS)
+            true
         }
-    }
-}
-
-/// The exit status of a task that came to its end.
-fn verdict(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl Exec {
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> anyhow::Result<ExitCode> {
         let interrupt = Interrupt::install()?;
-        let lab =
-            Lab::open().map_err(|Unavailable(reason)| anyhow::anyhow!("no guest can be booted here: {reason}"))?;
+        let lab = Lab::open().context("no guest can be booted here")?;
         let own = lab.directory().context("cannot make a directory")?;
         let mut script = quoted(&self.command);
         let (mut results, mut qmp) = (self.results, self.qmp);
@@ -220,38 +193,28 @@ impl Exec {
     }
 }
 
-/// How many scenarios went how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Every guest's script said that all is well.
-    pub passed: usize,
-    /// One did not.
-    pub failed: usize,
-    /// No guest could be booted here.
-    pub skipped: usize,
-}
-
 impl Run {
-    fn run(self) -> Result<ExitCode, Failure> {
+    fn run(self) -> anyhow::Result<bool> {
         let files = if self.scenarios.is_empty() { scenarios_of_the_tree()? } else { self.scenarios };
         // All files are read before anything is started: a mistake in the last one costs no time.
-        let scenarios = files.iter().map(|file| Scenario::load(file)).collect::<Result<Vec<_>, _>>()?;
+        let scenarios = files.iter().map(|file| GuestScenario::load(file)).collect::<Result<Vec<_>, _>>()?;
         let interrupt = Interrupt::install()?;
-        let mut count = Count::default();
+        let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         match Lab::open() {
             Err(Unavailable(reason)) => {
                 say(&format!("lab: skipped: {reason}"));
-                count.skipped = scenarios.len();
+                skipped = scenarios.len();
             }
             Ok(lab) => {
                 for scenario in &scenarios {
-                    let passed = run_scenario(&lab, &interrupt, scenario, &self.out)?;
-                    *(if passed { &mut count.passed } else { &mut count.failed }) += 1;
+                    let count =
+                        if run_scenario(&lab, &interrupt, scenario, &self.out)? { &mut passed } else { &mut failed };
+                    *count += 1;
                 }
             }
         }
-        say(&format!("lab: {} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped));
-        Ok(verdict(count.failed == 0))
+        say(&format!("lab: {passed} passed, {failed} failed, {skipped} skipped"));
+        Ok(failed == 0)
     }
 }
 
@@ -265,10 +228,7 @@ fn scenarios_of_the_tree() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Runs all guests of a scenario at the same time; whether all did well.
-///
-/// # Errors
-/// If a guest cannot be started, or on Ctrl-C.
-pub fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &Scenario, out: &Path) -> anyhow::Result<bool> {
+fn run_scenario(lab: &Lab, interrupt: &Interrupt, scenario: &GuestScenario, out: &Path) -> anyhow::Result<bool> {
     let outcomes: Vec<anyhow::Result<Outcome>> = std::thread::scope(|scope| {
         let guests: Vec<_> = scenario
             .guests

@@ -6,27 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::flags::name;
 use crate::host::Lab;
-use crate::inside::Job;
+use crate::inside::GuestJob;
 use crate::interrupt::Interrupt;
 use crate::plan::{Disk, Plan};
+use crate::samples;
 use crate::service::Provisioning;
-
-/// The samples, in the directory of the results.
-const KEPT: &str = "samples.jsonl";
-/// Those of the run before.
-const KEPT_BEFORE: &str = "samples.old.jsonl";
 
 /// A guest that measures.
 pub struct Experiment {
-    /// What it measures.
-    pub job: Job,
-    /// Its memory.
+    pub job: GuestJob,
     pub memory: Bytes,
-    /// Its disks.
     pub disks: Vec<Disk>,
     /// What the volumes that it rents move.
     pub fast: Bandwidth,
@@ -35,11 +28,13 @@ pub struct Experiment {
 impl Experiment {
     /// Measures what is ordered (`order` is told where volumes are rented). Samples are in the directory as soon as they
     /// are taken.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
-    pub fn run<O: Serialize>(self, out: &Path, order: impl FnOnce(String) -> anyhow::Result<O>) -> anyhow::Result<()> {
-        let interrupt = Interrupt::install()?;
+    pub fn run<O: Serialize>(
+        self,
+        interrupt: &Interrupt,
+        out: &Path,
+        order: impl FnOnce(String) -> anyhow::Result<O>,
+    ) -> anyhow::Result<()> {
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         let lab = Lab::open().context("no guest can be booted here")?;
         // What the guest writes lies beside what is kept of it, so that both can be one file.
         let results = tempfile::tempdir_in(out).with_context(|| format!("cannot write to {}", out.display()))?;
@@ -47,7 +42,7 @@ impl Experiment {
         let qmp = volumes.path().join("qmp.socket");
         let service = Provisioning::start(&qmp, volumes.path(), &results.path().join("token"), self.fast)?;
         let script = self.job.script(&order(service.url.clone())?, results.path())?;
-        fs::write(results.path().join(KEPT), "")?;
+        samples::begin(results.path())?;
         let plan = Plan {
             memory: self.memory,
             results: Some(results.path().to_owned()),
@@ -55,35 +50,14 @@ impl Experiment {
             echo: true,
             timeout: Duration::from_secs(24 * 3600),
             disks: self.disks,
-            ..Plan::new(self.job.name(), script)
+            ..Plan::new(&name(self.job), script)
         };
-        let mut guest = plan.boot(&lab, &interrupt)?;
-        keep(out, results.path())?;
-        let outcome = guest.wait(&interrupt)?;
+        let mut guest = plan.boot(&lab, interrupt)?;
+        samples::keep(out, results.path())?;
+        let outcome = guest.wait(interrupt)?;
         if !outcome.passed() {
             bail!("the guest failed: {}", outcome.describe());
         }
         Ok(())
     }
-}
-
-/// Hours may be in the samples: they are kept while they are taken, and those of the run before beside them.
-fn keep(out: &Path, results: &Path) -> anyhow::Result<()> {
-    let (kept, before) = (out.join(KEPT), out.join(KEPT_BEFORE));
-    if fs::metadata(&kept).is_ok_and(|samples| samples.len() > 0) {
-        fs::rename(&kept, &before).with_context(|| format!("cannot write {}", before.display()))?;
-    }
-    let _ = fs::remove_file(&kept);
-    fs::hard_link(results.join(KEPT), &kept).with_context(|| format!("cannot make {}", kept.display()))
-}
-
-/// The samples that are kept in a directory. A last line that is not whole is no sample.
-///
-/// # Errors
-/// If they cannot be read.
-pub fn samples<T: DeserializeOwned>(out: &Path) -> anyhow::Result<Vec<T>> {
-    let kept = out.join(KEPT);
-    let text = fs::read_to_string(&kept).with_context(|| format!("cannot read {}", kept.display()))?;
-    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    whole.map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read the samples")
 }

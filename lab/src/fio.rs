@@ -36,7 +36,6 @@ pub enum Amount {
     Bytes(u64),
 }
 
-/// What was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// From the first request to the last answer, the flush at the end of a burst included.
@@ -56,7 +55,6 @@ pub struct Measured {
 
 impl Measured {
     /// MiB/s, reads and writes.
-    #[must_use]
     pub fn mib_s(&self) -> f64 {
         self.moved_mib / self.run_s
     }
@@ -64,9 +62,6 @@ impl Measured {
 
 impl Load {
     /// Runs it with a command that starts fio.
-    ///
-    /// # Errors
-    /// If fio fails, or on Ctrl-C.
     pub fn run(self, interrupt: &Interrupt, mut fio: Command, target: &Target) -> anyhow::Result<Measured> {
         fio.args(words(self.shape));
         match target {
@@ -83,13 +78,11 @@ impl Load {
     }
 
     /// What counts: requests per second of a random load, MiB/s of others.
-    #[must_use]
     pub fn rate(self, measured: &Measured) -> f64 {
         if self.is_random() { measured.iops } else { measured.mib_s() }
     }
 
     /// Its unit.
-    #[must_use]
     pub fn unit(self) -> &'static str {
         if self.is_random() { "IOPS" } else { "MiB/s" }
     }
@@ -106,11 +99,11 @@ pub fn words(shape: &str) -> impl Iterator<Item = &str> {
 
 #[derive(Deserialize)]
 struct Document {
-    jobs: Vec<Job>,
+    jobs: Vec<JobResult>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct JobResult {
     job_runtime: f64,
     read: Side,
     write: Side,
@@ -140,9 +133,6 @@ struct Latency {
 
 /// What fio says of its first job. It may say a line or two before its document. `job_runtime` covers the flush at the end,
 /// `runtime` of a side not.
-///
-/// # Errors
-/// If there is no such document.
 pub fn parse(said: &str) -> anyhow::Result<Measured> {
     const MIB: f64 = 1_048_576.0;
     let start = said.find('{').context("fio printed no JSON")?;

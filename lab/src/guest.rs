@@ -62,7 +62,6 @@ pub struct Guest {
     qemu: Running,
     // Dropped after QEMU, which uses them.
     _shares: [Share; 2],
-    qmp: PathBuf,
     monitor: PathBuf,
     results: PathBuf,
     console: PathBuf,
@@ -112,7 +111,6 @@ impl Plan {
         Ok(Guest {
             qemu,
             _shares: shares,
-            qmp,
             monitor: monitor(own),
             results,
             console,
@@ -192,13 +190,7 @@ fn monitor(own: &Path) -> PathBuf {
 }
 
 impl Guest {
-    /// QEMU's monitor.
-    #[must_use]
-    pub fn qmp(&self) -> &Path {
-        &self.qmp
-    }
-
-    /// QEMU's monitor at another socket, for whoever runs the guest while a provider uses the first.
+    /// QEMU's monitor at a socket of the lab's own: a provider may use the plan's.
     #[must_use]
     pub fn monitor(&self) -> &Path {
         &self.monitor
@@ -236,12 +228,15 @@ impl Guest {
     ///
     /// # Errors
     /// If the guest ends or hangs before, or on Ctrl-C.
-    fn wait_booted(&mut self, interrupt: &Interrupt) -> anyhow::Result<Duration> {
+    fn wait_booted(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
         let deadline = self.started + self.boot_timeout;
         loop {
             interrupt.check()?;
-            if self.has_booted() {
-                return Ok(self.booted.unwrap_or(self.started) - self.started);
+            if self.booted.is_none() && self.results.join("booted").exists() {
+                self.booted = Some(Instant::now());
+            }
+            if self.booted.is_some() {
+                return Ok(());
             }
             if self.qemu.ended().is_some() {
                 bail!("{}", self.ended_early("before the script began"));
@@ -281,13 +276,6 @@ impl Guest {
             }
             sleep(POLL);
         }
-    }
-
-    fn has_booted(&mut self) -> bool {
-        if self.booted.is_none() && self.results.join("booted").exists() {
-            self.booted = Some(Instant::now());
-        }
-        self.booted.is_some()
     }
 
     fn status(&self) -> Option<i32> {

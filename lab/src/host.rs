@@ -35,13 +35,13 @@ impl std::error::Error for Unavailable {}
 #[derive(Clone, Debug)]
 pub struct Lab {
     /// QEMU.
-    pub qemu: PathBuf,
+    pub(crate) qemu: PathBuf,
     /// The server of host directories.
-    pub virtiofsd: PathBuf,
+    pub(crate) virtiofsd: PathBuf,
     /// The guests' kernel.
-    pub kernel: Kernel,
+    pub(crate) kernel: Kernel,
     /// Where guests' directories and new disks are made.
-    pub scratch: PathBuf,
+    scratch: PathBuf,
 }
 
 impl Lab {

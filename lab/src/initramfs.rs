@@ -2,18 +2,19 @@
 //!
 //! Source: initramfs (`docs/REFERENCES.md`).
 
-use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+
+use cpio::newc;
 
 use crate::modules::{self, Module};
 
 /// Counts changes of how modules are put into the archive.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
-const CHARACTER_DEVICE: u32 = 0o020_600;
 
 /// Runs first: loads modules, puts the host's root under an overlay, and goes there.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -81,78 +82,33 @@ $busybox poweroff -f
 "#;
 
 /// Names what decides the archive beside the kernel, so that a cached one is not taken for another.
-#[must_use]
 pub fn fingerprint() -> u64 {
     let mut hasher = DefaultHasher::new();
     (FORMAT, INIT, SECOND, modules::NEEDED, modules::WANTED).hash(&mut hasher);
     hasher.finish()
 }
 
-/// The whole archive.
-#[must_use]
-pub fn archive(busybox: &[u8], modules: &[Module]) -> Vec<u8> {
-    let mut archive = Archive::default();
+/// The whole archive. The kernel's own holds `/dev/console`.
+pub fn archive(busybox: &[u8], modules: &[Module]) -> io::Result<Vec<u8>> {
+    let mut archive = Vec::new();
+    let mut add = |name: &str, mode: u32, content: &[u8]| {
+        let mut entry = newc::Builder::new(name).mode(mode).write(&mut archive, content.len() as u32);
+        entry.write_all(content)?;
+        entry.finish().map(drop)
+    };
     for directory in ["bin", "proc", "sys", "dev", "modules", "below", "above", "new"] {
-        archive.add(directory, DIRECTORY, &[]);
+        add(directory, DIRECTORY, &[])?;
     }
-    archive.add("dev/console", CHARACTER_DEVICE, &[]);
-    archive.add("bin/busybox", EXECUTABLE, busybox);
-    archive.add("init", EXECUTABLE, INIT.as_bytes());
-    archive.add("second", EXECUTABLE, SECOND.as_bytes());
+    add("bin/busybox", EXECUTABLE, busybox)?;
+    add("init", EXECUTABLE, INIT.as_bytes())?;
+    add("second", EXECUTABLE, SECOND.as_bytes())?;
     let mut order = String::new();
     for module in modules {
-        let _ = writeln!(order, "{}", module.name);
-        archive.add(&format!("modules/{}.ko", module.name), FILE, &module.code);
+        order = order + &module.name + "\n";
+        add(&format!("modules/{}.ko", module.name), FILE, &module.code)?;
     }
-    archive.add("modules/order", FILE, order.as_bytes());
-    archive.end()
-}
-
-#[derive(Default)]
-struct Archive {
-    bytes: Vec<u8>,
-    entries: u32,
-}
-
-impl Archive {
-    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
-        self.entries += 1;
-        // /dev/console is 5:1.
-        let (major, minor) = if mode == CHARACTER_DEVICE { (5, 1) } else { (0, 0) };
-        let fields = [
-            self.entries,
-            mode,
-            0, // owner
-            0, // group
-            if mode == DIRECTORY { 2 } else { 1 },
-            0, // time: the same input gives the same archive
-            content.len() as u32,
-            0,
-            0,
-            major,
-            minor,
-            name.len() as u32 + 1,
-            0, // checksum, unused in this format
-        ];
-        self.bytes.extend_from_slice(b"070701");
-        for field in fields {
-            self.bytes.extend_from_slice(format!("{field:08x}").as_bytes());
-        }
-        self.bytes.extend_from_slice(name.as_bytes());
-        self.bytes.push(0);
-        self.pad();
-        self.bytes.extend_from_slice(content);
-        self.pad();
-    }
-
-    fn pad(&mut self) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.add("TRAILER!!!", 0, &[]);
-        self.bytes
-    }
+    add("modules/order", FILE, order.as_bytes())?;
+    newc::trailer(archive)
 }
 
 #[cfg(test)]
@@ -160,27 +116,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpio_reads_the_archive() {
+    fn the_archive_is_read_back() {
         let module = Module { name: "odd".to_owned(), code: vec![7; 4097] };
-        let bytes = archive(b"#!busybox", &[module]);
-        assert_eq!(bytes.len() % 4, 0);
-        let text = String::from_utf8_lossy(&bytes);
-        assert_eq!(text.matches("070701").count(), 8 + 4 + 2 + 1);
-        assert!(text.contains("modules/odd.ko\0") && text.contains("TRAILER!!!"));
-        // Where an entry's size says that the next one begins, it begins.
-        let mut at = 0;
-        let mut names = Vec::new();
-        while at < bytes.len() {
-            let field = |index: usize| {
-                let digits = &bytes[at + 6 + index * 8..at + 14 + index * 8];
-                usize::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap()
-            };
-            let (size, name) = (field(6), field(11));
-            names.push(String::from_utf8_lossy(&bytes[at + 110..at + 109 + name]).into_owned());
-            at = (at + 110 + name).next_multiple_of(4);
-            at = (at + size).next_multiple_of(4);
+        let archive = archive(b"#!busybox", &[module]).unwrap();
+        let (mut rest, mut entries) = (&archive[..], Vec::new());
+        loop {
+            let reader = newc::Reader::new(rest).unwrap();
+            if reader.entry().is_trailer() {
+                break;
+            }
+            entries.push((reader.entry().name().to_owned(), reader.entry().mode(), reader.entry().file_size()));
+            rest = reader.finish().unwrap();
         }
-        assert_eq!(names.last().unwrap(), "TRAILER!!!");
-        assert!(names.contains(&"bin/busybox".to_owned()));
+        assert_eq!(entries.len(), 8 + 3 + 2);
+        let expected = [("bin/busybox", EXECUTABLE, 9), ("modules/odd.ko", FILE, 4097), ("modules/order", FILE, 4)];
+        for (name, mode, size) in expected {
+            assert!(entries.contains(&(name.to_owned(), mode, size)), "{entries:?}");
+        }
     }
 }

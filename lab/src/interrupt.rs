@@ -4,20 +4,20 @@
 //! are killed by the kernel should the thread that started them die without doing so.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{JoinHandle, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// How often a wait looks again.
 pub const POLL: Duration = Duration::from_millis(10);
-const AT_ONCE: Duration = Duration::from_micros(200);
 /// How long a command may take to end in order after Ctrl-C: it may have to unmount a file system.
 const ORDERLY: Duration = Duration::from_secs(60);
 
@@ -69,11 +69,10 @@ impl Interrupt {
     /// # Errors
     /// If it cannot be run or fails, or on Ctrl-C, which ends it and its children.
     pub fn run(&self, command: &mut Command) -> anyhow::Result<Output> {
-        let mut running = Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-        // Threads of their own empty both pipes, so that the command never blocks on them.
-        let (open, closed) = channel();
-        let stdout = rest(running.child.stdout.take(), open.clone());
-        let stderr = rest(running.child.stderr.take(), open);
+        let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let mut running = Running::start(command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?))?;
+        let end = pidfd_open(Pid::from_child(&running.child), PidfdFlags::empty())?;
+        let poll_s = Timespec::try_from(POLL)?;
         let status = loop {
             if let Some(status) = running.ended() {
                 break status;
@@ -82,12 +81,19 @@ impl Interrupt {
                 running.ask_to_end(ORDERLY);
                 return Err(interrupted);
             }
-            // A command that has closed both ends at once: times are measured around this.
-            if closed.recv_timeout(POLL) == Err(RecvTimeoutError::Disconnected) {
-                sleep(AT_ONCE);
+            // Wakes as soon as it has ended: times are measured around this.
+            match poll(&mut [PollFd::new(&end, PollFlags::IN)], Some(&poll_s)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         };
-        let [stdout, stderr] = [stdout, stderr].map(|rest| rest.join().unwrap_or_default());
+        let read = |file: &mut File| -> anyhow::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            file.rewind()?;
+            file.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        let (stdout, stderr) = (read(&mut stdout)?, read(&mut stderr)?);
         succeeded(command, Output { status, stdout, stderr })
     }
 }
@@ -143,16 +149,6 @@ fn last_lines(said: &str) -> String {
     if last.is_empty() { "it said nothing".to_owned() } else { last.join(" | ") }
 }
 
-/// Everything that comes out of a pipe; `open` is dropped with its end.
-fn rest(pipe: Option<impl Read + Send + 'static>, open: Sender<()>) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
-        drop(open);
-        bytes
-    })
-}
-
 /// A child that does not outlive its value.
 #[derive(Debug)]
 pub struct Running {
@@ -199,10 +195,8 @@ impl Running {
     }
 
     fn signal(&mut self, signal: Signal) {
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
-            && self.ended().is_none()
-        {
-            let _ = kill_process_group(group, signal);
+        if self.ended().is_none() {
+            let _ = kill_process_group(Pid::from_child(&self.child), signal);
         }
     }
 }

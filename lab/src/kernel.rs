@@ -16,8 +16,6 @@ const PATTERN: &str = "^linux-image-6[.]12[.][0-9].*-cloud-amd64(-unsigned)?$";
 /// What QEMU is given.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// `6.12.N…`.
-    pub version: String,
     /// The image.
     pub image: PathBuf,
     /// The initial file system.
@@ -26,9 +24,6 @@ pub struct Kernel {
 
 impl Kernel {
     /// Takes the kernel from the cache, or downloads the newest one there is.
-    ///
-    /// # Errors
-    /// If there is none in the cache and none to be had, or busybox is missing.
     pub fn prepare(cache: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
         // Several labs may start at once on a machine that has none yet.
@@ -45,11 +40,13 @@ impl Kernel {
             let modules = modules::load_order(&root.join("lib/modules").join(&version))
                 .or_else(|_| modules::load_order(&root.join("usr/lib/modules").join(&version)))?;
             let new = initramfs.with_extension("new");
-            fs::write(&new, initramfs::archive(&busybox, &modules)).context("cannot write the initramfs")?;
+            initramfs::archive(&busybox, &modules)
+                .and_then(|archive| fs::write(&new, archive))
+                .context("cannot write the initramfs")?;
             fs::rename(&new, &initramfs).context("cannot put the initramfs into its place")?;
         }
         let image = uncompressed(cache, &version, &image)?.unwrap_or(image);
-        Ok(Self { version, image, initramfs })
+        Ok(Self { image, initramfs })
     }
 }
 

@@ -15,20 +15,12 @@ const TICKS_PER_S: f64 = 100.0;
 /// How often a wait looks again.
 const SELDOM: Duration = Duration::from_millis(100);
 
-/// Processor seconds that all cores together have been busy since boot.
-///
-/// # Errors
-/// If `/proc/stat` is not as documented in proc(5).
-pub fn busy_s() -> anyhow::Result<f64> {
-    busy_s_at(Path::new("/proc/stat"))
-}
+/// Where the kernel says how long cores have been busy.
+pub const STAT: &str = "/proc/stat";
 
-/// The same from a copy of `/proc/stat`.
-///
-/// # Errors
-/// If it is not as documented in proc(5).
-pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
-    let text = fs::read_to_string(copy).with_context(|| format!("cannot read {}", copy.display()))?;
+/// Processor seconds that all cores together had been busy since boot, by [`STAT`] or a copy of it.
+pub fn busy_s(copy: &str) -> anyhow::Result<f64> {
+    let text = fs::read_to_string(copy).with_context(|| format!("cannot read {copy}"))?;
     let line = text.lines().next().unwrap_or_default();
     let fields: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq
@@ -37,9 +29,6 @@ pub fn busy_s_at(copy: &Path) -> anyhow::Result<f64> {
 }
 
 /// Processor seconds of one process, its dead children not counted.
-///
-/// # Errors
-/// If it is gone.
 pub fn process_s(process: u32) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).context("the process is gone")?;
     // The name may hold blanks and parentheses; what follows the last one does not.
@@ -48,34 +37,20 @@ pub fn process_s(process: u32) -> anyhow::Result<f64> {
     Ok((ticks(11) + ticks(12)) / TICKS_PER_S)
 }
 
-/// The memory that a process has, in MiB.
-///
-/// # Errors
-/// If it is gone.
-pub fn resident_mib(process: u32) -> anyhow::Result<f64> {
-    memory_mib(process, "VmRSS:")
-}
-
-/// The most memory that a process has had, in MiB.
-///
-/// # Errors
-/// If it is gone.
-pub fn highest_mib(process: u32) -> anyhow::Result<f64> {
-    memory_mib(process, "VmHWM:")
-}
-
-fn memory_mib(process: u32, field: &str) -> anyhow::Result<f64> {
+/// Memory of a process, in MiB: `VmRSS`, what it has, or `VmHWM`, the most that it has had.
+pub fn memory_mib(process: u32, field: &str) -> anyhow::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).context("the process is gone")?;
-    field_kib(&text, field).map(|kib| kib / 1024.0).context("the kernel does not say how much memory it has")
+    field_mib(&text, field).context("the kernel does not say how much memory it has")
 }
 
 fn available_mib() -> f64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    field_kib(&text, "MemAvailable:").unwrap_or(0.0) / 1024.0
+    field_mib(&text, "MemAvailable").unwrap_or(0.0)
 }
 
-fn field_kib(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+fn field_mib(text: &str, name: &str) -> Option<f64> {
+    let kib = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_whitespace().next());
+    Some(kib?.parse::<f64>().ok()? / 1024.0)
 }
 
 /// Runs `work`; also how much less memory was available at the worst moment than before, in MiB.
@@ -103,35 +78,23 @@ pub fn settled_memory_mib() -> f64 {
 }
 
 /// Writes to a file of sysfs.
-///
-/// # Errors
-/// If the kernel refuses.
 pub fn tell(file: impl AsRef<Path>, text: &str) -> anyhow::Result<()> {
     let file = file.as_ref();
     fs::write(file, text).with_context(|| format!("cannot write \"{text}\" to {}", file.display()))
 }
 
 /// What a file of sysfs says.
-///
-/// # Errors
-/// If it cannot be read.
 pub fn ask(file: impl AsRef<Path>) -> anyhow::Result<String> {
     let file = file.as_ref();
     Ok(fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?.trim().to_owned())
 }
 
 /// Runs a command to its end and returns what it printed.
-///
-/// # Errors
-/// If it fails.
 pub fn run(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output(Command::new(program).args(arguments))?.stdout).into_owned())
 }
 
 /// Calls `done` until it answers something, at most `timeout`, and seldom enough to take no processor time.
-///
-/// # Errors
-/// What `done` answers, or that `what` did not happen.
 pub fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -141,29 +104,36 @@ pub fn wait_for<T>(
 }
 
 /// The node of a disk by its serial: `/dev/vdb`, where sysfs knows it by.
-///
-/// # Errors
-/// If there is none.
 pub fn disk(serial: &str) -> anyhow::Result<PathBuf> {
     fs::canonicalize(format!("/dev/lab/{serial}")).with_context(|| format!("there is no disk {serial}"))
 }
 
 /// A device's size in sectors of 512 bytes.
-///
-/// # Errors
-/// If sysfs does not say.
 pub fn sectors(device: &Path) -> anyhow::Result<u64> {
     let name = device.file_name().context("a device has a name")?.to_string_lossy().into_owned();
     ask(format!("/sys/class/block/{name}/size"))?.parse().context("sysfs does not say a size")
 }
 
 /// Overwrites a disk's first megabyte, where every cache has its marks.
-///
-/// # Errors
-/// If it cannot be written.
 pub fn forget(device: &Path) -> anyhow::Result<()> {
     let of = format!("of={}", device.display());
     run("dd", &["if=/dev/zero", &of, "bs=1M", "count=1", "oflag=direct", "conv=fsync", "status=none"]).map(|_| ())
+}
+
+/// Makes an ext4, with options for mkfs.
+pub fn make_ext4(node: &Path, options: &[&str]) -> anyhow::Result<()> {
+    run("mkfs.ext4", &[&["-q", "-F"], options, &[&node.display().to_string()]].concat()).map(|_| ())
+}
+
+/// Checks an ext4 that is not mounted, and repairs it as far as this option of e2fsck allows.
+pub fn repair_ext4(node: &Path, option: &str) -> anyhow::Result<()> {
+    let checked = Command::new("e2fsck").arg(option).arg(node).output().context("cannot run e2fsck")?;
+    // 1: errors were corrected; a journal that is aborted leaves a mark.
+    if !matches!(checked.status.code(), Some(0 | 1)) {
+        let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+        bail!("e2fsck cannot repair the file system: {}", said.trim().lines().last().unwrap_or_default());
+    }
+    Ok(())
 }
 
 /// A mounted ext4 that is unmounted when it is dropped.
@@ -171,9 +141,6 @@ pub struct Mounted(&'static str);
 
 impl Mounted {
     /// Mounts it, with options for mount.
-    ///
-    /// # Errors
-    /// If it cannot be.
     pub fn at(node: &Path, place: &'static str, options: &[&str]) -> anyhow::Result<Self> {
         fs::create_dir_all(place)?;
         // What mount says last is where to read more.
@@ -196,9 +163,9 @@ mod tests {
     #[test]
     fn the_machine_is_read() {
         let process = std::process::id();
-        assert!(busy_s().unwrap() > 0.0);
+        assert!(busy_s(STAT).unwrap() > 0.0);
         assert!(process_s(process).unwrap() >= 0.0);
-        assert!(highest_mib(process).unwrap() > 0.1);
+        assert!(memory_mib(process, "VmHWM").unwrap() > 0.1);
         assert!(process_s(4_194_999).is_err());
         let ((), used) = with_memory(available_mib(), || ());
         assert!(used.is_finite());

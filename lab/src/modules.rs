@@ -46,9 +46,6 @@ pub struct Module {
 }
 
 /// The modules that guests load, each after those that it needs.
-///
-/// # Errors
-/// If one without which nothing boots is missing, or a file cannot be read.
 pub fn load_order(directory: &Path) -> anyhow::Result<Vec<Module>> {
     let available = available(directory)?;
     let built_in = built_in(directory);
@@ -85,32 +82,24 @@ impl Order<'_> {
     }
 }
 
-/// The name of a module with any of the suffixes that its file may have.
-fn module_name(file: &Path) -> Option<String> {
-    let name = file.file_name()?.to_str()?;
-    let (stem, suffix) = name.split_once(".ko")?;
-    matches!(suffix, "" | ".xz" | ".zst" | ".gz").then(|| stem.replace('-', "_"))
+fn module_name(file: &str) -> Option<String> {
+    Some(Path::new(file).file_name()?.to_str()?.strip_suffix(".ko")?.replace('-', "_"))
 }
 
+/// By the list that every kernel has of its modules, which names them without compression.
 fn available(directory: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![directory.join("kernel")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if let Some(name) = module_name(&path) {
-                found.insert(name, path);
-            }
-        }
-    }
-    Ok(found)
+    let list = directory.join("modules.order");
+    let text = fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+    let file = |line: &str| {
+        let suffixes = ["", ".xz", ".zst", ".gz"].into_iter();
+        suffixes.map(|suffix| directory.join(format!("{line}{suffix}"))).find(|file| file.exists())
+    };
+    Ok(text.lines().filter_map(|line| Some((module_name(line)?, file(line)?))).collect())
 }
 
 fn built_in(directory: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
-    text.lines().filter_map(|line| module_name(Path::new(line))).collect()
+    text.lines().filter_map(module_name).collect()
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
@@ -156,6 +145,8 @@ fn needs(code: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -165,6 +156,8 @@ mod tests {
             let folder = directory.path().join("kernel/drivers");
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join(name), format!("\x7fELF\0license=GPL\0depends={needs}\0name=x\0")).unwrap();
+            let list = fs::File::options().create(true).append(true).open(directory.path().join("modules.order"));
+            writeln!(list.unwrap(), "kernel/drivers/{name}").unwrap();
         };
         write("virtio_pci.ko", "virtio-ring,virtio");
         write("virtio.ko", "");

@@ -2,8 +2,10 @@
 //!
 //! NBD (`docs/REFERENCES.md`): fixed newstyle, simple replies, flush and FUA.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,25 +25,36 @@ const FLAGS: u16 = transmission_flag::HAS_FLAGS | transmission_flag::SEND_FLUSH 
 /// What is served. Errors go to the client: `InvalidInput` as EINVAL, all others as EIO.
 pub trait Medium: Send + 'static {
     /// In bytes; it does not change.
-    fn size(&self) -> u64;
+    fn size(&self) -> io::Result<u64>;
 
-    /// Reads.
-    ///
-    /// # Errors
-    /// The client's.
     fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>>;
 
     /// Writes; `forced`: it is durable once it is answered.
-    ///
-    /// # Errors
-    /// The client's.
     fn write(&mut self, offset: u64, data: Vec<u8>, forced: bool) -> io::Result<()>;
 
     /// Makes durable what was answered.
-    ///
-    /// # Errors
-    /// The client's.
     fn flush(&mut self) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut data = vec![0; length];
+        self.read_exact_at(&mut data, offset)?;
+        Ok(data)
+    }
+
+    fn write(&mut self, offset: u64, data: Vec<u8>, forced: bool) -> io::Result<()> {
+        self.write_all_at(&data, offset)?;
+        if forced { self.sync_data() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sync_data()
+    }
 }
 
 /// Whom the server talks to, and whether it ends.
@@ -62,9 +75,6 @@ pub struct Server<M> {
 
 impl<M: Medium> Server<M> {
     /// Serves a medium.
-    ///
-    /// # Errors
-    /// If there cannot be a socket.
     pub fn start(socket: PathBuf, medium: M) -> anyhow::Result<Self> {
         let listener = UnixListener::bind(&socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
         let medium = Arc::new(Mutex::new(medium));
@@ -86,7 +96,6 @@ impl<M: Medium> Server<M> {
     }
 
     /// Where clients connect.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
@@ -120,7 +129,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One connection, from greeting to end.
 fn serve<M: Medium>(mut stream: UnixStream, medium: &Mutex<M>) -> io::Result<()> {
-    let size = lock(medium).size();
+    let size = lock(medium).size()?;
     if !greet(&mut stream, size)? {
         return Ok(());
     }

@@ -7,9 +7,6 @@ use anyhow::Context;
 use serde::Serialize;
 
 /// Writes `NAME.md` and `NAME.json`, and says the table.
-///
-/// # Errors
-/// If they cannot be written.
 pub fn write(out: &Path, name: &str, table: &str, document: &impl Serialize) -> anyhow::Result<()> {
     fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
     fs::write(out.join(format!("{name}.md")), table)?;

@@ -39,6 +39,9 @@ pub struct Disk {
 /// The longest serial that virtio has room for.
 const SERIAL_MAX: usize = 20;
 
+/// The most that a disk may be given; larger is a slip of the unit.
+const DISK_MAX: Bytes = Bytes::from_gib(16 * 1024);
+
 impl Disk {
     /// A new disk without limits.
     #[must_use]
@@ -52,21 +55,7 @@ impl Disk {
         Self { bandwidth: Some(bandwidth), ..self }
     }
 
-    /// The same disk, with its bytes elsewhere.
-    #[must_use]
-    pub fn on(self, media: Media) -> Self {
-        Self { media, ..self }
-    }
-
-    /// The same disk, under another disk's limits.
-    #[must_use]
-    pub fn sharing(self, other: &str) -> Self {
-        Self { shares: Some(other.to_owned()), ..self }
-    }
-
-    /// # Errors
-    /// If it cannot be a serial, in one sentence.
-    pub fn check_name(name: &str) -> Result<(), String> {
+    fn check_name(name: &str) -> Result<(), String> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || name.len() > SERIAL_MAX || !name.chars().all(good) {
             return Err(format!(
@@ -81,13 +70,9 @@ impl Disk {
     pub fn arguments(&self, file: &Path) -> Vec<String> {
         let name = &self.name;
         let group = format!("limits-{}", self.shares.as_ref().unwrap_or(name));
-        let mut limits = serde_json::Map::new();
-        if let Some(bandwidth) = self.bandwidth {
-            limits.insert("bps-total".to_owned(), json!(bandwidth.get()));
-        }
-        if let Some(iops) = self.iops {
-            limits.insert("iops-total".to_owned(), json!(iops.get()));
-        }
+        // 0: no limit.
+        let (bps, iops) = (self.bandwidth.map_or(0, Bandwidth::get), self.iops.map_or(0, Iops::get));
+        let limits = json!({"bps-total": bps, "iops-total": iops});
         let bytes = self.protocol(file);
         let throttle = json!({"qom-type": "throttle-group", "id": group, "limits": limits});
         let node = json!({
@@ -134,7 +119,10 @@ impl FromStr for Disk {
         })?;
         Self::check_name(name)?;
         let mut parts = rest.split(',');
-        let size = parts.next().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
+        let size: Bytes = parts.next().unwrap_or_default().parse().map_err(|error| format!("{error}"))?;
+        if size == Bytes::ZERO || !size.get().is_multiple_of(512) || size > DISK_MAX {
+            return Err(format!("a disk of {size}: its size is a multiple of 512 bytes, from there to {DISK_MAX}"));
+        }
         let mut disk = Self::new(name, size);
         for part in parts {
             if let Some(file) = part.strip_prefix("file=") {
@@ -233,6 +221,7 @@ mod tests {
             ("slow", "is not a disk"),
             ("slow=2", "has no unit"),
             ("slow=2GiB,33", "has no unit"),
+            ("slow=0GiB", "a disk of 0 B"),
             ("a b=2GiB", "cannot be a disk's name"),
             ("=2GiB", "cannot be a disk's name"),
             ("a-name-that-is-far-too-long=2GiB", "cannot be a disk's name"),

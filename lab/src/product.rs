@@ -20,9 +20,6 @@ pub struct Product {
 
 impl Product {
     /// Where it is.
-    ///
-    /// # Errors
-    /// If it is not there.
     pub fn binary(&self) -> anyhow::Result<PathBuf> {
         if let Some(path) = self.surgetank.clone().or_else(|| Some(std::env::var_os("SURGETANK")?.into())) {
             return fs::canonicalize(&path).with_context(|| format!("there is no {}", path.display()));
@@ -38,25 +35,18 @@ impl Product {
 }
 
 /// The tree that this program was built from.
-#[must_use]
 pub fn tree() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.parent().unwrap_or(own)
 }
 
 /// Runs a command that answers in JSON.
-///
-/// # Errors
-/// If it cannot be run, fails, or answers something else, or on Ctrl-C.
 pub fn answer(interrupt: &Interrupt, command: &mut Command) -> anyhow::Result<Value> {
     let said = interrupt.run(command)?.stdout;
     serde_json::from_slice(&said).with_context(|| format!("cannot read the answer of {command:?}"))
 }
 
 /// A number of an answer.
-///
-/// # Errors
-/// If there is none at this place, as a JSON pointer tells it.
 pub fn number(answer: &Value, place: &str) -> anyhow::Result<f64> {
     answer.pointer(place).and_then(Value::as_f64).with_context(|| format!("the answer has no number {place}"))
 }

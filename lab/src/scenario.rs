@@ -1,21 +1,21 @@
 //! Scenarios: guests, their disks, the steps that they run, and what is collected, in a TOML file.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use surgetank_model::Bytes;
 pub use surgetank_model::toml_error::ConfigError;
 use surgetank_model::toml_error::Source;
 use surgetank_model::units::Span;
-use surgetank_model::{Bandwidth, Bytes, Iops};
 use toml::Spanned;
 
-use crate::plan::{Disk, Media, Plan, quoted};
+use crate::plan::{Plan, quoted};
 
 /// A checked scenario.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct GuestScenario {
     /// The file's name without its suffix.
     pub name: String,
     /// What it shows, in a line.
@@ -39,21 +39,11 @@ struct RawGuest {
     memory: Option<Spanned<Bytes>>,
     cores: Option<Spanned<u32>>,
     #[serde(default)]
-    disk: BTreeMap<Spanned<String>, RawDisk>,
+    disks: Vec<Spanned<String>>,
     #[serde(default)]
     step: Vec<Spanned<RawStep>>,
     #[serde(default)]
     collect: Vec<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawDisk {
-    size: Spanned<Bytes>,
-    bandwidth: Option<Bandwidth>,
-    iops: Option<Iops>,
-    file: Option<PathBuf>,
-    nbd: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -63,17 +53,12 @@ struct RawStep {
     run: Spanned<String>,
 }
 
-/// The most that a scenario's disk may be given; larger is a slip of the unit.
-const DISK_MAX: Bytes = Bytes::from_gib(16 * 1024);
 const MEMORY: (Bytes, Bytes) = (Bytes::from_mib(256), Bytes::from_gib(64));
 const CORES_MAX: u32 = 64;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-impl Scenario {
+impl GuestScenario {
     /// Reads and checks a file.
-    ///
-    /// # Errors
-    /// The first mistake in it, with file, line and column.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
             file: file.to_owned(),
@@ -84,9 +69,6 @@ impl Scenario {
     }
 
     /// Checks a text; `file` is for names and messages.
-    ///
-    /// # Errors
-    /// The first mistake in it, with file, line and column.
     pub fn from_text(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file: file.to_owned(), text: text.to_owned() };
         let raw: Raw = source.parse()?;
@@ -134,8 +116,9 @@ impl RawGuest {
                 return Err(source.at(Some(cores.span()), message));
             }
         }
-        for (name, disk) in self.disk {
-            plan.disks.push(disk.check(source, &name)?);
+        for disk in self.disks {
+            let checked = disk.get_ref().parse().map_err(|message: String| source.at(Some(disk.span()), message))?;
+            plan.disks.push(checked);
         }
         if self.step.is_empty() {
             let message = "this guest has no step: add [[guest.NAME.step]] with name = \"…\" and run = \"…\"";
@@ -143,26 +126,6 @@ impl RawGuest {
         }
         plan.script = script(source, &self.step, &self.collect)?;
         Ok(plan)
-    }
-}
-
-impl RawDisk {
-    fn check(self, source: &Source, name: &Spanned<String>) -> Result<Disk, ConfigError> {
-        Disk::check_name(name.get_ref()).map_err(|message| source.at(Some(name.span()), message))?;
-        let size = *self.size.get_ref();
-        if size == Bytes::ZERO || !size.get().is_multiple_of(512) || size > DISK_MAX {
-            let message = format!("size is {size}: a disk is a multiple of 512 bytes, from there to {DISK_MAX}");
-            return Err(source.at(Some(self.size.span()), message));
-        }
-        let media = match (self.file, self.nbd) {
-            (Some(_), Some(nbd)) => {
-                return Err(source.at(Some(nbd.span()), "a disk is a file or an NBD server, not both: remove one"));
-            }
-            (Some(file), None) => Media::File(file),
-            (None, Some(nbd)) => Media::Nbd(nbd.into_inner()),
-            (None, None) => Media::New,
-        };
-        Ok(Disk { name: name.get_ref().clone(), size, bandwidth: self.bandwidth, iops: self.iops, media, shares: None })
     }
 }
 
@@ -206,7 +169,10 @@ fn script(source: &Source, steps: &[Spanned<RawStep>], collect: &[Spanned<String
 
 #[cfg(test)]
 mod tests {
+    use surgetank_model::Bandwidth;
+
     use super::*;
+    use crate::plan::Disk;
 
     const GOOD: &str = r#"about = "x"
 timeout = "1 min"
@@ -214,9 +180,7 @@ timeout = "1 min"
 memory = "512 MiB"
 cores = 1
 collect = ["/tmp/x"]
-[guest.one.disk.slow]
-size = "1 GiB"
-bandwidth = "33 MiB/s"
+disks = ["slow=1GiB,33MiB/s"]
 [[guest.one.step]]
 name = "first"
 run = "true"
@@ -224,7 +188,7 @@ run = "true"
 
     #[test]
     fn a_good_one_is_read() {
-        let scenario = Scenario::from_text(Path::new("a/smoke.toml"), GOOD).unwrap();
+        let scenario = GuestScenario::from_text(Path::new("a/smoke.toml"), GOOD).unwrap();
         assert_eq!((scenario.name.as_str(), scenario.guests.len()), ("smoke", 1));
         let guest = &scenario.guests[0];
         assert_eq!((guest.memory, guest.cores, guest.timeout), (Bytes::from_mib(512), 1, Duration::from_secs(60)));
@@ -239,26 +203,26 @@ run = "true"
             ("cores = 1", "cors = 1", "x.toml:5:1: unknown setting \"cors\""),
             ("\"512 MiB\"", "\"512\"", "x.toml:4:10: \"512\" has no unit"),
             ("\"512 MiB\"", "\"1 MiB\"", "x.toml:4:10: memory is 1 MiB"),
-            ("\"1 GiB\"", "\"0 GiB\"", "x.toml:8:8: size is 0 B"),
-            ("\"33 MiB/s\"", "33", "x.toml:9:13: 33 has no unit"),
-            ("disk.slow", "disk.\"s/w\"", "x.toml:7:17: \"s/w\" cannot be"),
-            ("run = \"true\"", "run = \" \"", "x.toml:12:7: this step runs nothing"),
-            ("\"first\"", "\"fi'rst\"", "x.toml:11:8: a step's name"),
+            ("slow=1GiB", "slow=0GiB", "x.toml:7:10: a disk of 0 B"),
+            ("33MiB/s", "33", "x.toml:7:10: \"33\" has no unit"),
+            ("slow=", "s/w=", "x.toml:7:10: \"s/w\" cannot be"),
+            ("run = \"true\"", "run = \" \"", "x.toml:10:7: this step runs nothing"),
+            ("\"first\"", "\"fi'rst\"", "x.toml:9:8: a step's name"),
             ("\"/tmp/x\"", "\"x\"", "x.toml:6:12: what is collected"),
             ("\"1 min\"", "\"0 s\"", "x.toml:2:11: a timeout of nothing"),
             ("guest.one]", "guest.\"o e\"]", "x.toml:3:8: a guest's name"),
-            ("name = \"first\"", "name = ", "x.toml:11:"),
+            ("name = \"first\"", "name = ", "x.toml:9:"),
         ] {
             let text = GOOD.replacen(from, to, 1);
             assert_ne!(text, GOOD, "{from}");
-            let mistake = Scenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
+            let mistake = GuestScenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
             assert!(mistake.starts_with(expected), "{mistake}\nexpected {expected}");
         }
-        let none = Scenario::from_text(Path::new("x.toml"), "about = \"x\"\n").unwrap_err().to_string();
+        let none = GuestScenario::from_text(Path::new("x.toml"), "about = \"x\"\n").unwrap_err().to_string();
         assert!(none.contains("has no guest"), "{none}");
         let text = format!("{GOOD}[[guest.one.step]]\nname = \"first\"\nrun = \"true\"\n");
-        let twice = Scenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
-        assert!(twice.starts_with("x.toml:14:8: there is a step"), "{twice}");
+        let twice = GuestScenario::from_text(Path::new("x.toml"), &text).unwrap_err().to_string();
+        assert!(twice.starts_with("x.toml:12:8: there is a step"), "{twice}");
     }
 
     #[test]
@@ -266,7 +230,7 @@ run = "true"
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
         let mut count = 0;
         for entry in std::fs::read_dir(directory).unwrap() {
-            Scenario::load(&entry.unwrap().path()).unwrap();
+            GuestScenario::load(&entry.unwrap().path()).unwrap();
             count += 1;
         }
         assert!(count >= 2, "{count}");

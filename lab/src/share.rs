@@ -24,9 +24,6 @@ pub struct Share {
 
 impl Share {
     /// Serves the host's root. The server sees it through a read-only mount of its own, so that no guest can change it.
-    ///
-    /// # Errors
-    /// If the server does not start.
     pub fn root(lab: &Lab, directory: &Path) -> anyhow::Result<Self> {
         let view = directory.join("root");
         fs::create_dir(&view)?;
@@ -41,9 +38,6 @@ impl Share {
     }
 
     /// Serves a directory that the guest may write to.
-    ///
-    /// # Errors
-    /// If the server does not start.
     pub fn writable(lab: &Lab, directory: &Path, shared: &Path) -> anyhow::Result<Self> {
         Self::start(&mut command(lab, directory, "results", shared, "auto"), directory, "results")
     }
@@ -55,9 +49,6 @@ impl Share {
     }
 
     /// Waits until QEMU can connect.
-    ///
-    /// # Errors
-    /// If the server ends instead.
     pub fn wait(&mut self, interrupt: &Interrupt) -> anyhow::Result<()> {
         interrupt.wait_for("the start of virtiofsd", Duration::from_secs(20), || {
             self.server.check()?;

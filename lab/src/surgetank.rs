@@ -11,17 +11,18 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::interrupt::{Interrupt, Server, wait_for};
+use crate::interrupt::{Interrupt, Server};
+use crate::machine::wait_for;
 
 const DEVICE: &str = "lab";
 /// Where the daemon's own files are.
 const FILES: &str = "/run/lab-surgetank";
+/// What a daemon says in a guest.
+const LOG: &str = "/lab/surgetank.log";
 /// The token of the host's provisioning service.
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
 pub const VOLUME_TYPE: &str = "fast";
-/// How often a wait looks again: seldom enough to take no processor time from what is measured.
-const POLL: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
@@ -82,7 +83,6 @@ pub struct Triggers {
 impl Elastic {
     /// A device that only `boost` and `drain` move, with caching volumes of one size: a threshold that nothing reaches
     /// without a boost, and no inactivity that ends one.
-    #[must_use]
     pub fn steered(policy: &str, slow: &Path, cache_mib: u64, rates_mib_s: (u64, u64)) -> Self {
         let triggers = Triggers {
             threshold: 1.0,
@@ -112,25 +112,9 @@ pub struct Rented {
     pub cache_mib: f64,
     /// Size of the next.
     pub next_mib: f64,
-    /// Boosts so far.
     pub boosts: u64,
     /// Nothing is rented, and nothing is being done about it.
     pub idle: bool,
-}
-
-/// What it says of its data.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Health {
-    /// What it does.
-    pub phase: String,
-    /// Why it does not do more.
-    pub reason: Option<String>,
-    /// The provider's name of its caching volume; empty if there is none.
-    pub volume: String,
-    /// What is on that alone.
-    pub dirty_mib: f64,
-    /// What it has discarded.
-    pub lost_bytes: u64,
 }
 
 /// Where its files are.
@@ -145,51 +129,66 @@ pub struct Places {
 }
 
 impl Places {
+    /// In these directories.
+    pub fn local(files: &str, volumes: &str) -> Self {
+        let rent = Rent::Local(Path::new(volumes).join("volumes"));
+        Self { files: files.into(), rent, log: LOG.into() }
+    }
+
     /// In memory, with disks that the host plugs in.
-    #[must_use]
     pub fn plugged(service: String) -> Self {
-        Self { files: FILES.into(), rent: Rent::Plugged(service), log: "/lab/surgetank.log".into() }
+        Self { files: FILES.into(), rent: Rent::Plugged(service), log: LOG.into() }
     }
 }
 
 #[derive(Debug, Deserialize)]
 struct Status {
-    devices: Vec<Device>,
+    devices: Vec<DeviceStatus>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-struct Device {
+/// What it says of its device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
     name: String,
     address: String,
     export: String,
-    phase: String,
-    reason: Option<String>,
-    lost_bytes: u64,
+    /// What it does.
+    pub phase: String,
+    /// Why it does not do more.
+    pub reason: Option<String>,
+    /// What it has discarded.
+    pub lost_bytes: u64,
     caching: Option<Caching>,
     boosts: u64,
     next_cache_gib: Option<f64>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Caching {
     volume: String,
     size_gib: f64,
     dirty_gib: f64,
 }
 
+impl DeviceStatus {
+    /// The provider's name of its caching volume.
+    pub fn volume(&self) -> Option<&str> {
+        self.caching.as_ref().map(|caching| caching.volume.as_str())
+    }
+
+    /// What is on that alone, in MiB.
+    pub fn dirty_mib(&self) -> f64 {
+        self.caching.as_ref().map_or(0.0, |caching| caching.dirty_gib * 1024.0)
+    }
+}
+
 impl Surgetank {
     /// Serves one device over the slow disk; it recovers what it finds.
-    ///
-    /// # Errors
-    /// If the daemon does not come up.
     pub fn start(binary: &Path, elastic: &Elastic, places: &Places) -> anyhow::Result<Self> {
         Self::serve(Command::new(binary), elastic, places, &Interrupt::default())
     }
 
     /// The same by a command that starts the binary; every wait ends on Ctrl-C.
-    ///
-    /// # Errors
-    /// If the daemon does not come up.
     pub fn serve(
         mut command: Command,
         elastic: &Elastic,
@@ -217,9 +216,6 @@ impl Surgetank {
     }
 
     /// What is rented now.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub fn rented(&self) -> anyhow::Result<Rented> {
         let device = self.status()?;
         Ok(Rented {
@@ -230,17 +226,10 @@ impl Surgetank {
         })
     }
 
-    /// How its data are.
-    ///
-    /// # Errors
-    /// If the daemon does not answer or has ended.
-    pub fn health(&mut self) -> anyhow::Result<Health> {
+    /// The same; an error if it has ended.
+    pub fn health(&mut self) -> anyhow::Result<DeviceStatus> {
         self.daemon.check()?;
-        let device = self.status()?;
-        let (volume, dirty_mib) =
-            device.caching.map_or((String::new(), 0.0), |caching| (caching.volume, caching.dirty_gib * 1024.0));
-        let (phase, reason, lost_bytes) = (device.phase, device.reason, device.lost_bytes);
-        Ok(Health { phase, reason, volume, dirty_mib, lost_bytes })
+        self.status()
     }
 
     /// Tells it to end its boost, and does not wait for that. One that ends by itself refuses to be told so.
@@ -249,17 +238,11 @@ impl Surgetank {
     }
 
     /// Where the device is.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
     pub fn device(&self) -> anyhow::Result<PathBuf> {
         Ok(self.status()?.address.into())
     }
 
     /// Ends a boost that recovery found, if it did.
-    ///
-    /// # Errors
-    /// If it does not come to an end.
     pub fn idle(&mut self) -> anyhow::Result<()> {
         if self.status()?.phase != "idle" {
             self.ask_to_drain();
@@ -268,9 +251,6 @@ impl Surgetank {
     }
 
     /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    /// If it had to be killed, or complains.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.daemon.check()?;
         let patience = self.daemon.patience;
@@ -283,9 +263,6 @@ impl Surgetank {
     }
 
     /// Boosts, and waits until the caching volume absorbs; where the device is.
-    ///
-    /// # Errors
-    /// If it does not come to that.
     pub fn boost(&mut self) -> anyhow::Result<PathBuf> {
         self.ask(&json!({"command": "boost", "device": DEVICE}))?;
         self.wait_for("the boost", TIMEOUT, |surgetank| {
@@ -294,31 +271,17 @@ impl Surgetank {
         })
     }
 
-    /// What is on the caching volume alone, in MiB.
-    ///
-    /// # Errors
-    /// If the daemon does not answer.
-    pub fn dirty_mib(&self) -> anyhow::Result<f64> {
-        Ok(self.status()?.caching.map_or(0.0, |caching| caching.dirty_gib * 1024.0))
-    }
-
     /// Drains; `seen` is told of what is still dirty, in MiB, at every look.
-    ///
-    /// # Errors
-    /// If the drain does not end.
     pub fn drain_seen(&mut self, mut seen: impl FnMut(f64)) -> anyhow::Result<()> {
         self.ask(&json!({"command": "drain", "device": DEVICE}))?;
         self.wait_for("surgetank's drain", DRAIN, |surgetank| {
-            let dirty_mib = surgetank.dirty_mib()?;
+            let dirty_mib = surgetank.status()?.dirty_mib();
             seen(dirty_mib);
             Ok((dirty_mib == 0.0).then_some(()))
         })
     }
 
     /// Waits until the caching volume is away.
-    ///
-    /// # Errors
-    /// If it does not come to that.
     pub fn detached(&mut self) -> anyhow::Result<()> {
         self.wait_for(
             "surgetank's detach",
@@ -328,13 +291,11 @@ impl Surgetank {
     }
 
     /// The daemon's process.
-    #[must_use]
     pub fn process(&self) -> u32 {
         self.daemon.running.child.id()
     }
 
     /// How the device is shown.
-    #[must_use]
     pub fn export(&self) -> String {
         self.status().map_or(String::new(), |device| device.export)
     }
@@ -346,7 +307,7 @@ impl Surgetank {
         mut done: impl FnMut(&Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
         let interrupt = self.interrupt.clone();
-        wait_for(what, timeout, POLL, || {
+        wait_for(what, timeout, || {
             interrupt.check()?;
             self.daemon.check()?;
             done(self)
@@ -367,7 +328,8 @@ impl Surgetank {
         }
     }
 
-    fn status(&self) -> anyhow::Result<Device> {
+    /// What it says of its device.
+    pub fn status(&self) -> anyhow::Result<DeviceStatus> {
         let said = self.ask(&json!({"command": "status"}))?;
         let status: Status = serde_json::from_value(said).context("the daemon's status cannot be read")?;
         status.devices.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")

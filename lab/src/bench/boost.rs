@@ -13,7 +13,7 @@ use anyhow::bail;
 use super::{Bench, Report};
 use crate::bar::{Bar, Limit, median};
 use crate::fio::{Amount, Load, Measured, Target};
-use crate::machine::{highest_mib, resident_mib};
+use crate::machine::memory_mib;
 use crate::output::say;
 use crate::surgetank::{Elastic, Surgetank};
 
@@ -33,9 +33,6 @@ const INDEX_SHARE: f64 = 0.005;
 const WRITES: &str = "--rw=write --bs=1m --iodepth=16";
 
 /// Measures and adds its rows.
-///
-/// # Errors
-/// If something fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let backing = bench.directory.join("boost.disk");
     File::create(&backing)?.set_len(BACKING_MIB << 20)?;
@@ -96,7 +93,7 @@ fn usable(bench: &Bench, elastic: &Elastic) -> anyhow::Result<(f64, f64)> {
         let watcher = scope.spawn(|| {
             let mut most: f64 = 0.0;
             while !over.load(Ordering::Relaxed) {
-                most = most.max(surgetank.dirty_mib().unwrap_or(0.0));
+                most = most.max(surgetank.status().map_or(0.0, |status| status.dirty_mib()));
                 std::thread::sleep(Duration::from_millis(50));
             }
             most
@@ -121,11 +118,11 @@ fn small_writes(bench: &Bench, report: &mut Report, elastic: &Elastic) -> anyhow
     let small =
         Elastic { rates_mib_s: (BACKING_MIB_S, SMALL_MIB_S), iops: (None, Some(SMALL_IOPS)), ..elastic.clone() };
     let mut surgetank = serve(bench, "small", &small)?;
-    let before = resident_mib(surgetank.process())?;
+    let before = memory_mib(surgetank.process(), "VmRSS")?;
     surgetank.boost()?;
     let boosted = write(&surgetank)?;
-    let (dirty, after) = (surgetank.dirty_mib()?, resident_mib(surgetank.process())?);
-    let highest = highest_mib(surgetank.process())?;
+    let (dirty, after) = (surgetank.status()?.dirty_mib(), memory_mib(surgetank.process(), "VmRSS")?);
+    let highest = memory_mib(surgetank.process(), "VmHWM")?;
     say(&format!(
         "memory: {before:.1} MiB before the boost, {after:.1} MiB with {dirty:.0} MiB of 4 KiB blocks dirty, {highest:.1} MiB at most"
     ));

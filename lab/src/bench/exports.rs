@@ -22,9 +22,6 @@ const LOADS: [(&str, &str, bool); 4] = [
 ];
 
 /// Measures and adds its rows.
-///
-/// # Errors
-/// If something fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let memory = format!("memory:{DISK_MIB} MiB");
     let serve = |export| bench.pass(export, Command::new(&bench.surgetank), Path::new(&memory), export);

@@ -10,9 +10,6 @@ const REQUEST_US: f64 = 1000.0;
 const RANGE_BYTES: f64 = 64.0;
 
 /// Adds the rows.
-///
-/// # Errors
-/// If a program fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let rounds = format!("--rounds={}", if bench.quick { 50 } else { 500 });
     let found = bench.cargo(Cores::One, "surgetank-daemon", "healing", &[rounds])?;

@@ -170,9 +170,6 @@ fn one_core(program: &Path) -> Command {
 
 impl Arguments {
     /// Measures and reports; whether every bar was met.
-    ///
-    /// # Errors
-    /// If the machine lacks something, or something fails.
     pub fn run(&self) -> anyhow::Result<bool> {
         if !rustix::process::geteuid().is_root() {
             bail!("the bench makes loop devices and mounts: run it as root (sudo make bench)");

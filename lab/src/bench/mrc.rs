@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
+use surgetank_model::random::Random;
 
 use super::{Bench, Report, one_core};
 use crate::bar::{Bar, Limit, median};
@@ -14,6 +15,8 @@ use crate::product::{answer, number};
 
 const KEYS: u64 = 1_000_000;
 const EXPONENT: f64 = 0.99;
+/// Odd, so that a product with it tells all ranks apart: 2^64 over the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A tenth of the keys.
 const SIZE: u64 = KEYS / 10;
 /// What a core must do, in millions of requests a second.
@@ -40,9 +43,6 @@ struct Ran {
 }
 
 /// Adds the rows.
-///
-/// # Errors
-/// If a program is missing or fails, or miss ratios differ.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let requests: u64 = if bench.quick { 5_000_000 } else { 20_000_000 };
     let trace = bench.directory.join("zipf.oracleGeneral");
@@ -124,24 +124,15 @@ fn python() -> Option<PathBuf> {
     works.then_some(python)
 }
 
-/// The finalizer of MurmurHash3.
-fn mix(mut hash: u64) -> u64 {
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash ^= hash >> 33;
-    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^ (hash >> 33)
-}
-
 /// A trace of Zipf-like keys, the same every time: ranks by the inverse of the continuous law, keys spread over 56 bits.
 fn generate(path: &Path, requests: u64) -> anyhow::Result<()> {
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).context("cannot make the trace")?);
+    let mut chance = Random::from_seed(0);
     let top = (KEYS as f64).powf(1.0 - EXPONENT);
     for index in 0..requests {
-        let unit = (mix((index + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 11) as f64 / (1u64 << 53) as f64;
-        let rank = (1.0 + unit * (top - 1.0)).powf(1.0 / (1.0 - EXPONENT)) as u64;
+        let rank = (1.0 + chance.unit() * (top - 1.0)).powf(1.0 / (1.0 - EXPONENT)) as u64;
         file.write_all(&((index / 10_000) as u32).to_le_bytes())?;
-        file.write_all(&(mix(rank) >> 8).to_le_bytes())?;
+        file.write_all(&(rank.wrapping_mul(SPREAD) >> 8).to_le_bytes())?;
         file.write_all(&4096u32.to_le_bytes())?;
         file.write_all(&(-1i64).to_le_bytes())?;
     }

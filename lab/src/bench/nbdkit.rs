@@ -19,8 +19,6 @@ pub struct Nbdkit {
 }
 
 impl Nbdkit {
-    /// # Errors
-    /// If it does not come up.
     pub fn start(interrupt: &Interrupt, directory: &Path, bytes: u64) -> anyhow::Result<Self> {
         let socket = directory.join("nbdkit.sock");
         let mut command = Command::new("nbdkit");
@@ -53,8 +51,6 @@ pub struct NbdFuse {
 }
 
 impl NbdFuse {
-    /// # Errors
-    /// If it does not come up.
     pub fn start(interrupt: &Interrupt, directory: &Path, nbdkit: &Nbdkit) -> anyhow::Result<Self> {
         let file = directory.join("nbdfuse.disk");
         fs::write(&file, "")?;

@@ -26,9 +26,6 @@ const IOPS: u64 = 3000;
 const UNSPLIT_KIB: &str = "512";
 
 /// Measures and adds its rows.
-///
-/// # Errors
-/// If something fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     if !Throttle::available() {
         report

@@ -16,9 +16,6 @@ const INDEX_BYTES: f64 = 16.0;
 const LOG_BYTES: f64 = (192_u64 << 20) as f64;
 
 /// Adds the rows.
-///
-/// # Errors
-/// If a program fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     // Seconds, bytes read, most bytes of memory.
     let measure = |gib: u64, flags: &[&str]| -> anyhow::Result<[f64; 3]> {

@@ -19,17 +19,12 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// # Errors
-    /// If losetup fails.
     pub fn attach(file: &Path) -> anyhow::Result<Self> {
         let output = output(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file))?;
         Ok(Self { path: String::from_utf8_lossy(&output.stdout).trim().into() })
     }
 
     /// `MAJOR:MINOR`.
-    ///
-    /// # Errors
-    /// If sysfs does not say.
     pub fn number(&self) -> anyhow::Result<String> {
         let name = self.path.file_name().context("a loop device has a name")?.to_string_lossy().into_owned();
         Ok(fs::read_to_string(format!("/sys/block/{name}/dev"))?.trim().to_owned())
@@ -67,8 +62,6 @@ impl Throttle {
         Path::new(Self::CONTROLLER).join("blkio.throttle.write_bps_device").exists()
     }
 
-    /// # Errors
-    /// If the group cannot be made.
     pub fn new(disk: &str) -> anyhow::Result<Self> {
         let directory = Path::new(Self::CONTROLLER).join(format!("surgetank-bench-{}", std::process::id()));
         fs::create_dir(&directory).with_context(|| format!("cannot make the control group {}", directory.display()))?;
@@ -76,9 +69,6 @@ impl Throttle {
     }
 
     /// Sets the limits; they hold at once.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn set(&self, limit: DiskLimit) -> anyhow::Result<()> {
         for (what, value) in [("bps", limit.bytes), ("iops", limit.requests)] {
             for direction in ["read", "write"] {

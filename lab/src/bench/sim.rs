@@ -17,9 +17,6 @@ const SWEEP: [&str; 4] =
     ["--sweep", "caching.checkpoint_cache=2000..11900MiB/100", "--sweep", "policy.inactivity_delay=1..100s"];
 
 /// Adds the rows.
-///
-/// # Errors
-/// If a program fails.
 pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let found = bench.cargo(Cores::One, "surgetank-whatif", "speed", &[])?;
     for (name, place, least) in [

@@ -1,32 +1,31 @@
 //! Life after life of one guest over the same disks, each but the last ended by a power cut.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 
-use super::lossy::{Lossy, Lost};
+use super::lossy::{self, Lost};
 use super::oracle::{BLOCK, Stretch, UNIT};
-use super::phase::Phase;
+use super::phase::BoostPhase;
 use super::report::{Cut, Report};
+use crate::campaign::{Ready, keep};
+use crate::flags::name;
 use crate::guest::Guest;
-use crate::host::Lab;
-use crate::inside::{Job, Life, Verdict};
-use crate::interrupt::Interrupt;
+use crate::inside::{GuestJob, Life, PHASE, TROUBLE, VERDICT, Verdict};
+use crate::messages;
+use crate::nbd::Server;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan};
-
-/// Where the guest says what went wrong.
-const TROUBLE: &str = "trouble";
 
 /// Names the bug of a daemon that was built with them.
 const PLANT: &str = "SURGETANK_PLANT";
 
 /// A guest's script, told of that bug.
-#[must_use]
 pub fn planted(script: &str) -> String {
     std::env::var(PLANT).map_or_else(|_| script.to_owned(), |bug| format!("export {PLANT}={bug}\n{script}"))
 }
@@ -43,11 +42,9 @@ const LIFE: u64 = 1 << 24;
 
 /// A machine's disks, and what must be on them.
 struct Machine<'a> {
-    lab: &'a Lab,
-    interrupt: &'a Interrupt,
-    surgetank: PathBuf,
+    ready: &'a Ready,
     bcache: bool,
-    disks: Vec<(&'static str, Bytes, Option<u64>, Lossy)>,
+    disks: Vec<(&'static str, Bytes, Option<u64>, Server<lossy::Disk>)>,
     /// The directory that the guest shares. Dropped after the disks, which end over their sockets in it.
     share: tempfile::TempDir,
     stretches: Vec<Stretch>,
@@ -55,47 +52,48 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn new(lab: &'a Lab, interrupt: &'a Interrupt, surgetank: &Path, bcache: bool, seed: u64) -> anyhow::Result<Self> {
-        let share = lab.directory()?;
-        let disk = |name, size, mib_s| Ok((name, size, mib_s, Lossy::new(share.path(), name, size)?));
+    fn new(ready: &'a Ready, bcache: bool, seed: u64) -> anyhow::Result<Self> {
+        let share = ready.lab.directory()?;
+        let disk = |name, size, mib_s| Ok((name, size, mib_s, lossy::Disk::serve(share.path(), name, size)?));
         let disks = [("slow", SLOW, Some(33)), ("fast", FAST, Some(128)), ("state", STATE, None)];
         let disks =
             disks.into_iter().map(|(name, size, mib_s)| disk(name, size, mib_s)).collect::<anyhow::Result<_>>()?;
         let stretch = |index| Stretch::new(seed.wrapping_mul(WRITERS) + index, index * STRETCH_BLOCKS, STRETCH_BLOCKS);
         let stretches = (0..WRITERS).map(stretch).collect();
-        Ok(Self { lab, interrupt, surgetank: surgetank.to_owned(), bcache, share, disks, stretches, lives: 0 })
+        Ok(Self { ready, bcache, share, disks, stretches, lives: 0 })
     }
 
     fn results(&self) -> PathBuf {
         self.share.path().join("share")
     }
 
-    fn boot(&mut self, cut: Option<Phase>) -> anyhow::Result<Guest> {
+    fn boot(&mut self, cut: Option<BoostPhase>) -> anyhow::Result<Guest> {
         let results = self.results();
         fs::create_dir_all(&results)?;
-        for old in ["acks", "phase", TROUBLE, "verdict.json"] {
+        for old in ["acks", PHASE, TROUBLE, VERDICT] {
             let _ = fs::remove_file(results.join(old));
         }
         let life = Life {
-            surgetank: self.surgetank.clone(),
+            surgetank: self.ready.surgetank.clone(),
             first: self.lives == 0,
             cut,
             bcache: self.bcache,
             stretches: self.stretches.clone(),
             ends: self.ends(),
         };
-        let script = Job::Cut.script(&life, &results)?;
-        let disks = self.disks.iter().map(|(name, size, mib_s, lossy)| {
-            let disk = Disk::new(name, *size).on(Media::Nbd(lossy.socket().to_owned()));
-            mib_s.map_or(disk.clone(), |mib_s| disk.throttled(Bandwidth::from_mib_s(mib_s)))
+        let script = GuestJob::Cut.script(&life, &results)?;
+        let disks = self.disks.iter().map(|(name, size, mib_s, server)| Disk {
+            bandwidth: mib_s.map(Bandwidth::from_mib_s),
+            media: Media::Nbd(server.socket().to_owned()),
+            ..Disk::new(name, *size)
         });
         let plan = Plan {
             disks: disks.collect(),
             results: Some(results),
             timeout: TIMEOUT,
-            ..Plan::new(Job::Cut.name(), planted(&script))
+            ..Plan::new(&name(GuestJob::Cut), planted(&script))
         };
-        plan.boot(self.lab, self.interrupt)
+        plan.boot(&self.ready.lab, &self.ready.interrupt)
     }
 
     /// The first operation that no life has begun.
@@ -105,55 +103,31 @@ impl<'a> Machine<'a> {
 
     /// What goes wrong in the guest is told, whatever the power does.
     fn check_trouble(&self) -> anyhow::Result<()> {
-        fs::read_to_string(self.results().join(TROUBLE)).map_or(Ok(()), |trouble| bail!("{trouble}"))
+        messages::heard(&self.results(), TROUBLE)?.map_or(Ok(()), |trouble: String| bail!("{trouble}"))
     }
 
-    /// Keeps what a failure can be looked into with: logs, orders, and the disks as they are by now.
-    fn keep(&self, out: &Path) -> anyhow::Result<()> {
-        let kept = out.join("failed");
-        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
-        for directory in [self.results(), self.share.path().to_owned()] {
-            for entry in fs::read_dir(&directory)?.filter_map(Result::ok) {
-                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                    let copy = kept.join(entry.file_name());
-                    fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
-                }
-            }
-        }
-        say(&format!("  logs and disks are kept in {}", kept.display()));
-        Ok(())
+    fn keep(&self) -> anyhow::Result<()> {
+        keep(&self.ready.out, &[self.results(), self.share.path().to_owned()])
     }
 
-    /// Waits for a file of the guest's; what it says.
-    fn wait(&self, guest: &mut Guest, file: &str) -> anyhow::Result<String> {
-        let path = self.results().join(file);
-        self.interrupt.wait_for(&format!("the guest's {file}"), TIMEOUT, || {
-            self.check_trouble()?;
-            if let Ok(text) = fs::read_to_string(&path) {
-                return Ok(Some(text));
-            }
-            if guest.has_ended() {
-                let said = format!("{} {}", guest.stdout(), guest.stderr());
-                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
-                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(self.interrupt)?.describe());
-            }
-            Ok(None)
-        })
+    /// Waits for a message of the guest's.
+    fn wait<T: DeserializeOwned>(&self, guest: &mut Guest, message: &str) -> anyhow::Result<T> {
+        messages::wait(&self.ready.interrupt, guest, message, TIMEOUT, || self.check_trouble())
     }
 
     /// Boots, takes the verdict on what the last cut left, and cuts again.
-    fn live(&mut self, cut: Option<Phase>, chance: &mut Random) -> anyhow::Result<(Verdict, Lost)> {
+    fn live(&mut self, cut: Option<BoostPhase>, chance: &mut Random) -> anyhow::Result<(Verdict, Lost)> {
         let mut guest = self.boot(cut)?;
-        let verdict: Verdict = serde_json::from_str(&self.wait(&mut guest, "verdict.json")?)?;
+        let verdict: Verdict = self.wait(&mut guest, VERDICT)?;
         self.stretches.clone_from(&verdict.stretches);
-        let Some(phase) = cut else {
-            guest.wait(self.interrupt)?;
+        if cut.is_none() {
+            guest.wait(&self.ready.interrupt)?;
             return Ok((verdict, Lost::default()));
-        };
-        self.wait(&mut guest, "phase")?;
+        }
+        let phase: BoostPhase = self.wait(&mut guest, PHASE)?;
         std::thread::sleep(phase.longest().mul_f64(chance.unit()));
         if guest.has_ended() {
-            bail!("the guest ended in {}: {}", phase.name(), guest.wait(self.interrupt)?.describe());
+            bail!("the guest ended in {}: {}", name(phase), guest.wait(&self.ready.interrupt)?.describe());
         }
         guest.cut_power();
         drop(guest);
@@ -172,7 +146,7 @@ impl<'a> Machine<'a> {
         let kept = [0.0, 0.1, 0.5, 0.9, 1.0][chance.below(5) as usize];
         let mut lost = Lost::default();
         for (_, _, _, disk) in &self.disks {
-            let of_disk = disk.cut(chance, kept)?;
+            let of_disk = disk.medium().cut(chance, kept)?;
             lost.pending_bytes += of_disk.pending_bytes;
             lost.lost_bytes += of_disk.lost_bytes;
         }
@@ -180,30 +154,19 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Cuts surgetank's power so many times. What a failure can be looked into with goes to `out`.
-///
-/// # Errors
-/// If a guest fails in another way than by losing data, or on Ctrl-C.
-pub fn surgetank(
-    lab: &Lab,
-    interrupt: &Interrupt,
-    binary: &Path,
-    seed: u64,
-    cuts: u32,
-    out: &Path,
-    report: &mut Report,
-) -> anyhow::Result<()> {
-    let mut machine = Machine::new(lab, interrupt, binary, false, seed)?;
+/// Cuts surgetank's power so many times.
+pub fn surgetank(ready: &Ready, seed: u64, cuts: u32, report: &mut Report) -> anyhow::Result<()> {
+    let mut machine = Machine::new(ready, false, seed)?;
     let mut chance = Random::from_seed(seed);
     let mut before: Option<Cut> = None;
     for index in 0..=cuts {
-        let phase = (index < cuts).then(|| Phase::ALL[index as usize % 4]);
+        let phase = (index < cuts).then(|| BoostPhase::ALL[index as usize % 4]);
         let life = machine.live(phase, &mut chance).with_context(|| format!("life {index}, seed {seed}"));
         let (verdict, lost) = match life {
             Ok(life) => life,
             Err(error) => {
-                interrupt.check()?;
-                machine.keep(out)?;
+                ready.interrupt.check()?;
+                machine.keep()?;
                 return Err(error);
             }
         };
@@ -213,7 +176,7 @@ pub fn surgetank(
             say(&cut.describe());
             // The first is told by what came before it; those that follow may be its echo.
             if cut.faults > 0 && report.lost() == 0 {
-                machine.keep(out)?;
+                machine.keep()?;
             }
             report.surgetank.push(cut);
         }
@@ -223,15 +186,12 @@ pub fn surgetank(
 }
 
 /// The same with bcache: its power is cut after a drain and a detach, which is when a rented cache is deleted.
-///
-/// # Errors
-/// If a guest fails in another way than by losing data, or on Ctrl-C.
-pub fn bcache(lab: &Lab, interrupt: &Interrupt, seed: u64, cuts: u32, report: &mut Report) -> anyhow::Result<()> {
+pub fn bcache(ready: &Ready, seed: u64, cuts: u32, report: &mut Report) -> anyhow::Result<()> {
     for index in 0..cuts {
-        let mut machine = Machine::new(lab, interrupt, Path::new("/nowhere"), true, seed + u64::from(index))?;
+        let mut machine = Machine::new(ready, true, seed + u64::from(index))?;
         let mut chance = Random::from_seed(seed + u64::from(index));
-        let (_, lost) = machine.live(Some(Phase::Detach), &mut chance).context("bcache")?;
-        let mut cut = Cut::new(index, Phase::Detach, lost, flushed_bytes(&machine.stretches));
+        let (_, lost) = machine.live(Some(BoostPhase::Detach), &mut chance).context("bcache")?;
+        let mut cut = Cut::new(index, BoostPhase::Detach, lost, flushed_bytes(&machine.stretches));
         let (verdict, _) = machine.live(None, &mut chance).context("bcache")?;
         cut.judged(&verdict);
         say(&format!("bcache: {}", cut.describe()));

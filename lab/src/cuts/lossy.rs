@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use surgetank_model::Bytes;
@@ -26,7 +26,6 @@ struct Pending {
 
 /// The disk: what reads see, and what a cut would leave at least.
 pub struct Disk {
-    size: u64,
     now: File,
     durable: File,
     pending: Vec<Pending>,
@@ -34,14 +33,12 @@ pub struct Disk {
 }
 
 impl Medium for Disk {
-    fn size(&self) -> u64 {
-        self.size
+    fn size(&self) -> io::Result<u64> {
+        self.now.size()
     }
 
     fn read(&mut self, offset: u64, length: usize) -> io::Result<Vec<u8>> {
-        let mut data = vec![0; length];
-        self.now.read_exact_at(&mut data, offset)?;
-        Ok(data)
+        self.now.read(offset, length)
     }
 
     fn write(&mut self, offset: u64, data: Vec<u8>, forced: bool) -> io::Result<()> {
@@ -68,10 +65,12 @@ impl Medium for Disk {
 }
 
 impl Disk {
+    /// A disk of zeroes, served on a Unix socket; its files and the socket are in a directory.
+    pub fn serve(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Server<Self>> {
+        Server::start(socket(directory, name), Self::new(directory, name, size)?)
+    }
+
     /// Of zeroes, with its files in a directory.
-    ///
-    /// # Errors
-    /// If they cannot be made.
     pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
         let file = |suffix: &str| -> anyhow::Result<File> {
             let path = directory.join(format!("{name}.{suffix}"));
@@ -81,14 +80,12 @@ impl Disk {
             Ok(file)
         };
         let (now, durable) = (file("now")?, file("durable")?);
-        Ok(Self { size: size.get(), now, durable, pending: Vec::new(), pending_bytes: 0 })
+        Ok(Self { now, durable, pending: Vec::new(), pending_bytes: 0 })
     }
 
-    /// Of what was not flushed every sector is kept with this probability, each by itself.
-    ///
-    /// # Errors
-    /// If its files cannot be written.
-    pub fn cut(&mut self, chance: &mut Random, kept: f64) -> io::Result<Lost> {
+    /// The power fails. Of what was not flushed every sector is kept with this probability, each by itself. Call it once
+    /// whoever wrote is dead.
+    pub fn cut(&mut self, chance: &mut Random, kept: f64) -> anyhow::Result<Lost> {
         self.pending_bytes = 0;
         let pending = std::mem::take(&mut self.pending);
         let unflushed = pending.iter().filter(|write| !write.forced).map(|write| write.data.len() as u64);
@@ -111,6 +108,11 @@ impl Disk {
     }
 }
 
+/// Where a disk of this name is served.
+pub fn socket(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.socket"))
+}
+
 /// What a cut did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -120,45 +122,15 @@ pub struct Lost {
     pub lost_bytes: u64,
 }
 
-/// A lossy disk, served on a Unix socket as long as it lives.
-pub struct Lossy {
-    server: Server<Disk>,
-}
-
-impl Lossy {
-    /// A disk of zeroes, with its files and its socket in a directory.
-    ///
-    /// # Errors
-    /// If they cannot be made.
-    pub fn new(directory: &Path, name: &str, size: Bytes) -> anyhow::Result<Self> {
-        let disk = Disk::new(directory, name, size)?;
-        Ok(Self { server: Server::start(directory.join(format!("{name}.socket")), disk)? })
-    }
-
-    /// Where QEMU connects.
-    #[must_use]
-    pub fn socket(&self) -> &Path {
-        self.server.socket()
-    }
-
-    /// The power fails. Call it once whoever wrote is dead.
-    ///
-    /// # Errors
-    /// If the disk's files cannot be written.
-    pub fn cut(&self, chance: &mut Random, kept: f64) -> anyhow::Result<Lost> {
-        self.server.medium().cut(chance, kept).context("cannot cut the power of a disk")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
 
-    fn disk() -> (tempfile::TempDir, Lossy) {
+    fn disk() -> (tempfile::TempDir, Server<Disk>) {
         let directory = tempfile::tempdir().unwrap();
-        let lossy = Lossy::new(directory.path(), "a", Bytes::from_mib(1)).unwrap();
+        let lossy = Disk::serve(directory.path(), "a", Bytes::from_mib(1)).unwrap();
         (directory, lossy)
     }
 
@@ -167,7 +139,7 @@ mod tests {
         let (_directory, lossy) = disk();
         let mut chance = Random::from_seed(7);
         {
-            let mut disk = lossy.server.medium();
+            let mut disk = lossy.medium();
             disk.write(0, vec![1; 4096], false).unwrap();
             disk.flush().unwrap();
             disk.write(0, vec![2; 4096], false).unwrap();
@@ -175,18 +147,18 @@ mod tests {
             disk.write(8192, vec![4; 512], true).unwrap();
             assert_eq!(disk.read(0, 1).unwrap(), [2]);
         }
-        let lost = lossy.cut(&mut chance, 0.0).unwrap();
+        let mut disk = lossy.medium();
+        let lost = disk.cut(&mut chance, 0.0).unwrap();
         assert_eq!(lost, Lost { pending_bytes: 4608, lost_bytes: 4608 });
-        let mut disk = lossy.server.medium();
         assert_eq!((disk.read(0, 4096).unwrap(), disk.read(8192, 512).unwrap()), (vec![1; 4096], vec![4; 512]));
     }
 
     #[test]
     fn a_cut_tears_at_sectors_only() {
         let (_directory, lossy) = disk();
-        lossy.server.medium().write(0, vec![9; 65_536], false).unwrap();
-        lossy.cut(&mut Random::from_seed(3), 0.5).unwrap();
-        let found = lossy.server.medium().read(0, 65_536).unwrap();
+        lossy.medium().write(0, vec![9; 65_536], false).unwrap();
+        lossy.medium().cut(&mut Random::from_seed(3), 0.5).unwrap();
+        let found = lossy.medium().read(0, 65_536).unwrap();
         let kept = found.chunks(SECTOR).filter(|sector| sector[0] == 9).count();
         assert!(found.chunks(SECTOR).all(|sector| sector.iter().all(|byte| *byte == sector[0])));
         assert!(kept > 30 && kept < 98, "{kept}");
@@ -204,9 +176,9 @@ mod tests {
                 let said = String::from_utf8_lossy(&output.stdout).into_owned();
                 assert!(output.status.success() && !said.contains("failed"), "{said}");
                 // qemu-io flushes when it closes; what is lost is written after that.
-                lossy.server.medium().write(1024, vec![0x7a; 512], false).unwrap();
-                lossy.cut(&mut Random::from_seed(1), 0.0).unwrap();
-                assert_eq!(lossy.server.medium().read(1024, 1).unwrap(), b"y");
+                lossy.medium().write(1024, vec![0x7a; 512], false).unwrap();
+                lossy.medium().cut(&mut Random::from_seed(1), 0.0).unwrap();
+                assert_eq!(lossy.medium().read(1024, 1).unwrap(), b"y");
             }
             Err(_) => assert!(UnixStream::connect(lossy.socket()).is_ok()),
         }

@@ -9,7 +9,8 @@ mod report;
 
 use clap::Args;
 
-use crate::campaign::{Campaign, Ready};
+use crate::campaign::Campaign;
+use crate::output;
 
 pub use lives::planted;
 
@@ -28,21 +29,18 @@ pub struct Arguments {
 
 impl Arguments {
     /// Cuts and reports; whether surgetank lost nothing.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or a guest fails in another way than by losing data.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("cuts")?;
+        let ready = self.campaign.prepare("cuts")?;
         let seed = self.campaign.seed;
-        let mut report = report::Report::new(seed);
-        let ours = lives::surgetank(&lab, &interrupt, &surgetank, seed, self.cuts, &out, &mut report);
+        let mut report = report::Report { seed, ..Default::default() };
+        let ours = lives::surgetank(&ready, seed, self.cuts, &mut report);
         // What was found before a failure stands in the report all the same.
         let theirs = match ours {
-            Ok(()) => lives::bcache(&lab, &interrupt, seed, self.bcache, &mut report),
+            Ok(()) => lives::bcache(&ready, seed, self.bcache, &mut report),
             Err(_) => Ok(()),
         };
-        if !report.is_empty() {
-            report.write(&out)?;
+        if !report.surgetank.is_empty() || !report.bcache.is_empty() {
+            output::write(&ready.out, "cuts", &report.markdown(), &report)?;
         }
         ours.and(theirs)?;
         Ok(report.lost() == 0)

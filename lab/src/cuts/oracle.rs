@@ -3,6 +3,7 @@
 //! Several writers each own a stretch of the device. A writer's operations follow from its seed, so a block that is found
 //! says which operation wrote it, and whether that operation touched this block at all can be told again.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,7 @@ pub struct Stretch {
 
 /// What one operation writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operation {
+pub struct WriteOperation {
     /// From this block of the stretch.
     pub block: u64,
     /// So many.
@@ -48,16 +49,20 @@ pub struct Fault {
     pub what: String,
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "block {}: {}", self.block, self.what)
+    }
+}
+
 impl Stretch {
     /// Nothing has been written yet.
-    #[must_use]
     pub fn new(seed: u64, first: u64, blocks: u64) -> Self {
         Self { seed, first, least: vec![0; blocks as usize], begins: 1 }
     }
 
     /// What an operation is.
-    #[must_use]
-    pub fn operation(&self, number: u64) -> Operation {
+    pub fn operation(&self, number: u64) -> WriteOperation {
         let mut chance = Random::from_seed(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let total = self.least.len() as u64 / UNIT;
         // Small writes in a few places, so that blocks are overwritten, and now and then a long one.
@@ -65,13 +70,12 @@ impl Stretch {
         let units = units.min(total);
         let range = if chance.chance(0.5) { total / 8 } else { total };
         let unit = chance.below(range.max(1)).min(total - units);
-        Operation { block: unit * UNIT, blocks: units * UNIT, flush: chance.chance(0.03) }
+        WriteOperation { block: unit * UNIT, blocks: units * UNIT, flush: chance.chance(0.03) }
     }
 
     /// The bytes that an operation writes.
-    #[must_use]
     pub fn data(&self, number: u64) -> Vec<u8> {
-        let Operation { block, blocks, .. } = self.operation(number);
+        let WriteOperation { block, blocks, .. } = self.operation(number);
         (block..block + blocks).flat_map(|block| self.content(block, number)).collect()
     }
 
@@ -95,7 +99,7 @@ impl Stretch {
     /// The same of some operations, given in order: of those between them nobody knows what became.
     pub fn flushed_among(&mut self, numbers: RangeInclusive<u64>) {
         for number in numbers {
-            let Operation { block, blocks, .. } = self.operation(number);
+            let WriteOperation { block, blocks, .. } = self.operation(number);
             for block in block..block + blocks {
                 self.least[block as usize] = number;
             }
@@ -141,7 +145,7 @@ impl Stretch {
         if number < least {
             return Some(format!("older than what was flushed: operation {number}, not {least}"));
         }
-        let Operation { block: from, blocks, .. } = self.operation(number);
+        let WriteOperation { block: from, blocks, .. } = self.operation(number);
         let wrote_it = number >= self.begins && number < ends && (from..from + blocks).contains(&block);
         (!wrote_it).then(|| format!("operation {number}, which never wrote it"))
     }
@@ -187,7 +191,7 @@ mod tests {
         // Operations that were not begun, torn blocks, blocks in other places.
         let faults = stretch.clone().judge(&written(&fresh, 60), 51);
         assert!(faults.iter().any(|fault| fault.what.contains("never wrote it")), "{faults:?}");
-        let Operation { block, .. } = stretch.operation(50);
+        let WriteOperation { block, .. } = stretch.operation(50);
         let at = block as usize * BLOCK;
         let mut torn = disk.clone();
         torn[at + 300] ^= 1;

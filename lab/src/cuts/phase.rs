@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// Where the power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum BoostPhase {
     /// While the caching volume is rented, formatted, adopted.
     Attach,
     /// While writes go to it.
@@ -18,23 +19,11 @@ pub enum Phase {
     Detach,
 }
 
-impl Phase {
+impl BoostPhase {
     /// All, in the order of a boost.
     pub const ALL: [Self; 4] = [Self::Attach, Self::Absorb, Self::Drain, Self::Detach];
 
-    /// As it stands in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attach => "attach",
-            Self::Absorb => "absorb",
-            Self::Drain => "drain",
-            Self::Detach => "detach",
-        }
-    }
-
     /// The longest from the moment that the guest enters it to the cut.
-    #[must_use]
     pub fn longest(self) -> Duration {
         Duration::from_millis(match self {
             Self::Attach => 1500,

@@ -1,16 +1,15 @@
 //! What the cuts found.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
 use surgetank_report::Table;
 
 use super::lossy::Lost;
 use super::oracle::Fault;
-use super::phase::Phase;
+use super::phase::BoostPhase;
+use crate::flags::name;
 use crate::inside::Verdict;
-use crate::output;
 
 /// One power cut.
 #[derive(Clone, Debug, Serialize)]
@@ -18,7 +17,7 @@ pub struct Cut {
     /// Which, from 0.
     pub index: u32,
     /// Where in a boost.
-    pub phase: Phase,
+    pub phase: BoostPhase,
     /// What the disks had not flushed.
     pub pending_bytes: u64,
     /// What of it they lost.
@@ -35,8 +34,7 @@ pub struct Cut {
 
 impl Cut {
     /// Not judged yet.
-    #[must_use]
-    pub fn new(index: u32, phase: Phase, lost: Lost, flushed_bytes: u64) -> Self {
+    pub fn new(index: u32, phase: BoostPhase, lost: Lost, flushed_bytes: u64) -> Self {
         let Lost { pending_bytes, lost_bytes } = lost;
         let (device, backing) = (Vec::new(), Vec::new());
         Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, device, backing, faults: 0 }
@@ -44,22 +42,19 @@ impl Cut {
 
     /// What the next life found.
     pub fn judged(&mut self, verdict: &Verdict) {
-        let first = |faults: &[Fault]| {
-            faults.iter().take(5).map(|fault| format!("block {}: {}", fault.block, fault.what)).collect()
-        };
+        let first = |faults: &[Fault]| faults.iter().take(5).map(Fault::to_string).collect();
         self.device = first(&verdict.device);
         self.backing = first(&verdict.backing);
         self.faults = verdict.device.len() + verdict.backing.len();
     }
 
     /// One line.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { index, phase, pending_bytes, lost_bytes, flushed_bytes, faults, .. } = self;
         let mib = |bytes: &u64| *bytes as f64 / 1_048_576.0;
         let mut text = format!(
             "cut {index} in {}: {:.1} MiB flushed before; of {:.1} MiB unflushed on the disks {:.1} MiB lost; {faults} blocks wrong",
-            phase.name(),
+            name(*phase),
             mib(flushed_bytes),
             mib(pending_bytes),
             mib(lost_bytes),
@@ -77,7 +72,7 @@ impl Cut {
 }
 
 /// All cuts.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// What chance followed from.
     pub seed: u64,
@@ -88,30 +83,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// None yet.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self { seed, surgetank: Vec::new(), bcache: Vec::new() }
-    }
-
-    /// Whether nothing was cut.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.surgetank.is_empty() && self.bcache.is_empty()
-    }
-
     /// After how many cuts surgetank had lost something.
-    #[must_use]
     pub fn lost(&self) -> usize {
         self.surgetank.iter().filter(|cut| cut.faults > 0).count()
     }
 
     /// A table of phases.
-    #[must_use]
     pub fn markdown(&self) -> String {
         let row = |(name, cuts): (&str, &Vec<Cut>)| {
             let count = |phase| cuts.iter().filter(|cut| cut.phase == phase).count();
-            let phases = Phase::ALL.map(|phase| count(phase).to_string());
+            let phases = BoostPhase::ALL.map(|phase| count(phase).to_string());
             let mib = |pick: fn(&Cut) -> u64| cuts.iter().map(pick).sum::<u64>() as f64 / 1_048_576.0;
             [
                 name.to_owned(),
@@ -129,13 +110,5 @@ impl Report {
         );
         let table = table.with([("surgetank", &self.surgetank), ("bcache, after a drain", &self.bcache)].map(row));
         format!("Seed {}.\n\n{}", self.seed, table.markdown())
-    }
-
-    /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "cuts", &self.markdown(), self)
     }
 }

@@ -20,83 +20,46 @@ const DRAIN: Duration = Duration::from_secs(900);
 const WRITEBACK_PERCENT: &str = "10";
 /// Its default: with more of the cache in use than this, what need not be synchronous is written past it.
 const CUTOFF_PERCENT: u64 = 40;
+/// Its default.
+const WRITEBACK_DELAY: Duration = Duration::from_secs(30);
 
-/// A bcache device over two disks.
+/// bcache over two disks, from an attach to a detach.
 pub struct Bcache {
     slow: PathBuf,
     cache: PathBuf,
-    /// `bcacheN`, once there is one.
-    name: Option<String>,
-    /// Its cache set in sysfs, once it has been drained and lies beside it.
-    set: Option<PathBuf>,
+    device: Option<Device>,
 }
 
 impl Bcache {
-    /// Over these disks, which it formats.
+    /// Over these disks, which an attach formats.
     pub fn new(slow: PathBuf, cache: PathBuf) -> Self {
-        Self { slow, cache, name: None, set: None }
+        Self { slow, cache, device: None }
     }
 
-    fn file(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let device = self.name.as_ref().context("bcache is not attached")?;
-        Ok(Path::new("/sys/block").join(device).join("bcache").join(name))
+    fn device(&mut self) -> anyhow::Result<&mut Device> {
+        self.device.as_mut().context("bcache is not attached")
     }
 }
 
 impl Peer for Bcache {
     fn attach(&mut self) -> anyhow::Result<PathBuf> {
-        let (slow, cache) = (self.slow.display().to_string(), self.cache.display().to_string());
-        let bucket = bucket_kib(sectors(&self.cache)? / 2).to_string() + "k";
-        run("make-bcache", &["--wipe-bcache", "--writeback", "--bucket", &bucket, "-B", &slow, "-C", &cache])?;
-        for disk in [&slow, &cache] {
-            tell(format!("{SETS}/register"), disk)?;
-        }
-        let name = wait_for("a bcache device", TIMEOUT, || Ok(device_over(&self.slow)))?;
-        let node = PathBuf::from("/dev").join(&name);
-        self.name = Some(name);
-        wait_for("the cache set", TIMEOUT, || Ok((ask(self.file("state")?)? != "no cache").then_some(())))?;
-        tell(self.file("cache_mode")?, "writeback")?;
-        tell(self.file("sequential_cutoff")?, "0")?;
-        for what in ["read", "write"] {
-            tell(self.file(&format!("cache/congested_{what}_threshold_us"))?, "0")?;
-        }
-        Ok(node)
+        let device = self.device.insert(Device::format(self.slow.clone(), WRITEBACK_DELAY)?);
+        device.adopt(&self.cache)?;
+        Ok(device.device())
     }
 
     fn dirty_mib(&mut self) -> anyhow::Result<f64> {
-        human_mib(&ask(self.file("dirty_data")?)?)
+        self.device()?.dirty_mib()
     }
 
     fn drain(&mut self) -> anyhow::Result<()> {
-        // Its writer-back holds itself to a rate as long as less than this share is dirty. It also sleeps for half a
-        // minute before it begins, out of which nothing but a detach wakes it.
-        tell(self.file("writeback_percent")?, "0")?;
-        self.set = Some(fs::canonicalize(self.file("cache")?).context("bcache has no cache set")?);
-        tell(self.file("detach")?, "1")?;
-        wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state")?)? == "no cache").then_some(())))
+        self.device()?.detach()
     }
 
     fn detach(&mut self) -> anyhow::Result<()> {
-        if self.set.is_none() {
-            self.drain()?;
-        }
-        let set = self.set.take().context("bcache has no cache set")?;
-        let name = self.name.clone().unwrap_or_default();
-        tell(set.join("unregister"), "1")?;
-        tell(self.file("stop")?, "1")?;
-        self.name = None;
-        let gone = || Ok((!Path::new("/sys/block").join(&name).exists() && !set.exists()).then_some(()));
-        wait_for("bcache's end", TIMEOUT, gone)?;
-        forget(&self.slow)?;
+        self.device()?.release()?;
+        self.device = None;
         forget(&self.cache)
-    }
-}
-
-impl Drop for Bcache {
-    fn drop(&mut self) {
-        if self.name.is_some() {
-            let _ = self.detach();
-        }
     }
 }
 
@@ -119,7 +82,6 @@ struct Adopted {
 /// How a cache is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
-    /// Its size.
     pub size_bytes: u64,
     /// In the cache alone.
     pub dirty_bytes: u64,
@@ -131,9 +93,6 @@ pub struct Usage {
 
 impl Device {
     /// Over this disk, which it formats.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn format(slow: PathBuf, writeback_delay: Duration) -> anyhow::Result<Self> {
         let disk = slow.display().to_string();
         run("make-bcache", &["--wipe-bcache", "-B", &disk])?;
@@ -143,15 +102,11 @@ impl Device {
     }
 
     /// What the file system lies on.
-    #[must_use]
     pub fn device(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)
     }
 
     /// Puts a cache in front, and absorbs.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn adopt(&mut self, disk: &Path) -> anyhow::Result<()> {
         let node = disk.display().to_string();
         let bucket = bucket_kib(sectors(disk)? / 2).to_string() + "k";
@@ -171,9 +126,6 @@ impl Device {
     }
 
     /// Reads and writes go to the cache; it is written back with what the slow disk has to spare.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn absorb(&self) -> anyhow::Result<()> {
         tell(self.file("cache_mode"), "writeback")?;
         tell(self.file("writeback_percent"), WRITEBACK_PERCENT)?;
@@ -181,19 +133,18 @@ impl Device {
     }
 
     /// Writes go past the cache, which is written back as fast as it goes.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn drain(&self) -> anyhow::Result<()> {
         tell(self.file("cache_mode"), "writearound")?;
         tell(self.file("writeback_delay"), "0")?;
         tell(self.file("writeback_percent"), "0")
     }
 
+    /// In the cache alone.
+    fn dirty_mib(&self) -> anyhow::Result<f64> {
+        human_mib(&ask(self.file("dirty_data"))?)
+    }
+
     /// How the cache is used; `None` without one.
-    ///
-    /// # Errors
-    /// If sysfs does not say.
     pub fn usage(&self) -> anyhow::Result<Option<Usage>> {
         let Some(Adopted { disk, set }) = &self.adopted else { return Ok(None) };
         let size_bytes = sectors(disk)? * 512;
@@ -201,22 +152,28 @@ impl Device {
         let available: u64 = ask(set.join("cache_available_percent"))?.parse().context("bcache says no share")?;
         Ok(Some(Usage {
             size_bytes,
-            dirty_bytes: (human_mib(&ask(self.file("dirty_data"))?)? * 1_048_576.0) as u64,
+            dirty_bytes: (self.dirty_mib()? * 1_048_576.0) as u64,
             used_bytes: size_bytes / 100 * (100 - unused.min(100)),
             full: available < 100 - CUTOFF_PERCENT,
         }))
     }
 
+    /// Drains as fast as it goes, and leaves the cache beside the device. Its writer-back holds itself to a rate as long as
+    /// less than a share is dirty. It also sleeps for half a minute before it begins, out of which nothing but a detach
+    /// wakes it.
+    fn detach(&self) -> anyhow::Result<()> {
+        if ask(self.file("state"))? == "no cache" {
+            return Ok(());
+        }
+        tell(self.file("writeback_percent"), "0")?;
+        tell(self.file("detach"), "1")?;
+        wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state"))? == "no cache").then_some(())))
+    }
+
     /// Takes the cache away, drained.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
     pub fn release(&mut self) -> anyhow::Result<()> {
         let Some(Adopted { set, .. }) = &self.adopted else { return Ok(()) };
-        if ask(self.file("state"))? != "no cache" {
-            tell(self.file("detach"), "1")?;
-            wait_for("bcache's drain", DRAIN, || Ok((ask(self.file("state"))? == "no cache").then_some(())))?;
-        }
+        self.detach()?;
         tell(set.join("unregister"), "1")?;
         wait_for("the cache set's end", TIMEOUT, || Ok((!set.exists()).then_some(())))?;
         self.adopted = None;

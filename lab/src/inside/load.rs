@@ -2,27 +2,31 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use surgetank_model::Bytes;
 
 use crate::fio::{self, Measured};
-use crate::machine::{busy_s_at, run};
+use crate::machine::{STAT, busy_s, run};
 
 /// Where fio leaves the machine's counters when it begins and when it has ended.
 const BEFORE: &str = "/run/lab/before";
 const AFTER: &str = "/run/lab/after";
 
 /// What kind of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
     /// 1 MiB sequential writes, 16 in flight, so many bytes, and a flush at the end.
+    #[value(name = "bursts")]
     Burst,
     /// 4 KiB random writes, 32 in flight.
+    #[value(name = "random")]
     RandomWrites,
     /// 16 KiB requests, 7 reads for 3 writes, 16 in flight, some places far more often than others.
     Mixed,
     /// 4 KiB random writes, one at a time, each followed by a flush.
+    #[value(name = "synced")]
     SyncedWrites,
     /// Nothing, for as long as the others take: what a device costs when nobody uses it.
     Idle,
@@ -37,14 +41,10 @@ pub struct Load {
     pub size_mib: u64,
     /// How long, but for bursts.
     pub time_s: u64,
-    /// The cache's size.
     pub cache_mib: u64,
 }
 
 /// Reads a little through a device, with more in flight than a burst has; not so much that it would be taken for one.
-///
-/// # Errors
-/// If fio fails.
 pub fn warm(device: &Path) -> anyhow::Result<()> {
     let filename = format!("--filename={}", device.display());
     let words =
@@ -53,10 +53,6 @@ pub fn warm(device: &Path) -> anyhow::Result<()> {
 }
 
 impl Load {
-    /// Runs it.
-    ///
-    /// # Errors
-    /// If fio fails.
     pub fn run(&self, device: &Path) -> anyhow::Result<Measured> {
         if self.shape == Shape::Idle {
             std::thread::sleep(std::time::Duration::from_secs(self.time_s));
@@ -65,7 +61,7 @@ impl Load {
         let words = self.words(device);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let measured = fio::parse(&run("fio", &words)?)?;
-        let busy_s = busy_s_at(Path::new(AFTER))? - busy_s_at(Path::new(BEFORE))?;
+        let busy_s = busy_s(AFTER)? - busy_s(BEFORE)?;
         Ok(Measured { busy_s, ..measured })
     }
 
@@ -83,7 +79,7 @@ impl Load {
             words.push("--ioengine=libaio".to_owned());
         }
         for (when, file) in [("prerun", BEFORE), ("postrun", AFTER)] {
-            words.push(format!("--exec_{when}=cp /proc/stat {file}"));
+            words.push(format!("--exec_{when}=cp {STAT} {file}"));
         }
         words.extend([format!("--filename={}", device.display()), format!("--size={size}")]);
         if self.shape != Shape::Burst {

@@ -18,18 +18,6 @@ const WRITECACHE_BLOCK: u64 = 4096;
 /// dm-cache's block, in sectors: lvmcache's smallest choice times four, 256 KiB.
 const CACHE_BLOCK_SECTORS: u64 = 512;
 
-fn create(name: &str, table: &str) -> anyhow::Result<PathBuf> {
-    // The number by which a disk is told from others, which a mapped device lacks.
-    let uuid = format!("lab-{name}");
-    run("dmsetup", &["create", "--noudevsync", "--noudevrules", "--uuid", &uuid, name, "--table", table])?;
-    let number = run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", name])?;
-    Ok(PathBuf::from(format!("/dev/dm-{}", number.trim())))
-}
-
-fn remove(name: &str) -> anyhow::Result<()> {
-    run("dmsetup", &["remove", "--noudevsync", "--noudevrules", name]).map(|_| ())
-}
-
 /// A mapped device that goes with its value.
 #[derive(Debug)]
 pub struct Mapped {
@@ -41,43 +29,39 @@ pub struct Mapped {
 
 impl Mapped {
     /// Makes it.
-    ///
-    /// # Errors
-    /// If the kernel refuses the table.
     pub fn new(name: &'static str, table: &str) -> anyhow::Result<Self> {
-        Ok(Self { name, node: create(name, table)?, is_there: true })
+        // The number by which a disk is told from others, which a mapped device lacks.
+        let uuid = format!("lab-{name}");
+        run("dmsetup", &["create", "--noudevsync", "--noudevrules", "--uuid", &uuid, name, "--table", table])?;
+        let number = run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", name])?;
+        Ok(Self { name, node: format!("/dev/dm-{}", number.trim()).into(), is_there: true })
     }
 
     /// A part of another device, in sectors.
-    ///
-    /// # Errors
-    /// If it does not lie in it.
     pub fn part(name: &'static str, whole: &Path, sectors: Range<u64>) -> anyhow::Result<Self> {
         Self::new(name, &format!("0 {} linear {} {}", sectors.end - sectors.start, whole.display(), sectors.start))
     }
 
     /// Tells the target something.
-    ///
-    /// # Errors
-    /// If it does not want to know.
     pub fn tell(&self, words: &[&str]) -> anyhow::Result<()> {
         run("dmsetup", &[&["message", self.name, "0"], words].concat()).map(|_| ())
     }
 
     /// Removes it and says whether that went well.
-    ///
-    /// # Errors
-    /// If it is in use.
     pub fn remove(mut self) -> anyhow::Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
         self.is_there = false;
-        remove(self.name)
+        run("dmsetup", &["remove", "--noudevsync", "--noudevrules", self.name]).map(|_| ())
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
         if self.is_there {
-            let _ = remove(self.name);
+            let _ = self.end();
         }
     }
 }
@@ -97,13 +81,13 @@ fn field(fields: &[String], at: usize) -> anyhow::Result<f64> {
 pub struct DmWritecache {
     slow: PathBuf,
     cache: PathBuf,
-    attached: bool,
+    attached: Option<Mapped>,
 }
 
 impl DmWritecache {
     /// Over these disks; the cache is formatted.
     pub fn new(slow: PathBuf, cache: PathBuf) -> Self {
-        Self { slow, cache, attached: false }
+        Self { slow, cache, attached: None }
     }
 }
 
@@ -113,9 +97,7 @@ impl Peer for DmWritecache {
         let size = sectors(&self.slow)?;
         let table =
             format!("0 {size} writecache s {} {} {WRITECACHE_BLOCK} 0", self.slow.display(), self.cache.display());
-        let device = create(NAME, &table)?;
-        self.attached = true;
-        Ok(device)
+        Ok(self.attached.insert(Mapped::new(NAME, &table)?).node.clone())
     }
 
     fn dirty_mib(&mut self) -> anyhow::Result<f64> {
@@ -130,16 +112,7 @@ impl Peer for DmWritecache {
     }
 
     fn detach(&mut self) -> anyhow::Result<()> {
-        self.attached = false;
-        remove(NAME)
-    }
-}
-
-impl Drop for DmWritecache {
-    fn drop(&mut self) {
-        if self.attached {
-            let _ = remove(NAME);
-        }
+        self.attached.take().map_or(Ok(()), Mapped::remove)
     }
 }
 
@@ -148,13 +121,13 @@ pub struct DmCache {
     slow: PathBuf,
     cache: PathBuf,
     metadata: PathBuf,
-    attached: bool,
+    attached: Option<Mapped>,
 }
 
 impl DmCache {
     /// Over these disks; the cache and its metadata are formatted.
     pub fn new(slow: PathBuf, cache: PathBuf, metadata: PathBuf) -> Self {
-        Self { slow, cache, metadata, attached: false }
+        Self { slow, cache, metadata, attached: None }
     }
 
     fn table(&self, policy: &str) -> anyhow::Result<String> {
@@ -169,9 +142,8 @@ impl DmCache {
 impl Peer for DmCache {
     fn attach(&mut self) -> anyhow::Result<PathBuf> {
         forget(&self.metadata)?;
-        let device = create(NAME, &self.table("smq")?)?;
-        self.attached = true;
-        Ok(device)
+        let table = self.table("smq")?;
+        Ok(self.attached.insert(Mapped::new(NAME, &table)?).node.clone())
     }
 
     fn dirty_mib(&mut self) -> anyhow::Result<f64> {
@@ -188,15 +160,6 @@ impl Peer for DmCache {
     }
 
     fn detach(&mut self) -> anyhow::Result<()> {
-        self.attached = false;
-        remove(NAME)
-    }
-}
-
-impl Drop for DmCache {
-    fn drop(&mut self) {
-        if self.attached {
-            let _ = remove(NAME);
-        }
+        self.attached.take().map_or(Ok(()), Mapped::remove)
     }
 }

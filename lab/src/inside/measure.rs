@@ -1,25 +1,85 @@
 //! Every peer under every load, in turns, and what each cost.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
+use super::bcache::Bcache;
 use super::load::{self, Load, Shape};
-use super::peer::{Kind, Peer};
+use super::mapper::{DmCache, DmWritecache};
+use super::peer::{Peer, Raw};
 use crate::fio::Measured;
-use crate::machine::{self, busy_s};
+use crate::machine::{self, STAT, busy_s};
+use crate::samples;
+use crate::surgetank::{Elastic, Places, Surgetank};
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerKind {
+    /// The backing volume by itself.
+    RawSlow,
+    /// A volume as fast as the caching volume by itself.
+    RawFast,
+    /// bcache: writeback, sequential cutoff and congestion thresholds off.
+    Bcache,
+    /// dm-writecache on an SSD.
+    DmWritecache,
+    /// dm-cache: smq, writeback.
+    DmCache,
+    /// surgetank with the papers' controller: write-back.
+    Paper,
+    /// surgetank with its own: the burst goes to both volumes.
+    Adaptive,
+}
+
+impl PeerKind {
+    /// As it stands in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RawSlow => "raw slow",
+            Self::RawFast => "raw fast",
+            Self::Bcache => "bcache",
+            Self::DmWritecache => "dm-writecache",
+            Self::DmCache => "dm-cache",
+            Self::Paper => "surgetank paper",
+            Self::Adaptive => "surgetank adaptive",
+        }
+    }
+
+    /// Whether it is a cache of the kernel's.
+    pub fn is_kernel_cache(self) -> bool {
+        matches!(self, Self::Bcache | Self::DmWritecache | Self::DmCache)
+    }
+
+    /// Whether it has no cache.
+    pub fn is_raw(self) -> bool {
+        matches!(self, Self::RawSlow | Self::RawFast)
+    }
+
+    /// Makes it ready, as far as that is not part of an attach.
+    fn prepare(self, order: &Order, cache_mib: u64) -> anyhow::Result<Box<dyn Peer>> {
+        let slow = machine::disk("slow")?;
+        let cache = || machine::disk(&format!("cache-{cache_mib}"));
+        Ok(match self {
+            Self::RawSlow => Box::new(Raw(slow)),
+            Self::RawFast => Box::new(Raw(machine::disk("fast")?)),
+            Self::Bcache => Box::new(Bcache::new(slow, cache()?)),
+            Self::DmWritecache => Box::new(DmWritecache::new(slow, cache()?)),
+            Self::DmCache => Box::new(DmCache::new(slow, cache()?, machine::disk("meta")?)),
+            Self::Paper => Box::new(serve(order, "paper", &slow, cache_mib)?),
+            Self::Adaptive => Box::new(serve(order, "adaptive", &slow, cache_mib)?),
+        })
+    }
+}
 
 /// What the host wants measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
-    /// Who.
-    pub peers: Vec<Kind>,
-    /// What.
+    pub peers: Vec<PeerKind>,
     pub loads: Vec<Load>,
-    /// How often.
     pub rounds: u32,
     /// What QEMU throttles the slow disk to.
     pub slow_mib_s: u64,
@@ -39,10 +99,8 @@ impl Order {
 
 /// One peer under one load, once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Sample {
-    /// Who.
-    pub peer: Kind,
-    /// Under which load.
+pub struct PeerSample {
+    pub peer: PeerKind,
     pub load: Load,
     /// Which time, from 0.
     pub round: u32,
@@ -57,7 +115,6 @@ pub struct Found {
     pub export: String,
     /// Until the cache stood before the slow disk.
     pub attach_s: f64,
-    /// What fio measured.
     pub measured: Measured,
     /// What was in the cache alone when the load had ended.
     pub dirty_mib: f64,
@@ -76,9 +133,6 @@ pub struct Found {
 }
 
 /// Runs everything.
-///
-/// # Errors
-/// If samples cannot be written.
 pub fn all(order: &Order) -> anyhow::Result<()> {
     for round in 0..order.rounds {
         for load in &order.loads {
@@ -90,8 +144,8 @@ pub fn all(order: &Order) -> anyhow::Result<()> {
                     continue;
                 }
                 let outcome = measure(order, peer, load).map_err(|error| format!("{error:#}"));
-                let sample = Sample { peer, load: *load, round, outcome };
-                super::keep(&sample)?;
+                let sample = PeerSample { peer, load: *load, round, outcome };
+                samples::add(&sample)?;
                 say(&sample);
             }
         }
@@ -99,7 +153,7 @@ pub fn all(order: &Order) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(order: &Order, kind: Kind, load: &Load) -> anyhow::Result<Found> {
+fn measure(order: &Order, kind: PeerKind, load: &Load) -> anyhow::Result<Found> {
     let before_mib = machine::settled_memory_mib();
     let mut peer = kind.prepare(order, load.cache_mib)?;
     let (found, memory_mib) = machine::with_memory(before_mib, || life(peer.as_mut(), load));
@@ -114,20 +168,20 @@ fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
         load::warm(&device)?;
     }
     let (device, attach_s) = timed(|| peer.attach())?;
-    let (busy, daemon) = (busy_s()?, daemon_s(peer));
+    let (busy, daemon) = (busy_s(STAT)?, daemon_s(peer));
     let measured = load.run(&device)?;
     if load.shape == Shape::Idle {
         let mut found = Found { export: peer.export(), attach_s, measured, ..Found::default() };
-        (found.busy_s, found.daemon_s) = (busy_s()? - busy, daemon_s(peer) - daemon);
+        (found.busy_s, found.daemon_s) = (busy_s(STAT)? - busy, daemon_s(peer) - daemon);
         peer.drain()?;
         peer.detach()?;
         return Ok(found);
     }
     let dirty_mib = peer.dirty_mib()?;
-    let busy = busy_s()?;
+    let busy = busy_s(STAT)?;
     let ((), drain_s) = timed(|| peer.drain())?;
-    let (busy_s, daemon_s) = (busy_s()? - busy + measured.busy_s, daemon_s(peer) - daemon);
-    let daemon_mib = peer.process().map_or(Ok(0.0), machine::highest_mib)?;
+    let (busy_s, daemon_s) = (busy_s(STAT)? - busy + measured.busy_s, daemon_s(peer) - daemon);
+    let daemon_mib = peer.process().map_or(Ok(0.0), |process| machine::memory_mib(process, "VmHWM"))?;
     let ((), detach_s) = timed(|| peer.detach())?;
     Ok(Found {
         export: peer.export(),
@@ -143,6 +197,12 @@ fn life(peer: &mut dyn Peer, load: &Load) -> anyhow::Result<Found> {
     })
 }
 
+/// Over the slow disk, not boosted yet.
+fn serve(order: &Order, policy: &str, slow: &Path, cache_mib: u64) -> anyhow::Result<Surgetank> {
+    let elastic = Elastic::steered(policy, slow, cache_mib, (order.slow_mib_s, order.fast_mib_s));
+    Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))
+}
+
 fn daemon_s(peer: &dyn Peer) -> f64 {
     peer.process().and_then(|process| machine::process_s(process).ok()).unwrap_or(0.0)
 }
@@ -155,8 +215,8 @@ fn timed<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, f64)
 
 /// Progress, for whoever watches.
 #[allow(clippy::print_stdout)] // this program's output in the guest
-fn say(sample: &Sample) {
-    let Sample { peer, load, round, outcome } = sample;
+fn say(sample: &PeerSample) {
+    let PeerSample { peer, load, round, outcome } = sample;
     let what = format!("{round} {:?} {} MiB, cache {} MiB, {}", load.shape, load.size_mib, load.cache_mib, peer.name());
     match outcome {
         Err(error) => println!("{what}: FAILED: {error}"),

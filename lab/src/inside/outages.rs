@@ -14,25 +14,23 @@ use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::cut::say;
 use super::peer::Peer;
 use super::replay::complaint;
-use crate::machine::{Mounted, disk, run, wait_for};
-use crate::outages::plan::Moment;
-use crate::surgetank::{Elastic, Health, Places, Surgetank};
+use crate::machine::{Mounted, disk, make_ext4, repair_ext4, wait_for};
+use crate::messages::{host_told, tell_host};
+use crate::outages::plan::OutageMoment;
+use crate::surgetank::{DeviceStatus, Elastic, Places, Surgetank};
 
 use load::{FILES, Load, Session};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
     /// Where volumes are rented.
     pub service: String,
     /// What contents follow from.
     pub seed: u64,
-    /// The controller's policy.
     pub policy: String,
 }
 
@@ -50,7 +48,7 @@ pub enum Task {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Where in a boost it begins.
-    pub moment: Moment,
+    pub moment: OutageMoment,
     /// Whether the boost is not drained after it.
     pub keep: bool,
     /// Whether requests to the backing volume fail, so that the file system may have to be mounted again.
@@ -101,8 +99,6 @@ impl Judged {
     }
 }
 
-/// The directory that is shared with the host.
-const SHARE: &str = "/lab";
 const CACHE_MIB: u64 = 128;
 /// What the daemon is told of the rates: it has to believe that a caching volume is worth renting.
 const RATES_MIB_S: (u64, u64) = (33, 128);
@@ -120,35 +116,27 @@ const BURST_MAX: Duration = Duration::from_secs(10);
 /// How often the daemon is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Does what the host says, until the end.
-///
-/// # Errors
-/// If something fails that no outage explains: what is lost is told.
+/// Does what the host says, until the end. Fails only for what no outage explains: losses are told to the host.
 pub fn serve(order: &Order) -> anyhow::Result<()> {
     let mut stand = Stand::start(order)?;
     for number in 0.. {
         match told(&format!("task-{number}"), IDLE_MAX)? {
             Task::Stand(round) => {
                 let judged = stand.round(number, round)?;
-                say(&format!("judged-{number}"), &serde_json::to_string(&judged)?)?;
+                tell_host(&format!("judged-{number}"), &judged)?;
             }
             Task::End => {
                 let judged = stand.end(number)?;
-                return say("ended", &serde_json::to_string(&judged)?);
+                return tell_host("ended", &judged);
             }
         }
     }
     Ok(())
 }
 
-/// Waits for a file of the host's. It is there as a whole or not at all.
-fn told<T: DeserializeOwned>(file: &str, timeout: Duration) -> anyhow::Result<T> {
-    wait_for(&format!("the host's {file}"), timeout, || read(file))
-}
-
-fn read<T: DeserializeOwned>(file: &str) -> anyhow::Result<Option<T>> {
-    let Ok(text) = fs::read_to_string(Path::new(SHARE).join(file)) else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).with_context(|| format!("cannot read {file}"))
+/// Waits for a message of the host's.
+fn told<T: DeserializeOwned>(message: &str, timeout: Duration) -> anyhow::Result<T> {
+    wait_for(&format!("the host's {message}"), timeout, || host_told(message))
 }
 
 /// The device and what is on it. Dropped in the order in which a machine goes down.
@@ -173,8 +161,7 @@ impl Stand {
         let elastic = Elastic::steered(&order.policy, &disk("slow")?, CACHE_MIB, RATES_MIB_S);
         let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::plugged(order.service.clone()))?;
         let device = surgetank.device()?;
-        let node = device.display().to_string();
-        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", "nodiscard,lazy_itable_init=0", &node])?;
+        make_ext4(&device, &["-b", "4096", "-E", "nodiscard,lazy_itable_init=0"])?;
         let files = Some(Mounted::at(&device, FILES, &[])?);
         Ok(Self { files, surgetank, device, load: Load::new(order.seed)? })
     }
@@ -183,7 +170,7 @@ impl Stand {
         let mut judged = Judged::default();
         if let Some(fault) = self.boosted()? {
             judged.add([fault]);
-            say(&format!("ready-{number}"), "{}")?;
+            tell_host(&format!("ready-{number}"), &())?;
             return Ok(judged);
         }
         let session = Session::default();
@@ -239,19 +226,14 @@ impl Stand {
     /// Ends the boost, if there is one; what keeps it from its end.
     fn idle(&mut self) -> anyhow::Result<Option<String>> {
         self.surgetank.ask_to_drain();
-        let idle = |health: &Health| (health.phase == "idle" && health.volume.is_empty()).then_some(());
+        let idle = |health: &DeviceStatus| (health.phase == "idle" && health.volume().is_none()).then_some(());
         Ok(watch(&mut self.surgetank, DRAIN_MAX, idle)?.err().map(|last| format!("still {last} after {DRAIN_MAX:?}")))
     }
 
     /// As an administrator does it after errors of a disk.
     fn mount_again(&mut self) -> anyhow::Result<()> {
         self.files = None;
-        // 1: errors were corrected; a journal that is aborted leaves a mark.
-        let checked = std::process::Command::new("e2fsck").arg("-p").arg(&self.device).output()?;
-        if !matches!(checked.status.code(), Some(0 | 1)) {
-            let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-            bail!("e2fsck cannot repair the file system: {}", said.trim().lines().last().unwrap_or_default());
-        }
+        repair_ext4(&self.device, "-p")?;
         self.files = Some(Mounted::at(&self.device, FILES, &[])?);
         Ok(())
     }
@@ -267,7 +249,7 @@ impl Stand {
         judged.lost_bytes = self.surgetank.health()?.lost_bytes;
         self.files = None;
         // Everything is flushed, and no flush follows: now the backing volume loses its power.
-        say("settled", "{}")?;
+        tell_host("settled", &())?;
         let _: bool = told("cut", IDLE_MAX)?;
         let Self { surgetank, mut load, .. } = self;
         judged.add(surgetank.stop().err().map(|error| format!("{error:#}")));
@@ -285,13 +267,13 @@ impl Stand {
 /// The outage, from the load's beginning to its recovery; also when it ended.
 fn stand(surgetank: &mut Surgetank, number: u64, round: Round, session: &Session) -> anyhow::Result<(Out, Instant)> {
     // The burst is under way then, or over: what of it is dirty is the policy's.
-    let dirty = |health: &Health| (health.dirty_mib > DIRTY_MIB).then_some(());
+    let dirty = |health: &DeviceStatus| (health.dirty_mib() > DIRTY_MIB).then_some(());
     let _ = watch(surgetank, BURST_MAX, dirty)?;
-    if round.moment == Moment::Drain {
+    if round.moment == OutageMoment::Drain {
         surgetank.ask_to_drain();
     }
-    say(&format!("ready-{number}"), "{}")?;
-    let repaired = watch(surgetank, OUTAGE_MAX, |_| read::<bool>(&format!("repaired-{number}")).ok().flatten())?;
+    tell_host(&format!("ready-{number}"), &())?;
+    let repaired = watch(surgetank, OUTAGE_MAX, |_| host_told::<bool>(&format!("repaired-{number}")).ok().flatten())?;
     if repaired.is_err() {
         bail!("the host did not end the outage");
     }
@@ -309,7 +291,7 @@ fn recover_or_tell(surgetank: &mut Surgetank, session: &Session, number: u64) ->
 /// Tells the host at once what went badly: a request that never returns would keep the judgement from being told.
 fn tell_if_stuck(number: u64, out: &Out) -> anyhow::Result<()> {
     match out {
-        Out::Badly(fault) => say(&format!("stuck-{number}"), &serde_json::to_string(fault)?),
+        Out::Badly(fault) => tell_host(&format!("stuck-{number}"), fault),
         Out::Well | Out::ReadOnly => Ok(()),
     }
 }
@@ -342,18 +324,18 @@ fn probe() -> anyhow::Result<()> {
 fn watch<T>(
     surgetank: &mut Surgetank,
     timeout: Duration,
-    mut done: impl FnMut(&Health) -> Option<T>,
+    mut done: impl FnMut(&DeviceStatus) -> Option<T>,
 ) -> anyhow::Result<Result<T, String>> {
     let until = Instant::now() + timeout;
     loop {
         let health = surgetank.health()?;
-        say("now", &serde_json::to_string(&health)?)?;
+        tell_host("now", &health)?;
         if let Some(answer) = done(&health) {
             return Ok(Ok(answer));
         }
         if Instant::now() > until {
             let reason = health.reason.as_deref().unwrap_or("no reason is given");
-            return Ok(Err(format!("{} ({reason}), {:.1} MiB dirty", health.phase, health.dirty_mib)));
+            return Ok(Err(format!("{} ({reason}), {:.1} MiB dirty", health.phase, health.dirty_mib())));
         }
         std::thread::sleep(LOOK);
     }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,22 +20,22 @@ use super::mapper::Mapped;
 use super::peer::Peer;
 use super::stretch;
 use crate::cuts::oracle::{BLOCK, Stretch};
-use crate::cuts::phase::Phase;
-use crate::machine::{Mounted, disk, run, sectors};
+use crate::cuts::phase::BoostPhase;
+use crate::machine::{Mounted, disk, make_ext4, run, sectors};
+use crate::messages::tell_host;
 use crate::output::say;
-use crate::replay::log::{self, Entry, Kind};
-use crate::replay::points::{self, Moment, Note, Point};
+use crate::replay::log::{self, Entry, EntryKind};
+use crate::replay::points::{self, CutMoment, Note, Point};
 use crate::replay::renames;
-use crate::surgetank::{Elastic, Places, Rent, Surgetank};
+use crate::samples;
+use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// What the guest is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Replay {
-    /// The daemon's binary.
     pub surgetank: PathBuf,
     /// What chance follows from.
     pub seed: u64,
-    /// The controller's policy.
     pub policy: String,
     /// How many boosts the load lives through.
     pub boosts: u32,
@@ -47,7 +46,6 @@ pub struct Replay {
 /// What is in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
-    /// Entries.
     pub entries: usize,
     /// Those that are FLUSHes.
     pub flushes: usize,
@@ -58,16 +56,14 @@ pub struct Logged {
     /// Plain writes beside forced ones of the same place: which was first the log does not tell.
     pub untold_orders: usize,
     /// How many points there are in each phase, of each moment.
-    pub points: Vec<(Option<Phase>, Moment, usize)>,
+    pub points: Vec<(Option<BoostPhase>, CutMoment, usize)>,
 }
 
 /// What was found after a power cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Where it was.
-    pub moment: Moment,
-    /// In which phase.
-    pub phase: Option<Phase>,
+    pub moment: CutMoment,
+    pub phase: Option<BoostPhase>,
     /// Entries of the log before it.
     pub entry: usize,
     /// What recovery found to be on the caching volume alone.
@@ -80,17 +76,18 @@ pub struct Judged {
     pub lost: Vec<String>,
     /// How many blocks or files were.
     pub lost_count: usize,
-    /// How long it took.
     pub took_s: f64,
 }
 
 impl Judged {
     /// Whether all was there.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         self.fsck.is_none() && self.unusable.is_none() && self.lost_count == 0
     }
 }
+
+/// The message of what is in the log.
+pub const LOGGED: &str = "logged";
 
 /// Where the daemon's own files and its caching volumes lie.
 const STATE: &str = "/run/lab-state";
@@ -105,10 +102,7 @@ const RATES_MIB_S: (u64, u64) = (33, 128);
 const WRITERS: u64 = 2;
 const STRETCH_BLOCKS: u64 = 4096;
 
-/// Runs the load, reads its log, cuts.
-///
-/// # Errors
-/// If something fails that is not lost data: that is told in a file.
+/// Runs the load, reads its log, cuts. Losses are told in a file, and are no errors.
 pub fn replay(order: &Replay) -> anyhow::Result<()> {
     let stretch = |index| Stretch::new(order.seed.wrapping_mul(2 * WRITERS) + index, 0, STRETCH_BLOCKS);
     let writers: Vec<Stretch> = (0..2 * WRITERS).map(stretch).collect();
@@ -118,18 +112,17 @@ pub fn replay(order: &Replay) -> anyhow::Result<()> {
     let size = sectors(&data)? * 512;
     let entries = log::read(&mut std::io::BufReader::new(&log), size).context("what the load left")?;
     let all = points::all(&entries, writers.len());
-    fs::write("/lab/logged.json", serde_json::to_vec(&logged(&entries, &all))?)?;
+    tell_host(LOGGED, &logged(&entries, &all))?;
     let mut chance = Random::from_seed(order.seed);
     let chosen = points::chosen(all, order.points, &mut chance);
     say(&format!("{} entries are logged; cutting the power at {} points", entries.len(), chosen.len()));
     let mut replayed = Replayed { base: File::options().write(true).open(disk("base")?)?, log, next: 0 };
-    let mut results = File::options().create(true).append(true).open("/lab/judged.jsonl")?;
     for (index, point) in chosen.iter().enumerate() {
         let judged = cut(order, &entries, point, &mut replayed, &mut chance, &writers, &ends)?;
         if !judged.is_whole() || (index + 1) % 10 == 0 {
             say(&format!("{} of {}: {}", index + 1, chosen.len(), judged.describe()));
         }
-        results.write_all(format!("{}\n", serde_json::to_string(&judged)?).as_bytes())?;
+        samples::add(&judged)?;
     }
     Ok(())
 }
@@ -146,11 +139,7 @@ impl Machine {
     fn boot(order: &Replay, whole: &Path) -> anyhow::Result<Self> {
         let parts = parts(whole)?;
         let state = Mounted::at(&parts[1].node, STATE, &[])?;
-        let places = Places {
-            files: STATE.into(),
-            rent: Rent::Local(Path::new(STATE).join("volumes")),
-            log: "/lab/surgetank.log".into(),
-        };
+        let places = Places::local(STATE, STATE);
         let elastic = Elastic::steered(&order.policy, &parts[0].node, CACHE_MIB, RATES_MIB_S);
         let surgetank = Surgetank::start(&order.surgetank, &elastic, &places)?;
         Ok(Self { surgetank, _state: state, _parts: parts })
@@ -165,7 +154,7 @@ fn parts(whole: &Path) -> anyhow::Result<[Mapped; 2]> {
 
 /// An ext4 that discards nothing: a log of writes shall say what was written.
 fn make_file_system(node: &Path) -> anyhow::Result<()> {
-    run("mkfs.ext4", &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0", &node.display().to_string()]).map(|_| ())
+    make_ext4(node, &["-E", "nodiscard,lazy_itable_init=0"])
 }
 
 /// What e2fsck does not like, without changing anything.
@@ -186,7 +175,7 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let (data, log) = (disk("data")?, disk("log")?);
     let table = format!("0 {} log-writes {} {}", sectors(&data)?, data.display(), log.display());
     let record = Mapped::new("record", &table)?;
-    let note = |note: Note| record.tell(&["mark", &note.to_string()]);
+    let note = |note: Note| record.tell(&["mark", &serde_json::to_string(&note)?]);
     make_file_system(&parts(&record.node)?[1].node)?;
     let mut machine = Machine::boot(order, &record.node)?;
     let device = machine.surgetank.device()?;
@@ -194,21 +183,26 @@ fn load(order: &Replay, writers: &[Stretch]) -> anyhow::Result<Vec<u64>> {
     let files = Mounted::at(&device, FILES, &[])?;
     for index in 0..WRITERS {
         File::create(stretch_file(index))?.set_len(STRETCH_BLOCKS * BLOCK as u64)?;
+        fs::create_dir(rename_directory(WRITERS + index))?;
     }
     run("sync", &[])?;
-    let writing = AtomicBool::new(true);
+    let over = AtomicBool::new(false);
     let ends = std::thread::scope(|scope| {
         let threads = (0..).zip(writers).map(|(index, stretch)| {
-            let (note, writing) = (&note, &writing);
+            let (note, over) = (&note, &over);
             let durable = move |number| note(Note::Durable(index as usize, number));
-            scope.spawn(move || match index {
-                0..WRITERS => stretch::write(&stretch_file(index), stretch, 1, writing, durable),
-                _ => renames::write(&rename_directory(index), stretch, writing, durable),
+            scope.spawn(move || {
+                let mut next = 1;
+                let written = match index {
+                    0..WRITERS => stretch::write(&stretch_file(index), stretch, &mut next, over, durable),
+                    _ => renames::write(&rename_directory(index), stretch, &mut next, over, durable),
+                };
+                written.map(|()| next)
             })
         });
         let threads: Vec<_> = threads.collect();
         let result = phases(&mut machine.surgetank, order.boosts, &note);
-        writing.store(false, Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
         let died = |_| Err(anyhow::anyhow!("a writer died"));
         let ends: anyhow::Result<Vec<u64>> =
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect();
@@ -228,14 +222,14 @@ fn phases(surgetank: &mut Surgetank, boosts: u32, note: &impl Fn(Note) -> anyhow
     for _ in 0..boosts {
         note(Note::Phase(None))?;
         std::thread::sleep(Duration::from_secs(3));
-        note(Note::Phase(Some(Phase::Attach)))?;
+        note(Note::Phase(Some(BoostPhase::Attach)))?;
         surgetank.attach()?;
-        note(Note::Phase(Some(Phase::Absorb)))?;
+        note(Note::Phase(Some(BoostPhase::Absorb)))?;
         std::thread::sleep(Duration::from_secs(8));
         burst()?;
-        note(Note::Phase(Some(Phase::Drain)))?;
+        note(Note::Phase(Some(BoostPhase::Drain)))?;
         surgetank.drain()?;
-        note(Note::Phase(Some(Phase::Detach)))?;
+        note(Note::Phase(Some(BoostPhase::Detach)))?;
         surgetank.detach()?;
     }
     note(Note::Phase(None))
@@ -262,11 +256,11 @@ fn logged(entries: &[Entry], all: &[Point]) -> Logged {
     for point in all {
         *points.entry((point.phase, point.moment)).or_insert(0) += 1;
     }
-    let count = |kind: &Kind| entries.iter().filter(|entry| entry.kind == *kind).count();
+    let count = |kind: &EntryKind| entries.iter().filter(|entry| entry.kind == *kind).count();
     Logged {
         entries: entries.len(),
-        flushes: count(&Kind::Flush),
-        forced: count(&Kind::Forced),
+        flushes: count(&EntryKind::Flush),
+        forced: count(&EntryKind::Forced),
         written_bytes: entries.iter().map(|entry| entry.bytes.end - entry.bytes.start).sum(),
         untold_orders: points::untold_orders(entries),
         points: points.into_iter().map(|((phase, moment), count)| (phase, moment, count)).collect(),
@@ -350,17 +344,14 @@ impl Judged {
         ends: &[u64],
     ) -> anyhow::Result<()> {
         let machine = Machine::boot(order, whole)?;
-        self.dirty_mib = machine.surgetank.dirty_mib()?;
+        self.dirty_mib = machine.surgetank.status()?.dirty_mib();
         let device = machine.surgetank.device()?;
         let files = Mounted::at(&device, FILES, &[])?;
         for (index, ((stretch, durable), ends)) in (0..).zip(writers.iter().zip(&point.durable).zip(ends)) {
             let lost = if index < WRITERS {
                 let mut stretch = stretch.clone();
                 stretch.flushed(*durable);
-                match stretch::judge(&stretch_file(index), 0, std::slice::from_mut(&mut stretch), *ends) {
-                    Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
-                    Err(error) => vec![format!("{error:#}")],
-                }
+                stretch::judge_file(&stretch_file(index), &mut stretch, *ends)
             } else {
                 renames::judge(&rename_directory(index), stretch, *durable, *ends)
             };
@@ -374,7 +365,6 @@ impl Judged {
     }
 
     /// One line.
-    #[must_use]
     pub fn describe(&self) -> String {
         let Self { moment, phase, entry, dirty_mib, took_s, .. } = self;
         let mut text = format!(

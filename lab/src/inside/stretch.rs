@@ -10,36 +10,17 @@ use anyhow::Context;
 
 use crate::cuts::oracle::{BLOCK, Fault, Stretch};
 
-/// Writes one stretch, an operation after the other, until told to stop or the end of the world.
-/// `flushed` is told of each flush that was answered. The next operation is the answer.
-///
-/// # Errors
-/// If the device or `flushed` fails.
+/// Writes one stretch, an operation after the other, until told to stop or the end of the world; from `next` on, which is
+/// the operation that failed if one does. `flushed` is told of each flush that was answered.
 pub fn write(
     device: &Path,
     stretch: &Stretch,
-    from: u64,
-    writing: &AtomicBool,
-    flushed: impl FnMut(u64) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
-    let mut next = from;
-    write_on(device, stretch, &mut next, writing, flushed)?;
-    Ok(next)
-}
-
-/// The same from `next` on, which is the operation that failed if one does.
-///
-/// # Errors
-/// If the device or `flushed` fails.
-pub fn write_on(
-    device: &Path,
-    stretch: &Stretch,
     next: &mut u64,
-    writing: &AtomicBool,
+    over: &AtomicBool,
     mut flushed: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(device)?;
-    while writing.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) {
         let operation = stretch.operation(*next);
         let data = Aligned::of(&stretch.data(*next));
         let offset = (stretch.first + operation.block) * BLOCK as u64;
@@ -54,9 +35,6 @@ pub fn write_on(
 }
 
 /// Reads all stretches and judges them.
-///
-/// # Errors
-/// If the device cannot be read.
 pub fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -> anyhow::Result<Vec<Fault>> {
     // The page cache must not answer for the disk.
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(device)?;
@@ -75,6 +53,14 @@ pub fn judge(device: &Path, offset: u64, stretches: &mut [Stretch], ends: u64) -
     Ok(faults)
 }
 
+/// What is wrong with a stretch that is a file by itself.
+pub fn judge_file(file: &Path, stretch: &mut Stretch, ends: u64) -> Vec<String> {
+    match judge(file, 0, std::slice::from_mut(stretch), ends) {
+        Ok(faults) => faults.iter().map(Fault::to_string).collect(),
+        Err(error) => vec![format!("{error:#}")],
+    }
+}
+
 /// What memory is aligned to.
 const PAGE: usize = 4096;
 
@@ -86,7 +72,6 @@ pub struct Aligned {
 }
 
 impl Aligned {
-    /// Zeroes.
     pub fn zeroed(length: usize) -> Self {
         let memory = vec![0; length + PAGE];
         let start = memory.as_ptr().align_offset(PAGE);

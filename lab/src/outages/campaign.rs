@@ -10,25 +10,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 use surgetank_provider::VolumeId;
 
 use super::console::Guarded;
-use super::plan::{Kind, Outage};
+use super::failing::Failing;
+use super::plan::{Failure, Outage};
 use super::report::{End, Report, Struck, struck};
-use super::strike::{BACKING, Storage};
-use super::switched::Switched;
+use super::strike::{BACKING, Backing, Storage};
+use crate::campaign::{Ready, keep};
 use crate::cuts::lossy;
 use crate::cuts::planted;
+use crate::flags::name;
 use crate::guest::Guest;
 use crate::host::Lab;
-use crate::inside::Job;
+use crate::inside::GuestJob;
 use crate::inside::outages::{DRAIN_MAX, Judged, Order, RECOVERY_MAX, Round, Task};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, POLL};
+use crate::messages;
+use crate::nbd::Server;
 use crate::output::say;
 use crate::plan::{Disk, Media, Plan};
 use crate::service::{self, Provisioning};
-use crate::surgetank::Health;
+use crate::surgetank::DeviceStatus;
 
 /// The backing volume; its writes are slow enough that something is dirty when an outage strikes.
 const SLOW: Bytes = Bytes::from_mib(192);
@@ -53,29 +58,18 @@ const UNNOTICED_MAX: Duration = Duration::from_secs(20);
 /// A guest that has stopped may take so long to judge what there is.
 const STUCK_MAX: Duration = Duration::from_secs(60);
 
-/// Runs all outages. What a failure can be looked into with goes to `out`.
-///
-/// # Errors
-/// If a guest fails in another way than under an outage, or on Ctrl-C.
-pub fn run(
-    lab: &Lab,
-    interrupt: &Interrupt,
-    surgetank: &Path,
-    seed: u64,
-    planned: &[Outage],
-    out: &Path,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+/// Runs all outages.
+pub fn run(ready: &Ready, seed: u64, planned: &[Outage], report: &mut Report) -> anyhow::Result<()> {
     let mut left: VecDeque<Outage> = planned.iter().copied().collect();
     for life in 0.. {
         if left.is_empty() {
             break;
         }
-        let site = Site::new(lab, seed + life as u64)?;
-        let lived = live(&site, lab, interrupt, surgetank, life, &mut left, report);
+        let site = Site::new(&ready.lab, seed + life as u64)?;
+        let lived = live(&site, ready, life, &mut left, report);
         let lost = report.outages.iter().filter(|outage| !outage.is_whole()).count();
         if let Err(error) = &lived {
-            interrupt.check()?;
+            ready.interrupt.check()?;
             if site.emulator_failed() && report.emulator_failures < EMULATOR_FAILURES_MAX {
                 report.emulator_failures += 1;
                 say(&format!("guest {life} died of its emulator, another one goes on: {error:#}"));
@@ -83,7 +77,7 @@ pub fn run(
             }
         }
         if lived.is_err() || (lost == 1 && report.outages.last().is_some_and(|outage| !outage.is_whole())) {
-            site.keep(out)?;
+            site.keep(&ready.out)?;
         }
         lived.with_context(|| format!("guest {life}, seed {seed}"))?;
     }
@@ -94,7 +88,7 @@ pub fn run(
 struct Site {
     seed: u64,
     /// Dropped before the directory in which its socket is.
-    backing: Switched<lossy::Disk>,
+    backing: Backing,
     directory: tempfile::TempDir,
 }
 
@@ -104,7 +98,8 @@ impl Site {
         for made in ["share", "volumes"] {
             fs::create_dir(directory.path().join(made))?;
         }
-        let backing = Switched::forgetful(directory.path(), BACKING, SLOW)?;
+        let disk = Failing::over(lossy::Disk::new(directory.path(), BACKING, SLOW)?);
+        let backing = Server::start(lossy::socket(directory.path(), BACKING), disk)?;
         Ok(Self { seed, backing, directory })
     }
 
@@ -116,50 +111,13 @@ impl Site {
         self.directory.path().join("volumes")
     }
 
-    /// Tells the guest: all of it or nothing.
-    fn tell(&self, file: &str, what: &impl Serialize) -> anyhow::Result<()> {
-        let new = self.share().join(format!("{file}.new"));
-        fs::write(&new, serde_json::to_vec(what)?)?;
-        fs::rename(&new, self.share().join(file)).with_context(|| format!("cannot tell the guest its {file}"))
+    fn tell(&self, message: &str, what: &impl Serialize) -> anyhow::Result<()> {
+        messages::tell(&self.share(), message, what)
     }
 
-    /// What the guest says in a file, if it does.
-    fn heard<T: DeserializeOwned>(&self, file: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.share().join(file)).ok()?).ok()
-    }
-
-    /// Waits for a file of the guest's.
-    fn wait<T: DeserializeOwned>(
-        &self,
-        interrupt: &Interrupt,
-        guest: &mut Guest,
-        file: &str,
-        timeout: Duration,
-    ) -> anyhow::Result<T> {
-        self.wait_unless(interrupt, guest, file, timeout, || Ok(()))
-    }
-
-    /// The same as long as `hope` has no error.
-    fn wait_unless<T: DeserializeOwned>(
-        &self,
-        interrupt: &Interrupt,
-        guest: &mut Guest,
-        file: &str,
-        timeout: Duration,
-        mut hope: impl FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<T> {
-        interrupt.wait_for(&format!("the guest's {file}"), timeout, || {
-            let ended = guest.has_ended();
-            if let Some(heard) = self.heard(file) {
-                return Ok(Some(heard));
-            }
-            if ended {
-                let said = guest.stderr();
-                let said = said.trim().lines().last().unwrap_or("nothing").to_owned();
-                bail!("the guest ended before its {file}: {}; it said {said}", guest.wait(interrupt)?.describe());
-            }
-            hope().map(|()| None)
-        })
+    /// What the guest says, if it does.
+    fn heard<T: DeserializeOwned>(&self, message: &str) -> anyhow::Result<Option<T>> {
+        messages::heard(&self.share(), message)
     }
 
     /// Whether the guest's kernel has met a breakpoint of nobody's: see `KERNEL_ARGUMENTS` in `guest.rs`.
@@ -181,28 +139,15 @@ impl Site {
         Ok(left)
     }
 
-    /// Keeps what a failure can be looked into with: logs, orders, and the volumes as they are by now.
     fn keep(&self, out: &Path) -> anyhow::Result<()> {
-        let kept = out.join("failed");
-        fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
-        let directories = [self.share(), self.directory.path().to_owned(), self.volumes().join("volumes")];
-        for entry in directories.iter().flat_map(fs::read_dir).flatten().filter_map(Result::ok) {
-            if entry.file_type().is_ok_and(|kind| kind.is_file()) {
-                let copy = kept.join(entry.file_name());
-                fs::copy(entry.path(), &copy).with_context(|| format!("cannot write {}", copy.display()))?;
-            }
-        }
-        say(&format!("  logs and volumes are kept in {}", kept.display()));
-        Ok(())
+        keep(out, &[self.share(), self.directory.path().to_owned(), self.volumes().join("volumes")])
     }
 }
 
 /// One guest, until it has had its share, or has lost something.
 fn live(
     site: &Site,
-    lab: &Lab,
-    interrupt: &Interrupt,
-    surgetank: &Path,
+    ready: &Ready,
     life: usize,
     left: &mut VecDeque<Outage>,
     report: &mut Report,
@@ -213,21 +158,21 @@ fn live(
     let away = Arc::new(AtomicBool::new(false));
     let guarded = Arc::new(Guarded::new(Arc::clone(&provider), Arc::clone(&away)));
     let service = Provisioning::serve(guarded, &site.share().join("token"))?;
-    let (surgetank, policy_name) = (surgetank.to_owned(), policy.to_owned());
+    let (surgetank, policy_name) = (ready.surgetank.clone(), policy.to_owned());
     let order = Order { surgetank, service: service.url.clone(), seed: site.seed, policy: policy_name };
-    let mut guest = boot(&order, site, lab, interrupt, qmp)?;
-    let mut storage = Storage::new(interrupt, guest.monitor(), provider, away, &site.backing, site.directory.path());
+    let guest = boot(&order, site, ready, qmp)?;
+    let interrupt = &ready.interrupt;
+    let storage = Storage::new(interrupt, guest.monitor(), provider, away, &site.backing, site.directory.path());
     storage.slow_down(SLOW_WRITES_PER_S.get())?;
+    let mut struck_guest = StruckGuest { site, interrupt, guest, storage };
     let mut misses = 0;
     for number in 0.. {
         let Some(outage) = left.front().copied().filter(|_| number < SHARE) else {
-            let end = end(site, interrupt, &mut guest, &storage, number, life)?;
-            report.ends.push(end);
+            report.ends.push(struck_guest.end(number, life)?);
             return Ok(());
         };
         let mut record = struck(report.outages.len(), life, policy, &outage);
-        let strike = strike(site, interrupt, &mut guest, &mut storage, number, &outage, &mut record)?;
-        if strike == Strike::Missed {
+        if !struck_guest.strike(number, &outage, &mut record)? {
             report.missed += 1;
             misses += 1;
             // The drain was over before it, or nobody noticed it: sooner, then.
@@ -250,118 +195,102 @@ fn live(
     Ok(())
 }
 
-fn boot(order: &Order, site: &Site, lab: &Lab, interrupt: &Interrupt, qmp: PathBuf) -> anyhow::Result<Guest> {
-    let slow = Disk::new(BACKING, SLOW).on(Media::Nbd(site.backing.socket().to_owned()));
+fn boot(order: &Order, site: &Site, ready: &Ready, qmp: PathBuf) -> anyhow::Result<Guest> {
+    let media = Media::Nbd(site.backing.socket().to_owned());
     let plan = Plan {
-        disks: vec![slow],
+        disks: vec![Disk { media, ..Disk::new(BACKING, SLOW) }],
         results: Some(site.share()),
         qmp: Some(qmp),
         timeout: Duration::from_secs(24 * 3600),
-        ..Plan::new(Job::Outages.name(), planted(&Job::Outages.script(order, &site.share())?))
+        ..Plan::new(&name(GuestJob::Outages), planted(&GuestJob::Outages.script(order, &site.share())?))
     };
-    plan.boot(lab, interrupt)
+    plan.boot(&ready.lab, &ready.interrupt)
 }
 
-/// What became of an outage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Strike {
-    /// It was, and was judged.
-    Judged,
-    /// The caching volume had been deleted, or nobody met the errors.
-    Missed,
+/// A guest and the volumes that fail under it.
+struct StruckGuest<'a> {
+    site: &'a Site,
+    interrupt: &'a Interrupt,
+    guest: Guest,
+    storage: Storage<'a>,
 }
 
-/// One outage: its beginning, its length, its end, the guest's judgement.
-fn strike(
-    site: &Site,
-    interrupt: &Interrupt,
-    guest: &mut Guest,
-    storage: &mut Storage<'_>,
-    number: usize,
-    outage: &Outage,
-    record: &mut Struck,
-) -> anyhow::Result<Strike> {
-    let errors_below = outage.kind == Kind::Errors && outage.target.has_backing();
-    let round = Round { moment: outage.moment, keep: outage.keep, errors_below };
-    site.tell(&format!("task-{number}"), &Task::Stand(round))?;
-    let _: serde_json::Value = site.wait(interrupt, guest, &format!("ready-{number}"), READY_MAX)?;
-    pause(interrupt, outage.delay)?;
-    let now: Health = site.heard("now").context("the guest does not say how it is")?;
-    let volume = VolumeId(now.volume.clone());
-    let mut struck = !now.volume.is_empty() && storage.begin(outage, &volume)?;
-    // Taking a disk out takes a while; what was dirty at its end counts.
-    record.dirty_mib = site.heard("now").map_or(now.dirty_mib, |now: Health| now.dirty_mib);
-    if struck {
-        let began = Instant::now();
-        pause(interrupt, outage.length)?;
-        let patience = Instant::now() + UNNOTICED_MAX;
-        while !storage.is_noticed(outage) && Instant::now() < patience {
-            pause(interrupt, crate::interrupt::POLL)?;
+impl StruckGuest<'_> {
+    /// One outage: its beginning, its length, its end, the guest's judgement. Whether it was: otherwise the caching volume
+    /// had been deleted, or nobody met the errors.
+    fn strike(&mut self, number: usize, outage: &Outage, record: &mut Struck) -> anyhow::Result<bool> {
+        let site = self.site;
+        let errors_below = outage.kind == Failure::Errors && outage.target.has_backing();
+        let round = Round { moment: outage.moment, keep: outage.keep, errors_below };
+        site.tell(&format!("task-{number}"), &Task::Stand(round))?;
+        let ready = format!("ready-{number}");
+        let () = messages::wait(self.interrupt, &mut self.guest, &ready, READY_MAX, || Ok(()))?;
+        self.pause(outage.delay)?;
+        let now: DeviceStatus = site.heard("now")?.context("the guest does not say how it is")?;
+        let volume = VolumeId(now.volume().unwrap_or_default().to_owned());
+        let mut struck = now.volume().is_some() && self.storage.begin(outage, &volume)?;
+        // Taking a disk out takes a while; what was dirty at its end counts.
+        record.dirty_mib = site.heard("now")?.unwrap_or(now).dirty_mib();
+        if struck {
+            let began = Instant::now();
+            self.pause(outage.length)?;
+            let until = Instant::now() + UNNOTICED_MAX;
+            while !self.storage.is_noticed(outage) && Instant::now() < until {
+                self.pause(POLL)?;
+            }
+            struck = self.storage.is_noticed(outage);
+            self.storage.end(outage, &volume)?;
+            record.lasted_s = began.elapsed().as_secs_f64();
         }
-        struck = storage.is_noticed(outage);
-        storage.end(outage, &volume)?;
-        record.lasted_s = began.elapsed().as_secs_f64();
-    }
-    site.tell(&format!("repaired-{number}"), &true)?;
-    match hear(site, interrupt, guest, number, (&format!("judged-{number}"), JUDGE_MAX)) {
-        Ok(judged) => record.judged = judged,
-        Err(error) if site.emulator_failed() => return Err(error),
-        Err(error) => {
-            interrupt.check()?;
-            let fault = format!("{error:#}");
-            record.judged = Judged { faults: vec![fault], fault_count: 1, ..Judged::default() };
+        site.tell(&format!("repaired-{number}"), &true)?;
+        match self.hear(number, &format!("judged-{number}"), JUDGE_MAX) {
+            Ok(judged) => record.judged = judged,
+            Err(error) if site.emulator_failed() => return Err(error),
+            Err(error) => {
+                self.interrupt.check()?;
+                let fault = format!("{error:#}");
+                record.judged = Judged { faults: vec![fault], fault_count: 1, ..Judged::default() };
+            }
         }
+        // What was not struck and went wrong all the same is told as an outage.
+        Ok(struck || !record.is_whole())
     }
-    // What was not struck and went wrong all the same is told as an outage.
-    Ok(if struck || !record.is_whole() { Strike::Judged } else { Strike::Missed })
-}
 
-/// Waits for what the guest says of a task. One whose requests never return says so, and may not come to it.
-fn hear<T: DeserializeOwned>(
-    site: &Site,
-    interrupt: &Interrupt,
-    guest: &mut Guest,
-    number: usize,
-    (file, timeout): (&str, Duration),
-) -> anyhow::Result<T> {
-    let mut since = None;
-    site.wait_unless(interrupt, guest, file, timeout, || {
-        let Some(fault) = site.heard::<String>(&format!("stuck-{number}")) else { return Ok(()) };
-        if since.get_or_insert_with(Instant::now).elapsed() > STUCK_MAX {
-            bail!("{fault}; and nothing could be judged");
+    /// Waits for what the guest says of a task. One whose requests never return says so, and may not come to it.
+    fn hear<T: DeserializeOwned>(&mut self, number: usize, message: &str, timeout: Duration) -> anyhow::Result<T> {
+        let mut since = None;
+        messages::wait(self.interrupt, &mut self.guest, message, timeout, || {
+            let Some(fault) = self.site.heard::<String>(&format!("stuck-{number}"))? else { return Ok(()) };
+            if since.get_or_insert_with(Instant::now).elapsed() > STUCK_MAX {
+                bail!("{fault}; and nothing could be judged");
+            }
+            Ok(())
+        })
+    }
+
+    fn pause(&self, length: Duration) -> anyhow::Result<()> {
+        let until = Instant::now() + length;
+        while Instant::now() < until {
+            self.interrupt.check()?;
+            std::thread::sleep(POLL);
         }
         Ok(())
-    })
-}
-
-fn pause(interrupt: &Interrupt, length: Duration) -> anyhow::Result<()> {
-    let until = Instant::now() + length;
-    while Instant::now() < until {
-        interrupt.check()?;
-        std::thread::sleep(crate::interrupt::POLL);
     }
-    Ok(())
-}
 
-/// The guest takes everything away; what was not flushed is forgotten; it stops its daemon and reads its backing volume.
-fn end(
-    site: &Site,
-    interrupt: &Interrupt,
-    guest: &mut Guest,
-    storage: &Storage<'_>,
-    number: usize,
-    life: usize,
-) -> anyhow::Result<End> {
-    site.tell(&format!("task-{number}"), &Task::End)?;
-    let _: serde_json::Value = hear(site, interrupt, guest, number, ("settled", END_MAX))?;
-    let mut left = storage.left()?;
-    let forgotten_bytes = site.backing.forget()?.lost_bytes;
-    site.tell("cut", &true)?;
-    let judged: Judged = site.wait(interrupt, guest, "ended", END_MAX)?;
-    let outcome = guest.wait(interrupt)?;
-    if !outcome.passed() {
-        bail!("the guest did not end in order: {}", outcome.describe());
+    /// The guest takes everything away; what was not flushed is forgotten; it stops its daemon and reads its backing volume.
+    fn end(&mut self, number: usize, life: usize) -> anyhow::Result<End> {
+        let site = self.site;
+        site.tell(&format!("task-{number}"), &Task::End)?;
+        let () = self.hear(number, "settled", END_MAX)?;
+        let mut left = self.storage.left()?;
+        let forgotten_bytes = site.backing.medium().medium.cut(&mut Random::from_seed(0), 0.0)?.lost_bytes;
+        site.tell("cut", &true)?;
+        let judged: Judged = messages::wait(self.interrupt, &mut self.guest, "ended", END_MAX, || Ok(()))?;
+        let outcome = self.guest.wait(self.interrupt)?;
+        if !outcome.passed() {
+            bail!("the guest did not end in order: {}", outcome.describe());
+        }
+        left.extend(site.left()?);
+        Ok(End { life, judged, forgotten_bytes, left })
     }
-    left.extend(site.left()?);
-    Ok(End { life, judged, forgotten_bytes, left })
 }

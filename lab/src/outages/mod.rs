@@ -2,14 +2,15 @@
 
 mod campaign;
 mod console;
+mod failing;
 pub mod plan;
 mod report;
 mod strike;
-mod switched;
 
 use clap::Args;
 
-use crate::campaign::{Campaign, Ready};
+use crate::campaign::Campaign;
+use crate::output;
 
 /// Flags of the outages.
 #[derive(Args, Clone, Debug)]
@@ -19,25 +20,22 @@ pub struct Arguments {
     outages: u32,
     /// Kinds of outages; all, if none is named
     #[arg(long = "kind", value_enum)]
-    kinds: Vec<plan::Kind>,
+    kinds: Vec<plan::Failure>,
     #[command(flatten)]
     campaign: Campaign,
 }
 
 impl Arguments {
     /// Runs the outages and reports; whether nothing was lost.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or a guest fails in another way than under an outage.
     pub fn run(&self) -> anyhow::Result<bool> {
-        let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("outages")?;
+        let ready = self.campaign.prepare("outages")?;
         let seed = self.campaign.seed;
         let planned = plan::outages(self.outages, seed, &self.kinds);
-        let mut report = report::Report::new(seed, planned.len());
-        let run = campaign::run(&lab, &interrupt, &surgetank, seed, &planned, &out, &mut report);
+        let mut report = report::Report { seed, planned: planned.len(), ..Default::default() };
+        let run = campaign::run(&ready, seed, &planned, &mut report);
         // What was found before a failure or Ctrl-C stands in the report all the same.
         if !report.outages.is_empty() {
-            report.write(&out)?;
+            output::write(&ready.out, "outages", &report.markdown(), &report)?;
         }
         run?;
         Ok(report.is_good())

@@ -9,7 +9,7 @@ use surgetank_model::random::Random;
 /// How a volume fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum Failure {
     /// QEMU throttles it to nothing: requests wait.
     Stalled,
     /// Every request is answered with an I/O error.
@@ -20,21 +20,8 @@ pub enum Kind {
     Detached,
 }
 
-impl Kind {
-    /// As it stands in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stalled => "stalled",
-            Self::Errors => "errors",
-            Self::Unplugged => "unplugged",
-            Self::Detached => "detached",
-        }
-    }
-}
-
 /// Which volumes fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
     /// The caching volume.
@@ -46,59 +33,35 @@ pub enum Target {
 }
 
 impl Target {
-    /// As it stands in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Caching => "caching",
-            Self::Backing => "backing",
-            Self::Both => "both",
-        }
-    }
-
     /// Whether the backing volume is one of them.
-    #[must_use]
     pub fn has_backing(self) -> bool {
         self != Self::Caching
     }
 
     /// Whether the caching volume is one of them.
-    #[must_use]
     pub fn has_caching(self) -> bool {
         self != Self::Backing
     }
 }
 
 /// Where in a boost an outage begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum OutageMoment {
     /// While writes go to the caching volume.
     Absorb,
     /// While they are copied back.
     Drain,
 }
 
-impl Moment {
-    /// As it stands in tables.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Absorb => "absorb",
-            Self::Drain => "drain",
-        }
-    }
-}
-
 /// One outage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outage {
     /// How.
-    pub kind: Kind,
-    /// What.
+    pub kind: Failure,
     pub target: Target,
     /// When.
-    pub moment: Moment,
+    pub moment: OutageMoment,
     /// From its beginning to its end.
     pub length: Duration,
     /// From the moment in the boost to its beginning.
@@ -108,20 +71,20 @@ pub struct Outage {
 }
 
 /// All kinds, what they hit, and how often in the proportion in which they occur.
-const WAYS: &[(Kind, Target, usize)] = &[
-    (Kind::Stalled, Target::Caching, 1),
-    (Kind::Errors, Target::Caching, 3),
-    (Kind::Unplugged, Target::Caching, 2),
-    (Kind::Detached, Target::Caching, 2),
-    (Kind::Stalled, Target::Backing, 1),
-    (Kind::Errors, Target::Backing, 1),
-    (Kind::Stalled, Target::Both, 1),
-    (Kind::Errors, Target::Both, 1),
+const WAYS: &[(Failure, Target, usize)] = &[
+    (Failure::Stalled, Target::Caching, 1),
+    (Failure::Errors, Target::Caching, 3),
+    (Failure::Unplugged, Target::Caching, 2),
+    (Failure::Detached, Target::Caching, 2),
+    (Failure::Stalled, Target::Backing, 1),
+    (Failure::Errors, Target::Backing, 1),
+    (Failure::Stalled, Target::Both, 1),
+    (Failure::Errors, Target::Both, 1),
 ];
 
 /// Those of the kinds that are wanted (all, if none is named), each as often as it occurs. Every way comes once before
 /// one comes again, so that a few outages are of many ways.
-fn ways(kinds: &[Kind]) -> Vec<(Kind, Target)> {
+fn ways(kinds: &[Failure]) -> Vec<(Failure, Target)> {
     let wanted: Vec<_> = WAYS.iter().filter(|(kind, ..)| kinds.is_empty() || kinds.contains(kind)).collect();
     let rounds = wanted.iter().map(|(.., count)| *count).max().unwrap_or(0);
     let of_round =
@@ -130,23 +93,22 @@ fn ways(kinds: &[Kind]) -> Vec<(Kind, Target)> {
 }
 
 /// The outages of a campaign. Of every ten lengths eight are of 1 to 10 s, the others of up to 30 s and of up to 60 s.
-#[must_use]
-pub fn outages(count: u32, seed: u64, kinds: &[Kind]) -> Vec<Outage> {
+pub fn outages(count: u32, seed: u64, kinds: &[Failure]) -> Vec<Outage> {
     let mut chance = Random::from_seed(seed);
     let ways = ways(kinds);
     // Lengths are dealt out by themselves, so that every kind meets long ones.
     let mut lengths: Vec<Duration> = (0..count).map(|index| length(index, &mut chance)).collect();
-    shuffle(&mut lengths, &mut chance);
+    chance.shuffle(&mut lengths);
     let mut outages = Vec::new();
     for (index, length) in lengths.into_iter().enumerate() {
         let (kind, target) = ways[index % ways.len()];
-        let moment = if chance.chance(0.3) { Moment::Drain } else { Moment::Absorb };
+        let moment = if chance.chance(0.3) { OutageMoment::Drain } else { OutageMoment::Absorb };
         // A drain does not last.
-        let longest_ms = if moment == Moment::Drain { 700 } else { 2000 };
+        let longest_ms = if moment == OutageMoment::Drain { 700 } else { 2000 };
         let delay = Duration::from_millis(chance.below(longest_ms));
         outages.push(Outage { kind, target, moment, length, delay, keep: chance.chance(0.3) });
     }
-    shuffle(&mut outages, &mut chance);
+    chance.shuffle(&mut outages);
     outages
 }
 
@@ -158,12 +120,6 @@ fn length(index: u32, chance: &mut Random) -> Duration {
     };
     // The longest there is is among them.
     Duration::from_millis(if index == 19 { most } else { least + chance.below(most - least) })
-}
-
-fn shuffle<T>(items: &mut [T], chance: &mut Random) {
-    for last in (1..items.len()).rev() {
-        items.swap(last, chance.below(last as u64 + 1) as usize);
-    }
 }
 
 #[cfg(test)]
@@ -190,7 +146,7 @@ mod tests {
             assert!(all.iter().any(|outage| outage.length == Duration::from_secs(60)));
             let total: Duration = all.iter().map(|outage| outage.length).sum();
             assert!(total < Duration::from_secs(13 * 60), "{total:?}");
-            assert!(all.iter().any(|outage| outage.moment == Moment::Drain && outage.keep));
+            assert!(all.iter().any(|outage| outage.moment == OutageMoment::Drain && outage.keep));
         }
     }
 
@@ -206,7 +162,7 @@ mod tests {
 
     #[test]
     fn kinds_can_be_chosen() {
-        let all = outages(10, 3, &[Kind::Unplugged]);
-        assert!(all.len() == 10 && all.iter().all(|outage| outage.kind == Kind::Unplugged));
+        let all = outages(10, 3, &[Failure::Unplugged]);
+        assert!(all.len() == 10 && all.iter().all(|outage| outage.kind == Failure::Unplugged));
     }
 }

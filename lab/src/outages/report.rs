@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
 
 use serde::Serialize;
 use surgetank_report::Table;
 
-use super::plan::{Kind, Moment, Outage, Target};
+use super::plan::{Failure, Outage, OutageMoment, Target};
+use crate::flags::name;
 use crate::inside::outages::Judged;
-use crate::output;
 
 /// An outage that was.
 #[derive(Clone, Debug, Serialize)]
@@ -21,11 +20,10 @@ pub struct Struck {
     /// Its controller's policy.
     pub policy: &'static str,
     /// How.
-    pub kind: Kind,
-    /// What.
+    pub kind: Failure,
     pub target: Target,
     /// Where in a boost.
-    pub moment: Moment,
+    pub moment: OutageMoment,
     /// From its beginning to its end.
     pub lasted_s: f64,
     /// What was on the caching volume alone when it began.
@@ -38,7 +36,7 @@ pub struct Struck {
 impl Struck {
     /// Whether requests may have failed: errors of the backing volume reach whoever needs it.
     fn may_fail_requests(&self) -> bool {
-        self.kind == Kind::Errors && self.target.has_backing()
+        self.kind == Failure::Errors && self.target.has_backing()
     }
 
     /// Whether everything that was synced was there, in time, and something was.
@@ -56,7 +54,7 @@ impl Struck {
     pub fn describe(&self) -> String {
         let Self { index, life, policy, kind, target, moment, lasted_s, dirty_mib, judged } = self;
         let Judged { recovered_s, drained_s, failed_requests, remounts, verified_mib, fault_count, .. } = judged;
-        let (kind, target, moment) = (kind.name(), target.name(), moment.name());
+        let (kind, target, moment) = (name(*kind), name(*target), name(*moment));
         let mut text = format!(
             "outage {index} (guest {life}, {policy}): {target} {kind} in {moment} for {lasted_s:.1} s, {dirty_mib:.1} MiB dirty; \
              recovered in {recovered_s:.1} s, drained in {drained_s:.1} s, {failed_requests} requests failed, {remounts} remounts, \
@@ -84,7 +82,7 @@ pub struct End {
 }
 
 /// A campaign.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// What chance followed from.
     pub seed: u64,
@@ -101,11 +99,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// None yet.
-    pub fn new(seed: u64, planned: usize) -> Self {
-        Self { seed, planned, missed: 0, emulator_failures: 0, outages: Vec::new(), ends: Vec::new() }
-    }
-
     /// Whether all outages were, and nothing was lost, failed without a reason, or was left behind.
     pub fn is_good(&self) -> bool {
         let end_is_good = |end: &End| {
@@ -120,7 +113,7 @@ impl Report {
 
     /// A table of kinds.
     pub fn markdown(&self) -> String {
-        let mut kinds: BTreeMap<(Target, Kind), Vec<&Struck>> = BTreeMap::new();
+        let mut kinds: BTreeMap<(Target, Failure), Vec<&Struck>> = BTreeMap::new();
         for outage in &self.outages {
             kinds.entry((outage.target, outage.kind)).or_default().push(outage);
         }
@@ -130,10 +123,10 @@ impl Report {
         )
         .words(2);
         for ((target, kind), outages) in &kinds {
-            table.row(row([target.name(), kind.name()], outages));
+            table.row(row([name(*target), name(*kind)], outages));
         }
         if !self.outages.is_empty() {
-            table.row(row(["all", ""], &self.outages.iter().collect::<Vec<_>>()));
+            table.row(row(["all", ""].map(str::to_owned), &self.outages.iter().collect::<Vec<_>>()));
         }
         let mut text = format!(
             "Seed {}; {} of {} outages, {} more struck nothing; {} guests died of their emulator.\n\n{}",
@@ -161,27 +154,19 @@ impl Report {
         text.push('\n');
         text
     }
-
-    /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "outages", &self.markdown(), self)
-    }
 }
 
 /// Of at least one outage.
-fn row(name: [&str; 2], outages: &[&Struck]) -> [String; 11] {
+fn row([target, kind]: [String; 2], outages: &[&Struck]) -> [String; 11] {
     let most = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(0.0, f64::max);
     let least = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).fold(f64::MAX, f64::min);
     let sum = |pick: fn(&Struck) -> f64| outages.iter().map(|outage| pick(outage)).sum::<f64>();
-    let drains = outages.iter().filter(|outage| outage.moment == Moment::Drain).count();
+    let drains = outages.iter().filter(|outage| outage.moment == OutageMoment::Drain).count();
     let lasted = |outage: &Struck| outage.lasted_s;
     let dirty = |outage: &Struck| outage.dirty_mib;
     [
-        name[0].to_owned(),
-        name[1].to_owned(),
+        target,
+        kind,
         outages.len().to_string(),
         format!("{}, {drains}", outages.len() - drains),
         format!("{:.1} to {:.1}, {:.0} together", least(lasted), most(lasted), sum(lasted)),
@@ -211,17 +196,16 @@ mod tests {
         Judged { verified_mib: 30.0, ..Judged::default() }
     }
 
-    fn one(kind: Kind, target: Target) -> Struck {
+    fn one(kind: Failure, target: Target) -> Struck {
         let (length, delay) = (Duration::from_secs(3), Duration::ZERO);
-        let outage = Outage { kind, target, moment: Moment::Absorb, length, delay, keep: false };
+        let outage = Outage { kind, target, moment: OutageMoment::Absorb, length, delay, keep: false };
         Struck { lasted_s: 3.0, dirty_mib: 20.0, judged: compared(), ..struck(0, 0, "paper", &outage) }
     }
 
     fn good() -> Report {
-        let mut report = Report::new(1, 2);
-        report.outages = vec![one(Kind::Errors, Target::Caching), one(Kind::Errors, Target::Both)];
-        report.ends = vec![End { life: 0, judged: compared(), forgotten_bytes: 0, left: Vec::new() }];
-        report
+        let outages = vec![one(Failure::Errors, Target::Caching), one(Failure::Errors, Target::Both)];
+        let ends = vec![End { life: 0, judged: compared(), forgotten_bytes: 0, left: Vec::new() }];
+        Report { planned: 2, outages, ends, ..Report::default() }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! How volumes are made to fail, and to work again: through QEMU's monitor, the provider, and the disks' server.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,10 +11,11 @@ use serde_json::{Value, json};
 use surgetank_provider::qemu::{Qmp, QmpError};
 use surgetank_provider::{Provider, ProviderError, VolumeId, VolumeState};
 
-use super::plan::{Kind, Outage};
-use super::switched::{Image, Switched};
+use super::failing::Failing;
+use super::plan::{Failure, Outage};
 use crate::cuts::lossy;
 use crate::interrupt::Interrupt;
+use crate::nbd::Server;
 
 /// The name of the backing volume's disk.
 pub const BACKING: &str = "slow";
@@ -30,8 +32,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(7);
 struct Swapped {
     volume: VolumeId,
     node: String,
-    server: Switched<Image>,
+    server: Server<Failing<File>>,
 }
+
+/// The backing volume: it loses its power at the end of a guest.
+pub type Backing = Server<Failing<lossy::Disk>>;
 
 /// The volumes of a guest.
 pub struct Storage<'a> {
@@ -40,7 +45,7 @@ pub struct Storage<'a> {
     provider: Arc<dyn Provider>,
     /// Whether the provider attaches nothing.
     away: Arc<AtomicBool>,
-    backing: &'a Switched<lossy::Disk>,
+    backing: &'a Backing,
     /// Where sockets are.
     directory: PathBuf,
     swapped: Option<Swapped>,
@@ -56,7 +61,7 @@ impl<'a> Storage<'a> {
         monitor: &Path,
         provider: Arc<dyn Provider>,
         away: Arc<AtomicBool>,
-        backing: &'a Switched<lossy::Disk>,
+        backing: &'a Backing,
         directory: &Path,
     ) -> Self {
         let (monitor, directory) = (monitor.to_owned(), directory.to_owned());
@@ -75,9 +80,6 @@ impl<'a> Storage<'a> {
 
     /// Holds the backing volume's writes to a rate, and leaves its reads alone: a drain takes its time, and reading
     /// everything back does not.
-    ///
-    /// # Errors
-    /// If QEMU refuses.
     pub fn slow_down(&self, bytes_per_s: u64) -> anyhow::Result<()> {
         let path = format!("/objects/limits-{BACKING}");
         let limits = json!({"bps-write": bytes_per_s});
@@ -86,28 +88,25 @@ impl<'a> Storage<'a> {
     }
 
     /// What the outage is of fails when this returns. `false`: there is no such caching volume any more.
-    ///
-    /// # Errors
-    /// If QEMU or the provider refuses, or on Ctrl-C.
     pub fn begin(&mut self, outage: &Outage, volume: &VolumeId) -> anyhow::Result<bool> {
         let mut qmp = self.qmp()?;
         if outage.target.has_caching() && !has_disk(&mut qmp, volume)? {
             return Ok(false);
         }
         match outage.kind {
-            Kind::Stalled => self.stall(&mut qmp, outage, volume, true)?,
-            Kind::Errors => {
+            Failure::Stalled => self.stall(&mut qmp, outage, volume, true)?,
+            Failure::Errors => {
                 if outage.target.has_caching() {
                     self.swap(&mut qmp, volume)?;
                 }
                 self.failed_before = self.failed(outage);
                 self.fail(outage, true);
             }
-            Kind::Unplugged => {
+            Failure::Unplugged => {
                 self.away.store(true, Ordering::SeqCst);
                 self.unplug(&mut qmp, volume)?;
             }
-            Kind::Detached => {
+            Failure::Detached => {
                 self.away.store(true, Ordering::SeqCst);
                 drop(qmp);
                 self.detach(volume)?;
@@ -117,17 +116,14 @@ impl<'a> Storage<'a> {
     }
 
     /// Everything works again when this returns.
-    ///
-    /// # Errors
-    /// If QEMU or the provider refuses, or on Ctrl-C.
     pub fn end(&mut self, outage: &Outage, volume: &VolumeId) -> anyhow::Result<()> {
         match outage.kind {
-            Kind::Stalled => self.stall(&mut self.qmp()?, outage, volume, false),
-            Kind::Errors => {
+            Failure::Stalled => self.stall(&mut self.qmp()?, outage, volume, false),
+            Failure::Errors => {
                 self.fail(outage, false);
                 Ok(())
             }
-            Kind::Unplugged | Kind::Detached => {
+            Failure::Unplugged | Failure::Detached => {
                 self.away.store(false, Ordering::SeqCst);
                 self.attach(volume)
             }
@@ -165,22 +161,19 @@ impl<'a> Storage<'a> {
     /// Whether every volume that answers errors has done so since the outage began: before, nobody has noticed it. Of
     /// the other kinds it is true.
     pub fn is_noticed(&self, outage: &Outage) -> bool {
-        outage.kind != Kind::Errors
+        outage.kind != Failure::Errors
             || self.failed(outage).iter().zip(&self.failed_before).all(|(now, before)| now > before)
     }
 
     /// Requests that each volume of the outage has answered with an error so far.
     fn failed(&self, outage: &Outage) -> Vec<u64> {
-        let backing = outage.target.has_backing().then(|| self.backing.failed());
-        let caching =
-            self.swapped.as_ref().filter(|_| outage.target.has_caching()).map(|swapped| swapped.server.failed());
+        let backing = outage.target.has_backing().then(|| self.backing.medium().failed);
+        let swapped = self.swapped.as_ref().filter(|_| outage.target.has_caching());
+        let caching = swapped.map(|swapped| swapped.server.medium().failed);
         backing.into_iter().chain(caching).collect()
     }
 
     /// Disks of the provider's that are still in the guest.
-    ///
-    /// # Errors
-    /// If QEMU does not say.
     pub fn left(&self) -> anyhow::Result<Vec<String>> {
         let mut names = children(&mut self.qmp()?, "/machine/peripheral")?;
         names.retain(|name| name.starts_with("vol-"));
@@ -189,10 +182,10 @@ impl<'a> Storage<'a> {
 
     fn fail(&self, outage: &Outage, fails: bool) {
         if outage.target.has_backing() {
-            self.backing.fails(fails);
+            self.backing.medium().fails = fails;
         }
         if let (true, Some(swapped)) = (outage.target.has_caching(), &self.swapped) {
-            swapped.server.fails(fails);
+            swapped.server.medium().fails = fails;
         }
     }
 
@@ -209,7 +202,9 @@ impl<'a> Storage<'a> {
         let image = image_of(qmp, volume)?;
         self.swaps += 1;
         let node = format!("outage-{}", self.swaps);
-        let server = Switched::over(&image, self.directory.join(format!("{node}.socket")))?;
+        let opened = File::options().read(true).write(true).open(&image);
+        let opened = opened.with_context(|| format!("cannot open {}", image.display()))?;
+        let server = Server::start(lossy::socket(&self.directory, &node), Failing::over(opened))?;
         let address = json!({"type": "unix", "path": server.socket()});
         qmp.execute("blockdev-add", json!({"driver": "nbd", "node-name": node, "server": address}))?;
         reopen(qmp, &volume.0, &limits_of(volume), &node)?;

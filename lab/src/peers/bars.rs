@@ -2,10 +2,9 @@
 
 use super::table::{Row, loads, of_load};
 use crate::bar::{Bar, Limit};
-use crate::inside::{Kind, Load, Shape};
+use crate::inside::{Load, PeerKind, Shape};
 
 /// Judges every bar that the rows allow; `slow` and `fast` are what the disks are throttled to, in MiB/s.
-#[must_use]
 pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
     let mut bars = Vec::new();
     for load in loads(rows) {
@@ -26,7 +25,7 @@ pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
 struct Rows<'a>(Vec<&'a Row>);
 
 impl Rows<'_> {
-    fn of(&self, kind: Kind) -> Option<&Row> {
+    fn of(&self, kind: PeerKind) -> Option<&Row> {
         self.0.iter().copied().find(|row| row.peer == kind)
     }
 
@@ -38,7 +37,7 @@ impl Rows<'_> {
     }
 
     fn burst(&self, load: &Load, slow: f64, fast: f64) -> Vec<Bar> {
-        let Some(ours) = self.of(Kind::Adaptive) else { return Vec::new() };
+        let Some(ours) = self.of(PeerKind::Adaptive) else { return Vec::new() };
         let size = load.size_mib as f64;
         let what = format!("burst of {size} MiB, cache of {} MiB", load.cache_mib);
         let run_s = |row: &Row| row.found.measured.run_s;
@@ -49,18 +48,18 @@ impl Rows<'_> {
         if let Some(best) = self.best(run_s) {
             add("absorbed", "s", run_s(ours), best, Limit::AtMost(0.85));
         }
-        if let Some(raw) = self.of(Kind::RawFast) {
+        if let Some(raw) = self.of(PeerKind::RawFast) {
             add("absorbed", "s", run_s(ours), (run_s(raw), "raw fast".to_owned()), Limit::AtMost(0.85));
         }
         add("rate", "MiB/s", ours.mib_s(), (slow + fast, "Bb + Bc".to_owned()), Limit::AtLeast(0.95));
-        for kind in [Kind::Paper, Kind::Adaptive] {
+        for kind in [PeerKind::Paper, PeerKind::Adaptive] {
             if let Some(rate) = self.of(kind).and_then(Row::drain_mib_s) {
                 let name = format!("drain, {}", kind.name());
                 add(&name, "MiB/s", rate, (slow, "Bb".to_owned()), Limit::AtLeast(0.97));
             }
         }
         add("absorbed and drained", "s", ours.total_s(), (size / slow, "S ÷ Bb".to_owned()), Limit::AtMost(1.05));
-        if let Some(bcache) = self.of(Kind::Bcache) {
+        if let Some(bcache) = self.of(PeerKind::Bcache) {
             let reference = (bcache.busy_s_per_gib(), "bcache".to_owned());
             add("processor time", "s/GiB", ours.busy_s_per_gib(), reference, Limit::AtMost(2.0));
         }
@@ -69,7 +68,7 @@ impl Rows<'_> {
 
     /// The fluid bound of a cache smaller than the burst: it fills while both volumes write, then the slow one is left.
     fn half_cache(&self, load: &Load, slow: f64, fast: f64) -> Option<Bar> {
-        let ours = self.of(Kind::Adaptive)?;
+        let ours = self.of(PeerKind::Adaptive)?;
         let (size, cache) = (load.size_mib as f64, load.cache_mib as f64);
         let bound = ((size - cache) / slow).max(size / (slow + fast));
         let name = format!("burst of {size} MiB, cache of {cache} MiB: absorbed");
@@ -79,20 +78,20 @@ impl Rows<'_> {
 
     /// Against the kernel's cache that does most requests.
     fn requests(&self, name: &str) -> Option<Bar> {
-        let ours = self.of(Kind::Adaptive)?;
+        let ours = self.of(PeerKind::Adaptive)?;
         let (least, peer) = self.best(|row| -row.found.measured.iops)?;
         Some(Bar::new(name, "IOPS", ours.found.measured.iops, (-least, peer)).must_be(Limit::AtLeast(1.0)))
     }
 
     fn synced_writes(&self) -> Option<Bar> {
         let write_us = |kind| self.of(kind).map(|row| row.found.measured.write_us);
-        let reference = (write_us(Kind::Bcache)?, "bcache");
-        let bar = Bar::new("4 KiB write and fsync", "µs", write_us(Kind::Adaptive)?, reference);
+        let reference = (write_us(PeerKind::Bcache)?, "bcache");
+        let bar = Bar::new("4 KiB write and fsync", "µs", write_us(PeerKind::Adaptive)?, reference);
         Some(bar.must_be(Limit::AtMost(1.0)))
     }
 
     fn idle(&self) -> Option<Bar> {
-        let found = &self.of(Kind::Adaptive)?.found;
+        let found = &self.of(PeerKind::Adaptive)?.found;
         let share = 100.0 * found.daemon_s / found.measured.run_s;
         let reference = (0.5, "0.5 % of a processor");
         Some(Bar::new("idle daemon", "%", share, reference).must_be(Limit::AtMost(1.0)))
@@ -108,10 +107,10 @@ mod tests {
     fn bars_are_judged_on_the_best_cache_of_the_kernel() {
         let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 1024 };
         let samples = [
-            sample(Kind::Bcache, load, 9.0),
-            sample(Kind::DmWritecache, load, 8.0),
-            sample(Kind::RawFast, load, 7.0),
-            sample(Kind::Adaptive, load, 6.4),
+            sample(PeerKind::Bcache, load, 9.0),
+            sample(PeerKind::DmWritecache, load, 8.0),
+            sample(PeerKind::RawFast, load, 7.0),
+            sample(PeerKind::Adaptive, load, 6.4),
         ];
         let bars = judge(&table::rows(&samples), 33.0, 128.0);
         let find = |name: &str| bars.iter().find(|bar| bar.reference_name == name).unwrap();
@@ -126,7 +125,7 @@ mod tests {
         let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 512 };
         let bound = 512.0 / 33.0;
         for (run_s, met) in [(bound * 1.019, true), (bound * 1.03, false)] {
-            let bars = judge(&table::rows(&[sample(Kind::Adaptive, load, run_s)]), 33.0, 128.0);
+            let bars = judge(&table::rows(&[sample(PeerKind::Adaptive, load, run_s)]), 33.0, 128.0);
             assert_eq!((bars.len(), bars[0].met), (1, Some(met)));
         }
     }

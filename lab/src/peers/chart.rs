@@ -13,9 +13,6 @@ const RAW: Colour = Colour::GREY;
 const FAINT: f64 = 0.35;
 
 /// All pictures, with the names of their files.
-///
-/// # Errors
-/// If one cannot be drawn.
 pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let all = loads(rows);
     let bursts: Vec<&Load> = all.iter().filter(|load| load.shape == Shape::Burst).collect();
@@ -59,21 +56,26 @@ fn bars(rows: &[Row], load: Load, pick: fn(&Row) -> Vec<f64>) -> Vec<Bar> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::super::{sample, table};
     use super::*;
-    use crate::inside::Kind;
+    use crate::inside::PeerKind;
 
     #[test]
     fn every_peer_is_in_the_picture() {
         let load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 256 };
         let small = Load { shape: Shape::RandomWrites, ..load };
-        let samples: Vec<_> =
-            Kind::ALL.into_iter().flat_map(|kind| [sample(kind, load, 2.0), sample(kind, small, 2.0)]).collect();
+        let samples: Vec<_> = PeerKind::value_variants()
+            .iter()
+            .copied()
+            .flat_map(|kind| [sample(kind, load, 2.0), sample(kind, small, 2.0)])
+            .collect();
         let pictures = pictures(&table::rows(&samples)).unwrap();
         assert_eq!(pictures.len(), 2);
         for (name, picture) in pictures {
             assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"), "{name}");
-            for kind in Kind::ALL {
+            for kind in PeerKind::value_variants() {
                 assert!(picture.contains(kind.name()), "{name} lacks {}", kind.name());
             }
         }

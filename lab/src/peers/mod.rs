@@ -7,17 +7,18 @@ mod table;
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::bar::all_met;
-use crate::experiment::{self, Experiment};
+use crate::experiment::Experiment;
 use crate::flags::{absolute, within};
-use crate::inside::{Job, Kind, Load, Order, Sample, Shape};
+use crate::inside::{GuestJob, Load, Order, PeerKind, PeerSample, Shape};
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
+use crate::samples;
 
 /// The papers' volumes.
 const SLOW_MIB_S: u64 = 33;
@@ -36,10 +37,10 @@ pub struct Arguments {
     sizes: Vec<u64>,
     /// Who is measured; all, if none is named
     #[arg(long = "peer", value_enum)]
-    peers: Vec<Kind>,
+    peers: Vec<PeerKind>,
     /// What is measured: bursts, random, mixed, synced, idle; all, if none is named
     #[arg(long = "load", value_enum)]
-    loads: Vec<Group>,
+    loads: Vec<Shape>,
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "bench-out/peers", value_parser = absolute)]
     out: PathBuf,
@@ -50,42 +51,23 @@ pub struct Arguments {
     again: bool,
 }
 
-/// Loads that are measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Group {
-    /// 1 and 2 GiB with caches of 0.5, 1 and 1.5 times their size
-    Bursts,
-    /// 4 KiB random writes
-    Random,
-    /// Reads and writes with a skew
-    Mixed,
-    /// 4 KiB writes, each flushed
-    Synced,
-    /// Nothing
-    Idle,
-}
-
 impl Arguments {
     /// Measures and reports; whether every bar was met.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                job: Job::Peers,
+                job: GuestJob::Peers,
                 memory: Bytes::from_gib(2),
                 disks: self.disks(),
                 fast: Bandwidth::from_mib_s(FAST_MIB_S),
             };
-            experiment.run(&self.out, |service| self.order(service))?;
+            experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
-        self.report(&experiment::samples::<Sample>(&self.out)?)
+        self.report(&samples::read::<PeerSample>(&self.out)?)
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let peers = if self.peers.is_empty() { Kind::ALL.to_vec() } else { self.peers.clone() };
+        let peers = if self.peers.is_empty() { PeerKind::value_variants().to_vec() } else { self.peers.clone() };
         Ok(Order {
             surgetank: self.product.binary()?,
             peers,
@@ -103,9 +85,9 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<Load> {
-        let wanted = |group| self.loads.is_empty() || self.loads.contains(&group);
+        let wanted = |shape| self.loads.is_empty() || self.loads.contains(&shape);
         let mut loads = Vec::new();
-        if wanted(Group::Bursts) {
+        if wanted(Shape::Burst) {
             for size in self.sizes.iter().map(|gib| gib * 1024) {
                 for half in 1..=3 {
                     let (size_mib, cache_mib) = (self.scaled(size), self.scaled(size * half / 2));
@@ -115,13 +97,8 @@ impl Arguments {
         }
         let cache_mib = self.scaled(1024);
         let (size_mib, time_s) = (cache_mib / 2, ((20.0 * self.scale) as u64).clamp(5, 60));
-        for (group, shape) in [
-            (Group::Random, Shape::RandomWrites),
-            (Group::Mixed, Shape::Mixed),
-            (Group::Synced, Shape::SyncedWrites),
-            (Group::Idle, Shape::Idle),
-        ] {
-            if wanted(group) {
+        for shape in [Shape::RandomWrites, Shape::Mixed, Shape::SyncedWrites, Shape::Idle] {
+            if wanted(shape) {
                 loads.push(Load { shape, size_mib, time_s, cache_mib });
             }
         }
@@ -141,12 +118,12 @@ impl Arguments {
         sizes.dedup();
         let caches = sizes.into_iter().map(|size| (format!("cache-{size}"), size));
         for (name, size) in caches.chain([("meta".to_owned(), 64)]) {
-            disks.push(Disk::new(&name, Bytes::from_mib(size)).sharing("fast"));
+            disks.push(Disk { shares: Some("fast".to_owned()), ..Disk::new(&name, Bytes::from_mib(size)) });
         }
         disks
     }
 
-    fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
+    fn report(&self, samples: &[PeerSample]) -> anyhow::Result<bool> {
         let rows = table::rows(samples);
         let bars = bars::judge(&rows, SLOW_MIB_S as f64, FAST_MIB_S as f64);
         let text = table::markdown(&rows, &bars, samples);
@@ -162,7 +139,7 @@ impl Arguments {
 
 /// For tests of what is made of samples.
 #[cfg(test)]
-fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
+fn sample(peer: PeerKind, load: Load, run_s: f64) -> PeerSample {
     use crate::fio::Measured;
     use crate::inside::Found;
     let moved_mib = load.size_mib as f64;
@@ -175,5 +152,5 @@ fn sample(peer: Kind, load: Load, run_s: f64) -> Sample {
         drain_s: moved_mib / 33.0,
         ..Found::default()
     };
-    Sample { peer, load, round: 0, outcome: Ok(found) }
+    PeerSample { peer, load, round: 0, outcome: Ok(found) }
 }

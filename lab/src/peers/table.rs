@@ -2,19 +2,18 @@
 
 use std::fmt::Write;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use surgetank_report::Table;
 
 use crate::bar::{self, Bar, median};
-use crate::inside::{Found, Kind, Load, Sample, Shape};
+use crate::inside::{Found, Load, PeerKind, PeerSample, Shape};
 
 /// The medians of one peer under one load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Under which load.
     pub load: Load,
-    /// Who.
-    pub peer: Kind,
+    pub peer: PeerKind,
     /// Of how many samples.
     pub samples: usize,
     /// Medians, each field by itself.
@@ -23,33 +22,28 @@ pub struct Row {
 
 impl Row {
     /// MiB/s of what was moved by the load itself.
-    #[must_use]
     pub fn mib_s(&self) -> f64 {
         self.found.measured.mib_s()
     }
 
     /// Until everything was on the slow disk.
-    #[must_use]
     pub fn total_s(&self) -> f64 {
         self.found.measured.run_s + self.found.drain_s
     }
 
     /// MiB/s of the drain; `None` if there was too little to measure.
-    #[must_use]
     pub fn drain_mib_s(&self) -> Option<f64> {
         (self.found.drain_s > 0.5).then_some(self.found.dirty_mib / self.found.drain_s)
     }
 
     /// Processor seconds of the whole machine for each GiB that the load moved.
-    #[must_use]
     pub fn busy_s_per_gib(&self) -> f64 {
         self.found.busy_s / self.found.measured.moved_mib * 1024.0
     }
 }
 
 /// One row for each load and peer, in the order in which they were measured first.
-#[must_use]
-pub fn rows(samples: &[Sample]) -> Vec<Row> {
+pub fn rows(samples: &[PeerSample]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for sample in samples {
         if rows.iter().any(|row| (row.load, row.peer) == (sample.load, sample.peer)) {
@@ -94,16 +88,15 @@ pub fn loads(rows: &[Row]) -> Vec<Load> {
     loads
 }
 
-/// Rows of one load, in the order of [`Kind::ALL`]. Disks by themselves are measured once for each size of a load.
+/// Rows of one load, in the order of [`PeerKind`]. Disks by themselves are measured once for each size of a load.
 pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
     let same = |row: &Row| (row.load.shape, row.load.size_mib) == (load.shape, load.size_mib);
     let fits = |row: &Row| row.load == load || (row.peer.is_raw() && same(row));
     let find = |kind| rows.iter().find(|row| fits(row) && row.peer == kind);
-    Kind::ALL.into_iter().filter_map(find).collect()
+    PeerKind::value_variants().iter().copied().filter_map(find).collect()
 }
 
 /// What a load is called.
-#[must_use]
 pub fn title(load: &Load) -> String {
     let Load { size_mib, cache_mib, time_s, .. } = load;
     match load.shape {
@@ -122,8 +115,7 @@ pub fn title(load: &Load) -> String {
 }
 
 /// Everything for people.
-#[must_use]
-pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[Sample]) -> String {
+pub fn markdown(rows: &[Row], bars: &[Bar], samples: &[PeerSample]) -> String {
     let mut text = String::new();
     let rounds = samples.iter().map(|sample| sample.round + 1).max().unwrap_or(0);
     let _ = writeln!(text, "Medians of {rounds}.\n");
@@ -205,8 +197,8 @@ mod tests {
 
     #[test]
     fn rows_are_medians_and_failures_are_told() {
-        let mut samples: Vec<Sample> = [3.0, 1.0, 2.0].map(|run_s| sample(Kind::Bcache, LOAD, run_s)).to_vec();
-        samples.push(Sample { outcome: Err("no such luck".to_owned()), ..sample(Kind::Bcache, LOAD, 9.0) });
+        let mut samples: Vec<PeerSample> = [3.0, 1.0, 2.0].map(|run_s| sample(PeerKind::Bcache, LOAD, run_s)).to_vec();
+        samples.push(PeerSample { outcome: Err("no such luck".to_owned()), ..sample(PeerKind::Bcache, LOAD, 9.0) });
         let rows = rows(&samples);
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].samples, rows[0].found.measured.run_s), (3, 2.0));

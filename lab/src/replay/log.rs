@@ -29,7 +29,7 @@ const METADATA: u64 = 1 << 4;
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// A write that the next FLUSH in the log has made durable.
     Write,
     /// A write with FUA, durable by itself.
@@ -46,7 +46,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What it is.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The bytes of the device that it changes.
     pub bytes: Range<u64>,
     /// Where in the log their new content is.
@@ -55,18 +55,14 @@ pub struct Entry {
 
 impl Entry {
     /// Whether it takes a FLUSH to make it durable.
-    #[must_use]
     pub fn waits_for_a_flush(&self) -> bool {
-        matches!(self.kind, Kind::Write | Kind::Discard)
+        matches!(self.kind, EntryKind::Write | EntryKind::Discard)
     }
 
     /// What its range holds afterwards. A discarded one reads as zeroes, as on QEMU's disks.
-    ///
-    /// # Errors
-    /// If the log cannot be read.
     pub fn content(&self, log: &File) -> anyhow::Result<Vec<u8>> {
         let mut content = vec![0; (self.bytes.end - self.bytes.start) as usize];
-        if matches!(self.kind, Kind::Write | Kind::Forced) {
+        if matches!(self.kind, EntryKind::Write | EntryKind::Forced) {
             log.read_exact_at(&mut content, self.data).context("cannot read a write's data from the log")?;
         }
         Ok(content)
@@ -74,9 +70,6 @@ impl Entry {
 }
 
 /// All entries of a log of a device of `size` bytes, without their data.
-///
-/// # Errors
-/// If it is no log, is cut off, or says what cannot be: one sentence.
 pub fn read(log: &mut (impl Read + Seek), size: u64) -> anyhow::Result<Vec<Entry>> {
     let end = log.seek(SeekFrom::End(0)).context("cannot tell the log's length")?;
     ensure!(end >= SUPER_BYTES as u64, "the log is shorter than its super block");
@@ -118,12 +111,12 @@ impl Reader {
             let mut text = vec![0; inline as usize];
             log.read_exact(&mut text)?;
             let Ok(text) = String::from_utf8(text) else { bail!("its mark is not text") };
-            entries.push(Entry { kind: Kind::Mark(text), bytes: 0..0, data });
+            entries.push(Entry { kind: EntryKind::Mark(text), bytes: 0..0, data });
             return Ok(data);
         }
         ensure!(inline == 0, "it has {inline} bytes of inline data, and only marks have such");
         if flags & FLUSH != 0 {
-            entries.push(Entry { kind: Kind::Flush, bytes: 0..0, data });
+            entries.push(Entry { kind: EntryKind::Flush, bytes: 0..0, data });
         }
         if sectors == 0 {
             ensure!(flags & FLUSH != 0, "it is neither a flush nor a write of anything");
@@ -136,9 +129,9 @@ impl Reader {
             bail!("it writes beyond the device: {sectors} sectors from {sector} on");
         };
         let (kind, next) = match flags & (DISCARD | FUA) {
-            0 => (Kind::Write, data + (last - first)),
-            FUA => (Kind::Forced, data + (last - first)),
-            _ => (Kind::Discard, data),
+            0 => (EntryKind::Write, data + (last - first)),
+            FUA => (EntryKind::Forced, data + (last - first)),
+            _ => (EntryKind::Discard, data),
         };
         ensure!(next <= self.end, "the log ends within its data");
         entries.push(Entry { kind, bytes: first..last, data });
@@ -200,8 +193,16 @@ pub(super) mod tests {
         ]);
         let entries = read(&mut Cursor::new(&log), SIZE).unwrap();
         let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.clone()).collect();
-        let mark = Kind::Mark("durable-1-7".to_owned());
-        let expected = [Kind::Write, Kind::Flush, mark, Kind::Discard, Kind::Forced, Kind::Flush, Kind::Forced];
+        let mark = EntryKind::Mark("durable-1-7".to_owned());
+        let expected = [
+            EntryKind::Write,
+            EntryKind::Flush,
+            mark,
+            EntryKind::Discard,
+            EntryKind::Forced,
+            EntryKind::Flush,
+            EntryKind::Forced,
+        ];
         assert_eq!(kinds, expected);
         assert_eq!(entries[0].bytes, 4096..5120);
         let mut file = tempfile::tempfile().unwrap();

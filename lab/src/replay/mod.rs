@@ -15,10 +15,13 @@ use surgetank_model::{Bandwidth, Bytes};
 
 use crate::campaign::{Campaign, Ready};
 use crate::cuts::planted;
+use crate::flags::name;
 use crate::host::Lab;
-use crate::inside::{Job, Replay};
+use crate::inside::{GuestJob, Replay};
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::plan::{Disk, Plan};
+use crate::samples;
 
 use report::Report;
 
@@ -51,17 +54,15 @@ pub struct Arguments {
 
 impl Arguments {
     /// Replays and reports; whether nothing was lost.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails in another way than by losing data.
     pub fn run(&self) -> anyhow::Result<bool> {
         let Ready { interrupt, lab, surgetank, out } = self.campaign.prepare("replay")?;
         let results = lab.directory()?;
+        samples::begin(results.path())?;
         let guest = self.guest(&lab, &interrupt, surgetank, results.path());
         // What was found before a failure or Ctrl-C stands in the report all the same.
         let report = Report::read(self.campaign.seed, results.path())?;
         if report.logged.is_some() {
-            report.write(&out)?;
+            output::write(&out, "replay", &report.markdown(), &report)?;
         }
         guest?;
         Ok(report.is_whole())
@@ -75,7 +76,7 @@ impl Arguments {
             boosts: self.boosts,
             points: self.points as usize,
         };
-        let script = Job::Replay.script(&order, results)?;
+        let script = GuestJob::Replay.script(&order, results)?;
         let data = Disk::new("data", DATA).throttled(Bandwidth::from_mib_s(DATA_MIB_S));
         let plan = Plan {
             // One core gives each disk one queue. Flushes of two queues may overtake each other, and the log would hold
@@ -85,7 +86,7 @@ impl Arguments {
             results: Some(results.to_owned()),
             echo: true,
             timeout: BOOST_MAX * self.boosts + POINT_MAX * self.points + REST_MAX,
-            ..Plan::new(Job::Replay.name(), planted(&script))
+            ..Plan::new(&name(GuestJob::Replay), planted(&script))
         };
         let outcome = plan.boot(lab, interrupt)?.wait(interrupt)?;
         if !outcome.passed() {

@@ -1,60 +1,37 @@
 //! At which points of a log the power fails, and what must be there then.
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use surgetank_model::random::Random;
 
-use super::log::{Entry, Kind};
-use crate::cuts::phase::Phase;
+use super::log::{Entry, EntryKind};
+use crate::cuts::phase::BoostPhase;
+use crate::flags;
 
-/// What the load tells the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the load tells the log, as JSON, which here has no blanks: dmsetup takes them for the ends of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Note {
     /// The device is in this phase from now on; `None`: idle.
-    Phase(Option<Phase>),
+    Phase(Option<BoostPhase>),
     /// This writer's operations up to this one are durable.
     Durable(usize, u64),
 }
 
-/// The message of a mark: without blanks, for dmsetup takes them for the ends of words.
-impl fmt::Display for Note {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Phase(phase) => write!(to, "phase-{}", name(*phase)),
-            Self::Durable(writer, number) => write!(to, "durable-{writer}-{number}"),
-        }
-    }
-}
-
-impl FromStr for Note {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if let Some(wanted) = text.strip_prefix("phase-") {
-            return PHASES.into_iter().find(|phase| name(*phase) == wanted).map(Self::Phase).ok_or(());
-        }
-        let (writer, number) = text.strip_prefix("durable-").and_then(|rest| rest.split_once('-')).ok_or(())?;
-        Ok(Self::Durable(writer.parse().map_err(|_| ())?, number.parse().map_err(|_| ())?))
-    }
-}
-
 /// All phases, as they follow one another.
-pub const PHASES: [Option<Phase>; 5] =
-    [None, Some(Phase::Attach), Some(Phase::Absorb), Some(Phase::Drain), Some(Phase::Detach)];
+pub const PHASES: [Option<BoostPhase>; 5] =
+    [None, Some(BoostPhase::Attach), Some(BoostPhase::Absorb), Some(BoostPhase::Drain), Some(BoostPhase::Detach)];
 
 /// A phase as it stands in tables.
-#[must_use]
-pub fn name(phase: Option<Phase>) -> &'static str {
-    phase.map_or("idle", Phase::name)
+pub fn name(phase: Option<BoostPhase>) -> String {
+    phase.map_or_else(|| "idle".to_owned(), flags::name)
 }
 
 /// Where between the entries the power fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum CutMoment {
     /// Right after a FLUSH: all that no FLUSH has covered is lost.
     Flush,
     /// Right after an application's fsync returned; lost is the same.
@@ -63,12 +40,11 @@ pub enum Moment {
     Torn,
 }
 
-impl Moment {
+impl CutMoment {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Flush, Self::Mark, Self::Torn];
 
     /// As it stands in tables.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Flush => "after a flush",
@@ -82,9 +58,8 @@ impl Moment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Where it is.
-    pub moment: Moment,
-    /// In which phase.
-    pub phase: Option<Phase>,
+    pub moment: CutMoment,
+    pub phase: Option<BoostPhase>,
     /// All entries before this one were durable.
     pub entry: usize,
     /// Those that are in doubt: what was forced was durable, of the rest chance decides.
@@ -94,7 +69,6 @@ pub struct Point {
 }
 
 /// All points of a log. The first ones are before the load's first note of a phase, and nobody's: they are left out.
-#[must_use]
 pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
     let mut points = Vec::new();
     let mut phase = None;
@@ -103,24 +77,24 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
     for (index, entry) in entries.iter().enumerate() {
         let mut found = Vec::new();
         match &entry.kind {
-            Kind::Flush => {
+            EntryKind::Flush => {
                 if entries[since_flush..index].iter().any(Entry::waits_for_a_flush) {
-                    found.push((Moment::Torn, since_flush, since_flush..index));
+                    found.push((CutMoment::Torn, since_flush, since_flush..index));
                 }
                 since_flush = index + 1;
-                found.push((Moment::Flush, index + 1, 0..0));
+                found.push((CutMoment::Flush, index + 1, 0..0));
             }
-            Kind::Mark(text) => match text.parse() {
+            EntryKind::Mark(text) => match serde_json::from_str(text) {
                 Ok(Note::Phase(now)) => phase = Some(now),
                 Ok(Note::Durable(writer, number)) => {
                     // Messages of one writer are in order, so the last one holds.
                     durable.iter_mut().skip(writer).take(1).for_each(|last| *last = number);
-                    found.push((Moment::Mark, index + 1, 0..0));
+                    found.push((CutMoment::Mark, index + 1, 0..0));
                 }
                 // The kernel's own, at the end.
-                Err(()) => {}
+                Err(_) => {}
             },
-            Kind::Write | Kind::Forced | Kind::Discard => {}
+            EntryKind::Write | EntryKind::Forced | EntryKind::Discard => {}
         }
         let Some(phase) = phase else { continue };
         let durable = &durable;
@@ -134,16 +108,13 @@ pub fn all(entries: &[Entry], writers: usize) -> Vec<Point> {
 
 /// So many of them, by chance: as many of each moment, and of each moment as many in each phase, as there are. In the
 /// order of the log.
-#[must_use]
 pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> {
     let mut heaps: Vec<Vec<Point>> = Vec::new();
     for phase in PHASES {
-        for moment in Moment::ALL {
+        for moment in CutMoment::ALL {
             let of_both = all.iter().filter(|point| point.moment == moment && point.phase == phase);
             let mut heap: Vec<Point> = of_both.cloned().collect();
-            for end in (1..heap.len()).rev() {
-                heap.swap(end, chance.below(end as u64 + 1) as usize);
-            }
+            chance.shuffle(&mut heap);
             heaps.push(heap);
         }
     }
@@ -158,19 +129,18 @@ pub fn chosen(all: Vec<Point>, count: usize, chance: &mut Random) -> Vec<Point> 
 
 /// How many plain writes follow a forced one of the same bytes before the next FLUSH. Which of the two came first the log
 /// does not tell, for it holds plain ones back until their FLUSH.
-#[must_use]
 pub fn untold_orders(entries: &[Entry]) -> usize {
     let mut forced: Vec<&Range<u64>> = Vec::new();
     let mut count = 0;
     for entry in entries {
         match entry.kind {
-            Kind::Flush => forced.clear(),
-            Kind::Forced => forced.push(&entry.bytes),
-            Kind::Write | Kind::Discard => {
+            EntryKind::Flush => forced.clear(),
+            EntryKind::Forced => forced.push(&entry.bytes),
+            EntryKind::Write | EntryKind::Discard => {
                 let overlaps = |other: &&Range<u64>| other.start < entry.bytes.end && entry.bytes.start < other.end;
                 count += usize::from(forced.iter().any(overlaps));
             }
-            Kind::Mark(_) => {}
+            EntryKind::Mark(_) => {}
         }
     }
     count
@@ -191,14 +161,15 @@ mod tests {
         (0, 0, 8, text)
     }
 
+    const IDLE: &str = r#"{"phase":null}"#;
+    const DRAIN: &str = r#"{"phase":"drain"}"#;
+
     #[test]
-    fn notes_are_read_back() {
-        let phases = PHASES.map(Note::Phase);
-        for note in phases.into_iter().chain([Note::Durable(3, u64::MAX)]) {
-            assert_eq!(note.to_string().parse(), Ok(note));
-        }
-        for text in ["", "phase-x", "durable-1", "durable--1", "dm-log-writes-end"] {
-            assert_eq!(text.parse::<Note>(), Err(()), "{text}");
+    fn a_mark_is_one_word() {
+        for note in PHASES.map(Note::Phase).into_iter().chain([Note::Durable(3, u64::MAX)]) {
+            let mark = serde_json::to_string(&note).unwrap();
+            assert!(!mark.contains(' '), "{mark}");
+            assert_eq!(serde_json::from_str::<Note>(&mark).unwrap(), note);
         }
     }
 
@@ -207,17 +178,17 @@ mod tests {
         let log = entries(&[
             (8, 1, 0, ""),
             FLUSH,
-            mark("phase-idle"),
-            mark("durable-1-4"),
-            mark("phase-drain"),
+            mark(IDLE),
+            mark(r#"{"durable":[1,4]}"#),
+            mark(DRAIN),
             (8, 1, 2, ""),
             (16, 1, 0, ""),
             FLUSH,
             FLUSH,
-            mark("durable-0-9"),
+            mark(r#"{"durable":[0,9]}"#),
             mark("dm-log-writes-end"),
         ]);
-        let drain = Some(Phase::Drain);
+        let drain = Some(BoostPhase::Drain);
         let point = |moment, phase, entry, torn, durable: [u64; 2]| Point {
             moment,
             phase,
@@ -226,22 +197,22 @@ mod tests {
             durable: durable.to_vec(),
         };
         let expected = vec![
-            point(Moment::Mark, None, 4, 0..0, [0, 4]),
-            point(Moment::Torn, drain, 2, 2..7, [0, 4]),
-            point(Moment::Flush, drain, 8, 0..0, [0, 4]),
-            point(Moment::Flush, drain, 9, 0..0, [0, 4]),
-            point(Moment::Mark, drain, 10, 0..0, [9, 4]),
+            point(CutMoment::Mark, None, 4, 0..0, [0, 4]),
+            point(CutMoment::Torn, drain, 2, 2..7, [0, 4]),
+            point(CutMoment::Flush, drain, 8, 0..0, [0, 4]),
+            point(CutMoment::Flush, drain, 9, 0..0, [0, 4]),
+            point(CutMoment::Mark, drain, 10, 0..0, [9, 4]),
         ];
         assert_eq!(all(&log, 2), expected);
         let mut chance = Random::from_seed(1);
         assert_eq!(chosen(expected.clone(), 2, &mut chance).len(), 2);
         let mut every = chosen(expected.clone(), 9, &mut chance);
-        every.sort_by_key(|point| (point.torn.end.max(point.entry), point.moment != Moment::Torn));
+        every.sort_by_key(|point| (point.torn.end.max(point.entry), point.moment != CutMoment::Torn));
         assert_eq!(every, expected);
         // One of each is chosen before a second one is.
         for seed in 0..20 {
             let four = chosen(expected.clone(), 4, &mut Random::from_seed(seed));
-            assert_eq!(four.iter().filter(|point| point.moment == Moment::Flush).count(), 1);
+            assert_eq!(four.iter().filter(|point| point.moment == CutMoment::Flush).count(), 1);
         }
     }
 

@@ -17,35 +17,16 @@ fn file(directory: &Path, version: u64) -> PathBuf {
     directory.join(format!("file-{}", version % NAMES))
 }
 
-/// Replaces one file after the other until told to stop; `durable` is told of each version that is. The next version is
-/// the answer. A version's content is what the stretch's operation of that number writes.
-///
-/// # Errors
-/// If the file system or `durable` fails.
+/// Replaces one file after the other until told to stop, from version `next` on, which is the one that failed if one does.
+/// `durable` is told of each version that is. A version's content is what the stretch's operation of that number writes.
 pub fn write(
     directory: &Path,
     stretch: &Stretch,
-    writing: &AtomicBool,
-    durable: impl FnMut(u64) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
-    fs::create_dir(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-    let mut next = 1;
-    write_on(directory, stretch, &mut next, writing, durable)?;
-    Ok(next)
-}
-
-/// The same in a directory that is there, from `next` on, which is the version that failed if one does.
-///
-/// # Errors
-/// If the file system or `durable` fails.
-pub fn write_on(
-    directory: &Path,
-    stretch: &Stretch,
     next: &mut u64,
-    writing: &AtomicBool,
+    over: &AtomicBool,
     mut durable: impl FnMut(u64) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    while writing.load(Ordering::Relaxed) {
+    while !over.load(Ordering::Relaxed) {
         let new = directory.join("new");
         let mut content = File::create(&new).context("cannot make a file")?;
         content.write_all(&stretch.data(*next)).context("cannot write a file")?;
@@ -59,7 +40,6 @@ pub fn write_on(
 }
 
 /// What is wrong with the files, if all versions up to `durable` were durable and those from `ends` on never begun.
-#[must_use]
 pub fn judge(directory: &Path, stretch: &Stretch, durable: u64, ends: u64) -> Vec<String> {
     (0..NAMES).filter_map(|name| fault(&file(directory, name), stretch, name, durable, ends)).collect()
 }
@@ -90,14 +70,16 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("files");
         let stretch = Stretch::new(3, 0, 1024);
-        let writing = AtomicBool::new(true);
-        let mut told = 0;
-        let ends = write(&directory, &stretch, &writing, |version| {
+        let over = AtomicBool::new(false);
+        let (mut next, mut told) = (1, 0);
+        fs::create_dir(&directory).unwrap();
+        let durable = |version| {
             told = version;
-            writing.store(version < 10, Ordering::Relaxed);
+            over.store(version >= 10, Ordering::Relaxed);
             Ok(())
-        });
-        assert_eq!((ends.unwrap(), told), (11, 10));
+        };
+        write(&directory, &stretch, &mut next, &over, durable).unwrap();
+        assert_eq!((next, told), (11, 10));
         let judge = |durable, ends| judge(&directory, &stretch, durable, ends);
         assert_eq!(judge(10, 11), Vec::<String>::new());
         assert_eq!(judge(7, 11), Vec::<String>::new());

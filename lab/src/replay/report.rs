@@ -1,16 +1,15 @@
 //! What the replay found.
 
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
 use serde::Serialize;
 use surgetank_report::Table;
 
-use super::points::{Moment, PHASES, name};
-use crate::inside::{Judged, Logged};
-use crate::output;
+use super::points::{CutMoment, PHASES, name};
+use crate::inside::{Judged, LOGGED, Logged};
+use crate::messages;
+use crate::samples;
 
 /// A log and the power cuts in it.
 #[derive(Clone, Debug, Serialize)]
@@ -25,27 +24,18 @@ pub struct Report {
 
 impl Report {
     /// What a guest has left, as far as it came.
-    ///
-    /// # Errors
-    /// If that cannot be understood.
     pub fn read(seed: u64, results: &Path) -> anyhow::Result<Self> {
-        let text = |name| fs::read_to_string(results.join(name)).unwrap_or_default();
-        let logged = serde_json::from_str(&text("logged.json")).ok();
-        // A guest that was ended may have left half a line.
-        let lines = text("judged.jsonl");
-        let whole = lines.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-        let judged = whole.map(serde_json::from_str).collect::<Result<_, _>>().context("cannot read what was found")?;
+        let logged = messages::heard(results, LOGGED)?;
+        let judged = samples::read(results)?;
         Ok(Self { seed, logged, judged })
     }
 
     /// Whether something was judged, and nothing was lost anywhere.
-    #[must_use]
     pub fn is_whole(&self) -> bool {
         !self.judged.is_empty() && self.judged.iter().all(Judged::is_whole)
     }
 
     /// A table of phases, and a line for each point at which something was lost.
-    #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("Seed {}.", self.seed);
         let Some(logged) = &self.logged else {
@@ -71,7 +61,7 @@ impl Report {
         ];
         let row = |phase| {
             let judged: Vec<&Judged> = self.judged.iter().filter(|judged| judged.phase == phase).collect();
-            let moments = Moment::ALL.map(|moment| {
+            let moments = CutMoment::ALL.map(|moment| {
                 let there = logged.points.iter().filter(|point| (point.0, point.1) == (phase, moment));
                 let there: usize = there.map(|point| point.2).sum();
                 let checked = judged.iter().filter(|judged| judged.moment == moment).count();
@@ -86,21 +76,13 @@ impl Report {
                 count(|judged| judged.lost_count > 0),
                 judged.iter().map(|judged| judged.lost_count).sum::<usize>().to_string(),
             ];
-            [name(phase).to_owned()].into_iter().chain(moments).chain(ends)
+            [name(phase)].into_iter().chain(moments).chain(ends)
         };
-        let header = [""].into_iter().chain(Moment::ALL.map(Moment::name)).chain(ends);
+        let header = [""].into_iter().chain(CutMoment::ALL.map(CutMoment::name)).chain(ends);
         text.push_str(&Table::new(header).with(PHASES.into_iter().map(row)).markdown());
         for judged in self.judged.iter().filter(|judged| !judged.is_whole()) {
             let _ = write!(text, "\n- {}", judged.describe());
         }
         text
-    }
-
-    /// Writes the table and everything as JSON, and says the table.
-    ///
-    /// # Errors
-    /// If they cannot be written.
-    pub fn write(&self, out: &Path) -> anyhow::Result<()> {
-        output::write(out, "replay", &self.markdown(), self)
     }
 }

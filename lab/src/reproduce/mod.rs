@@ -1,26 +1,25 @@
 //! The papers' experiments in one guest: bonnie++ and LAMMPS on a slow disk, a fast one, and elastic ones.
 
 mod picture;
-mod scenario;
 pub mod simulated;
 mod table;
 
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use surgetank_model::{Bandwidth, Bytes};
 
-use crate::experiment::{self, Experiment};
+use crate::experiment::Experiment;
 use crate::flags::{absolute, within};
-use crate::inside::Job;
-use crate::inside::reproduce::{
-    BYTES_PER_ATOM, Bonnie, Checkpoints, Load, Melt, Mode, Order, Sample, Setting, Workload,
-};
+use crate::inside::GuestJob;
+use crate::inside::modes::{Mode, Setting, Site};
+use crate::inside::reproduce::{BYTES_PER_ATOM, Bonnie, Load, Melt, Order, Sample, Workload};
+use crate::interrupt::Interrupt;
 use crate::output;
 use crate::plan::Disk;
 use crate::product::Product;
+use crate::samples;
 
 /// An emulated guest takes 20 s for a time step of a larger melt, and its memory grows with it.
 const CELLS_MAX: u64 = 80;
@@ -48,7 +47,6 @@ mod paper {
     /// LAMMPS's disk, checkpoint, and how many follow the dump of the initial state.
     pub const MELT_DISK_MIB: f64 = 50.0 * 1024.0;
     pub const CHECKPOINT_MIB: f64 = 3.0 * 1024.0;
-    pub const DUMP_MIB: f64 = 4.0 * 1024.0;
     pub const PHASES: u32 = 3;
     /// bcache's own default.
     pub const WRITEBACK_DELAY_S: f64 = 30.0;
@@ -90,21 +88,17 @@ pub struct Arguments {
 
 impl Arguments {
     /// Measures and reports; whether every mode came to its end.
-    ///
-    /// # Errors
-    /// If no guest can be booted, or it fails.
     pub fn run(&self) -> anyhow::Result<bool> {
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         if !self.again {
             let experiment = Experiment {
-                job: Job::Reproduce,
+                job: GuestJob::Reproduce,
                 memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
                 disks: self.disks(),
                 fast: self.fast(),
             };
-            experiment.run(&self.out, |service| self.order(service))?;
+            experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
-        self.report(&experiment::samples::<Sample>(&self.out)?)
+        self.report(&samples::read::<Sample>(&self.out)?)
     }
 
     fn scale(&self) -> f64 {
@@ -118,8 +112,7 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<(Load, Setting)> {
-        let named = |program| self.loads.contains(&program);
-        let wanted = |program| self.loads.is_empty() || named(program);
+        let wanted = |program| self.loads.is_empty() || self.loads.contains(&program);
         let mut loads = Vec::new();
         if wanted(Workload::Bonnie) {
             let scale = self.scale();
@@ -135,19 +128,6 @@ impl Arguments {
             // The setting is the papers' by what a checkpoint is against theirs.
             let scale = melt.checkpoint_bytes() as f64 / 1_048_576.0 / paper::CHECKPOINT_MIB;
             loads.push((Load::Melt(melt), self.setting(scale, paper::MELT_DISK_MIB)));
-        }
-        if named(Workload::Checkpoints) {
-            let scale = self.scale();
-            let checkpoint_mib = whole(paper::CHECKPOINT_MIB * scale);
-            let setting = self.setting(scale, paper::MELT_DISK_MIB);
-            let checkpoints = Checkpoints {
-                dump_mib: whole(paper::DUMP_MIB * scale),
-                checkpoint_mib,
-                checkpoints: paper::PHASES,
-                // Long enough for every drain: what waits for one is not predicted here.
-                compute_s: 2.0 * checkpoint_mib as f64 / self.rates_mib_s().0 as f64 + setting.inactivity_s,
-            };
-            loads.push((Load::Checkpoints(checkpoints), setting));
         }
         loads
     }
@@ -171,10 +151,9 @@ impl Arguments {
     }
 
     fn order(&self, service: String) -> anyhow::Result<Order> {
-        let modes = if self.modes.is_empty() { Mode::ALL.to_vec() } else { self.modes.clone() };
-        let (slow_mib_s, fast_mib_s) = self.rates_mib_s();
-        let surgetank = self.product.binary()?;
-        Ok(Order { surgetank, service, slow_mib_s, fast_mib_s, modes, loads: self.loads() })
+        let modes = if self.modes.is_empty() { Mode::value_variants().to_vec() } else { self.modes.clone() };
+        let site = Site { surgetank: self.product.binary()?, service, rates_mib_s: self.rates_mib_s() };
+        Ok(Order { site, modes, loads: self.loads() })
     }
 
     fn disks(&self) -> Vec<Disk> {
@@ -188,11 +167,6 @@ impl Arguments {
     }
 
     fn report(&self, samples: &[Sample]) -> anyhow::Result<bool> {
-        for sample in samples {
-            if let Some(scenario) = scenario::of(sample) {
-                fs::write(self.out.join(format!("checkpoints-{}.toml", scenario.policy)), scenario.text)?;
-            }
-        }
         for (name, picture) in picture::all(samples)? {
             fs::write(self.out.join(name), picture)?;
         }

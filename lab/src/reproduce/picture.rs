@@ -3,7 +3,8 @@
 use surgetank_report::chart::{Axis, Bar, Bars, Colour, Mark, Picture, Plot, stairs};
 
 use super::table::{Row, rows};
-use crate::inside::reproduce::{Mode, Sample, Tick, Workload};
+use crate::inside::modes::{Mode, Tick};
+use crate::inside::reproduce::{Sample, Workload};
 
 const APPLICATION: Colour = Colour::BLUE;
 const BACKING: Colour = Colour::GREEN;
@@ -15,23 +16,16 @@ const SYNC: Colour = Colour::PINK;
 const PANEL_HEIGHT: u32 = 150;
 
 /// All pictures, with the names of their files.
-///
-/// # Errors
-/// If one cannot be drawn.
 pub fn all(samples: &[Sample]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut pictures = Vec::new();
-    for (name, workload) in [
-        ("bonnie-activity.svg", Workload::Bonnie),
-        ("lammps-activity.svg", Workload::Lammps),
-        ("checkpoints-activity.svg", Workload::Checkpoints),
-    ] {
+    for (name, workload) in [("bonnie-activity.svg", Workload::Bonnie), ("lammps-activity.svg", Workload::Lammps)] {
         let rows = rows(samples, workload);
         if !rows.is_empty() {
             pictures.push((name, activity(name, &rows).file()?));
         }
     }
     let rows = rows(samples, Workload::Lammps);
-    if rows.iter().any(|row| !row.found.phases.is_empty()) {
+    if rows.iter().any(|row| !row.found.work.phases.is_empty()) {
         let name = "lammps-phases.svg";
         pictures.push((name, phases(name, &rows).file()?));
     }
@@ -103,7 +97,7 @@ fn bins(ticks: &[Tick]) -> Vec<Tick> {
 fn phases(name: &str, rows: &[Row<'_>]) -> Picture {
     let mut bars = Vec::new();
     for row in rows {
-        for (index, phase) in row.found.phases.iter().enumerate() {
+        for (index, phase) in row.found.work.phases.iter().enumerate() {
             let lengths = [phase.compute_s, phase.write_s, phase.sync_s];
             bars.push(Bar {
                 name: format!("{}, phase {index}", row.sample.mode.name()),
@@ -122,6 +116,8 @@ fn phases(name: &str, rows: &[Row<'_>]) -> Picture {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::super::table::tests::samples;
     use super::*;
 
@@ -131,7 +127,7 @@ mod tests {
         assert_eq!(pictures.len(), 3);
         for (name, picture) in pictures {
             assert!(picture.starts_with("<svg") && picture.ends_with("</svg>\n"), "{name}");
-            for mode in Mode::ALL {
+            for mode in Mode::value_variants() {
                 assert!(
                     picture.contains(&mode.name().replace('\'', "&apos;")) || picture.contains(mode.name()),
                     "{name}"

@@ -65,9 +65,6 @@ pub struct Arguments {
 
 impl Arguments {
     /// Simulates everything and reports; whether every bar is met.
-    ///
-    /// # Errors
-    /// If a simulation fails or an answer cannot be read or written.
     pub fn run(&self) -> anyhow::Result<bool> {
         let simulator =
             Simulator { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, out: &self.out };

@@ -3,11 +3,10 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use surgetank_model::cost::agbs;
-use surgetank_model::{Bandwidth, Bytes};
 use surgetank_report::Table;
 
-use crate::inside::reproduce::{Bonnie, Found, Load, Mode, Phase, Rates, Sample, Workload, cache_agbs, sizes_mib};
+use crate::inside::modes::{Mode, sizes_mib};
+use crate::inside::reproduce::{ApplicationPhase, Bonnie, Found, Load, Rates, Sample, Workload};
 
 /// The papers' microbenchmark (NRK15, IV-B and Figure 2(a)), each ÷ static-fast's: write, rewrite, read.
 const PAPERS_SLOW: [&str; 3] = ["0.26", "well below 1", "not told"];
@@ -22,32 +21,16 @@ pub struct Row<'a> {
     pub found: &'a Found,
 }
 
-impl Row<'_> {
-    /// How long the initial state was dumped, before the papers' clock starts.
-    fn dump_s(&self) -> f64 {
-        match (&self.sample.load, self.found.phases.first()) {
-            (Load::Checkpoints(_), Some(dump)) => dump.compute_s + dump.write_s + dump.sync_s,
-            _ => 0.0,
-        }
-    }
-
-    /// The papers' adjusted storage accumulation: the backing disk until the workload's end, caching volumes until they
-    /// were deleted.
-    pub fn agbs(&self) -> f64 {
-        let (slow, fast) = self.sample.rates_mib_s;
-        let rate = Bandwidth::from_mib_s(if self.sample.mode == Mode::StaticFast { fast } else { slow });
-        let time = std::time::Duration::from_secs_f64(self.found.completion_s.max(0.0));
-        agbs(Bytes::from_mib(self.sample.setting.backing_mib), rate, time) + cache_agbs(&self.found.ticks, fast)
-    }
+fn finished(samples: &[Sample]) -> impl Iterator<Item = Row<'_>> {
+    samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }))
 }
 
 /// What came to its end of one kind of workload, in the order measured.
 pub fn rows(samples: &[Sample], workload: Workload) -> Vec<Row<'_>> {
-    let same = samples.iter().filter(|sample| sample.load.workload() == workload);
-    same.filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? })).collect()
+    finished(samples).filter(|row| row.sample.load.workload() == workload).collect()
 }
 
-/// What a mode took and cost, for scripts; completion counts from the end of the initial dump of [`Load::Checkpoints`].
+/// What a mode took and cost, for scripts.
 #[derive(Serialize)]
 pub struct Taken {
     workload: &'static str,
@@ -58,14 +41,13 @@ pub struct Taken {
 
 /// Every mode that came to its end.
 pub fn modes(samples: &[Sample]) -> Vec<Taken> {
-    let all = samples.iter().filter_map(|sample| Some(Row { sample, found: sample.outcome.as_ref().ok()? }));
     let taken = |row: Row<'_>| Taken {
         workload: row.sample.load.workload().name(),
         mode: row.sample.mode,
-        completion_s: row.found.completion_s - row.dump_s(),
-        cost_agbs: row.agbs(),
+        completion_s: row.found.completion_s,
+        cost_agbs: row.sample.agbs(row.found),
     };
-    all.map(taken).collect()
+    finished(samples).map(taken).collect()
 }
 
 /// All of it.
@@ -73,7 +55,6 @@ pub fn markdown(samples: &[Sample]) -> String {
     let mut text = String::from("# The papers' experiments in one guest\n");
     bonnie(&mut text, &rows(samples, Workload::Bonnie));
     melt(&mut text, &rows(samples, Workload::Lammps));
-    checkpoints(&mut text, &rows(samples, Workload::Checkpoints));
     for sample in samples {
         if let Err(error) = &sample.outcome {
             let _ = writeln!(text, "\n{} did not come to its end: {error}", sample.mode.name());
@@ -113,9 +94,9 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
              the papers' write | rewrite | read",
     )
     .words(2);
-    let fast = reference(rows, Mode::StaticFast).and_then(|row| mean(row.found, 0..row.found.runs.len()));
+    let fast = reference(rows, Mode::StaticFast).and_then(|row| mean(row.found, 0..row.found.work.runs.len()));
     for row in rows {
-        let all = row.found.runs.len();
+        let all = row.found.work.runs.len();
         let (elastic, slow) = (row.sample.mode.is_elastic(), row.sample.mode == Mode::StaticSlow);
         let parts = match (elastic, slow) {
             (true, _) => vec![("first", 0..1.min(all), PAPERS_FIRST), ("rest", 1.min(all)..all, PAPERS_REST)],
@@ -133,7 +114,7 @@ fn bonnie(text: &mut String, rows: &[Row<'_>]) {
     }
     text.push_str(&table.markdown());
     let caches = "10 GB, then 6 GB (of a first 10 GB: 1.00, then 0.60)";
-    costs(text, rows, Some(caches), None);
+    costs(text, rows, caches, None);
 }
 
 fn values(rates: &Rates) -> [f64; 3] {
@@ -141,7 +122,7 @@ fn values(rates: &Rates) -> [f64; 3] {
 }
 
 fn mean(found: &Found, range: std::ops::Range<usize>) -> Option<Rates> {
-    let runs = found.runs.get(range).filter(|runs| !runs.is_empty())?;
+    let runs = found.work.runs.get(range).filter(|runs| !runs.is_empty())?;
     let of = |pick: fn(&Rates) -> f64| runs.iter().map(|run| pick(&run.rates)).sum::<f64>() / runs.len() as f64;
     Some(Rates {
         write_mib_s: of(|rates| rates.write_mib_s),
@@ -164,48 +145,35 @@ fn melt(text: &mut String, rows: &[Row<'_>]) {
     );
     setting(text, first);
     let (slow, fast, elastic) = PAPERS_COMPLETION_S;
-    costs(text, rows, Some("10 GB at first, then smaller"), Some([slow / fast, 1.0, elastic / fast]));
+    costs(text, rows, "10 GB at first, then smaller", Some([slow / fast, 1.0, elastic / fast]));
     let mut table = Table::of("mode | phase | compute s | write s | until durable s");
     for row in rows {
         let line = |name: String, times: [f64; 3]| {
             [row.sample.mode.name().to_owned(), name].into_iter().chain(times.map(|time| format!("{time:.1}")))
         };
-        let all = |pick: fn(&Phase) -> f64| row.found.phases.iter().map(pick).sum::<f64>();
+        let all = |pick: fn(&ApplicationPhase) -> f64| row.found.work.phases.iter().map(pick).sum::<f64>();
         table.row(line(
             "all".to_owned(),
             [all(|phase| phase.compute_s), all(|phase| phase.write_s), all(|phase| phase.sync_s)],
         ));
-        for (index, phase) in row.found.phases.iter().enumerate() {
+        for (index, phase) in row.found.work.phases.iter().enumerate() {
             table.row(line(index.to_string(), [phase.compute_s, phase.write_s, phase.sync_s]));
         }
     }
     let _ = write!(text, "\n{}", table.markdown());
 }
 
-/// What `cargo lab validate --lab` predicts.
-fn checkpoints(text: &mut String, rows: &[Row<'_>]) {
-    let Some(first) = rows.first() else { return };
-    let Load::Checkpoints(application) = first.sample.load else { return };
-    let _ = writeln!(
-        text,
-        "\n## Checkpoints\n\nA dump of {} MiB, then {} times {:.1} s of sleep and a checkpoint of {} MiB.",
-        application.dump_mib, application.checkpoints, application.compute_s, application.checkpoint_mib
-    );
-    setting(text, first);
-    costs(text, rows, None, None);
-}
-
 /// Completion, AGBs and caches; `papers`: their completion ÷ static-fast's, slow, fast and elastic.
-fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: Option<&str>, papers: Option<[f64; 3]>) {
+fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: &str, papers: Option<[f64; 3]>) {
     let mut table = Table::of(
         "mode | completion s | ÷ static-fast | the papers' | AGBs | ÷ static-fast | the papers' | \
              ÷ static-slow | the papers' | caches MiB | next",
     );
-    let fast =
-        reference(rows, Mode::StaticFast).map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.agbs()));
-    let slow = reference(rows, Mode::StaticSlow).map_or(f64::NAN, Row::agbs);
+    let fast = reference(rows, Mode::StaticFast)
+        .map_or((f64::NAN, f64::NAN), |row| (row.found.completion_s, row.sample.agbs(row.found)));
+    let slow = reference(rows, Mode::StaticSlow).map_or(f64::NAN, |row| row.sample.agbs(row.found));
     for row in rows {
-        let (completion, cost) = (row.found.completion_s, row.agbs());
+        let (completion, cost) = (row.found.completion_s, row.sample.agbs(row.found));
         let sizes: Vec<String> = sizes_mib(&row.found.ticks).iter().map(|size| format!("{size:.0}")).collect();
         let kind = match row.sample.mode {
             Mode::StaticSlow => 0,
@@ -228,10 +196,7 @@ fn costs(text: &mut String, rows: &[Row<'_>], papers_caches: Option<&str>, paper
             if kind == 2 { format!("{:.0}", row.found.next_mib) } else { String::new() },
         ]);
     }
-    let _ = write!(text, "\n{}", table.markdown());
-    if let Some(caches) = papers_caches {
-        let _ = writeln!(text, "\nThe papers' caches: {caches}.");
-    }
+    let _ = writeln!(text, "\n{}\nThe papers' caches: {papers_caches}.", table.markdown());
 }
 
 fn ratio(value: f64) -> String {
@@ -240,8 +205,11 @@ fn ratio(value: f64) -> String {
 
 #[cfg(test)]
 pub mod tests {
+    use clap::ValueEnum;
+
     use super::*;
-    use crate::inside::reproduce::{Melt, Run, Setting, Tick};
+    use crate::inside::modes::{Setting, Tick};
+    use crate::inside::reproduce::{Melt, Run, Work};
 
     pub fn samples() -> Vec<Sample> {
         let setting = Setting {
@@ -256,7 +224,7 @@ pub mod tests {
         let bonnie =
             Load::Bonnie { bonnie: Bonnie { file_mib: 256, memory_mib: 128, chunk_kib: 32 }, runs: 2, pause_s: 7.5 };
         let mut samples = Vec::new();
-        for (index, mode) in Mode::ALL.into_iter().enumerate() {
+        for (index, &mode) in Mode::value_variants().iter().enumerate() {
             for load in [bonnie, melt] {
                 let rates =
                     |add: f64| Rates { write_mib_s: 30.0 + add, rewrite_mib_s: 15.0 + add, read_mib_s: 33.0 + add };
@@ -264,12 +232,14 @@ pub mod tests {
                 let rented_mib = if mode.is_elastic() { 640.0 } else { 0.0 };
                 let tick =
                     |at_s, rented_mib| Tick { at_s, written_mib: 8.0, backing_mib: 4.0, rented_mib, ..Tick::default() };
-                let phase = |began_s| Phase { began_s, compute_s: 2.0, write_s: 1.0, sync_s: 1.0 };
+                let phase = |began_s| ApplicationPhase { began_s, compute_s: 2.0, write_s: 1.0, sync_s: 1.0 };
                 let found = Found {
                     completion_s: 10.0 + index as f64,
                     settled_s: 12.0,
-                    runs: if load == bonnie { vec![run(0.0, 0.0), run(5.0, 60.0)] } else { Vec::new() },
-                    phases: if load == melt { vec![phase(0.0), phase(5.0)] } else { Vec::new() },
+                    work: Work {
+                        runs: if load == bonnie { vec![run(0.0, 0.0), run(5.0, 60.0)] } else { Vec::new() },
+                        phases: if load == melt { vec![phase(0.0), phase(5.0)] } else { Vec::new() },
+                    },
                     boosts: 1,
                     next_mib: 384.0,
                     ticks: vec![tick(4.0, 0.0), tick(6.0, rented_mib), tick(12.0, 0.0)],
@@ -284,7 +254,7 @@ pub mod tests {
     fn costs_are_of_both_volumes() {
         let samples = samples();
         let rows = rows(&samples, Workload::Lammps);
-        let agbs: Vec<f64> = rows.iter().map(Row::agbs).collect();
+        let agbs: Vec<f64> = rows.iter().map(|row| row.sample.agbs(row.found)).collect();
         // 2 GiB at 33 MiB/s for 10 s; at 128 for 11 s; at 33 for 12 s, and 640 MiB at 128 MiB/s for 2 s.
         for (found, expected) in agbs.iter().zip([660.0, 2816.0, 792.0 + 160.0]) {
             assert!((found - expected).abs() < 1e-6, "{agbs:?}");

@@ -54,22 +54,14 @@ struct Writer {
 }
 
 /// The load during one outage.
+#[derive(Default)]
 pub struct Session {
-    writing: AtomicBool,
+    over: AtomicBool,
     acknowledged: [AtomicU64; WRITERS],
     /// Whether the burst is durable.
     burst: AtomicBool,
     failed: Mutex<(u64, Vec<String>)>,
     faults: Mutex<Vec<String>>,
-}
-
-impl Default for Session {
-    fn default() -> Self {
-        let acknowledged = [0; WRITERS].map(AtomicU64::new);
-        let (failed, faults) = (Mutex::default(), Mutex::default());
-        let (writing, burst) = (AtomicBool::new(true), AtomicBool::new(false));
-        Self { writing, acknowledged, burst, failed, faults }
-    }
 }
 
 impl Session {
@@ -113,7 +105,7 @@ impl Session {
     }
 
     fn goes_on(&self) -> bool {
-        self.writing.load(Ordering::Relaxed)
+        !self.over.load(Ordering::Relaxed)
     }
 }
 
@@ -123,9 +115,6 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Load {
     /// On a new file system.
-    ///
-    /// # Errors
-    /// If that does not take its files.
     pub fn new(seed: u64) -> anyhow::Result<Self> {
         for index in 0..WRITERS {
             if index < IN_PLACE {
@@ -142,10 +131,8 @@ impl Load {
         Ok(Self { seed, writers: (0..WRITERS).map(writer).collect(), bursts: [None; 2] })
     }
 
-    /// Writes, syncs and reads until `steer` has come to its end; what it answers. `number` is that of the burst.
-    ///
-    /// # Errors
-    /// Those of `steer`: its own are counted.
+    /// Writes, syncs and reads until `steer` has come to its end; what it answers. `number` is that of the burst. Errors are
+    /// those of `steer`: the load's own are counted.
     pub fn run<T>(
         &mut self,
         number: u64,
@@ -164,15 +151,12 @@ impl Load {
                 scope.spawn(move || read_burst(seed, other, session));
             }
             let answer = steer();
-            session.writing.store(false, Ordering::Relaxed);
+            session.over.store(true, Ordering::Relaxed);
             answer
         })
     }
 
     /// Reads everything back from the disk; how much it was, in MiB, and what is wrong with it.
-    ///
-    /// # Errors
-    /// If the page cache cannot be told to forget.
     pub fn judge(&mut self) -> anyhow::Result<(f64, Vec<String>)> {
         fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop caches")?;
         let (mut bytes, mut faults) = (0, Vec::new());
@@ -213,7 +197,7 @@ impl Writer {
                 acknowledge();
                 Ok(())
             };
-            let result = renames::write_on(&place, stretch, &mut next, &session.writing, synced);
+            let result = renames::write(&place, stretch, &mut next, &session.over, synced);
             self.ends = self.ends.max(next + 1);
             return result;
         }
@@ -224,7 +208,7 @@ impl Writer {
             acknowledge();
             Ok(())
         };
-        let mut result = stretch::write_on(&place, stretch, &mut next, &session.writing, synced);
+        let mut result = stretch::write(&place, stretch, &mut next, &session.over, synced);
         if result.is_ok() {
             result = File::open(&place).and_then(|file| file.sync_all()).context("cannot sync a file");
             durable = if result.is_ok() { Some(next - 1) } else { durable };
@@ -245,11 +229,7 @@ impl Writer {
             self.stretch.flushed_among(numbers);
         }
         let bytes = self.stretch.least.iter().filter(|least| **least > 0).count() * BLOCK;
-        let faults = match stretch::judge(&place, 0, std::slice::from_mut(&mut self.stretch), self.ends) {
-            Ok(faults) => faults.iter().map(|fault| format!("block {}: {}", fault.block, fault.what)).collect(),
-            Err(error) => vec![format!("{error:#}")],
-        };
-        (bytes, faults)
+        (bytes, stretch::judge_file(&place, &mut self.stretch, self.ends))
     }
 }
 
@@ -389,7 +369,7 @@ mod tests {
                 while session.failures().0 < 2 {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                session.writing.store(false, Ordering::Relaxed);
+                session.over.store(true, Ordering::Relaxed);
             });
             assert_eq!((writer.durable, writer.synced.len(), session.acknowledged()), (4, 0, [0; WRITERS]));
             (writer.ends, session.failures())

@@ -44,9 +44,6 @@ pub struct Bonnie {
 
 impl Bonnie {
     /// Runs it in a directory, with its memory held to what it may have.
-    ///
-    /// # Errors
-    /// If it fails, or the kernel cannot hold memory.
     pub fn run(&self, directory: &Path) -> anyhow::Result<Rates> {
         if !Path::new(GROUP).exists() {
             let _ = output(Command::new("mount").args(["-t", "cgroup2", "none", CONTROL]));

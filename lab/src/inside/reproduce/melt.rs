@@ -13,7 +13,7 @@ use crate::interrupt::output;
 pub const BYTES_PER_ATOM: u64 = 152;
 const LOG: &str = "phases.log";
 
-/// Liquid argon at the density and temperature of LAMMPS's own melt example. Phase 0 only dumps the initial state, as the
+/// Liquid argon at the density and temperature of LAMMPS's own melt example. ApplicationPhase 0 only dumps the initial state, as the
 /// papers' runs do. What is dumped is durable before computing goes on.
 const INPUT: &str = "\
 units lj
@@ -57,10 +57,9 @@ pub struct Melt {
 
 /// A phase: computing, then a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Phase {
+pub struct ApplicationPhase {
     /// When it began, in seconds since 1970 as LAMMPS tells it, since the workload's start in a sample.
     pub began_s: f64,
-    /// Computing.
     pub compute_s: f64,
     /// Handing the checkpoint to the kernel.
     pub write_s: f64,
@@ -69,17 +68,12 @@ pub struct Phase {
 }
 
 impl Melt {
-    /// Bytes of a checkpoint.
-    #[must_use]
     pub fn checkpoint_bytes(&self) -> u64 {
         4 * self.cells.pow(3) * BYTES_PER_ATOM
     }
 
     /// Melts in a directory.
-    ///
-    /// # Errors
-    /// If LAMMPS fails.
-    pub fn run(&self, directory: &Path, files: &Path) -> anyhow::Result<Vec<Phase>> {
+    pub fn run(&self, directory: &Path, files: &Path) -> anyhow::Result<Vec<ApplicationPhase>> {
         let (input, log) = (files.join("in.melt"), files.join(LOG));
         fs::write(&input, INPUT).context("cannot write LAMMPS's input")?;
         let _ = fs::remove_file(&log);
@@ -103,7 +97,7 @@ impl Melt {
 }
 
 /// Lines of a mark, the phase and a time: `write 2 131.05`.
-fn parse(log: &str) -> anyhow::Result<Vec<Phase>> {
+fn parse(log: &str) -> anyhow::Result<Vec<ApplicationPhase>> {
     let mut marks = Vec::new();
     for line in log.lines() {
         let mut words = line.split_whitespace();
@@ -116,7 +110,7 @@ fn parse(log: &str) -> anyhow::Result<Vec<Phase>> {
         [("compute", a, began_s), ("write", b, write), ("sync", c, sync), ("durable", d, end)]
             if [a, b, c, d] == [index; 4] =>
         {
-            Ok(Phase { began_s, compute_s: write - began_s, write_s: sync - write, sync_s: end - sync })
+            Ok(ApplicationPhase { began_s, compute_s: write - began_s, write_s: sync - write, sync_s: end - sync })
         }
         _ => anyhow::bail!("the log of phases is out of order at phase {index}"),
     });
@@ -132,7 +126,7 @@ mod tests {
         let log = "compute 0 10.0\nwrite 0 10.5\nsync 0 12.0\ndurable 0 15.0\n\
                    compute 1 15.25\nwrite 1 40.0\nsync 1 42.0\ndurable 1 46.0\n";
         let phases = parse(log).unwrap();
-        assert_eq!(phases[0], Phase { began_s: 10.0, compute_s: 0.5, write_s: 1.5, sync_s: 3.0 });
+        assert_eq!(phases[0], ApplicationPhase { began_s: 10.0, compute_s: 0.5, write_s: 1.5, sync_s: 3.0 });
         assert_eq!((phases.len(), phases[1].compute_s), (2, 24.75));
         assert!(parse(&log.replace("sync 1", "sync 2")).is_err());
         assert!(parse("compute one 3").is_err());

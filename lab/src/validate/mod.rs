@@ -4,6 +4,8 @@
 //! for its disk from before the file system is made until the last drain has ended, the simulator while the application
 //! runs: the difference, which is no prediction, is taken off.
 
+mod guest;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +16,7 @@ use serde_json::Value;
 
 use crate::bar::{Bar, Limit, all_met, table};
 use crate::flags::absolute;
+use crate::inside::modes::Mode;
 use crate::interrupt::Interrupt;
 use crate::output::{say, write};
 use crate::product::{Product, answer, number};
@@ -35,7 +38,6 @@ pub struct Arguments {
 }
 
 const MODES: [&str; 3] = ["static_slow", "static_fast", "elastic"];
-const POLICIES: [&str; 2] = ["adaptive", "paper"];
 
 /// How far predictions may be from measurements: completion and cost, static and elastic.
 const STATIC_WITHIN: [f64; 2] = [0.02, 0.05];
@@ -43,14 +45,11 @@ const ELASTIC_WITHIN: [f64; 2] = [0.03, 0.08];
 
 impl Arguments {
     /// Runs the demo under both policies, and a guest if asked, predicts them, and reports; whether every bar is met.
-    ///
-    /// # Errors
-    /// If a command fails, or an answer cannot be read or written.
     pub fn run(&self) -> anyhow::Result<bool> {
         let mut validation =
             Validation { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, bars: Vec::new() };
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
-        for policy in POLICIES {
+        for policy in ["adaptive", "paper"] {
             say(&format!("the demo under {policy}, on real I/O: about {}", if self.quick { "40 s" } else { "2 min" }));
             validation.demo(policy, &self.out.join(policy), self.quick)?;
         }
@@ -69,11 +68,6 @@ impl Arguments {
 /// Completion in seconds and cost in AGBs of a mode, as simulate and the demo write them.
 fn figures(report: &Value, mode: &str) -> anyhow::Result<[f64; 2]> {
     Ok([number(report, &format!("/modes/{mode}/completion_s"))?, number(report, &format!("/modes/{mode}/cost_agbs"))?])
-}
-
-fn read(report: &Path) -> anyhow::Result<Value> {
-    let text = fs::read(report).with_context(|| format!("cannot read {}", report.display()))?;
-    serde_json::from_slice(&text).with_context(|| format!("cannot read {}", report.display()))
 }
 
 struct Validation {
@@ -111,7 +105,9 @@ impl Validation {
         let mut demo = Command::new(&self.surgetank);
         demo.args(["demo", "--policy", policy, "--json", "--out"]).arg(directory);
         answer(&self.interrupt, demo.args(quick.then_some("--quick")))?;
-        let report = read(&directory.join("report.json"))?;
+        let report = directory.join("report.json");
+        let text = fs::read(&report).with_context(|| format!("cannot read {}", report.display()))?;
+        let report = serde_json::from_slice(&text).with_context(|| format!("cannot read {}", report.display()))?;
         self.compare(&format!("demo, {policy}"), &directory.join("scenario.toml"), |mode| {
             let [completion_s, cost_agbs] = figures(&report, mode)?;
             Ok([completion_s, cost_agbs - beside_the_application(&report["modes"][mode])?])
@@ -120,18 +116,17 @@ impl Validation {
 
     /// The lab's own application, which sleeps and writes.
     fn guest(&mut self, out: &Path) -> anyhow::Result<()> {
-        let mut lab = Command::new(std::env::current_exe().context("cannot tell where this program is")?);
-        lab.args(["reproduce", "--load", "checkpoints", "--out"]).arg(out).arg("--surgetank").arg(&self.surgetank);
-        let modes = ["static-slow", "static-fast", "paper", "adaptive"].map(|mode| format!("--mode={mode}"));
-        self.interrupt.run(lab.args(modes))?;
-        let report = read(&out.join("reproduce.json"))?;
-        for policy in POLICIES {
+        let samples = guest::measure(&self.interrupt, self.surgetank.clone(), out)?;
+        for (policy, elastic) in [("adaptive", Mode::Adaptive), ("paper", Mode::Paper)] {
             let scenario = out.join(format!("checkpoints-{policy}.toml"));
+            fs::write(&scenario, guest::scenario(policy)).context("cannot write a scenario")?;
             self.compare(&format!("lab, {policy}"), &scenario, |mode| {
-                let wanted = if mode == "elastic" { policy.to_owned() } else { mode.replace('_', "-") };
-                let row = report.as_array().and_then(|rows| rows.iter().find(|row| row["mode"] == wanted.as_str()));
-                let row = row.with_context(|| format!("the lab did not finish {wanted}"))?;
-                Ok([number(row, "/completion_s")?, number(row, "/cost_agbs")?])
+                let mode = match mode {
+                    "static_slow" => Mode::StaticSlow,
+                    "static_fast" => Mode::StaticFast,
+                    _ => elastic,
+                };
+                guest::figures(&samples, mode)
             })?;
         }
         Ok(())

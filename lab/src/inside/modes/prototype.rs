@@ -42,9 +42,6 @@ struct Shared {
 
 impl Prototype {
     /// Formats the slow disk and starts to drive it.
-    ///
-    /// # Errors
-    /// If bcache or the service does not do.
     pub fn start(settings: &surgetank::Elastic, service: &str, writeback_delay: Duration) -> anyhow::Result<Self> {
         let config = HostConfig { allow_plain: true, timeout: Span(ANSWER), ..HostConfig::new(service, TOKEN) };
         let provider = HostProvider::open(config).context("cannot use the provisioning service")?;

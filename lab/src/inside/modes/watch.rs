@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::unix_s;
 use crate::machine::ask;
 use crate::surgetank::Rented;
 
@@ -44,13 +43,9 @@ pub struct Watched<'a> {
     pub rented: &'a (dyn Fn() -> Rented + Sync),
 }
 
-/// Runs `work`; also when it began, in seconds since 1970, and what moved meanwhile.
-///
-/// # Errors
-/// If the kernel does not say what moves.
-pub fn watching<T>(watched: &Watched<'_>, work: impl FnOnce() -> T) -> anyhow::Result<(T, f64, Vec<Tick>)> {
+/// Runs `work`; also what moved meanwhile.
+pub fn watching<T>(watched: &Watched<'_>, work: impl FnOnce() -> T) -> anyhow::Result<(T, Vec<Tick>)> {
     let began = Instant::now();
-    let began_unix_s = unix_s();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| -> anyhow::Result<Vec<Tick>> {
@@ -68,7 +63,7 @@ pub fn watching<T>(watched: &Watched<'_>, work: impl FnOnce() -> T) -> anyhow::R
         let done = work();
         over.store(true, Ordering::Relaxed);
         let ticks = watcher.join().map_err(|_| anyhow::anyhow!("the watcher died"))??;
-        Ok((done, began_unix_s, ticks))
+        Ok((done, ticks))
     })
 }
 
@@ -133,7 +128,6 @@ pub fn plugged() -> Vec<(String, PathBuf)> {
 }
 
 /// The papers' adjusted storage accumulation of caching volumes: their size and rate, from moment to moment.
-#[must_use]
 pub fn cache_agbs(ticks: &[Tick], fast_mib_s: u64) -> f64 {
     let mut from_s = 0.0;
     let mut gib_s = 0.0;
@@ -145,7 +139,6 @@ pub fn cache_agbs(ticks: &[Tick], fast_mib_s: u64) -> f64 {
 }
 
 /// The sizes that were rented, one after the other.
-#[must_use]
 pub fn sizes_mib(ticks: &[Tick]) -> Vec<f64> {
     let mut sizes = Vec::new();
     let mut before = 0.0;
