@@ -8,7 +8,7 @@ use serde_json::Value;
 use surgetank_cache::Owner;
 use surgetank_daemon::control::{Request, converse, read_answer};
 use surgetank_daemon::healed;
-use surgetank_daemon::journal::State;
+use surgetank_daemon::journal::JournalState;
 use surgetank_daemon::owner;
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Config, StatusReport};
@@ -134,11 +134,11 @@ pub fn state(data: &[u8]) {
     if let Ok(content) = healed::read(data) {
         assert!(content.ranges.len() * 16 <= data.len());
     }
-    if let Ok(state) = State::decode(data) {
+    if let Ok(state) = JournalState::decode(data) {
         let written = state.encode().expect("a journal is JSON");
-        let again = State::decode(&written).expect("what was written is read");
+        let again = JournalState::decode(&written).expect("what was written is read");
         // Fractions may lose their last bit; what decisions hang on may not change.
-        let decisive = |state: State| (state.saved_unix_ms, state.backing, state.recovery_failed, state.rental);
+        let decisive = |state: JournalState| (state.saved_unix_ms, state.backing, state.recovery_failed, state.rental);
         assert_eq!(decisive(again), decisive(state.clone()));
         journal(state);
     }
@@ -151,7 +151,7 @@ pub fn state(data: &[u8]) {
 }
 
 /// What a daemon that starts does with a journal.
-fn journal(mut state: State) {
+fn journal(mut state: JournalState) {
     let mut owner = OwnerRecord::default();
     let rental = state.rental.clone();
     let rented = rental.is_some();
@@ -168,7 +168,7 @@ fn journal(mut state: State) {
     assert!(
         state.rental.is_none() && state.unbooked.last().is_none_or(|over| !rented || over.until_unix_ms == u64::MAX)
     );
-    State::decode(&state.encode().expect("a journal is JSON")).expect("what was written is read");
+    JournalState::decode(&state.encode().expect("a journal is JSON")).expect("what was written is read");
 }
 
 /// Quantities with units, and the catalog of volume types.

@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// How an extent relates to the backing volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ExtentState {
     /// Newer than the backing volume.
     Dirty,
     /// As dirty, but the log could not be read: lost unless overwritten.
@@ -34,7 +34,7 @@ pub enum State {
     Copy,
 }
 
-impl State {
+impl ExtentState {
     /// Whether a recovery could replay a record for this extent.
     #[must_use]
     pub const fn replayable(self) -> bool {
@@ -66,12 +66,12 @@ pub struct Extent {
     /// What it holds.
     pub kind: Kind,
     /// How it relates to the backing volume.
-    pub state: State,
+    pub state: ExtentState,
 }
 
 impl Extent {
     /// Dirty data of no block.
-    pub const DIRTY_DATA: Self = Self { block: 0, blocks: 0, location: 0, kind: Kind::Data, state: State::Dirty };
+    pub const DIRTY_DATA: Self = Self { block: 0, blocks: 0, location: 0, kind: Kind::Data, state: ExtentState::Dirty };
 
     /// First block after the extent.
     #[must_use]
@@ -127,10 +127,10 @@ impl Packed {
             Kind::Discarded => 2,
         };
         let state = match extent.state {
-            State::Dirty => 0,
-            State::Bad => 1,
-            State::Clean => 2,
-            State::Copy => 3,
+            ExtentState::Dirty => 0,
+            ExtentState::Bad => 1,
+            ExtentState::Clean => 2,
+            ExtentState::Copy => 3,
         };
         Self { head: start | (extent.blocks - 1) << 12 | kind << 24 | state << 26, location: extent.location }
     }
@@ -146,10 +146,10 @@ impl Packed {
                 _ => Kind::Discarded,
             },
             state: match self.head >> 26 & 3 {
-                0 => State::Dirty,
-                1 => State::Bad,
-                2 => State::Clean,
-                _ => State::Copy,
+                0 => ExtentState::Dirty,
+                1 => ExtentState::Bad,
+                2 => ExtentState::Clean,
+                _ => ExtentState::Copy,
             },
         }
     }
@@ -357,7 +357,7 @@ impl Index {
             match extent.kind {
                 Kind::Data => {
                     kept += extent.blocks;
-                    Some(Extent { state: State::Copy, ..extent })
+                    Some(Extent { state: ExtentState::Copy, ..extent })
                 }
                 Kind::Zeroes | Kind::Discarded => None,
             }
@@ -394,11 +394,11 @@ mod tests {
     use super::*;
 
     /// The naive index: one entry a block.
-    type Model = BTreeMap<u64, (u32, Kind, State)>;
+    type Model = BTreeMap<u64, (u32, Kind, ExtentState)>;
 
     #[derive(Clone, Debug)]
     enum Step {
-        Put { block: u64, blocks: u32, location: u32, kind: Kind, state: State },
+        Put { block: u64, blocks: u32, location: u32, kind: Kind, state: ExtentState },
         Take { block: u64, blocks: u32 },
         TakeCopies { block: u64, blocks: u32 },
         TurnToCopies { chunk: u64, location: u32 },
@@ -408,7 +408,12 @@ mod tests {
         // Near a border of two chunks, so that extents cross it.
         let range = (4000u64..4200, 1u32..60);
         let kind = prop_oneof![4 => Just(Kind::Data), 1 => Just(Kind::Zeroes), 1 => Just(Kind::Discarded)];
-        let state = prop_oneof![Just(State::Dirty), Just(State::Clean), Just(State::Copy), Just(State::Bad)];
+        let state = prop_oneof![
+            Just(ExtentState::Dirty),
+            Just(ExtentState::Clean),
+            Just(ExtentState::Copy),
+            Just(ExtentState::Bad)
+        ];
         prop_oneof![
             6 => (range.clone(), 0u32..2000, kind, state).prop_map(|((block, blocks), location, kind, state)| {
                 Step::Put { block, blocks, location, kind, state }
@@ -419,7 +424,7 @@ mod tests {
         ]
     }
 
-    fn expanded(extent: &Extent) -> impl Iterator<Item = (u64, (u32, Kind, State))> + use<> {
+    fn expanded(extent: &Extent) -> impl Iterator<Item = (u64, (u32, Kind, ExtentState))> + use<> {
         let extent = *extent;
         (extent.block..extent.end()).map(move |block| {
             let one = extent.clip(&(block..block + 1));
@@ -445,10 +450,11 @@ mod tests {
             }
             Step::TakeCopies { block, blocks } => {
                 let range = block..block + u64::from(blocks);
-                let is_copy = |extent: &Extent| extent.state == State::Copy;
+                let is_copy = |extent: &Extent| extent.state == ExtentState::Copy;
                 index.remove_where(range.clone(), is_copy, |old| removed.extend(expanded(&old)));
-                for block in
-                    range.filter(|block| matches!(model.get(block), Some((_, _, State::Copy)))).collect::<Vec<_>>()
+                for block in range
+                    .filter(|block| matches!(model.get(block), Some((_, _, ExtentState::Copy))))
+                    .collect::<Vec<_>>()
                 {
                     expected.extend(model.remove(&block).map(|old| (block, old)));
                 }
@@ -461,7 +467,7 @@ mod tests {
                     whole.iter().filter(|extent| extent.location >= location).flat_map(expanded)
                 {
                     match kind {
-                        Kind::Data => model.insert(block, (at, kind, State::Copy)),
+                        Kind::Data => model.insert(block, (at, kind, ExtentState::Copy)),
                         Kind::Zeroes | Kind::Discarded => model.remove(&block),
                     };
                 }
@@ -482,8 +488,8 @@ mod tests {
             let part: Model = index.overlapping(from..from + 40).flat_map(|extent| expanded(&extent)).collect();
             let wanted: Model = model.range(from..from + 40).map(|(block, value)| (*block, *value)).collect();
             prop_assert_eq!(part, wanted);
-            let found = index.find(from, |extent| extent.state == State::Dirty).map(|extent| extent.block);
-            let first = model.range(from..).find(|(_, (_, _, state))| *state == State::Dirty).map(|(block, _)| *block);
+            let found = index.find(from, |extent| extent.state == ExtentState::Dirty).map(|extent| extent.block);
+            let first = model.range(from..).find(|(_, (_, _, state))| *state == ExtentState::Dirty).map(|(block, _)| *block);
             prop_assert_eq!(found, first);
         }
     }
@@ -526,7 +532,8 @@ mod tests {
     fn a_streaming_burst_stays_few_extents() {
         let mut index = Index::default();
         for block in 0..4096u64 {
-            let extent = Extent { block, blocks: 1, location: block as u32 + 7, kind: Kind::Data, state: State::Dirty };
+            let extent =
+                Extent { block, blocks: 1, location: block as u32 + 7, kind: Kind::Data, state: ExtentState::Dirty };
             index.replace(block..block + 1, Some(extent), |_| ());
         }
         assert_eq!(index.iter().count(), 1);
@@ -540,7 +547,7 @@ mod tests {
         for at in 0..blocks {
             let block = random.below(blocks * 4);
             let location = (at * 2) as u32;
-            let extent = Extent { block, blocks: 1, location, kind: Kind::Data, state: State::Dirty };
+            let extent = Extent { block, blocks: 1, location, kind: Kind::Data, state: ExtentState::Dirty };
             index.replace(block..block + 1, Some(extent), |_| ());
         }
         let held = index.iter().map(|extent| u64::from(extent.blocks)).sum::<u64>();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::format::{
     BLOCK, Content, Flaw, Gap, Geometry, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records, Repeat, Superblock,
 };
-use crate::index::{Extent, Index, Kind, State};
+use crate::index::{Extent, ExtentState, Index, Kind};
 use crate::ranges::RangeSet;
 
 /// What was read of a log: the records of each segment, and what could not be read.
@@ -327,8 +327,12 @@ impl Newest {
         if blocks.is_empty() {
             return;
         }
-        let extent =
-            Extent { block: blocks.start, blocks: (blocks.end - blocks.start) as u32, state: State::Dirty, ..like };
+        let extent = Extent {
+            block: blocks.start,
+            blocks: (blocks.end - blocks.start) as u32,
+            state: ExtentState::Dirty,
+            ..like
+        };
         self.stale.remove(&blocks);
         self.torn.remove(&blocks);
         self.index.replace(blocks, Some(extent), |_| ());

@@ -219,7 +219,7 @@ impl Space {
             segment.dirty -= u64::from(extent.blocks);
             self.dirty -= u64::from(extent.blocks);
         }
-        if extent.state == crate::index::State::Bad {
+        if extent.state == crate::index::ExtentState::Bad {
             self.bad -= u64::from(extent.blocks);
         }
         if extent.kind == Kind::Data {

@@ -25,7 +25,7 @@ use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::exports::{self, Export, Opening};
 use crate::files;
 use crate::identity::Identity;
-use crate::journal::{Journal, State, Unbooked};
+use crate::journal::{Journal, JournalState, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses::{self, Looking};
 use crate::opening::{self, Decorator, Purpose};
@@ -474,7 +474,7 @@ fn start_reconciler(parts: Parts) -> std::io::Result<JoinHandle<()>> {
 }
 
 /// What was rented since the accounts were last right: by the dead daemon, and since then.
-fn unbilled(state: &State, now: u64) -> Vec<PastRental> {
+fn unbilled(state: &JournalState, now: u64) -> Vec<PastRental> {
     let mut until_now = state.clone();
     let rented: Vec<_> = state.rentals().map(|rental| rental.slot).collect();
     rented.into_iter().for_each(|slot| until_now.forget_rental(slot, now));

@@ -34,7 +34,7 @@ pub struct Unbooked {
 
 /// The whole journal of a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct JournalState {
     version: u32,
     /// Milliseconds since 1970 at which `learned` and `totals` were last right; 0: never.
     pub saved_unix_ms: u64,
@@ -61,7 +61,7 @@ pub struct State {
     pub totals: Totals,
 }
 
-impl State {
+impl JournalState {
     /// Reads what a file holds.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ fn count_in_milliseconds(object: &mut Value, name: &str) {
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    state: State,
+    state: JournalState,
 }
 
 impl Journal {
@@ -157,15 +157,15 @@ impl Journal {
     pub fn open(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE);
         let state = match files::read(&path)? {
-            None => State { version: VERSION, ..State::default() },
-            Some(bytes) => State::decode(&bytes).map_err(|why| why.of("the journal", &path))?,
+            None => JournalState { version: VERSION, ..JournalState::default() },
+            Some(bytes) => JournalState::decode(&bytes).map_err(|why| why.of("the journal", &path))?,
         };
         Ok(Self { path, state })
     }
 
     /// What it says.
     #[must_use]
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &JournalState {
         &self.state
     }
 
@@ -173,7 +173,7 @@ impl Journal {
     ///
     /// # Errors
     /// Whatever the file system answers.
-    pub fn update(&mut self, change: impl FnOnce(&mut State)) -> io::Result<()> {
+    pub fn update(&mut self, change: impl FnOnce(&mut JournalState)) -> io::Result<()> {
         let mut state = self.state.clone();
         change(&mut state);
         let bytes = state.encode()?;
@@ -236,16 +236,16 @@ mod tests {
 
     #[test]
     fn what_the_first_version_wrote_is_read() {
-        let state = State::decode(VERSION_1.as_bytes()).unwrap();
+        let state = JournalState::decode(VERSION_1.as_bytes()).unwrap();
         let rental = state.rental.clone().unwrap();
         assert_eq!((state.saved_unix_ms, rental.started_unix_ms), (1_700_000_000_000, 1_700_000_100_000));
         assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (RentalStage::Adopted, 1.5, 0));
-        assert_eq!(State::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
+        assert_eq!(JournalState::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
     }
 
     #[test]
     fn rentals_that_contradict_each_other_are_refused() {
-        let state = State::decode(VERSION_1.as_bytes()).unwrap();
+        let state = JournalState::decode(VERSION_1.as_bytes()).unwrap();
         let written: Value = serde_json::from_slice(&state.encode().unwrap()).unwrap();
         let of = |slot: u8| {
             let mut rental = written["rental"].clone();
@@ -255,7 +255,7 @@ mod tests {
         let with = |rental: Value, others: Vec<Value>| {
             let mut written = written.clone();
             (written["version"], written["rental"], written["other_rentals"]) = (3.into(), rental, others.into());
-            State::decode(written.to_string().as_bytes())
+            JournalState::decode(written.to_string().as_bytes())
         };
         assert!(with(of(0), vec![of(1), of(2)]).is_ok());
         for (rental, others) in [(of(1), vec![]), (of(0), vec![of(0)]), (of(0), vec![of(3), of(3)])] {
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_rental_that_has_ended_stays_until_it_is_booked() {
-        let mut state = State::decode(VERSION_1.as_bytes()).unwrap();
+        let mut state = JournalState::decode(VERSION_1.as_bytes()).unwrap();
         state.forget_rental(Slot::CACHE, 1_700_000_200_000);
         assert_eq!(state.rental, None);
         let (from_unix_ms, until_unix_ms) = (1_700_000_100_000, 1_700_000_200_000);

@@ -26,7 +26,7 @@ use crate::buffers::{Buffers, Origin};
 use crate::clock::Clock;
 use crate::effects::{Moved, Volumes};
 use crate::owner::Entry;
-use intake::{Answer, Intake};
+use intake::{Intake, RequestAnswer};
 use stopping::Stopping;
 
 pub use command::Command;
@@ -303,7 +303,7 @@ impl Running {
         }
     }
 
-    fn answer(&mut self, Answer { token, result, buffer }: Answer) {
+    fn answer(&mut self, RequestAnswer { token, result, buffer }: RequestAnswer) {
         self.front.reply(token, result.map_err(errno), buffer);
     }
 

@@ -21,7 +21,7 @@ pub struct TimedProvider {
 struct UnderWay {
     call: Call,
     since: Instant,
-    answer: Receiver<Result<Answer, ProviderError>>,
+    answer: Receiver<Result<CallAnswer, ProviderError>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ enum Call {
     SetTag(VolumeId, String, Option<String>),
 }
 
-enum Answer {
+enum CallAnswer {
     Created(VolumeDescription, Change),
     Changed(Change),
     Described(VolumeDescription),
@@ -41,13 +41,13 @@ enum Answer {
 }
 
 impl Call {
-    fn make(&self, provider: &dyn Provider) -> Result<Answer, ProviderError> {
+    fn make(&self, provider: &dyn Provider) -> Result<CallAnswer, ProviderError> {
         match self {
-            Self::Create(request) => provider.create(request).map(|(made, change)| Answer::Created(made, change)),
-            Self::ChangeState(id, transition) => provider.change_state(id, *transition).map(Answer::Changed),
-            Self::Describe(id) => provider.describe(id).map(Answer::Described),
-            Self::List(key, value) => provider.list(key, value).map(Answer::Listed),
-            Self::SetTag(id, key, value) => provider.set_tag(id, key, value.as_deref()).map(Answer::Changed),
+            Self::Create(request) => provider.create(request).map(|(made, change)| CallAnswer::Created(made, change)),
+            Self::ChangeState(id, transition) => provider.change_state(id, *transition).map(CallAnswer::Changed),
+            Self::Describe(id) => provider.describe(id).map(CallAnswer::Described),
+            Self::List(key, value) => provider.list(key, value).map(CallAnswer::Listed),
+            Self::SetTag(id, key, value) => provider.set_tag(id, key, value.as_deref()).map(CallAnswer::Changed),
         }
     }
 }
@@ -69,7 +69,7 @@ impl TimedProvider {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, call: Call) -> Result<Answer, ProviderError> {
+    fn ask(&self, call: Call) -> Result<CallAnswer, ProviderError> {
         let mut slot = self.guard();
         if let Some(before) = slot.as_ref().filter(|before| before.call != call) {
             // What it answered is seen by describing the volume.
@@ -98,7 +98,7 @@ impl TimedProvider {
     }
 
     /// The answer; the error says that it has not come yet.
-    fn await_answer(&self, under_way: &UnderWay) -> Result<Result<Answer, ProviderError>, ProviderError> {
+    fn await_answer(&self, under_way: &UnderWay) -> Result<Result<CallAnswer, ProviderError>, ProviderError> {
         let left = self.patience.saturating_sub(under_way.since.elapsed());
         match under_way.answer.recv_timeout(left) {
             Ok(answer) => Ok(answer),
@@ -114,7 +114,7 @@ impl TimedProvider {
 
     fn change(&self, call: Call) -> Result<Change, ProviderError> {
         match self.ask(call)? {
-            Answer::Changed(change) => Ok(change),
+            CallAnswer::Changed(change) => Ok(change),
             _ => Err(mixed_up()),
         }
     }
@@ -131,7 +131,7 @@ impl Provider for TimedProvider {
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
         match self.ask(Call::Create(request.clone()))? {
-            Answer::Created(made, change) => Ok((made, change)),
+            CallAnswer::Created(made, change) => Ok((made, change)),
             _ => Err(mixed_up()),
         }
     }
@@ -142,14 +142,14 @@ impl Provider for TimedProvider {
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         match self.ask(Call::Describe(id.clone()))? {
-            Answer::Described(description) => Ok(description),
+            CallAnswer::Described(description) => Ok(description),
             _ => Err(mixed_up()),
         }
     }
 
     fn list(&self, key: &str, value: &str) -> Result<Vec<VolumeDescription>, ProviderError> {
         match self.ask(Call::List(key.to_owned(), value.to_owned()))? {
-            Answer::Listed(volumes) => Ok(volumes),
+            CallAnswer::Listed(volumes) => Ok(volumes),
             _ => Err(mixed_up()),
         }
     }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use surgetank_planner::Mode;
 use surgetank_report::output::{self, note};
-use surgetank_report::run::{self, ModeOutcome, Outcome};
+use surgetank_report::run::{self, ModeOutcome, RunOutcome};
 use surgetank_report::{Doing, Failure, Interrupt};
 
 pub use plan::Plan;
@@ -56,7 +56,7 @@ pub struct Options {
 ///
 /// # Errors
 /// The first thing that failed; everything is unmounted, released and removed by then.
-pub fn run(options: &Options, interrupt: &Interrupt) -> Result<Outcome, Failure> {
+pub fn run(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failure> {
     let began = Instant::now();
     let Options { plan, policy, out, keep } = options;
     std::fs::create_dir_all(out)
@@ -171,7 +171,7 @@ fn run_modes(
     export: Export,
     workspace: &Workspace,
     interrupt: &Interrupt,
-) -> Result<Outcome, Failure> {
+) -> Result<RunOutcome, Failure> {
     let board = Board::new();
     // Reading files back would slow a mode that still runs, so nobody does before all are done.
     let unfinished = AtomicUsize::new(Mode::ALL.len());
@@ -194,7 +194,7 @@ fn run_modes(
         results.into_iter().collect()
     });
     board.clear();
-    let mut outcome = Outcome { title: "surgetank demo", ..Outcome::default() };
+    let mut outcome = RunOutcome { title: "surgetank demo", ..RunOutcome::default() };
     let mut verified = true;
     for (mode, (found, verified_bytes)) in first_failure(results)? {
         verified &= verified_bytes == plan.total_bytes();

@@ -56,7 +56,7 @@ pub fn interrupted() -> Failure {
 }
 
 /// The device with its file system, while the run lasts. Fields are dropped in order: unmounted before stopped.
-struct Stage {
+struct DemoStage {
     mount: Option<Mount>,
     host: Host,
     began: Instant,
@@ -71,7 +71,7 @@ impl ModeRun<'_> {
         self.line.phase("starting");
         self.layout.create(self.plan)?;
         let host = Host::start(self.plan, self.mode, self.policy, self.export, &self.layout)?;
-        let mut stage = Stage { mount: None, host, began: Instant::now() };
+        let mut stage = DemoStage { mount: None, host, began: Instant::now() };
         if self.export == Export::Fuse {
             self.line.phase("mkfs.ext4");
             let device = stage.host.address()?;
@@ -104,7 +104,7 @@ impl ModeRun<'_> {
         written.iter().map(|file| file.file.size).sum()
     }
 
-    fn show(&self, stage: &Stage, phase_began: f64, dump: Option<Dump>, written: &[WrittenFile]) {
+    fn show(&self, stage: &DemoStage, phase_began: f64, dump: Option<Dump>, written: &[WrittenFile]) {
         let live = stage.host.live();
         let running = stage.began.elapsed().as_secs_f64() - phase_began;
         // Between the files' ends the bar goes by the throughput seen.
@@ -113,7 +113,7 @@ impl ModeRun<'_> {
         self.line.show(Self::bytes_written(written) + (estimate as u64).min(limit), &live);
     }
 
-    fn compute(&mut self, stage: &Stage) -> Result<PhaseSpan, Failure> {
+    fn compute(&mut self, stage: &DemoStage) -> Result<PhaseSpan, Failure> {
         self.line.phase("compute");
         let start_s = stage.began.elapsed().as_secs_f64();
         let until = Instant::now() + self.plan.compute;
@@ -130,7 +130,7 @@ impl ModeRun<'_> {
         }
     }
 
-    fn dump(&mut self, dump: Dump, stage: &Stage, written: &mut Vec<WrittenFile>) -> Result<PhaseSpan, Failure> {
+    fn dump(&mut self, dump: Dump, stage: &DemoStage, written: &mut Vec<WrittenFile>) -> Result<PhaseSpan, Failure> {
         let name = match dump {
             Dump::Initial => "initial dump".to_owned(),
             Dump::Checkpoint(number) => format!("checkpoint {number} of {}", self.plan.checkpoints),
@@ -164,7 +164,7 @@ impl ModeRun<'_> {
     }
 
     /// Waits until nothing is rented beside the backing volume.
-    fn drain(&mut self, stage: &Stage) -> Result<(), Failure> {
+    fn drain(&mut self, stage: &DemoStage) -> Result<(), Failure> {
         self.line.phase("last drain");
         let until = Instant::now() + DRAIN_TIMEOUT;
         while !stage.host.is_idle()? {

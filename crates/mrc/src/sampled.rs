@@ -129,7 +129,7 @@ const CHUNK: usize = 2048;
 #[derive(Debug)]
 pub struct SampledLru {
     sampler: Sampler,
-    sample: Sample,
+    sample: KeySample,
     /// All requests, sampled or not.
     requests: u64,
 }
@@ -149,7 +149,7 @@ impl SampledLru {
     }
 
     fn new(rate: Rate, keys_max: usize) -> Self {
-        Self { sampler: Sampler::new(), sample: Sample::new(rate, keys_max), requests: 0 }
+        Self { sampler: Sampler::new(), sample: KeySample::new(rate, keys_max), requests: 0 }
     }
 
     /// The rate now: that of a bounded sample falls.
@@ -161,7 +161,7 @@ impl SampledLru {
 
 /// What is known of the sampled keys.
 #[derive(Debug)]
-struct Sample {
+struct KeySample {
     rate: Rate,
     /// Requests that one of a sampled key stands for.
     weight: f64,
@@ -174,7 +174,7 @@ struct Sample {
     represented: f64,
 }
 
-impl Sample {
+impl KeySample {
     fn new(rate: Rate, keys_max: usize) -> Self {
         Self {
             rate,

@@ -33,7 +33,7 @@ const NOTHING: f64 = 1.0;
 const STALLED: u32 = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum FluidStage {
     PassThrough,
     Absorb,
     Drain,
@@ -180,7 +180,7 @@ pub struct Fluid<'a> {
     setup: &'a Setup,
     split: bool,
     now: Instant,
-    stage: Stage,
+    stage: FluidStage,
     disk: Rate,
     cache: Rate,
     controller: Option<Steps>,
@@ -222,7 +222,7 @@ impl<'a> Fluid<'a> {
             setup,
             split: setup.policy.split,
             now: Instant::ZERO,
-            stage: Stage::PassThrough,
+            stage: FluidStage::PassThrough,
             disk: rate,
             cache: Rate::new(setup.caching.limits, request),
             controller: (mode == Mode::Elastic).then(|| Steps::new(setup, vm)),
@@ -244,21 +244,23 @@ impl<'a> Fluid<'a> {
         let (backing, caching) = (self.disk.now(), self.cache.now());
         let to_backing = Flows { application: backing, backing, ..Flows::default() };
         match self.stage {
-            Stage::PassThrough if self.levels.is_busy() => to_backing,
-            Stage::PassThrough => Flows::default(),
-            Stage::Absorb if self.levels.write_left > 0.0 && self.levels.is_full() => {
+            FluidStage::PassThrough if self.levels.is_busy() => to_backing,
+            FluidStage::PassThrough => Flows::default(),
+            FluidStage::Absorb if self.levels.write_left > 0.0 && self.levels.is_full() => {
                 Flows { evicted: backing, ..to_backing }
             }
-            Stage::Absorb if self.levels.write_left > 0.0 => {
+            FluidStage::Absorb if self.levels.write_left > 0.0 => {
                 let direct = if self.split { backing } else { 0.0 };
                 Flows { application: caching + direct, dirty: caching, evicted: 0.0, backing: direct }
             }
             // What was written last is read first, and is in the cache as far as it is dirty.
-            Stage::Absorb if self.levels.read_left > 0.0 && self.levels.dirty >= self.levels.read_left => {
+            FluidStage::Absorb if self.levels.read_left > 0.0 && self.levels.dirty >= self.levels.read_left => {
                 Flows { application: caching, ..Flows::default() }
             }
-            Stage::Absorb if self.levels.read_left > 0.0 => to_backing,
-            Stage::Absorb | Stage::Drain | Stage::Finish | Stage::Release => self.drain_flows(backing.min(caching)),
+            FluidStage::Absorb if self.levels.read_left > 0.0 => to_backing,
+            FluidStage::Absorb | FluidStage::Drain | FluidStage::Finish | FluidStage::Release => {
+                self.drain_flows(backing.min(caching))
+            }
         }
     }
 
@@ -266,7 +268,7 @@ impl<'a> Fluid<'a> {
         let depth = f64::from(self.setup.application.depth);
         let share = match self.stage {
             _ if !self.levels.is_busy() => 0.0,
-            Stage::Finish => (depth / (depth + DRAIN_DEPTH)).min(FINISH_SHARE),
+            FluidStage::Finish => (depth / (depth + DRAIN_DEPTH)).min(FINISH_SHARE),
             _ => depth / (depth + DRAIN_DEPTH),
         };
         let drained = if self.levels.dirty > 0.0 { rate * (1.0 - share) } else { 0.0 };
@@ -324,7 +326,10 @@ impl<'a> Fluid<'a> {
         self.since = self.now;
         let flows = self.flows();
         let mut seconds = self.levels.steady_for(&flows).min(self.disk.steady_for(flows.backing));
-        if self.stage == Stage::Absorb && self.levels.write_left <= 0.0 && self.levels.read_left > self.levels.dirty {
+        if self.stage == FluidStage::Absorb
+            && self.levels.write_left <= 0.0
+            && self.levels.read_left > self.levels.dirty
+        {
             // What is left of the read is then in the cache.
             seconds = seconds.min((self.levels.read_left - self.levels.dirty) / flows.application);
         }
@@ -379,9 +384,9 @@ impl<'a> Fluid<'a> {
             }
             self.take_steps();
         }
-        if self.stage == Stage::Release && self.levels.dirty <= 0.0 {
+        if self.stage == FluidStage::Release && self.levels.dirty <= 0.0 {
             self.end_stretch();
-            self.stage = Stage::PassThrough;
+            self.stage = FluidStage::PassThrough;
             self.levels.capacity = 0.0;
             self.tell(|controller| controller.released(now, false));
         }
@@ -445,25 +450,29 @@ impl<'a> Fluid<'a> {
             Change::Adopt(size) => {
                 let capacity = capacity(size);
                 if capacity > 0.0 {
-                    self.stage = Stage::Absorb;
+                    self.stage = FluidStage::Absorb;
                     self.levels =
                         Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
                 }
                 self.tell(|controller| controller.adopted(now, capacity > 0.0));
             }
             Change::Absorb => {
-                let releasing = self.stage == Stage::Release;
-                if self.stage != Stage::PassThrough {
-                    self.stage = Stage::Absorb;
+                let releasing = self.stage == FluidStage::Release;
+                if self.stage != FluidStage::PassThrough {
+                    self.stage = FluidStage::Absorb;
                 }
                 if releasing {
                     self.tell(|controller| controller.released(now, true));
                 }
             }
-            Change::Drain if matches!(self.stage, Stage::Absorb | Stage::Finish) => self.stage = Stage::Drain,
-            Change::Finish if matches!(self.stage, Stage::Absorb | Stage::Drain) => self.stage = Stage::Finish,
+            Change::Drain if matches!(self.stage, FluidStage::Absorb | FluidStage::Finish) => {
+                self.stage = FluidStage::Drain
+            }
+            Change::Finish if matches!(self.stage, FluidStage::Absorb | FluidStage::Drain) => {
+                self.stage = FluidStage::Finish
+            }
             Change::Drain | Change::Finish => {}
-            Change::Release => self.stage = Stage::Release,
+            Change::Release => self.stage = FluidStage::Release,
         }
     }
 }

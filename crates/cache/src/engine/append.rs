@@ -7,7 +7,7 @@ use super::port::{FlushRequest, Waiter};
 use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::{Effect, Outcome, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, RECORD_BLOCKS, RECORDS_IN_FLIGHT_MAX, Summary};
-use crate::index::{Extent, Kind, State};
+use crate::index::{Extent, ExtentState, Kind};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
 
@@ -232,7 +232,7 @@ impl Engine {
                 Content::Discarded => (Kind::Discarded, summary_location),
             };
             data_location += part.data_blocks();
-            boost.insert(Extent { block: part.block, blocks: part.blocks, location, kind, state: State::Dirty });
+            boost.insert(Extent { block: part.block, blocks: part.blocks, location, kind, state: ExtentState::Dirty });
         }
         boost.drain.stir_from(boost.space.segments[batch.segment as usize].order);
         boost.reclaim.worth_a_look = true;

@@ -14,7 +14,7 @@ use super::requests::covered;
 use super::{Engine, EngineStage, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
-use crate::index::{Extent, Kind, State, chunks};
+use crate::index::{Extent, ExtentState, Kind, chunks};
 use crate::planted::{Bug, planted};
 use crate::space::Space;
 
@@ -110,7 +110,7 @@ impl Engine {
         let mut at = bytes.start;
         let blocks = bytes.start / BLOCK64..bytes.end.div_ceil(BLOCK64);
         let extents = self.boost.iter().flat_map(|boost| boost.index.overlapping(blocks.clone()));
-        let blocks_direct = |state: State| match planted(Bug::DirectOverReplayable) {
+        let blocks_direct = |state: ExtentState| match planted(Bug::DirectOverReplayable) {
             true => state.dirty(),
             false => state.replayable(),
         };

@@ -8,7 +8,7 @@ use surgetank_model::Instant;
 use super::{Boost, Engine, EngineStage, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, ScratchId, Slice, Target};
 use crate::format::BLOCK;
-use crate::index::{Extent, Kind, State};
+use crate::index::{Extent, ExtentState, Kind};
 use crate::planted::{Bug, planted};
 
 const BLOCK64: u64 = BLOCK as u64;
@@ -27,7 +27,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// One write of the drain.
 #[derive(Debug)]
-struct Job {
+struct DrainJob {
     blocks: Range<u64>,
     /// What the index held when the job was made; the mapping counts as drained only where it still holds that.
     extents: Vec<Extent>,
@@ -47,7 +47,7 @@ struct Job {
 pub(super) struct Drain {
     /// Block of the device at which the next job is looked for.
     cursor: u64,
-    jobs: Vec<Option<Job>>,
+    jobs: Vec<Option<DrainJob>>,
     /// A search of all segments up to this order found nothing, and nothing in them became dirty since.
     settled: Option<u64>,
     /// Nothing prolongs it (`CacheMode::Finish`): changes over what is not drained and freed wait until it is, segment by segment
@@ -161,7 +161,7 @@ impl Engine {
             boost.drain.jobs.len() - 1
         });
         let reads_left = if kind == Kind::Data { extents.len() as u32 } else { 0 };
-        let job = Job {
+        let job = DrainJob {
             blocks: blocks.clone(),
             extents,
             failed,
@@ -349,7 +349,7 @@ impl Boost {
         let wanted = |extent: &Extent| {
             // What reads as zeroes is drained whether the log can be read or not.
             let readable = !out || extent.kind != Kind::Data;
-            extent.state == State::Dirty
+            extent.state == ExtentState::Dirty
                 && readable
                 && space.segments[space.segment_of(extent.location) as usize].order <= youngest
                 && !drain.overlaps(&(extent.block..extent.end()))
@@ -397,11 +397,13 @@ impl Boost {
         let Self { index, space, reclaim, trouble, .. } = self;
         let forgotten = |extent: &Extent| {
             let segment = space.segment_of(extent.location);
-            extent.state == State::Clean && !reclaim.freeing().contains(&segment) && !trouble.freeing.contains(&segment)
+            extent.state == ExtentState::Clean
+                && !reclaim.freeing().contains(&segment)
+                && !trouble.freeing.contains(&segment)
         };
         let clean: Vec<Extent> = index.iter().filter(forgotten).collect();
         for extent in clean {
-            let dirty = Extent { state: State::Dirty, ..extent };
+            let dirty = Extent { state: ExtentState::Dirty, ..extent };
             self.index.replace(extent.block..extent.end(), Some(dirty), |_| ());
             self.space.undrained(&dirty);
         }
@@ -410,18 +412,22 @@ impl Boost {
 
     fn mark_clean(&mut self, copied: &Extent) {
         for extent in self.still_mapped(copied) {
-            if extent.state == State::Bad {
+            if extent.state == ExtentState::Bad {
                 // The volume vanished after this part had been read.
                 self.space.bad -= u64::from(extent.blocks);
             }
-            self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Clean, ..extent }), |_| ());
+            self.index.replace(
+                extent.block..extent.end(),
+                Some(Extent { state: ExtentState::Clean, ..extent }),
+                |_| (),
+            );
             self.space.drained(&extent);
         }
     }
 
     pub(super) fn mark_bad(&mut self, unreadable: &Extent) {
-        for extent in self.still_mapped(unreadable).into_iter().filter(|extent| extent.state == State::Dirty) {
-            self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Bad, ..extent }), |_| ());
+        for extent in self.still_mapped(unreadable).into_iter().filter(|extent| extent.state == ExtentState::Dirty) {
+            self.index.replace(extent.block..extent.end(), Some(Extent { state: ExtentState::Bad, ..extent }), |_| ());
             self.space.bad += u64::from(extent.blocks);
         }
     }

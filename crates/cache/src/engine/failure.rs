@@ -21,7 +21,7 @@ use super::requests::is_change;
 use super::{Boost, Engine, EngineStage, Event, Pending};
 use crate::effect::{BufferId, Effect, IoFailure, Owner, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content};
-use crate::index::{Extent, Kind, State};
+use crate::index::{Extent, ExtentState, Kind};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 
@@ -388,7 +388,7 @@ impl Engine {
         let Some(boost) = self.boost.as_mut() else { return };
         if boost.trouble.out_of_patience && boost.space.dirty > boost.space.bad {
             // Zeroes need no reading.
-            let unread = |extent: &Extent| extent.state == State::Dirty && extent.kind == Kind::Data;
+            let unread = |extent: &Extent| extent.state == ExtentState::Dirty && extent.kind == Kind::Data;
             let dirty: Vec<Extent> = boost.index.iter().filter(unread).collect();
             dirty.iter().for_each(|extent| boost.mark_bad(extent));
         }
@@ -396,7 +396,7 @@ impl Engine {
             return;
         }
         if boost.space.bad > 0 && boost.trouble.retries == RETRIES {
-            let bad = boost.ranges(|extent| extent.state == State::Bad);
+            let bad = boost.ranges(|extent| extent.state == ExtentState::Bad);
             if bad.iter().any(|range| !boost.trouble.retried.contains(&range)) {
                 // It failed only during the retries of the rest: it is due as many.
                 boost.trouble.retries = 0;
@@ -412,7 +412,7 @@ impl Engine {
                 Some(at) if now >= at => {
                     boost.trouble.retry_at = None;
                     if boost.trouble.retries == 0 {
-                        let bad = boost.ranges(|extent| extent.state == State::Bad);
+                        let bad = boost.ranges(|extent| extent.state == ExtentState::Bad);
                         bad.iter().for_each(|range| boost.trouble.retried.insert(range));
                     }
                     boost.trouble.retries += 1;
@@ -467,7 +467,7 @@ impl Engine {
         if planted(Bug::AllLostWithOneBlock) && boost.space.bad > 0 {
             return boost.index.iter().map(|extent| extent.block * BLOCK64..extent.end() * BLOCK64).collect();
         }
-        let bad = boost.ranges(|extent| extent.state == State::Bad);
+        let bad = boost.ranges(|extent| extent.state == ExtentState::Bad);
         let unknown = boost.trouble.unknown.as_ref();
         let Some((only, loss)) = boost.trouble.only.as_ref().zip(self.loss.as_ref()) else {
             let Some(unknown) = unknown else { return bad };
@@ -590,9 +590,9 @@ impl Boost {
     }
 
     fn retry_bad(&mut self) {
-        let bad: Vec<Extent> = self.index.iter().filter(|extent| extent.state == State::Bad).collect();
-        for extent in bad {
-            self.index.replace(extent.block..extent.end(), Some(Extent { state: State::Dirty, ..extent }), |_| ());
+        for extent in self.index.iter().filter(|extent| extent.state == ExtentState::Bad).collect::<Vec<_>>() {
+            let dirty = Extent { state: ExtentState::Dirty, ..extent };
+            self.index.replace(extent.block..extent.end(), Some(dirty), |_| ());
         }
         self.space.bad = 0;
         self.drain.stir();

@@ -7,7 +7,7 @@ use surgetank_model::{Request, RequestId};
 use super::{Engine, EngineStage, Pending, ReadFill};
 use crate::effect::{BufferId, Effect, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Content, Entry, Place, Summary};
-use crate::index::{Extent, Kind, State};
+use crate::index::{Extent, ExtentState, Kind};
 use crate::planted::{Bug, planted};
 use crate::space::Use;
 
@@ -144,7 +144,7 @@ impl Engine {
             {
                 self.read_backing(request, bytes, None);
             }
-            Kind::Data if self.stage == EngineStage::Failing && (extent.state == State::Bad || self.is_out()) => {
+            Kind::Data if self.stage == EngineStage::Failing && (extent.state == ExtentState::Bad || self.is_out()) => {
                 self.park(request.id, bytes);
             }
             Kind::Data => {
@@ -378,7 +378,13 @@ impl Engine {
         if boost.index.overlapping(fill.blocks.clone()).next().is_none() {
             boost.keep_checksums(segment, summary.place.position, &summary.checksums);
             let location = boost.space.location(segment, summary.place.position + 1);
-            boost.insert(Extent { block: fill.blocks.start, blocks, location, kind: Kind::Data, state: State::Copy });
+            boost.insert(Extent {
+                block: fill.blocks.start,
+                blocks,
+                location,
+                kind: Kind::Data,
+                state: ExtentState::Copy,
+            });
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::space::Indexed;
 const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ReclaimPhase {
     Idle,
     /// Both volumes are made durable; so many have not answered.
     Flushing {
@@ -33,7 +33,7 @@ enum Phase {
 /// The state of the reclaim cycle.
 #[derive(Debug)]
 pub(super) struct Reclaim {
-    phase: Phase,
+    phase: ReclaimPhase,
     page: u32,
     segments: Vec<u32>,
     /// The segments of the page of which the table is to say that they have an index.
@@ -48,29 +48,29 @@ pub(super) struct Reclaim {
 impl Reclaim {
     pub(super) fn new(now: Instant) -> Self {
         let (segments, marked) = (Vec::new(), Vec::new());
-        Self { phase: Phase::Idle, page: 0, segments, marked, last: now, pause_until: None, worth_a_look: false }
+        Self { phase: ReclaimPhase::Idle, page: 0, segments, marked, last: now, pause_until: None, worth_a_look: false }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle
+        self.phase == ReclaimPhase::Idle
     }
 
     /// Whether this segment is about to be freed.
     pub(super) fn holds(&self, segment: u32) -> bool {
-        self.phase != Phase::Idle && self.segments.contains(&segment)
+        self.phase != ReclaimPhase::Idle && self.segments.contains(&segment)
     }
 
     /// The segments that are being freed: what was drained from them is durable.
     pub(super) fn freeing(&self) -> &[u32] {
         match self.phase {
-            Phase::Writing(_) | Phase::Settling(_) => &self.segments,
-            Phase::Idle | Phase::Flushing { .. } => &[],
+            ReclaimPhase::Writing(_) | ReclaimPhase::Settling(_) => &self.segments,
+            ReclaimPhase::Idle | ReclaimPhase::Flushing { .. } => &[],
         }
     }
 
     /// The backing volume did not flush: segments that were to be freed have something dirty again.
     pub(super) fn abandon(&mut self) {
-        if let Phase::Flushing { failed, .. } = &mut self.phase {
+        if let ReclaimPhase::Flushing { failed, .. } = &mut self.phase {
             *failed = true;
         }
     }
@@ -136,7 +136,7 @@ impl Engine {
             left += u8::from(!skipped && self.flush_target(target, Waiter::Reclaim) != FlushRequest::Ready);
         }
         if let Some(boost) = self.boost.as_mut() {
-            boost.reclaim.phase = Phase::Flushing { left, failed: false };
+            boost.reclaim.phase = ReclaimPhase::Flushing { left, failed: false };
         }
         if left == 0 {
             self.write_table();
@@ -157,19 +157,19 @@ impl Engine {
     pub(super) fn reclaim_flushed(&mut self, target: Target, result: Result<(), IoFailure>) {
         let Some(boost) = self.boost.as_mut() else { return };
         match boost.reclaim.phase {
-            Phase::Flushing { left, failed } => {
+            ReclaimPhase::Flushing { left, failed } => {
                 let (left, failed) = (left - 1, failed || result.is_err());
-                boost.reclaim.phase = Phase::Flushing { left, failed };
+                boost.reclaim.phase = ReclaimPhase::Flushing { left, failed };
                 if left == 0 && failed {
-                    boost.reclaim.phase = Phase::Idle;
+                    boost.reclaim.phase = ReclaimPhase::Idle;
                     boost.reclaim.pause_until = Some(self.now + PERIOD);
                 } else if left == 0 {
                     self.write_table();
                 }
             }
             // The cycle ended with the caching volume if that has failed.
-            Phase::Settling(copy) if target == Target::Cache => self.table_settled(copy),
-            Phase::Settling(_) | Phase::Writing(_) | Phase::Idle => {}
+            ReclaimPhase::Settling(copy) if target == Target::Cache => self.table_settled(copy),
+            ReclaimPhase::Settling(_) | ReclaimPhase::Writing(_) | ReclaimPhase::Idle => {}
         }
     }
 
@@ -198,7 +198,7 @@ impl Engine {
 
     fn write_table_copy(&mut self, copy: TableCopy) {
         let Some(boost) = self.boost.as_mut() else { return };
-        boost.reclaim.phase = Phase::Writing(copy);
+        boost.reclaim.phase = ReclaimPhase::Writing(copy);
         let page = boost.reclaim.page;
         let geometry = boost.space.geometry;
         let freed = &boost.reclaim.segments;
@@ -230,11 +230,11 @@ impl Engine {
         self.cache.ended(self.now, 0);
         self.cache.wrote(false);
         let Some(boost) = self.boost.as_mut() else { return };
-        let Phase::Writing(copy) = boost.reclaim.phase else { return };
+        let ReclaimPhase::Writing(copy) = boost.reclaim.phase else { return };
         if result.is_err() {
             return self.cache_failing();
         }
-        boost.reclaim.phase = Phase::Settling(copy);
+        boost.reclaim.phase = ReclaimPhase::Settling(copy);
         if planted(Bug::TableNotFlushed) {
             return self.table_settled(copy);
         }
@@ -259,7 +259,7 @@ impl Engine {
             boost.space.segments[number as usize].indexed = Indexed::Marked;
         }
         let freed = std::mem::take(&mut boost.reclaim.segments);
-        boost.reclaim.phase = Phase::Idle;
+        boost.reclaim.phase = ReclaimPhase::Idle;
         self.needs_pump = true;
         if freed.is_empty() {
             return;
@@ -286,7 +286,7 @@ impl Engine {
 #[cfg(debug_assertions)]
 mod check {
     use super::super::port::{Port, Waiter};
-    use super::{Phase, Reclaim};
+    use super::{Reclaim, ReclaimPhase};
 
     impl Reclaim {
         /// Whether the phase waits for what is in flight: so many writes of the table, and flushes. A cache that fails forgets
@@ -294,10 +294,10 @@ mod check {
         pub fn check(&self, tables: u32, ports: [&Port; 2], failing: bool) -> Result<(), String> {
             let flushes = ports.map(|port| u8::from(port.awaits(Waiter::Reclaim)));
             let waits = match self.phase {
-                Phase::Idle => failing || tables == 0 && flushes == [0, 0],
-                Phase::Flushing { left, .. } => left > 0 && left == flushes[0] + flushes[1] && tables == 0,
-                Phase::Writing(_) => tables == 1 && flushes == [0, 0],
-                Phase::Settling(_) => tables == 0 && flushes == [0, 1],
+                ReclaimPhase::Idle => failing || tables == 0 && flushes == [0, 0],
+                ReclaimPhase::Flushing { left, .. } => left > 0 && left == flushes[0] + flushes[1] && tables == 0,
+                ReclaimPhase::Writing(_) => tables == 1 && flushes == [0, 0],
+                ReclaimPhase::Settling(_) => tables == 0 && flushes == [0, 1],
             };
             if waits {
                 return Ok(());

@@ -2,7 +2,7 @@
 
 use super::{Space, Use};
 use crate::engine::check::{Bag, equal, holds};
-use crate::index::{CHUNK_BLOCKS, Index, Kind, State};
+use crate::index::{CHUNK_BLOCKS, ExtentState, Index, Kind};
 
 impl Space {
     /// The sums over segments, and what each use allows. Answers the segments that are read and those that are written, each as
@@ -54,9 +54,9 @@ impl Space {
             let position = extent.location % self.geometry.segment_blocks();
             let last = position + if extent.kind == Kind::Data { extent.blocks } else { 1 };
             let is_used = matches!(segment.usage, Use::Open | Use::Sealed);
-            let lies = last <= segment.position && (is_used || extent.state == State::Copy);
+            let lies = last <= segment.position && (is_used || extent.state == ExtentState::Copy);
             let chunk = (extent.block / CHUNK_BLOCKS) as u32;
-            let is_data = extent.state != State::Copy || extent.kind == Kind::Data;
+            let is_data = extent.state != ExtentState::Copy || extent.kind == Kind::Data;
             if extent.block < end || !lies || !is_data || !segment.chunks.contains(&chunk) {
                 return Err(format!("{extent:?} does not lie in segment {number}: {segment:?}"));
             }
@@ -64,7 +64,7 @@ impl Space {
             let (dirty, held) = &mut sums[number as usize];
             *dirty += if extent.state.dirty() { u64::from(extent.blocks) } else { 0 };
             *held += if extent.kind == Kind::Data { extent.blocks } else { 0 };
-            bad += if extent.state == State::Bad { u64::from(extent.blocks) } else { 0 };
+            bad += if extent.state == ExtentState::Bad { u64::from(extent.blocks) } else { 0 };
         }
         equal("blocks that could not be read", self.bad, bad)?;
         for (segment, counted) in self.segments.iter().zip(sums) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::index::State;
+use crate::index::ExtentState;
 
 const PAGES: u32 = 3;
 
@@ -18,7 +18,7 @@ fn geometry() -> Geometry {
 
 /// A block of data in a segment.
 fn extent(space: &Space, segment: u32, block: u64) -> Extent {
-    Extent { block, blocks: 1, location: space.location(segment, 1), kind: Kind::Data, state: State::Dirty }
+    Extent { block, blocks: 1, location: space.location(segment, 1), kind: Kind::Data, state: ExtentState::Dirty }
 }
 
 /// Records in the order of the log, each in a segment of its own, and which older records each supersedes.

@@ -69,7 +69,7 @@ pub struct Arguments {
 
 /// What was done.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct CalibrateAnswer<'a> {
     out: &'a Path,
     /// By this run.
     measured: usize,
@@ -243,7 +243,7 @@ impl Arguments {
                 throughput_mib_s: point.throughput.as_mib_s(),
                 attached_s: point.attached.as_secs_f64(),
             };
-            return output::print_json(&Answer {
+            return output::print_json(&CalibrateAnswer {
                 out: &self.out,
                 measured,
                 points: points.points.iter().map(point).collect(),

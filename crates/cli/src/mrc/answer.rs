@@ -8,7 +8,7 @@ use surgetank_report::number::thousands;
 
 /// Everything that the command found.
 #[derive(Debug, Default, Serialize)]
-pub struct Answer {
+pub struct MrcAnswer {
     pub trace: String,
     pub format: &'static str,
     pub policy: String,
@@ -45,7 +45,7 @@ pub fn grouped(number: u64) -> String {
     thousands(number as f64)
 }
 
-impl Answer {
+impl MrcAnswer {
     /// What the curve is of, in one line.
     pub fn title(&self) -> String {
         let sampled = match (self.sample_rate, self.sample_keys_max) {
@@ -127,14 +127,14 @@ pub mod tests {
     use super::*;
 
     /// An answer with as many points as given.
-    pub fn sample(points: &[(u64, f64)]) -> Answer {
+    pub fn sample(points: &[(u64, f64)]) -> MrcAnswer {
         let point = |(size_blocks, miss_ratio): &(u64, f64)| Point {
             size_blocks: *size_blocks,
             hits: 0,
             requests: 10,
             miss_ratio: *miss_ratio,
         };
-        Answer { trace: "a<b".to_owned(), points: points.iter().map(point).collect(), ..Answer::default() }
+        MrcAnswer { trace: "a<b".to_owned(), points: points.iter().map(point).collect(), ..MrcAnswer::default() }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use surgetank_report::{Failure, output, progress};
 use surgetank_trace::{Format, Gathered, Keys, Only, Options, Reader, Tally};
 
 use crate::source::unreadable;
-use answer::Answer;
+use answer::MrcAnswer;
 
 /// Sizes in a curve that nobody gave sizes for.
 const POINTS: u32 = 40;
@@ -144,7 +144,7 @@ impl Arguments {
             )));
         }
         let sizes = if sizes.is_empty() { spread_sizes(curve.distinct().unwrap_or(0), POINTS) } else { sizes };
-        let answer = Answer {
+        let answer = MrcAnswer {
             trace: self.trace.display().to_string(),
             format: format.name(),
             policy: self.policy.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use surgetank_report::chart::{Axis, Colour, Mark, Picture, Plot};
 use surgetank_report::{Failure, Page, output};
 
-use super::answer::Answer;
+use super::answer::MrcAnswer;
 
 const HEIGHT: u32 = 420;
 
@@ -35,7 +35,7 @@ impl Kind {
 ///
 /// # Errors
 /// If it cannot be drawn or written.
-pub fn write(path: &Path, answer: &Answer) -> Result<(), Failure> {
+pub fn write(path: &Path, answer: &MrcAnswer) -> Result<(), Failure> {
     let text = match Kind::of(path)? {
         Kind::Svg => curve(answer).file()?,
         Kind::Html => page(answer)?,
@@ -43,7 +43,7 @@ pub fn write(path: &Path, answer: &Answer) -> Result<(), Failure> {
     output::write_whole(path, &text)
 }
 
-fn curve(answer: &Answer) -> Picture {
+fn curve(answer: &MrcAnswer) -> Picture {
     let points: Vec<(f64, f64)> =
         answer.ascending().iter().map(|point| (point.size_blocks as f64, point.miss_ratio)).collect();
     let first = points.first().map_or(1.0, |point| point.0);
@@ -55,7 +55,7 @@ fn curve(answer: &Answer) -> Picture {
     Picture::new("Miss ratio over cache size").plot(plot)
 }
 
-fn page(answer: &Answer) -> Result<String, Failure> {
+fn page(answer: &MrcAnswer) -> Result<String, Failure> {
     let page = Page::new("surgetank mrc", "Miss ratio over cache size", &answer.title());
     Ok(page.picture(&curve(answer))?.table(&answer.table()).html(""))
 }

@@ -72,14 +72,14 @@ fn above_zero(flag: &str, size: Bytes) -> Result<Bytes, Failure> {
 
 /// Where the writes of a burst go.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Mode {
+enum BurstWrites {
     /// To both volumes, so that both run at full rate
     Split,
     /// To the caching volume while it has room
     Writeback,
 }
 
-impl Mode {
+impl BurstWrites {
     fn absorb(self) -> Absorb {
         match self {
             Self::Split => Absorb::Split,
@@ -111,8 +111,8 @@ struct BurstArguments {
     #[arg(long, value_name = "M", required = true)]
     cache: Vec<Bytes>,
     /// Where the writes go
-    #[arg(long, value_enum, default_value_t = Mode::Split)]
-    mode: Mode,
+    #[arg(long, value_enum, default_value_t = BurstWrites::Split)]
+    mode: BurstWrites,
     /// Size of the backing volume, N: what waiting costs
     #[arg(long, value_name = "N", default_value = "50 GiB")]
     backing_size: Bytes,

@@ -47,7 +47,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct PriceAnswer<'a> {
     options: &'a [PriceOption],
 }
 
@@ -61,7 +61,7 @@ impl Arguments {
         let need = Need { capacity: self.capacity, limits: Limits { bandwidth: self.throughput, iops: self.iops } };
         let found = options(&catalog, &need, self.provider.as_deref());
         if self.json {
-            output::print_json(&Answer { options: &found })?;
+            output::print_json(&PriceAnswer { options: &found })?;
         }
         if found.is_empty() {
             return Err(Failure::Infeasible(self.nothing(&catalog)));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use surgetank_planner::scenario::Scenario;
-use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, Outcome, PhaseSpan};
+use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, PhaseSpan, RunOutcome};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
 use surgetank_whatif::{self as whatif, AppPhase, Fidelity, Setup};
 
@@ -96,7 +96,7 @@ fn phases(found: &whatif::RunReport) -> Vec<PhaseSpan> {
 }
 
 /// What was simulated, for the report.
-pub fn describe(outcome: &mut Outcome, scenario: &Scenario, setup: &Setup, fidelity: Fidelity, file: &Path) {
+pub fn describe(outcome: &mut RunOutcome, scenario: &Scenario, setup: &Setup, fidelity: Fidelity, file: &Path) {
     let policy = setup.policy.preset.name;
     let seconds = |time: std::time::Duration| format!("{} s", time.as_secs_f64());
     let latencies = scenario.provider;

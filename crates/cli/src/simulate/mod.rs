@@ -15,7 +15,7 @@ use surgetank_planner::scenario::Scenario;
 use surgetank_policy::Preset;
 use surgetank_report::Failure;
 use surgetank_report::output::{self, note};
-use surgetank_report::run::{self, Outcome};
+use surgetank_report::run::{self, RunOutcome};
 use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
 use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
@@ -110,7 +110,7 @@ impl Arguments {
         let setup = setup(scenario, self.policy)?;
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
-        let mut outcome = Outcome::default();
+        let mut outcome = RunOutcome::default();
         for mode in Mode::ALL {
             let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
             outcome.modes.insert(mode, answer::mode_outcome(&setup, &found));

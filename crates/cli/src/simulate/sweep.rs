@@ -39,7 +39,7 @@ struct ModeRun {
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+struct SweepAnswer<'a> {
     model: &'static str,
     sweep: &'a [Run],
 }
@@ -179,7 +179,7 @@ fn answer(arguments: &Arguments, runs: &[Run], fidelity: Fidelity) -> Result<(),
         Fidelity::Block => "block",
         Fidelity::Fluid => "fluid",
     };
-    let document = Answer { model, sweep: runs };
+    let document = SweepAnswer { model, sweep: runs };
     if let Some(directory) = &arguments.out {
         let (page, data) = (html(arguments, runs)?, output::json(&document)?);
         output::write_into(directory, ("report.html", &page), &[("report.json", &data)])?;

@@ -40,7 +40,7 @@ pub enum Entry {
     },
 }
 
-enum Job {
+enum OwnerTask {
     Persist(Entry),
     Volume(Option<VolumeId>),
     Settle { answer: Sender<io::Result<OwnerRecord>> },
@@ -49,13 +49,13 @@ enum Job {
 
 /// The thread that persists a device's owner for its shard.
 pub struct OwnerThread {
-    jobs: Sender<Job>,
+    jobs: Sender<OwnerTask>,
     thread: JoinHandle<()>,
 }
 
 /// Talks to a [`OwnerThread`]. Clones talk to the same one.
 #[derive(Clone)]
-pub struct OwnerThreadHandle(Sender<Job>);
+pub struct OwnerThreadHandle(Sender<OwnerTask>);
 
 impl OwnerThread {
     /// Starts the thread.
@@ -75,19 +75,19 @@ impl OwnerThread {
         let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
             while let Ok(job) = received.recv() {
                 match job {
-                    Job::Persist(entry) => {
+                    OwnerTask::Persist(entry) => {
                         if let Some((effect, durable)) = keeping.keep(entry) {
                             // A shard that has ended may have left more to be kept.
                             let _ = shard.send(Command::Persisted { effect, durable });
                         }
                     }
-                    Job::Volume(volume) => keeping.writer.set_volume(volume),
-                    Job::Settle { answer } => {
+                    OwnerTask::Volume(volume) => keeping.writer.set_volume(volume),
+                    OwnerTask::Settle { answer } => {
                         let settled = keeping.store.settle().map(|()| keeping.store.record().clone());
                         // Nobody waits any more when the device stops.
                         let _ = answer.send(settled);
                     }
-                    Job::Stop => return,
+                    OwnerTask::Stop => return,
                 }
             }
         })?;
@@ -102,7 +102,7 @@ impl OwnerThread {
 
     /// Ends the thread after what it was asked before.
     pub fn stop(self) {
-        let _ = self.jobs.send(Job::Stop);
+        let _ = self.jobs.send(OwnerTask::Stop);
         if self.thread.join().is_err() {
             tracing::error!("a device's owner thread panicked");
         }
@@ -113,12 +113,12 @@ impl OwnerThreadHandle {
     /// Persists something for the engine; the shard is told. An owner thread that has ended answers nothing: the shard is
     /// ending as well.
     pub fn persist(&self, entry: Entry) {
-        let _ = self.0.send(Job::Persist(entry));
+        let _ = self.0.send(OwnerTask::Persist(entry));
     }
 
     /// Which volume the next owner records speak of.
     pub fn set_volume(&self, volume: Option<VolumeId>) {
-        let _ = self.0.send(Job::Volume(volume));
+        let _ = self.0.send(OwnerTask::Volume(volume));
     }
 
     /// Makes sure that the file holds the record, and answers the record, without the ranges of a loss.
@@ -128,7 +128,7 @@ impl OwnerThreadHandle {
     pub fn settle(&self) -> io::Result<OwnerRecord> {
         let (answer, answered) = crossbeam_channel::bounded(1);
         let ended = |_| io::Error::other("the owner thread has ended");
-        self.0.send(Job::Settle { answer }).map_err(|_| ended(()))?;
+        self.0.send(OwnerTask::Settle { answer }).map_err(|_| ended(()))?;
         answered.recv().map_err(|_| ended(()))?
     }
 }

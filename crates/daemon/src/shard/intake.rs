@@ -21,7 +21,7 @@ struct Asked {
 
 /// An answer for the front.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct RequestAnswer {
     pub(super) token: Token,
     pub(super) result: Result<(), ReplyError>,
     pub(super) buffer: Option<Buffer>,
@@ -84,7 +84,12 @@ impl Intake {
     }
 
     /// A piece has ended, and nobody else has a handle on its memory any more.
-    pub(super) fn ended(&mut self, request: RequestId, serial: u64, result: Result<(), ReplyError>) -> Option<Answer> {
+    pub(super) fn ended(
+        &mut self,
+        request: RequestId,
+        serial: u64,
+        result: Result<(), ReplyError>,
+    ) -> Option<RequestAnswer> {
         self.queue.ended(serial);
         let asked = self.asked.get_mut(request.0 as usize)?.as_mut()?;
         asked.out -= 1;
@@ -93,12 +98,12 @@ impl Intake {
     }
 
     /// A client has left: what the engine has not been given yet of its requests it will not be given.
-    pub(super) fn leave(&mut self, client: ClientId) -> Vec<Answer> {
+    pub(super) fn leave(&mut self, client: ClientId) -> Vec<RequestAnswer> {
         let dropped = self.queue.leave(client);
         dropped.into_iter().filter_map(|request| self.drop_rest(request)).collect()
     }
 
-    fn drop_rest(&mut self, request: RequestId) -> Option<Answer> {
+    fn drop_rest(&mut self, request: RequestId) -> Option<RequestAnswer> {
         let asked = self.asked.get_mut(request.0 as usize)?.as_mut()?;
         asked.unfinished = false;
         asked.result = asked.result.and(Err(ReplyError::Stopping));
@@ -106,21 +111,21 @@ impl Intake {
     }
 
     /// Everything that was not answered.
-    pub(super) fn abandon(&mut self) -> Vec<Answer> {
+    pub(super) fn abandon(&mut self) -> Vec<RequestAnswer> {
         let all = self.asked.drain(..).flatten();
         let answers =
-            all.map(|Asked { token, buffer, .. }| Answer { token, result: Err(ReplyError::Stopping), buffer });
+            all.map(|Asked { token, buffer, .. }| RequestAnswer { token, result: Err(ReplyError::Stopping), buffer });
         let answers = answers.collect();
         self.free.clear();
         answers
     }
 
     /// The answer, if no piece is out or to come.
-    fn answer(&mut self, request: RequestId) -> Option<Answer> {
+    fn answer(&mut self, request: RequestId) -> Option<RequestAnswer> {
         let place = self.asked.get_mut(request.0 as usize)?;
         let Asked { token, buffer, result, .. } = place.take_if(|asked| asked.out == 0 && !asked.unfinished)?;
         self.free.push(request.0);
-        Some(Answer { token, result, buffer })
+        Some(RequestAnswer { token, result, buffer })
     }
 }
 
@@ -166,7 +171,7 @@ mod tests {
         let tokens: Vec<u64> = intake.leave(ClientId(1)).iter().map(|answer| answer.token.0).collect();
         assert_eq!(tokens, [1, 2]);
         assert!(intake.next(Instant::ZERO).is_none());
-        let last: Vec<Answer> =
+        let last: Vec<RequestAnswer> =
             begun.iter().filter_map(|piece| intake.ended(piece.request, piece.serial, Ok(()))).collect();
         assert_eq!((last.len(), last[0].result), (1, Err(ReplyError::Stopping)));
         assert!(intake.is_empty());

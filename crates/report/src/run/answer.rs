@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use surgetank_planner::Mode;
 
-use super::{Activity, ModeOutcome, Outcome};
+use super::{Activity, ModeOutcome, RunOutcome};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
 use crate::number::{difference, dollars, thousands};
@@ -31,7 +31,7 @@ pub fn mode_colour(mode: Mode) -> Colour {
     }
 }
 
-fn modes(outcome: &Outcome) -> Table {
+fn modes(outcome: &RunOutcome) -> Table {
     let row = |(mode, found): (&Mode, &ModeOutcome)| {
         [
             mode.name().to_owned(),
@@ -47,7 +47,7 @@ fn modes(outcome: &Outcome) -> Table {
         .with(outcome.modes.iter().map(row))
 }
 
-fn boosts(outcome: &Outcome) -> Table {
+fn boosts(outcome: &RunOutcome) -> Table {
     let boosts = outcome.modes.get(&Mode::Elastic).map(|elastic| elastic.boosts.as_slice()).unwrap_or_default();
     let rows = boosts.iter().enumerate().map(|(index, boost)| {
         [
@@ -64,7 +64,7 @@ fn boosts(outcome: &Outcome) -> Table {
 }
 
 /// What the run shows, in one sentence.
-fn verdict(outcome: &Outcome) -> String {
+fn verdict(outcome: &RunOutcome) -> String {
     let Some(elastic) = outcome.modes.get(&Mode::Elastic) else { return "The elastic mode did not run.".into() };
     let verified = match outcome.verified {
         Some(true) => "; every byte was verified",
@@ -80,7 +80,7 @@ fn verdict(outcome: &Outcome) -> String {
 
 /// The tables and the verdict, for a terminal.
 #[must_use]
-pub fn text(outcome: &Outcome) -> String {
+pub fn text(outcome: &RunOutcome) -> String {
     let mut text = format!("{}\n", modes(outcome));
     let boosts = boosts(outcome);
     if !boosts.is_empty() {
@@ -97,7 +97,7 @@ pub fn text(outcome: &Outcome) -> String {
 ///
 /// # Errors
 /// If a picture cannot be drawn.
-pub fn html(outcome: &Outcome) -> Result<String, Failure> {
+pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
     let mut page = Page::new(outcome.title, outcome.title, &verdict(outcome));
     if let Some(elastic) = outcome.modes.get(&Mode::Elastic) {
         page = page.cards(&cards(outcome, elastic));
@@ -118,7 +118,7 @@ pub fn html(outcome: &Outcome) -> Result<String, Failure> {
     Ok(page.section("Parameters").facts(&outcome.parameters).html(&date))
 }
 
-fn cards(outcome: &Outcome, elastic: &ModeOutcome) -> [(String, &'static str); 4] {
+fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str); 4] {
     let mib = (outcome.verified_bytes >> 20) as f64;
     let verified = match outcome.verified {
         Some(true) => (format!("{} MiB", thousands(mib)), "read back from the backing volumes alone and matched"),
@@ -133,12 +133,12 @@ fn cards(outcome: &Outcome, elastic: &ModeOutcome) -> [(String, &'static str); 4
     ]
 }
 
-fn wall_s(outcome: &Outcome) -> f64 {
+fn wall_s(outcome: &RunOutcome) -> f64 {
     outcome.modes.values().map(|mode| mode.wall_s).fold(1.0, f64::max)
 }
 
 /// I/O activity: one panel a mode, the same axes in all.
-fn activity(outcome: &Outcome) -> Picture {
+fn activity(outcome: &RunOutcome) -> Picture {
     let until = wall_s(outcome);
     let samples = outcome.modes.values().flat_map(|mode| &mode.activity);
     let highest = samples.map(|s| s.application_mib_s.max(s.cache_mib_s).max(s.backing_mib_s)).fold(1.0, f64::max);
@@ -171,7 +171,7 @@ fn activity_marks(mode: Mode, found: &ModeOutcome) -> Vec<Mark> {
 }
 
 /// Accumulated cost: one line a mode.
-fn cost(outcome: &Outcome) -> Picture {
+fn cost(outcome: &RunOutcome) -> Picture {
     let highest = outcome.modes.values().map(|mode| mode.cost_agbs).fold(1.0, f64::max) * 1.06;
     let plot = Plot::new("", COST_HEIGHT, Axis::seconds(wall_s(outcome)), Axis::linear("AGBs", 0.0..highest));
     let line = |(mode, found): (&Mode, &ModeOutcome)| {
@@ -186,7 +186,7 @@ fn cost(outcome: &Outcome) -> Picture {
 ///
 /// # Errors
 /// If they cannot be made or written.
-pub fn write(outcome: &Outcome, directory: &Path) -> Result<PathBuf, Failure> {
+pub fn write(outcome: &RunOutcome, directory: &Path) -> Result<PathBuf, Failure> {
     let (page, data) = (html(outcome)?, output::json(outcome)?);
     output::write_into(directory, ("report.html", &page), &[("report.json", &data)])
 }
@@ -207,7 +207,7 @@ mod tests {
         let links: Vec<_> = page.matches("http").collect();
         assert_eq!(links.len(), page.matches("http://www.w3.org/2000/svg").count());
         assert!(page.contains("&lt;b&gt;&amp;&quot;") && !page.contains("NaN"));
-        assert!(html(&Outcome::default()).is_ok());
+        assert!(html(&RunOutcome::default()).is_ok());
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub struct ModeOutcome {
 
 /// A run of the demo, or of a simulation.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The report's title.
     #[serde(skip)]
     pub title: &'static str,
@@ -129,7 +129,7 @@ pub struct Outcome {
     pub elapsed_s: f64,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Fills in what relates the modes to static-fast.
     pub fn relate(&mut self) {
         let Some(fast) = self.modes.get(&Mode::StaticFast) else { return };
@@ -169,8 +169,8 @@ pub mod sample {
     use super::*;
 
     /// A run with all series filled.
-    pub fn outcome() -> Outcome {
-        let mut outcome = Outcome {
+    pub fn outcome() -> RunOutcome {
+        let mut outcome = RunOutcome {
             title: "surgetank demo",
             verified: Some(true),
             verified_bytes: 3 << 30,
@@ -178,7 +178,7 @@ pub mod sample {
             export: "fuse".into(),
             date: "2026-01-01 12:00:00 UTC".into(),
             elapsed_s: 118.0,
-            ..Outcome::default()
+            ..RunOutcome::default()
         };
         outcome.parameters = vec![("backing volume".into(), "3.1 GiB, 33 MiB/s".into())];
         for (mode, bandwidth, cost_rate) in

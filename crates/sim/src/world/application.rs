@@ -9,7 +9,7 @@ use crate::content::SECTOR;
 use crate::oracle::Wrong;
 use crate::workload::Wish;
 use crate::world::stop::Stopping;
-use crate::world::{Expect, Outstanding, Phase, SWEEP, SimEvent, Step, World};
+use crate::world::{Expect, Outstanding, SWEEP, SimEvent, Step, World, WorldPhase};
 
 impl World<'_> {
     pub(super) fn submit_next(&mut self) -> Step {
@@ -28,7 +28,7 @@ impl World<'_> {
                 Wish { operation: Operation::Read, offset, length }
             }
             None if self.left == 0 => {
-                self.phase = Phase::Settle;
+                self.phase = WorldPhase::Settle;
                 return Ok(());
             }
             None => {
@@ -92,7 +92,7 @@ impl World<'_> {
             } else if !(excused || is_flush && self.loss_untold.is_some()) {
                 return Err(format!("{request:?} failed with {error:?}, but it has touched no fault"));
             }
-            if self.phase == Phase::Settle {
+            if self.phase == WorldPhase::Settle {
                 let after = Duration::from_nanos(self.random.below(1_000_000_000));
                 self.settle_at = self.now + after;
                 self.schedule(after, SimEvent::Settle);

@@ -12,12 +12,12 @@ use crate::oracle::Moment;
 use crate::scenario::division;
 use crate::workload::Wish;
 use crate::world::judge::{BLOCK_SECTORS, RECOVERY_PAUSE};
-use crate::world::{Phase, SWEEP, SimEvent, Step, World, config};
+use crate::world::{SWEEP, SimEvent, Step, World, WorldPhase, config};
 
 impl World<'_> {
     /// A control action at random.
     pub(super) fn control(&mut self) -> Step {
-        if self.phase != Phase::Work {
+        if self.phase != WorldPhase::Work {
             return Ok(());
         }
         let choice = self.random.below(10);
@@ -270,7 +270,7 @@ impl World<'_> {
                 self.swept = true;
                 self.submit_all(Operation::Read);
             }
-            EngineStage::PassThrough => self.phase = Phase::Done,
+            EngineStage::PassThrough => self.phase = WorldPhase::Done,
             _ => return Ok(false),
         }
         self.pump().map(|()| true)

@@ -113,7 +113,7 @@ struct Outstanding {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WorldPhase {
     /// The application works.
     Work,
     /// It has ended; the cache is released, everything is read back.
@@ -181,7 +181,7 @@ struct World<'a> {
     /// The application tries again what failed not before this.
     settle_at: Instant,
     swept: bool,
-    phase: Phase,
+    phase: WorldPhase,
     crashes: VecDeque<Crash>,
     /// Events since the trigger of the next crash; `None`: the trigger has not come.
     events_to_crash: Option<u32>,
@@ -300,7 +300,7 @@ impl<'a> World<'a> {
             flushed: false,
             settle_at: Instant::ZERO,
             swept: false,
-            phase: Phase::Work,
+            phase: WorldPhase::Work,
             crashes: scenario.crashes.iter().copied().collect(),
             events_to_crash: None,
             idle_ticks: 0,
@@ -334,7 +334,7 @@ impl<'a> World<'a> {
     fn run(&mut self) -> Step {
         self.pump()?;
         let most = u64::from(self.scenario.requests + 100) * EVENTS_PER_REQUEST_MAX;
-        while self.phase != Phase::Done {
+        while self.phase != WorldPhase::Done {
             if let Some(&crash) = self.crashes.front()
                 && self.events_to_crash.is_some_and(|events| events >= crash.after_events)
             {
@@ -342,7 +342,7 @@ impl<'a> World<'a> {
                 self.crash(crash.kind)?;
                 continue;
             }
-            if self.phase == Phase::Settle && self.settle()? {
+            if self.phase == WorldPhase::Settle && self.settle()? {
                 continue;
             }
             if !self.step()? {

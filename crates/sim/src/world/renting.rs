@@ -106,7 +106,7 @@ pub(super) struct Renting {
     /// The tag that is being set or removed.
     tagging: Option<(VolumeId, Option<Epoch>)>,
     /// What copies of this machine that have not started yet believe.
-    copies: Vec<copies::State>,
+    copies: Vec<copies::CopiedState>,
     /// All tokens so far.
     tokens: BTreeSet<String>,
     /// What a user has discarded of which nothing proved that it does not count: the volume, and its tag.

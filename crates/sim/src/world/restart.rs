@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::driver::Driver;
 use crate::scenario::CrashKind;
 use crate::world::stop::Stopping;
-use crate::world::{Phase, SimEvent, Step, World};
+use crate::world::{SimEvent, Step, World, WorldPhase};
 
 impl World<'_> {
     /// The daemon is gone, or the whole machine; then it starts again.
@@ -97,7 +97,7 @@ impl World<'_> {
         if self.random.below(3) > 0 || self.left == 0 {
             self.sweep = Some(0);
         }
-        self.phase = Phase::Work;
+        self.phase = WorldPhase::Work;
         let after = Duration::from_micros(self.random.below(1_000));
         self.schedule(after, SimEvent::Submit);
         self.schedule_first_control();

@@ -5,7 +5,7 @@ use surgetank_model::{Operation, RequestId};
 
 use crate::scenario::CrashKind;
 use crate::workload::Wish;
-use crate::world::{Phase, Step, World};
+use crate::world::{Step, World, WorldPhase};
 
 /// Events after which a stop does not wait any longer for a moment without I/O.
 const EVENTS_MAX: u64 = 2000;
@@ -30,7 +30,7 @@ impl World<'_> {
     pub(super) fn stop(&mut self) -> Step {
         let Some(stop) = self.scenario.stop else { return Ok(()) };
         match self.stopping {
-            Stopping::No if self.phase == Phase::Work && self.is_due(stop.at_event) => {
+            Stopping::No if self.phase == WorldPhase::Work && self.is_due(stop.at_event) => {
                 let in_use = matches!(self.engine.status().stage, EngineStage::Absorb | EngineStage::Drain);
                 if in_use && self.outages.is_calm() && !self.rents() {
                     self.stopping = Stopping::Answering;

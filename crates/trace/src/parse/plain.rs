@@ -15,11 +15,11 @@ pub struct Plain {
     /// Lines that ended so far.
     lines: u64,
     words: Option<bool>,
-    state: State,
+    state: ParseState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
+enum ParseState {
     #[default]
     LineStart,
     Between,
@@ -42,20 +42,20 @@ impl Plain {
             match byte {
                 b'\n' => {
                     self.lines += 1;
-                    self.state = State::LineStart;
+                    self.state = ParseState::LineStart;
                     at += 1;
                 }
-                _ if self.state == State::Comment => {
+                _ if self.state == ParseState::Comment => {
                     at = memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |end| at + end);
                 }
                 _ if byte.is_ascii_whitespace() => {
-                    if self.state == State::Skipping {
-                        self.state = State::Between;
+                    if self.state == ParseState::Skipping {
+                        self.state = ParseState::Between;
                     }
                     at += 1;
                 }
-                b'*' if self.state == State::LineStart => self.state = State::Comment,
-                b'#' if self.state != State::Skipping => self.state = State::Comment,
+                b'*' if self.state == ParseState::LineStart => self.state = ParseState::Comment,
+                b'#' if self.state != ParseState::Skipping => self.state = ParseState::Comment,
                 _ => {
                     let rest = &bytes[at..];
                     let end = rest.iter().position(u8::is_ascii_whitespace);
@@ -63,10 +63,10 @@ impl Plain {
                     if end.is_none() && !last && length <= TOKEN_MAX {
                         return Ok(at);
                     }
-                    if self.state != State::Skipping {
+                    if self.state != ParseState::Skipping {
                         self.token(&rest[..length], output)?;
                     }
-                    self.state = if end.is_none() { State::Skipping } else { State::Between };
+                    self.state = if end.is_none() { ParseState::Skipping } else { ParseState::Between };
                     at += length;
                 }
             }

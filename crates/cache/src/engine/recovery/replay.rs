@@ -6,7 +6,7 @@ use super::super::failure::Unknown;
 use super::super::{Boost, Engine, EngineStage, Event};
 use super::Recovery;
 use crate::format::{BLOCK, Content, Flaw, Gap, IN_FLIGHT_BLOCKS_MAX, Layout, Place, Records};
-use crate::index::{Bulk, Change, Extent, Kind, State};
+use crate::index::{Bulk, Change, Extent, ExtentState, Kind};
 use crate::planted::{Bug, planted};
 use crate::ranges::RangeSet;
 use crate::space::{Indexed, Space};
@@ -70,7 +70,7 @@ impl Engine {
         bulk.fill(index, |change| match change {
             Change::Added(extent) => {
                 space.added(&extent);
-                space.bad += if extent.state == State::Bad { u64::from(extent.blocks) } else { 0 };
+                space.bad += if extent.state == ExtentState::Bad { u64::from(extent.blocks) } else { 0 };
             }
             Change::Covered { old, by } => space.removed(&old, Some(space.segment_of(by.location))),
         });
@@ -281,7 +281,7 @@ impl Boost {
                     blocks: entry.blocks,
                     location: summary,
                     kind,
-                    state: State::Dirty,
+                    state: ExtentState::Dirty,
                 };
                 match entry.content {
                     Content::Zeroes => put(tombstone(Kind::Zeroes)),
@@ -291,16 +291,16 @@ impl Boost {
                     Content::Data => {
                         for (run, flaw) in record.runs(first..first + blocks) {
                             let state = match flaw {
-                                None => State::Dirty,
+                                None => ExtentState::Dirty,
                                 Some(Flaw::Unreadable) if planted(Bug::UnreadableIsTorn) => continue,
                                 Some(Flaw::Unreadable) => {
                                     // Once it can be read again, it may turn out never to have arrived whole.
                                     self.durable_frozen |= record.sequence > marked;
-                                    State::Bad
+                                    ExtentState::Bad
                                 }
                                 // It was durable: this is damage. What was not may just never have arrived; but of what
                                 // was lost once, nothing older may appear.
-                                Some(Flaw::Mismatch) if record.sequence <= marked || promised => State::Bad,
+                                Some(Flaw::Mismatch) if record.sequence <= marked || promised => ExtentState::Bad,
                                 Some(Flaw::Mismatch) => {
                                     self.durable_frozen = true;
                                     continue;

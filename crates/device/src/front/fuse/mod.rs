@@ -44,7 +44,7 @@ pub struct FuseConfig {
 
 /// Where the export stands.
 #[derive(Clone, Debug)]
-enum State {
+enum ExportState {
     Starting,
     Ready(LoopDevice),
     Failed(FrontError),
@@ -55,7 +55,7 @@ enum State {
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
     changed: Condvar,
     closing: Mutex<()>,
     session: Mutex<Option<JoinHandle<()>>>,
@@ -92,7 +92,7 @@ impl FuseFront {
         let session = mount(config, &directory, &calls)?;
         let shared = Arc::new(Shared {
             directory,
-            state: Mutex::new(State::Starting),
+            state: Mutex::new(ExportState::Starting),
             changed: Condvar::new(),
             closing: Mutex::new(()),
             session: Mutex::new(None),
@@ -114,8 +114,8 @@ impl FuseFront {
         let (block, for_set_up) = (config.export.logical_block, Arc::clone(&shared));
         let set_up = std::thread::Builder::new().name("fuse-set-up".into()).spawn(move || {
             let state = match attach(&for_set_up.directory, block) {
-                Ok(device) => State::Ready(device),
-                Err(error) => State::Failed(error),
+                Ok(device) => ExportState::Ready(device),
+                Err(error) => ExportState::Failed(error),
             };
             *lock(&for_set_up.state) = state;
             for_set_up.changed.notify_all();
@@ -199,12 +199,12 @@ impl FuseHandle {
     /// If it could not be set up, the export is closed, or `timeout` has passed.
     pub fn wait_ready(&self, timeout: Duration) -> Result<PathBuf, FrontError> {
         let state = lock(&self.0.state);
-        let waited = self.0.changed.wait_timeout_while(state, timeout, |state| matches!(state, State::Starting));
+        let waited = self.0.changed.wait_timeout_while(state, timeout, |state| matches!(state, ExportState::Starting));
         match &*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            State::Ready(device) => Ok(device.path()),
-            State::Failed(error) => Err(error.clone()),
-            State::Closed => Err(FrontError("the export is closed; start it again".into())),
-            State::Starting => Err(FrontError(
+            ExportState::Ready(device) => Ok(device.path()),
+            ExportState::Failed(error) => Err(error.clone()),
+            ExportState::Closed => Err(FrontError("the export is closed; start it again".into())),
+            ExportState::Starting => Err(FrontError(
                 "the loop device was not set up in time; see whether the device is served and the machine overloaded"
                     .into(),
             )),
@@ -223,7 +223,7 @@ impl FuseHandle {
         let (path, flags) = (self.0.directory.join(FILE), AtFlags::STATX_FORCE_SYNC);
         statx(CWD, &path, flags, StatxFlags::SIZE).map_err(|errno| failed(errno.into()))?;
         match lock(&self.0.state).clone() {
-            State::Ready(device) => device.follow_size().map_err(failed),
+            ExportState::Ready(device) => device.follow_size().map_err(failed),
             _ => Err(FrontError("the export is not up; start it again".into())),
         }
     }
@@ -235,8 +235,8 @@ impl FuseHandle {
     pub fn unused(&self) -> Result<(), FrontError> {
         let state = lock(&self.0.state).clone();
         match state {
-            State::Ready(device) => device.unused(),
-            State::Starting | State::Failed(_) | State::Closed => Ok(()),
+            ExportState::Ready(device) => device.unused(),
+            ExportState::Starting | ExportState::Failed(_) | ExportState::Closed => Ok(()),
         }
     }
 
@@ -253,11 +253,11 @@ impl FuseHandle {
         // Not under the lock of the state: the thread that serves us may ask for the address.
         let state = lock(&self.0.state).clone();
         match state {
-            State::Closed => return Ok(()),
-            State::Ready(device) => device.detach()?,
-            State::Starting | State::Failed(_) => {}
+            ExportState::Closed => return Ok(()),
+            ExportState::Ready(device) => device.detach()?,
+            ExportState::Starting | ExportState::Failed(_) => {}
         }
-        *lock(&self.0.state) = State::Closed;
+        *lock(&self.0.state) = ExportState::Closed;
         self.dismantle()
     }
 
@@ -288,16 +288,16 @@ impl Drop for FuseFront {
         if let Some(set_up) = lock(&self.shared.set_up).take() {
             let _ = set_up.join();
         }
-        let state = std::mem::replace(&mut *lock(&self.shared.state), State::Closed);
+        let state = std::mem::replace(&mut *lock(&self.shared.state), ExportState::Closed);
         match state {
-            State::Closed => return,
-            State::Ready(device) => {
+            ExportState::Closed => return,
+            ExportState::Ready(device) => {
                 if let Err(error) = device.detach() {
                     tracing::error!(%error, "the export ends while its device is in use");
                     device.detach_lazily();
                 }
             }
-            State::Starting | State::Failed(_) => {}
+            ExportState::Starting | ExportState::Failed(_) => {}
         }
         if let Err(error) = handle.dismantle() {
             tracing::error!(%error, "the export could not be taken down");
@@ -362,7 +362,7 @@ impl Front for FuseFront {
     /// Empty until the loop device is set up.
     fn address(&self) -> String {
         match &*lock(&self.shared.state) {
-            State::Ready(device) => device.path().display().to_string(),
+            ExportState::Ready(device) => device.path().display().to_string(),
             _ => String::new(),
         }
     }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with, getpeername, sockopt};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 
-use super::connection::{Connection, Peer, Phase};
+use super::connection::{Connection, ConnectionPhase, Peer};
 use super::handshake::Handshake;
 use super::in_flight::Key;
 use super::{KEY_TCP, KEY_UNIX, Limits, NbdFront, SLOT_BASE};
@@ -167,7 +167,7 @@ impl NbdFront {
     /// Connections that have not finished their handshake.
     fn greeting(&self) -> impl Iterator<Item = (Key, &Connection)> {
         self.connections.iter().enumerate().filter_map(|(slot, entry)| match entry {
-            Some((serial, connection)) if matches!(connection.phase, Phase::Handshake(_)) => {
+            Some((serial, connection)) if matches!(connection.phase, ConnectionPhase::Handshake(_)) => {
                 Some((Key { slot: slot as u32, serial: *serial }, connection))
             }
             _ => None,

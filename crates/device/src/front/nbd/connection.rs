@@ -50,7 +50,7 @@ pub(super) enum Peer {
 }
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     Handshake(Handshake),
     Transmission(Receiver),
 }
@@ -63,7 +63,7 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// When it came.
     pub(super) since: Instant,
-    pub(super) phase: Phase,
+    pub(super) phase: ConnectionPhase,
     input: Box<[u8]>,
     start: usize,
     end: usize,
@@ -98,7 +98,7 @@ impl Connection {
             stream: Stream::Plain(socket),
             peer,
             since: Instant::now(),
-            phase: Phase::Handshake(handshake),
+            phase: ConnectionPhase::Handshake(handshake),
             input: vec![0; INPUT_LENGTH].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -126,7 +126,7 @@ impl Connection {
     }
 
     /// The phase together with the input, for parsing.
-    pub(super) fn parts(&mut self) -> (&mut Phase, &[u8]) {
+    pub(super) fn parts(&mut self) -> (&mut ConnectionPhase, &[u8]) {
         (&mut self.phase, &self.input[self.start..self.end])
     }
 
@@ -144,7 +144,7 @@ impl Connection {
             (self.start, self.end) = (0, self.end - self.start);
         }
         let room = match &mut self.phase {
-            Phase::Transmission(receiver) if self.end == 0 => receiver.room(),
+            ConnectionPhase::Transmission(receiver) if self.end == 0 => receiver.room(),
             _ => &mut [],
         };
         let data = room.len();
@@ -165,7 +165,7 @@ impl Connection {
         if read < asked && !self.hung_up && self.stream.short_reads_mean_empty() {
             self.readable = false;
         }
-        if let Phase::Transmission(receiver) = &mut self.phase {
+        if let ConnectionPhase::Transmission(receiver) = &mut self.phase {
             receiver.filled(read.min(data));
         }
         self.end += read.saturating_sub(data);

@@ -31,7 +31,7 @@ pub enum Progress {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum HandshakeState {
     ClientFlags,
     Option,
     Skip { remaining: u32, option: u32 },
@@ -50,7 +50,7 @@ enum Tls {
 #[derive(Debug)]
 pub struct Handshake {
     export: Export,
-    state: State,
+    state: HandshakeState,
     tls: Tls,
     no_zeroes: bool,
     structured: bool,
@@ -63,7 +63,7 @@ impl Handshake {
     pub fn new(export: Export) -> Self {
         Self {
             export,
-            state: State::ClientFlags,
+            state: HandshakeState::ClientFlags,
             tls: Tls::NotOffered,
             no_zeroes: false,
             structured: false,
@@ -89,25 +89,25 @@ impl Handshake {
     /// must not be offered again.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         match self.state {
-            State::ClientFlags => self.client_flags(input),
-            State::Option => self.option(input, out),
-            State::Skip { remaining, option } => {
+            HandshakeState::ClientFlags => self.client_flags(input),
+            HandshakeState::Option => self.option(input, out),
+            HandshakeState::Skip { remaining, option } => {
                 let used = input.len().min(remaining as usize);
                 let remaining = remaining - used as u32;
                 if remaining > 0 {
-                    self.state = State::Skip { remaining, option };
+                    self.state = HandshakeState::Skip { remaining, option };
                     return (used, Progress::More);
                 }
                 wire::encode_option_reply(out, option, option_reply::ERROR_TOO_BIG, b"the option is too long");
-                self.state = State::Option;
+                self.state = HandshakeState::Option;
                 (used, Progress::Continue)
             }
-            State::Closed => (input.len(), Progress::Close),
+            HandshakeState::Closed => (input.len(), Progress::Close),
         }
     }
 
     fn close(&mut self, used: usize) -> (usize, Progress) {
-        self.state = State::Closed;
+        self.state = HandshakeState::Closed;
         (used, Progress::Close)
     }
 
@@ -118,7 +118,7 @@ impl Handshake {
             return self.close(4);
         }
         self.no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
-        self.state = State::Option;
+        self.state = HandshakeState::Option;
         (4, Progress::Continue)
     }
 
@@ -135,14 +135,14 @@ impl Handshake {
             if option == option::EXPORT_NAME {
                 return self.close(HEADER);
             }
-            self.state = State::Skip { remaining: length, option };
+            self.state = HandshakeState::Skip { remaining: length, option };
             return (HEADER, Progress::Continue);
         }
         let Some(data) = reader.bytes(length as usize) else { return (0, Progress::More) };
         let used = HEADER + data.len();
         let progress = self.answer_option(option, data, out);
         if matches!(progress, Progress::Close | Progress::Transmission(_)) {
-            self.state = State::Closed;
+            self.state = HandshakeState::Closed;
         }
         (used, progress)
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 use surgetank_model::{ClientId, Operation};
 
-use self::connection::{Connection, Fate, Phase};
+use self::connection::{Connection, ConnectionPhase, Fate};
 pub use self::credentials::Credentials;
 use self::in_flight::{Key, Requests};
 use self::listener::UnixSocket;
@@ -213,8 +213,8 @@ impl NbdFront {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let held = |connection: &Connection| match &connection.phase {
-            Phase::Transmission(receiver) => connection.bytes + receiver.held(),
-            Phase::Handshake(_) => 0,
+            ConnectionPhase::Transmission(receiver) => connection.bytes + receiver.held(),
+            ConnectionPhase::Handshake(_) => 0,
         };
         self.connections.iter().flatten().map(|(_, connection)| held(connection)).sum()
     }

@@ -2,7 +2,7 @@
 
 use surgetank_model::Operation;
 
-use super::connection::{Connection, Fate, Phase};
+use super::connection::{Connection, ConnectionPhase, Fate};
 use super::handshake::Progress;
 use super::in_flight::{InFlight, Key};
 use super::transmission::{Arrival, Intake, Received, Receiver};
@@ -38,8 +38,8 @@ impl NbdFront {
                 return self.activate(key);
             }
             let fate = match &connection.phase {
-                Phase::Handshake(_) => self.step_handshake(key),
-                Phase::Transmission(_) => self.step_transmission(key, sink),
+                ConnectionPhase::Handshake(_) => self.step_handshake(key),
+                ConnectionPhase::Transmission(_) => self.step_transmission(key, sink),
             };
             match fate {
                 Step::Parsed => {}
@@ -65,7 +65,7 @@ impl NbdFront {
         let step = match entry {
             Some(Some((serial, connection))) if *serial == key.serial => {
                 let (phase, input) = connection.parts();
-                let Phase::Handshake(handshake) = phase else { return Step::Parsed };
+                let ConnectionPhase::Handshake(handshake) = phase else { return Step::Parsed };
                 let (used, progress) = handshake.advance(input, &mut out);
                 connection.consume(used);
                 if !out.is_empty() {
@@ -75,7 +75,7 @@ impl NbdFront {
                     Progress::More => Step::Starved,
                     Progress::Continue => Step::Parsed,
                     Progress::Transmission(session) => {
-                        connection.phase = Phase::Transmission(Receiver::new(session));
+                        connection.phase = ConnectionPhase::Transmission(Receiver::new(session));
                         Step::Parsed
                     }
                     Progress::Tls => match &self.tls {
@@ -98,7 +98,7 @@ impl NbdFront {
     fn step_transmission(&mut self, key: Key, sink: &mut Vec<Submission>) -> Step {
         let Some(Some((_, connection))) = self.connections.get_mut(key.slot as usize) else { return Step::Lost };
         let (phase, input) = connection.parts();
-        let Phase::Transmission(receiver) = phase else { return Step::Parsed };
+        let ConnectionPhase::Transmission(receiver) = phase else { return Step::Parsed };
         let pool = &self.pool;
         let (used, received) = receiver.advance(input, &self.export, &mut |length| pool.take(length));
         connection.consume(used);
@@ -171,7 +171,7 @@ impl NbdFront {
 
     fn is_structured(&mut self, key: Key) -> bool {
         let connection = self.get(key);
-        matches!(connection, Some(Connection { phase: Phase::Transmission(receiver), .. }) if receiver.session().structured)
+        matches!(connection, Some(Connection { phase: ConnectionPhase::Transmission(receiver), .. }) if receiver.session().structured)
     }
 
     fn describe(&mut self, offset: u64, length: u32, one: bool) -> Vec<(u32, u32)> {

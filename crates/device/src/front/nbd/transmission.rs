@@ -102,7 +102,7 @@ pub enum Received {
 }
 
 #[derive(Debug)]
-enum State {
+enum ReceiveState {
     Header,
     Data { header: RequestHeader, intake: Intake, buffer: Buffer, filled: usize },
     Skip { header: RequestHeader, error: u32, remaining: usize },
@@ -114,14 +114,14 @@ enum State {
 #[derive(Debug)]
 pub struct Receiver {
     session: Session,
-    state: State,
+    state: ReceiveState,
 }
 
 impl Receiver {
     /// At the start of a transmission.
     #[must_use]
     pub fn new(session: Session) -> Self {
-        Self { session, state: State::Header }
+        Self { session, state: ReceiveState::Header }
     }
 
     /// What the handshake agreed on.
@@ -133,13 +133,13 @@ impl Receiver {
     /// Bytes of memory held for a write that is still arriving.
     #[must_use]
     pub fn held(&self) -> usize {
-        if let State::Data { buffer, .. } = &self.state { buffer.len() } else { 0 }
+        if let ReceiveState::Data { buffer, .. } = &self.state { buffer.len() } else { 0 }
     }
 
     /// The rest of the data of a write, to be read from the stream before anything else; empty if there is none.
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.state {
-            State::Data { buffer, filled, .. } => {
+            ReceiveState::Data { buffer, filled, .. } => {
                 let filled = *filled;
                 buffer.unique().map(|bytes| &mut bytes[filled..]).unwrap_or_default()
             }
@@ -149,7 +149,7 @@ impl Receiver {
 
     /// Counts `length` bytes that were read into [`Receiver::room`].
     pub fn filled(&mut self, length: usize) {
-        if let State::Data { buffer, filled, .. } = &mut self.state {
+        if let ReceiveState::Data { buffer, filled, .. } = &mut self.state {
             *filled = (*filled + length).min(buffer.len());
         }
     }
@@ -165,14 +165,14 @@ impl Receiver {
         let mut used = 0;
         loop {
             match &mut self.state {
-                State::Broken => return (input.len(), Received::Broken),
-                State::Header => {
+                ReceiveState::Broken => return (input.len(), Received::Broken),
+                ReceiveState::Header => {
                     let Some(bytes) = input[used..].first_chunk::<REQUEST_LENGTH>() else {
                         return (used, Received::More);
                     };
                     used += REQUEST_LENGTH;
                     let Some(header) = RequestHeader::parse(bytes) else {
-                        self.state = State::Broken;
+                        self.state = ReceiveState::Broken;
                         return (used, Received::Broken);
                     };
                     let intake = check(&header, export, self.session);
@@ -180,14 +180,16 @@ impl Receiver {
                         return (used, Received::Request(Arrival { header, intake, data: None }));
                     }
                     self.state = match intake {
-                        Intake::Refuse(error) => State::Skip { header, error, remaining: header.length as usize },
-                        _ => State::Data { header, intake, buffer: allocate(header.length as usize), filled: 0 },
+                        Intake::Refuse(error) => {
+                            ReceiveState::Skip { header, error, remaining: header.length as usize }
+                        }
+                        _ => ReceiveState::Data { header, intake, buffer: allocate(header.length as usize), filled: 0 },
                     };
                 }
-                State::Data { header, intake, buffer, filled } => {
+                ReceiveState::Data { header, intake, buffer, filled } => {
                     let Some(memory) = buffer.unique() else {
                         // Only a caller that kept a handle on a buffer it allocated for us gets here.
-                        self.state = State::Broken;
+                        self.state = ReceiveState::Broken;
                         return (used, Received::Broken);
                     };
                     let length = (input.len() - used).min(memory.len() - *filled);
@@ -198,10 +200,10 @@ impl Receiver {
                         return (used, Received::More);
                     }
                     let (header, intake, buffer) = (*header, *intake, buffer.clone());
-                    self.state = State::Header;
+                    self.state = ReceiveState::Header;
                     return (used, Received::Request(Arrival { header, intake, data: Some(buffer) }));
                 }
-                State::Skip { header, error, remaining } => {
+                ReceiveState::Skip { header, error, remaining } => {
                     let length = (input.len() - used).min(*remaining);
                     used += length;
                     *remaining -= length;
@@ -209,7 +211,7 @@ impl Receiver {
                         return (used, Received::More);
                     }
                     let arrival = Arrival { header: *header, intake: Intake::Refuse(*error), data: None };
-                    self.state = State::Header;
+                    self.state = ReceiveState::Header;
                     return (used, Received::Request(arrival));
                 }
             }

@@ -55,7 +55,7 @@ pub struct UblkConfig {
 
 /// Where the export stands.
 #[derive(Clone, Debug)]
-enum State {
+enum ExportState {
     /// Requests are not answered yet.
     Waiting,
     Starting,
@@ -71,7 +71,7 @@ struct Shared {
     block: BlockDevice,
     way: Way,
     features: Features,
-    state: Mutex<State>,
+    state: Mutex<ExportState>,
     changed: Condvar,
     /// The queue cannot be served any more.
     broken: AtomicBool,
@@ -140,7 +140,7 @@ impl UblkFront {
             block: BlockDevice(info.device),
             way,
             features,
-            state: Mutex::new(State::Waiting),
+            state: Mutex::new(ExportState::Waiting),
             changed: Condvar::new(),
             broken: AtomicBool::new(false),
             closing: Mutex::new(()),
@@ -174,23 +174,23 @@ impl UblkFront {
 impl Shared {
     /// Brings the device up once requests are answered; one that nobody has seen goes if that never comes.
     fn set_up(&self, control: &Control, size: u64) {
-        let waiting = |state: &mut State| matches!(state, State::Waiting);
+        let waiting = |state: &mut ExportState| matches!(state, ExportState::Waiting);
         let state = self.changed.wait_while(lock(&self.state), waiting).unwrap_or_else(PoisonError::into_inner);
-        let starting = matches!(*state, State::Starting);
+        let starting = matches!(*state, ExportState::Starting);
         drop(state);
         if starting {
             let up = match self.bring_up(control, size) {
-                Ok(()) => State::Ready,
-                Err(error) => State::Failed(error),
+                Ok(()) => ExportState::Ready,
+                Err(error) => ExportState::Failed(error),
             };
-            self.pass(|state| matches!(state, State::Starting), up);
+            self.pass(|state| matches!(state, ExportState::Starting), up);
         } else if self.way == Way::New {
             let _ = control.delete(self.block.0);
         }
     }
 
     /// Goes on to another state, if it is in one of those; whether it was.
-    fn pass(&self, from: impl Fn(&State) -> bool, to: State) -> bool {
+    fn pass(&self, from: impl Fn(&ExportState) -> bool, to: ExportState) -> bool {
         let mut state = lock(&self.state);
         let passes = from(&state);
         if passes {
@@ -244,7 +244,7 @@ const CANNOT_GROW: &str = "this kernel cannot resize a ublk device in use (Linux
 impl UblkHandle {
     /// Requests are answered from now on: the device may come up.
     pub fn bring_up(&self) {
-        self.0.pass(|state| matches!(state, State::Waiting), State::Starting);
+        self.0.pass(|state| matches!(state, ExportState::Waiting), ExportState::Starting);
     }
 
     /// The block device's path once it is up. The front must be served meanwhile.
@@ -252,12 +252,12 @@ impl UblkHandle {
     /// # Errors
     /// If it did not come up, or the export is closed.
     pub fn wait_ready(&self) -> Result<PathBuf, FrontError> {
-        let coming = |state: &mut State| matches!(state, State::Waiting | State::Starting);
+        let coming = |state: &mut ExportState| matches!(state, ExportState::Waiting | ExportState::Starting);
         let state = self.0.changed.wait_while(lock(&self.0.state), coming).unwrap_or_else(PoisonError::into_inner);
         match &*state {
-            State::Ready => Ok(self.0.block.path()),
-            State::Failed(error) => Err(error.clone()),
-            State::Closed | State::Waiting | State::Starting => {
+            ExportState::Ready => Ok(self.0.block.path()),
+            ExportState::Failed(error) => Err(error.clone()),
+            ExportState::Closed | ExportState::Waiting | ExportState::Starting => {
                 Err(FrontError("the export is closed; start it again".into()))
             }
         }
@@ -268,7 +268,7 @@ impl UblkHandle {
     /// # Errors
     /// If the kernel cannot, or the export is not up.
     pub fn grown(&self, size: u64) -> Result<(), FrontError> {
-        if !matches!(&*lock(&self.0.state), State::Ready) {
+        if !matches!(&*lock(&self.0.state), ExportState::Ready) {
             return Err(FrontError("the export is not up; start it again".into()));
         }
         if !self.0.features.has(Features::UPDATE_SIZE) {
@@ -282,7 +282,7 @@ impl UblkHandle {
     #[must_use]
     pub fn users(&self) -> Vec<String> {
         match &*lock(&self.0.state) {
-            State::Ready => self.0.block.users(),
+            ExportState::Ready => self.0.block.users(),
             _ => Vec::new(),
         }
     }
@@ -295,7 +295,7 @@ impl UblkHandle {
     /// is, and dropping the front leaves the device to the next server.
     pub fn close(&self) -> Result<(), FrontError> {
         // In one step: the device may be coming up at this very moment.
-        let waits = self.0.pass(|state| matches!(state, State::Waiting), State::Closed);
+        let waits = self.0.pass(|state| matches!(state, ExportState::Waiting), ExportState::Closed);
         if let Some(set_up) = lock(&self.0.set_up).take() {
             let _ = set_up.join();
         }
@@ -304,7 +304,7 @@ impl UblkHandle {
         if waits && self.0.way == Way::TakeOver {
             return Err(FrontError(format!("{} was not served yet; start again to serve it", path.display())));
         }
-        if !matches!(&*lock(&self.0.state), State::Ready) {
+        if !matches!(&*lock(&self.0.state), ExportState::Ready) {
             return Ok(());
         }
         if self.0.broken.load(Ordering::Relaxed) {
@@ -312,19 +312,19 @@ impl UblkHandle {
         }
         let (control, _) = Control::open()?;
         self.0.block.remove(&control)?;
-        self.0.pass(|_| true, State::Closed);
+        self.0.pass(|_| true, ExportState::Closed);
         Ok(())
     }
 }
 
 impl Drop for UblkFront {
     fn drop(&mut self) {
-        if matches!(&*lock(&self.shared.state), State::Closed) {
+        if matches!(&*lock(&self.shared.state), ExportState::Closed) {
             return;
         }
         // The kernel takes the queue's commands back in its own time, and may copy to their memory until then.
         self.queue.keep_memory();
-        self.shared.pass(|_| true, State::Closed);
+        self.shared.pass(|_| true, ExportState::Closed);
     }
 }
 
@@ -365,7 +365,7 @@ impl Front for UblkFront {
     /// Empty until the block device is up.
     fn address(&self) -> String {
         match &*lock(&self.shared.state) {
-            State::Ready => self.shared.block.path().display().to_string(),
+            ExportState::Ready => self.shared.block.path().display().to_string(),
             _ => String::new(),
         }
     }

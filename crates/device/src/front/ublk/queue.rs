@@ -10,7 +10,7 @@ use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::abi::{self, DESCRIPTOR_BYTES, Descriptor};
-use super::tags::{Answer, Arrival, Tags};
+use super::tags::{Arrival, TagAnswer, Tags};
 use super::translate::{Translated, translate};
 use crate::buffer::Buffer;
 use crate::front::{Export, KERNEL, Submission, Token};
@@ -125,13 +125,13 @@ impl Queue {
         self.ring.submitter().register_enable_rings()?;
         self.ring.submitter().register_files(&[self.device.as_raw_fd()])?;
         for tag in 0..self.buffers.len() as u16 {
-            self.push(abi::FETCH, Answer { tag, result: 0 })?;
+            self.push(abi::FETCH, TagAnswer { tag, result: 0 })?;
         }
         self.enter()
     }
 
-    fn push(&mut self, code: u32, answer: Answer) -> io::Result<()> {
-        let Answer { tag, result } = answer;
+    fn push(&mut self, code: u32, answer: TagAnswer) -> io::Result<()> {
+        let TagAnswer { tag, result } = answer;
         let buffer = self.buffers[usize::from(tag)].get_or_insert_with(|| Buffer::zeroed(self.io_bytes_max));
         let command = abi::io_command(0, tag, result, buffer.as_ptr() as u64);
         let entry = opcode::UringCmd16::new(types::Fixed(0), code).cmd(command).build().user_data(tag.into());

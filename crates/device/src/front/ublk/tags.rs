@@ -12,7 +12,7 @@ pub(super) enum Arrival {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TagState {
     /// The driver has it and brings the next request.
     Driver,
     /// We have its request.
@@ -24,7 +24,7 @@ enum State {
 
 /// An answer that goes to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct TagAnswer {
     pub(super) tag: u16,
     /// Bytes moved, or a negative errno.
     pub(super) result: i32,
@@ -33,26 +33,26 @@ pub(super) struct Answer {
 /// All tags of a queue. Allocates nothing once it is made.
 #[derive(Debug)]
 pub(super) struct Tags {
-    states: Box<[State]>,
-    answers: Vec<Answer>,
+    states: Box<[TagState]>,
+    answers: Vec<TagAnswer>,
 }
 
 impl Tags {
     /// `depth` tags, all of them with the driver.
     pub(super) fn new(depth: u16) -> Self {
         let depth = usize::from(depth);
-        Self { states: vec![State::Driver; depth].into(), answers: Vec::with_capacity(depth) }
+        Self { states: vec![TagState::Driver; depth].into(), answers: Vec::with_capacity(depth) }
     }
 
     /// The driver completed a tag's command.
     pub(super) fn arrived(&mut self, tag: u16, result: i32) -> Arrival {
         match (self.states.get_mut(usize::from(tag)), result) {
-            (Some(state @ State::Driver), 0) => {
-                *state = State::Taken;
+            (Some(state @ TagState::Driver), 0) => {
+                *state = TagState::Taken;
                 Arrival::Request
             }
-            (Some(state @ State::Driver), error) if error < 0 => {
-                *state = State::Gone;
+            (Some(state @ TagState::Driver), error) if error < 0 => {
+                *state = TagState::Gone;
                 if error == -libc::ENODEV { Arrival::Gone } else { Arrival::Broken(-error) }
             }
             _ => Arrival::Broken(libc::EPROTO),
@@ -62,9 +62,9 @@ impl Tags {
     /// We have answered a tag's request. False if there was none.
     pub(super) fn answer(&mut self, tag: u16, result: i32) -> bool {
         match self.states.get_mut(usize::from(tag)) {
-            Some(state @ State::Taken) => {
-                *state = State::Answered;
-                self.answers.push(Answer { tag, result });
+            Some(state @ TagState::Taken) => {
+                *state = TagState::Answered;
+                self.answers.push(TagAnswer { tag, result });
                 true
             }
             _ => false,
@@ -77,15 +77,15 @@ impl Tags {
     }
 
     /// The next answer to submit; its tag is the driver's again.
-    pub(super) fn next_answer(&mut self) -> Option<Answer> {
+    pub(super) fn next_answer(&mut self) -> Option<TagAnswer> {
         let answer = self.answers.pop()?;
-        self.states[usize::from(answer.tag)] = State::Driver;
+        self.states[usize::from(answer.tag)] = TagState::Driver;
         Some(answer)
     }
 
     /// The last answer could not be submitted: it waits again.
-    pub(super) fn put_back(&mut self, answer: Answer) {
-        self.states[usize::from(answer.tag)] = State::Answered;
+    pub(super) fn put_back(&mut self, answer: TagAnswer) {
+        self.states[usize::from(answer.tag)] = TagState::Answered;
         self.answers.push(answer);
     }
 }

@@ -22,7 +22,7 @@ const ASKS_MAX: u32 = 60;
 
 /// What is durable.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct CopiedState {
     journal: Option<RentalRecord>,
     owner: OwnerRecord,
 }
@@ -35,9 +35,10 @@ impl World<'_> {
         }
         let after = self.soon(STARTS_MAX);
         if let Some(renting) = &mut self.renting {
-            renting
-                .copies
-                .push(State { journal: renting.journal.get(&Slot::CACHE).cloned(), owner: renting.owner.clone() });
+            renting.copies.push(CopiedState {
+                journal: renting.journal.get(&Slot::CACHE).cloned(),
+                owner: renting.owner.clone(),
+            });
             self.schedule(after, SimEvent::Copied);
         }
     }
@@ -45,7 +46,7 @@ impl World<'_> {
     /// The copies start, and delete what they believe to have rented.
     pub(in crate::world) fn run_copies(&mut self) -> Step {
         let copies = self.renting.as_mut().map(|renting| std::mem::take(&mut renting.copies)).unwrap_or_default();
-        for State { journal, owner } in copies {
+        for CopiedState { journal, owner } in copies {
             let id = owner.volume.clone().or_else(|| journal.as_ref().and_then(|record| record.volume.clone()));
             let Some(renting) = &mut self.renting else { return Ok(()) };
             let lookup = match id.map(|id| renting.cloud.describe(self.now, &id)) {
