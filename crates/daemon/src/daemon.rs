@@ -17,7 +17,7 @@ use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device};
 use crate::ground::Tables;
 use crate::losses;
-use crate::opening::Decorator;
+use crate::opening::{Decorator, Looking};
 use crate::places;
 use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask};
@@ -517,7 +517,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
     }
     refuse_own_ground(config).map_err(|error| error.to_string())?;
     let _lock = state_directory::lock(&config.state_directory)?;
-    let looking = losses::Looking { disks: &Disks::default(), clock: Clock::start(), decorator: None };
+    let looking = Looking { disks: &Disks::default(), clock: Clock::start(), decorator: None };
     losses::discard_data(&config.state_directory.join(device), device, &Providers::open(config, None)?, &looking)
 }
 

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surgetank_cache::Owner;
-use surgetank_device::discovery::Disks;
 use surgetank_provider::{Provider, ProviderError, VolumeDescription, VolumeState, tag};
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Obstacle, OwnerRecord, RentalRecord, RentalStage};
 
-use crate::clock::Clock;
 use crate::crash::crash_point;
 use crate::journal::Journal;
-use crate::opening::{self, Decorator};
+use crate::opening::Looking;
 use crate::owner::OwnerStore;
 use crate::providers::Providers;
 
@@ -60,27 +58,15 @@ enum Doubt {
     Unread(Obstacle),
 }
 
-/// With what volumes are looked at that nobody uses.
-pub struct Looking<'a> {
-    /// The disks of this machine.
-    pub disks: &'a Disks,
-    /// The daemon's clock.
-    pub clock: Clock,
-    /// Decorates volumes, in tests.
-    pub decorator: Option<&'a Decorator>,
-}
-
 impl Looking<'_> {
     /// What the medium says against a volume whose tag names our attachment, which has not ended as far as is known.
     fn doubt(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Option<Doubt> {
         let files = provider.files();
         match volume.state {
-            VolumeState::Attached => {
-                match opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator) {
-                    Ok(label) => label.filter(|label| !label.clean && label.written).map(|_| Doubt::Records),
-                    Err(obstacle) => Some(Doubt::Unread(obstacle)),
-                }
-            }
+            VolumeState::Attached => match self.label(volume, files.as_deref()) {
+                Ok(label) => label.filter(|label| !label.clean && label.written).map(|_| Doubt::Records),
+                Err(obstacle) => Some(Doubt::Unread(obstacle)),
+            },
             VolumeState::Creating | VolumeState::Available | VolumeState::Attaching | VolumeState::Detaching => {
                 Some(Doubt::Away)
             }
@@ -91,7 +77,7 @@ impl Looking<'_> {
     /// What another program has open can be read as soon as that has ended, and may be what it works with.
     fn must_be_free(&self, provider: &dyn Provider, volume: &VolumeDescription) -> Result<(), String> {
         let files = provider.files();
-        match opening::label(volume, files.as_deref(), self.disks, self.clock, self.decorator) {
+        match self.label(volume, files.as_deref()) {
             Err(Obstacle::Held(who)) if volume.state == VolumeState::Attached => {
                 Err(format!("the data on the caching volume {} is not discarded: {who}, then ask again", volume.id.0))
             }

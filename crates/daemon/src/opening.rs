@@ -341,58 +341,63 @@ pub fn caching_again(
     }
 }
 
-/// Reads the superblock of an attached caching volume that nobody uses, from the medium.
-///
-/// # Errors
-/// One sentence: it is not there, or cannot be opened or read.
-pub fn superblock(
-    description: &VolumeDescription,
-    files: Option<&Path>,
-    disks: &Disks,
-    clock: Clock,
-    decorator: Option<&Decorator>,
-) -> Result<Option<Superblock>, Obstacle> {
-    let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
-    Ok(read_superblock(&mut *volume, clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
+/// With what caching volumes are looked at that nobody uses.
+pub struct Looking<'a> {
+    /// The disks of this machine.
+    pub disks: &'a Disks,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<&'a Decorator>,
 }
 
-/// Reads what a caching volume that nobody uses says of its log, from the medium. `None`: it has no superblock.
-///
-/// # Errors
-/// One sentence: it is not there, or cannot be opened or read.
-pub fn label(
-    description: &VolumeDescription,
-    files: Option<&Path>,
-    disks: &Disks,
-    clock: Clock,
-    decorator: Option<&Decorator>,
-) -> Result<Option<Label>, Obstacle> {
-    let (mut volume, path) = open_to_look(description, files, disks, decorator)?;
-    let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
-    let Some(superblock) = read_superblock(&mut *volume, clock).map_err(unreadable)? else { return Ok(None) };
-    let (epoch, clean) = (superblock.epoch, superblock.state == LogState::Clean);
-    let mut written = false;
-    for offset in superblock.segment_offsets() {
-        written |= superblock.has_written(&read(&mut *volume, offset, BLOCK as usize, clock).map_err(unreadable)?);
-        if written || clean {
-            break;
-        }
+impl Looking<'_> {
+    /// Reads the superblock of an attached volume, from the medium. `files` is where volumes lie that are files.
+    ///
+    /// # Errors
+    /// One sentence: it is not there, or cannot be opened or read.
+    pub fn superblock(
+        &self,
+        description: &VolumeDescription,
+        files: Option<&Path>,
+    ) -> Result<Option<Superblock>, Obstacle> {
+        let (mut volume, path) = self.open(description, files)?;
+        Ok(read_superblock(&mut *volume, self.clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
     }
-    Ok(Some(Label { epoch, clean, written }))
-}
 
-fn open_to_look(
-    description: &VolumeDescription,
-    files: Option<&Path>,
-    disks: &Disks,
-    decorator: Option<&Decorator>,
-) -> Result<(Box<dyn Volume>, String), Obstacle> {
-    let options = Options { read_only: true, ..Options::default() };
-    let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-    let place = Place::of(description, files)?;
-    let volume = place.open(description.size, disks, options, Before::Unused)?.ok_or_else(absent)?;
-    let path = volume.path().display().to_string();
-    Ok((decorated(volume, decorator), path))
+    /// Reads what an attached volume says of its log, from the medium. `None`: it has no superblock.
+    ///
+    /// # Errors
+    /// As [`Looking::superblock`].
+    pub fn label(&self, description: &VolumeDescription, files: Option<&Path>) -> Result<Option<Label>, Obstacle> {
+        let (mut volume, path) = self.open(description, files)?;
+        let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
+        let found = read_superblock(&mut *volume, self.clock).map_err(unreadable)?;
+        let Some(superblock) = found else { return Ok(None) };
+        let (epoch, clean) = (superblock.epoch, superblock.state == LogState::Clean);
+        let mut written = false;
+        for offset in superblock.segment_offsets() {
+            let head = read(&mut *volume, offset, BLOCK as usize, self.clock).map_err(unreadable)?;
+            written |= superblock.has_written(&head);
+            if written || clean {
+                break;
+            }
+        }
+        Ok(Some(Label { epoch, clean, written }))
+    }
+
+    fn open(
+        &self,
+        description: &VolumeDescription,
+        files: Option<&Path>,
+    ) -> Result<(Box<dyn Volume>, String), Obstacle> {
+        let options = Options { read_only: true, ..Options::default() };
+        let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
+        let place = Place::of(description, files)?;
+        let volume = place.open(description.size, self.disks, options, Before::Unused)?.ok_or_else(absent)?;
+        let path = volume.path().display().to_string();
+        Ok((decorated(volume, self.decorator), path))
+    }
 }
 
 /// Reads both superblocks apart: one that cannot be read says nothing of the other.

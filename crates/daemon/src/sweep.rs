@@ -12,7 +12,7 @@ use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::sweep::{Action, Known, orphans};
 
 use crate::clock::Clock;
-use crate::opening::{self, Decorator};
+use crate::opening::{Decorator, Looking};
 use crate::owner::OwnerStore;
 use crate::providers::Providers;
 use crate::shared::Shared;
@@ -93,14 +93,15 @@ impl Sweeper {
         expected: &BTreeSet<VolumeId>,
     ) -> BTreeMap<VolumeId, String> {
         let suspects = listed.iter().filter(|volume| !expected.contains(&volume.id));
-        let (files, disks, decorator) = (provider.files(), &self.disks, self.decorator.as_ref());
+        let files = provider.files();
+        let looking = Looking { disks: &self.disks, clock: self.clock, decorator: self.decorator.as_ref() };
         let clean = suspects.filter_map(|volume| {
             let epoch = volume.tags.get(tag::DIRTY_EPOCH)?;
             if self.has_ended(volume, epoch) {
                 return Some((volume.id.clone(), epoch.clone()));
             }
             volume.device.as_ref()?;
-            let superblock = opening::superblock(volume, files.as_deref(), disks, self.clock, decorator).ok()??;
+            let superblock = looking.superblock(volume, files.as_deref()).ok()??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

@@ -8,7 +8,7 @@ use surgetank_provider::VolumeDescription;
 use surgetank_rental::{Answer, AskId, Obstacle, Opening, Presence, VolumeAsk, ask};
 
 use super::{Done, Lifecycle, Tools};
-use crate::opening::{self, Fresh, Opened, Place};
+use crate::opening::{self, Fresh, Looking, Opened, Place};
 
 impl Lifecycle {
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
@@ -23,7 +23,8 @@ impl Lifecycle {
             }
             VolumeAsk::Superblock(description) => {
                 let files = self.files();
-                Answer::Superblock(opening::label(&description, files.as_deref(), disks, *clock, decorator.as_ref()))
+                let looking = Looking { disks, clock: *clock, decorator: decorator.as_ref() };
+                Answer::Superblock(looking.label(&description, files.as_deref()))
             }
             VolumeAsk::Look => Answer::Looked(self.look()),
         })
