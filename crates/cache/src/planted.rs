@@ -158,6 +158,8 @@ surgetank_model::plant_bugs! {
         RescueStaysInFlight,
         /// The superblock of a failing log is written while another one is on its way.
         TwoSuperblocksAtOnce,
+        /// What was written while the engine was not in the path counts as durable.
+        UnseenWritesDurable,
     }
 }
 

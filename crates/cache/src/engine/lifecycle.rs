@@ -98,6 +98,7 @@ impl Engine {
             (Space::new(geometry, |_| 1), Superblock::new(attach.epoch, geometry, self.config.size));
         let superblock = Superblock { unindexed: space.list(), ..superblock };
         space.listed(superblock.unindexed.as_deref());
+        self.count_unseen_writes();
         self.cache = Port::new(self.now, attach.cache_limits);
         self.stage = EngineStage::Adopting;
         self.needs_pump = true;

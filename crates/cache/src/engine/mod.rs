@@ -10,6 +10,7 @@ mod failure;
 mod flush_pattern;
 mod lifecycle;
 mod loss;
+mod path;
 mod port;
 mod read;
 mod reclaim;
@@ -263,6 +264,8 @@ pub struct Engine {
     telling_flush_failure: u32,
     /// A flush that no application asked for.
     own_flush: Option<RequestId>,
+    /// The backing volume may have been written since, and no request has come here yet.
+    unseen_writes: bool,
     /// Bytes of changes in flight on the backing volume.
     direct_bytes: u64,
     boost: Option<Boost>,
@@ -310,6 +313,7 @@ impl Engine {
             unreported_flush_failure: false,
             telling_flush_failure: 0,
             own_flush: None,
+            unseen_writes: false,
             direct_bytes: 0,
             boost: None,
             recovery: None,

@@ -121,6 +121,11 @@ impl Port {
         self.waiters.iter().any(|(_, waiting)| *waiting == waiter)
     }
 
+    /// Whether a request of these waits for a flush.
+    pub fn is_awaited_by(&self, of: impl Fn(RequestId) -> bool) -> bool {
+        self.waiters.iter().any(|(_, waiter)| matches!(waiter, Waiter::Request(request) if of(*request)))
+    }
+
     /// Asks for everything completed so far to become durable. `Ready`: it is. `Issue`: the caller emits a flush.
     pub fn request_flush(&mut self, waiter: Waiter) -> FlushRequest {
         if self.is_durable() {

@@ -54,6 +54,9 @@ impl Engine {
     pub fn submit(&mut self, now: Instant, mut request: Request) {
         self.now = self.now.max(now);
         self.needs_pump = true;
+        if self.own_flush != Some(request.id) {
+            self.count_unseen_writes();
+        }
         if !self.is_valid(&request) {
             let result = Err(ReplyError::Invalid);
             self.effects.push_back(Effect::Reply { request: request.id, result });
@@ -227,7 +230,7 @@ impl Engine {
 
     /// Whether the reply to this request tells an application that a flush failed. What a change says concerns itself
     /// alone.
-    fn is_told(&self, id: RequestId) -> bool {
+    pub(super) fn is_told(&self, id: RequestId) -> bool {
         if self.own_flush == Some(id) {
             return planted(Bug::OwnFlushTakesNote);
         }
