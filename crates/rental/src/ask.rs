@@ -32,6 +32,9 @@ pub enum Ask {
     Volume(VolumeAsk),
     /// Tell the engine.
     Engine(Command),
+    /// Have the requests of the device come to the engine from now on: a caching volume is about to be adopted. Devices
+    /// whose requests always do are served already.
+    Serve,
 }
 
 /// A call of the provider.
@@ -220,6 +223,9 @@ pub enum Answer {
         /// The volume has answered that it was unplugged.
         unplugged: bool,
     },
+    /// To `Serve`: the requests come to the engine, as long as [`Rental::wants_service`](crate::Rental::wants_service); or why
+    /// they do not.
+    Served(Result<(), String>),
     /// The engine has ended.
     EngineEnded(String),
 }

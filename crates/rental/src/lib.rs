@@ -5,6 +5,7 @@
 //! - [`rentals`]: all volumes that one device rents at once;
 //! - [`ask`]: its contract with the driver (the daemon's reconciler or the simulator);
 //! - [`record`]: what is durable about a rental;
+//! - [`mapping`]: where the kernel sends the requests of a device that it maps itself, and when that changes;
 //! - [`owner`]: where the newest data is, and in which order that is written down;
 //! - [`resume`]: where a device goes on after a crash;
 //! - [`sweep`]: which volumes nobody knows of any more.
@@ -12,6 +13,7 @@
 //! Absent on purpose: any provider call, any clock, any file, any byte of data.
 
 pub mod ask;
+pub mod mapping;
 pub mod owner;
 pub mod planted;
 pub mod record;
@@ -21,6 +23,7 @@ pub mod resume;
 pub mod sweep;
 
 pub use ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, Opened, Opening, Presence, VolumeAsk};
+pub use mapping::{Found, Map, Mapping};
 pub use owner::{OwnerRecord, OwnerWrite, OwnerWriter};
 pub use record::{RentalRecord, RentalStage, Slot};
 pub use rental::{Config, Ended, Notice, Rental};

@@ -36,6 +36,20 @@ surgetank_model::plant_bugs! {
         CopiesIgnored,
         /// That the user has discarded what is on a volume is not written down.
         DiscardForgotten,
+        /// Before a daemon runs the device is mapped straight whatever the owner record says.
+        StraightAtBoot,
+        /// A device that was mapped straight is served although a caching volume has its newest data.
+        StraightAccepted,
+        /// A caching volume is adopted while the device is mapped straight.
+        AdoptedUnserved,
+        /// The device is mapped straight while the engine is needed in the path.
+        StraightTooEarly,
+        /// What became of the engine while requests in flight were awaited is not looked at.
+        NoSecondLook,
+        /// The device stays mapped to the daemon after a boost.
+        ServedForEver,
+        /// A switch that failed is not tried again.
+        SwitchGivenUp,
     }
 }
 

@@ -208,6 +208,7 @@ impl Control {
                 return Asked::Command(Command::Adopt(epoch));
             }
             Ask::Engine(command) => return Asked::Command(command),
+            Ask::Serve => Answer::Served(Ok(())),
         })
     }
 

@@ -20,7 +20,6 @@ use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
 use self::outage::Outage;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
-use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, Slot};
 
 /// First and longest pause between two looks at a change under way.
@@ -172,6 +171,8 @@ pub struct Rental {
     notices: VecDeque<Notice>,
     /// The driver has a volume open that the engine was not given.
     open: bool,
+    /// A step wants the requests of the device to come to the engine, and none has said since that they need not.
+    service: bool,
     released: Option<Release>,
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
@@ -209,6 +210,7 @@ impl Rental {
             ended: VecDeque::new(),
             notices: VecDeque::new(),
             open: false,
+            service: false,
             released: None,
             lost_bytes: None,
             outage: Outage::default(),
@@ -260,6 +262,7 @@ impl Rental {
     /// Begins a step; `timeout` is how long it may take.
     pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
         self.now = self.now.max(now);
+        self.note_service(&step);
         match step {
             Step::Absorb => self.set_mode(id, CacheMode::Absorb),
             Step::Drain => self.set_mode(id, CacheMode::Drain),
@@ -272,6 +275,7 @@ impl Rental {
     /// Begins to read a volume back after a crash. It may take as long as it takes: requests wait for it.
     pub fn begin_recovery(&mut self, now: Instant, epoch: Epoch) {
         self.now = self.now.max(now);
+        self.service = true;
         self.run(Task::Recover(epoch), None);
         self.advance();
     }
@@ -294,6 +298,7 @@ impl Rental {
     pub fn event(&mut self, now: Instant, event: &Event) {
         self.now = self.now.max(now);
         self.follow(event);
+        self.service &= !matches!(event, Event::Released | Event::CacheDropped);
         match event {
             Event::Released => self.released = Some(Release::Clean),
             Event::CacheDropped => {
@@ -516,25 +521,10 @@ impl Rental {
         self.running = None;
         self.task_walk = Walk::default();
         self.end_outage();
+        self.service = false;
         self.released = Some(Release::Dropped);
         self.lost_bytes = None;
         self.record.as_ref().map(|record| record.size)
-    }
-
-    /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
-    /// [`Rental::proof_discarded`], so that it stays discarded over a crash. `None`: nothing is kept, or another record is
-    /// being written.
-    #[must_use]
-    pub fn without_proof(&self) -> Option<RentalRecord> {
-        let (kept, record) = (self.kept.as_ref()?, self.record.clone().filter(|_| self.writing.is_none())?);
-        let discarded = kept.tag.clone().filter(|_| !planted(Bug::DiscardForgotten));
-        Some(RentalRecord { disposable: true, discarded, ..record })
-    }
-
-    /// That record is durable.
-    pub fn proof_discarded(&mut self, record: RentalRecord) {
-        self.record = Some(record);
-        self.kept = None;
     }
 
     fn told(&mut self, told: bool) {

@@ -3,7 +3,7 @@
 use surgetank_cache::Epoch;
 use surgetank_model::Bytes;
 use surgetank_model::volume::{CreateVolume, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag};
-use surgetank_policy::{Refusal, StepOutcome};
+use surgetank_policy::{Refusal, Step, StepOutcome};
 
 use super::{Notice, Pause, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command, Opened, Opening, VolumeAsk};
@@ -15,6 +15,22 @@ fn transient(text: &str) -> Pause {
 }
 
 impl Rental {
+    /// Whether the requests of the device are to come to the engine: from the wish for a boost, so that this is so before the
+    /// volume is there to be adopted, until the engine has released it or it is given up. What else needs the engine, it says
+    /// itself: see [`Engine::is_transparent`](surgetank_cache::Engine::is_transparent).
+    #[must_use]
+    pub fn wants_service(&self) -> bool {
+        self.service && (self.running.is_some() || self.record.is_some())
+    }
+
+    pub(super) fn note_service(&mut self, step: &Step) {
+        match step {
+            Step::Create { .. } | Step::Attach | Step::Adopt => self.service = true,
+            Step::Detach | Step::Delete => self.service = false,
+            Step::Absorb | Step::Drain | Step::Finish | Step::Release => {}
+        }
+    }
+
     pub(super) fn create(&mut self, size: Bytes) -> Walked<StepOutcome> {
         if self.record.is_none() {
             let (random, started_unix_ms) = self.draw()?;
@@ -150,6 +166,9 @@ impl Rental {
         if self.epoch() != Some(epoch) && !self.open {
             return Err(transient("the caching volume was closed meanwhile"));
         }
+        if !planted(Bug::AdoptedUnserved) {
+            self.serve()?;
+        }
         self.note(|record| {
             record.stage = RentalStage::Adopting;
             record.epoch = Some(epoch.to_string());
@@ -168,6 +187,15 @@ impl Rental {
                 self.unused()?;
                 Err(Pause::Refused(Refusal::Permanent(rejected)))
             }
+        }
+    }
+
+    /// Has the requests of the device come to the engine: what it does not see would miss what the caching volume holds.
+    fn serve(&mut self) -> Walked {
+        match self.ask(Ask::Serve)? {
+            Answer::Served(Ok(())) => Ok(()),
+            Answer::Served(Err(why)) => Err(transient(&why)),
+            answer => Err(mixed_up(&answer)),
         }
     }
 

@@ -8,9 +8,25 @@ use super::{Kept, Notice, Pause, Release, Rental, Walked, mixed_up, refused};
 use crate::ask::{Answer, Ask, Call, Command};
 use crate::owner::parse_epoch;
 use crate::planted::{Bug, planted};
-use crate::record::RentalStage;
+use crate::record::{RentalRecord, RentalStage};
 
 impl Rental {
+    /// The user discards whatever is on the volume that is kept for want of a proof: the record to make durable before
+    /// [`Rental::proof_discarded`], so that it stays discarded over a crash. `None`: nothing is kept, or another record is
+    /// being written.
+    #[must_use]
+    pub fn without_proof(&self) -> Option<RentalRecord> {
+        let (kept, record) = (self.kept.as_ref()?, self.record.clone().filter(|_| self.writing.is_none())?);
+        let discarded = kept.tag.clone().filter(|_| !planted(Bug::DiscardForgotten));
+        Some(RentalRecord { disposable: true, discarded, ..record })
+    }
+
+    /// That record is durable.
+    pub fn proof_discarded(&mut self, record: RentalRecord) {
+        self.record = Some(record);
+        self.kept = None;
+    }
+
     pub(super) fn release(&mut self) -> Walked<StepOutcome> {
         if self.lost_bytes.is_some() {
             // Nothing is detached before the user accepts the loss, or overwrites what was lost.

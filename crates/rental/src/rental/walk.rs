@@ -17,7 +17,7 @@ impl Rental {
         match &ask {
             Ask::Provider(call) => self.call = Some((id, call.clone())),
             Ask::Persist(record) => self.writing = Some((id, record.clone())),
-            Ask::Draw | Ask::Owner | Ask::Volume(_) | Ask::Engine(_) => {}
+            Ask::Draw | Ask::Owner | Ask::Volume(_) | Ask::Engine(_) | Ask::Serve => {}
         }
         self.asks.push_back((id, ask));
         id

@@ -464,6 +464,7 @@ impl World<'_> {
             }
             Ask::Volume(ask) => self.ask_volume(id, ask).map(Some),
             Ask::Engine(command) => self.command(id, command).map(Some),
+            Ask::Serve => Ok(Some(Answer::Served(Ok(())))),
         }
     }
 

@@ -110,6 +110,7 @@ impl World<'_> {
                 Answer::Sampled { stage: surgetank_cache::EngineStage::PassThrough, unplugged: false }
             }
             Ask::Engine(_) => Answer::Began(Ok(())),
+            Ask::Serve => Answer::Served(Ok(())),
         })
     }
 
