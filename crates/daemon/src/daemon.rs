@@ -419,6 +419,7 @@ impl Inner {
             name: name.to_owned(),
             export: export.to_owned(),
             address: String::new(),
+            map: None,
             size_gib: 0.0,
             phase: DevicePhase::Degraded,
             reason: Some(reason),

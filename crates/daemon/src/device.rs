@@ -16,12 +16,14 @@ use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, ResumeAt};
 use surgetank_provider::{Provider, ProviderError, VolumeId};
+use surgetank_rental::mapping::{self, Map};
 use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord};
 
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_ms};
 use crate::config::{CachingConfig, Config, DeviceConfig};
+use crate::exports::dm::Mapped;
 use crate::exports::{self, Export, Opening};
 use crate::files;
 use crate::identity::Identity;
@@ -34,6 +36,7 @@ use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
 use crate::shard::{self, Shard};
 use crate::shared::Shared;
+use crate::switching::Switching;
 use crate::timed::TimedProvider;
 
 /// How long the provider may take to say whether the volume with the newest data is there.
@@ -227,17 +230,23 @@ impl Starting<'_> {
         }
     }
 
-    fn assemble(self, resume: Resume, store: OwnerStore, mut journal: Journal) -> Result<Device, String> {
+    fn assemble(self, resume: Resume, mut store: OwnerStore, mut journal: Journal) -> Result<Device, String> {
         let io = |error: std::io::Error| format!("device {} cannot start: {error}", self.name);
         let clock = self.common.clock;
-        let mut backing = opening::backing(self.config, clock)?;
+        let owes_flush_failure = store.owes_flush_failure().map_err(io)?;
+        let mapped = self.map(store.record(), owes_flush_failure)?;
+        if mapped.is_some() && store.is_missing() {
+            // Who maps the device at the next boot goes by it.
+            store.persist(OwnerRecord::default()).map_err(io)?;
+        }
+        let mut backing = opening::backing(self.config, clock, mapped.is_none())?;
         if let Some(decorate) = &self.common.decorator {
             backing = decorate(Purpose::Backing, backing);
         }
         let size = Bytes::new(backing.size());
         self.begin_journal(&mut journal, store.record(), size)?;
         let mut engine = self.engine(&resume, &*backing);
-        if store.owes_flush_failure().map_err(io)? {
+        if owes_flush_failure {
             tracing::warn!(
                 device = self.name,
                 "the backing volume did not flush before: the application's next flush fails"
@@ -250,6 +259,7 @@ impl Starting<'_> {
             config: self.config,
             run_directory: self.run_directory,
             owner: &self.common.owner_id,
+            mapped: mapped.clone(),
         })?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
@@ -268,6 +278,7 @@ impl Starting<'_> {
             owner_thread: owner_thread.handle(),
             accounts: self.accounts(clock.now(), totals, size),
             boosting: None,
+            switching: mapped.map(|(mapped, map)| Switching::new(self.name, mapped, map, shard_handle.clone())),
             recover: epoch_to_recover(&resume),
             inbox: messages,
         };
@@ -299,6 +310,15 @@ impl Starting<'_> {
                 Err(error)
             }
         }
+    }
+
+    /// The device as the kernel maps it, if it is to, and the map to begin with. From then on the backing volume is held.
+    fn map(&self, owner: &OwnerRecord, owes_flush_failure: bool) -> Result<Option<(Arc<Mapped>, Map)>, String> {
+        let found = exports::look(self.name, self.config, self.run_directory, &self.common.owner_id)?;
+        let Some(mapped) = found else { return Ok(None) };
+        let map = mapping::at_start(self.name, owner, owes_flush_failure, mapped.found())?;
+        mapped.begin(map)?;
+        Ok(Some((Arc::new(mapped), map)))
     }
 
     fn engine(&self, resume: &Resume, backing: &dyn Volume) -> Engine {
@@ -417,6 +437,7 @@ impl Starting<'_> {
             split: config.split,
             read_fill: config.preset.how.read_fill,
             shard: parts.shard.clone(),
+            is_mapped: parts.switching.is_some(),
             owner_thread: parts.owner_thread.clone(),
             clock: self.common.clock,
             disks: self.common.disks.clone(),

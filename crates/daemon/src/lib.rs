@@ -8,6 +8,7 @@ pub mod accounting;
 mod adoption;
 #[cfg(test)]
 mod allocations;
+pub mod boot;
 mod buffers;
 pub mod clock;
 pub mod config;
@@ -22,6 +23,7 @@ mod ground;
 pub mod healed;
 mod identity;
 pub mod journal;
+mod kernel_statistics;
 mod lifecycle;
 pub mod link;
 mod losses;
@@ -37,6 +39,7 @@ mod shared;
 mod state_directory;
 pub mod status;
 pub mod sweep;
+mod switching;
 mod timed;
 pub mod toml_error;
 

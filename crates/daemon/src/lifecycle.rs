@@ -52,6 +52,8 @@ pub struct Tools {
     pub read_fill: ReadFill,
     /// The device's shard.
     pub shard: ShardHandle,
+    /// The kernel maps the device, and requests come to the shard only if it is asked to send them.
+    pub is_mapped: bool,
     /// Who persists the owner.
     pub owner_thread: OwnerThreadHandle,
     /// The device's clock.
@@ -89,6 +91,8 @@ pub struct Lifecycle {
     in_use: bool,
     /// The shard is closing a volume.
     closing: Vec<(AskId, Receiver<()>)>,
+    /// Asks that wait until requests come to the shard.
+    serving: Vec<AskId>,
     /// The last step, but for changes of the mode.
     step: Option<Step>,
 }
@@ -116,6 +120,7 @@ impl Lifecycle {
             seen: None,
             in_use: false,
             closing: Vec::new(),
+            serving: Vec::new(),
             step: None,
         };
         lifecycle.publish();
@@ -199,6 +204,20 @@ impl Lifecycle {
         self.carry_out();
         // Volumes in other slots are discarded, which ends nothing that anybody waits for.
         self.rentals.next_ended().map(|(_, ended)| ended)
+    }
+
+    /// Whether somebody waits for [`Lifecycle::served`].
+    #[must_use]
+    pub fn waits_for_service(&self) -> bool {
+        !self.serving.is_empty()
+    }
+
+    /// Requests come to the shard now, or will not and why.
+    pub fn served(&mut self, now: Instant, result: &Result<(), String>) {
+        for id in std::mem::take(&mut self.serving) {
+            self.rentals.complete(now, id, Answer::Served(result.clone()));
+        }
+        self.carry_out();
     }
 
     /// A disk came or went.
@@ -285,7 +304,10 @@ impl Lifecycle {
             Ask::Provider(call) => return self.call(id, call),
             Ask::Volume(ask) => return self.ask_volume(id, ask),
             Ask::Engine(command) => return self.command(id, command),
-            // Every export sends all requests here.
+            Ask::Serve if self.tools.is_mapped => {
+                self.serving.push(id);
+                return None;
+            }
             Ask::Serve => Answer::Served(Ok(())),
         })
     }

@@ -43,18 +43,19 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// RAIDs and our own logs begin or end.
 const PROBE: u64 = 1 << 20;
 
-/// Opens the backing volume of a device.
+/// Opens the backing volume of a device; `exclusive`, unless somebody of ours holds it already.
 ///
 /// # Errors
 /// One sentence with the remedy.
-pub fn backing(config: &DeviceConfig, clock: Clock) -> Result<Box<dyn Volume>, String> {
+pub fn backing(config: &DeviceConfig, clock: Clock, exclusive: bool) -> Result<Box<dyn Volume>, String> {
     let volume: Box<dyn Volume> = match &config.backing {
         Backing::Memory(size) => {
             let volume = MemoryVolume::new(size.get(), 512);
             Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
         }
         Backing::Path(path) => {
-            let volume = open_patiently(|| FileVolume::open(path, Options::default()));
+            let options = Options { exclusive, ..Options::default() };
+            let volume = open_patiently(|| FileVolume::open(path, options));
             let volume = volume.map_err(|error| error.to_string())?;
             for note in volume.notes() {
                 tracing::info!("{note}");

@@ -21,6 +21,7 @@ use crate::owner::OwnerThreadHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
 use crate::status::{CachingStatus, DevicePhase, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange};
+use crate::switching::Switching;
 
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_secs(3);
@@ -103,6 +104,8 @@ pub struct Parts {
     pub accounts: Accounts,
     /// Controller and caching volume; `None`: the device only passes through.
     pub boosting: Option<(Controller, Lifecycle)>,
+    /// For a device that the kernel maps.
+    pub switching: Option<Switching>,
     /// An attachment to read back before anything else.
     pub recover: Option<Epoch>,
     /// What the reconciler is told.
@@ -121,6 +124,8 @@ pub struct Reconciler {
     ending: bool,
     /// The bytes read and written when it was: what moves after that is no burst.
     frozen: Option<(u64, u64)>,
+    /// The same when the controller was last shown the device.
+    moved: Option<(u64, u64)>,
     reason: Option<String>,
 }
 
@@ -138,6 +143,7 @@ impl Reconciler {
             stopping: Vec::new(),
             ending: false,
             frozen: None,
+            moved: None,
             reason: None,
         }
     }
@@ -147,6 +153,7 @@ impl Reconciler {
         crate::planted::plant();
         let inbox = self.parts.inbox.clone();
         let answers = self.lifecycle().map_or_else(crossbeam_channel::never, |lifecycle| lifecycle.answers());
+        let switched = self.parts.switching.as_ref().map_or_else(crossbeam_channel::never, Switching::answers);
         loop {
             let wait = self.parts.clock.until(Some(self.next_wake()));
             let timeout = wait.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
@@ -157,6 +164,11 @@ impl Reconciler {
                 },
                 recv(answers) -> done => if let (Ok(done), Some(lifecycle)) = (done, self.lifecycle()) {
                     lifecycle.done(done);
+                },
+                recv(switched) -> done => if let (Ok(done), Some(switching)) = (done, &mut self.parts.switching) {
+                    switching.done(self.parts.clock.now(), done);
+                    // What the engine answered for until now is seen before the next switch is decided.
+                    self.sample();
                 },
                 recv(timeout) -> _ => {}
             }
@@ -174,6 +186,7 @@ impl Reconciler {
         };
         let others = [
             recovery,
+            self.parts.switching.as_ref().and_then(Switching::next_deadline),
             boosting.and_then(|(_, lifecycle)| lifecycle.next_poll()),
             boosting
                 .filter(|_| self.recovery == Recovery::None && !self.held())
@@ -191,14 +204,37 @@ impl Reconciler {
         }
         self.start_recovery(now);
         self.step(now);
+        if self.switch(now) {
+            self.step(now);
+        }
         self.answer_stop();
+    }
+
+    /// Has the kernel map the device as it must be now. True: whoever waited for that goes on.
+    fn switch(&mut self, now: Instant) -> bool {
+        let Some(switching) = &mut self.parts.switching else { return false };
+        let rental = self.parts.boosting.as_ref().is_some_and(|(_, lifecycle)| lifecycle.rental().wants_service());
+        let Some(sample) = &self.last else { return false };
+        switching.update(now, rental, sample.is_transparent);
+        match (switching.service(), &mut self.parts.boosting) {
+            (Some(service), Some((_, lifecycle))) if lifecycle.waits_for_service() => {
+                lifecycle.served(now, &service);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Looks at the device and shows it to the controller.
     fn sample(&mut self) {
         let Ok(sample) = self.parts.shard.sample(self.parts.clock.now(), self.last.clone()) else { return };
-        self.parts.accounts.observe(&sample);
-        let mut observation = sample.observation;
+        let mut seen = sample.clone();
+        if let Some(switching) = &mut self.parts.switching {
+            switching.complete(&mut seen);
+        }
+        self.parts.accounts.observe(&seen);
+        let mut observation = seen.observation;
+        self.moved = Some((observation.read_bytes, observation.written_bytes));
         if let Some(frozen) = self.frozen {
             (observation.read_bytes, observation.written_bytes) = frozen;
         }
@@ -412,8 +448,7 @@ impl Reconciler {
             controller.hint_detach(now);
         }
         self.ending = true;
-        let moved = |sample: &Sample| (sample.observation.read_bytes, sample.observation.written_bytes);
-        self.frozen = self.frozen.or_else(|| self.last.as_ref().map(moved));
+        self.frozen = self.frozen.or(self.moved);
         self.stopping.push(answer);
     }
 
@@ -459,6 +494,7 @@ impl Reconciler {
             name: self.parts.name.clone(),
             export: self.parts.export.to_owned(),
             address: self.parts.shared.address(),
+            map: self.parts.switching.as_ref().map(|switching| switching.map().to_owned()),
             size_gib: self.last.as_ref().map_or(0.0, |sample| gib(sample.size_bytes)),
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
             reason: self.reason(now, lost_bytes, controller.as_ref()),
@@ -526,7 +562,10 @@ impl Reconciler {
         if self.recovery != Recovery::None {
             return Some("reading the caching volume back after a crash; requests wait".to_owned());
         }
-        controller.and_then(|status| status.backing_off.clone())
+        let switching = self.parts.switching.as_ref().and_then(Switching::trouble);
+        let unmapped =
+            switching.map(|why| format!("the kernel does not map the device as it should: {why}; it is tried again"));
+        unmapped.or_else(|| controller.and_then(|status| status.backing_off.clone()))
     }
 
     fn report(&mut self, now: Instant) -> DeviceReport {

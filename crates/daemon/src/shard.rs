@@ -59,6 +59,8 @@ pub struct Sample {
     pub size_bytes: u64,
     /// The caching volume answered that it was unplugged.
     pub cache_gone: bool,
+    /// The engine only passes requests on.
+    pub is_transparent: bool,
     /// What [`ShardHandle::changes`] was.
     changes: u64,
 }
@@ -422,6 +424,16 @@ impl Running {
                 let outcome = if durable { Outcome::Done } else { Outcome::Failed(IoFailure::Io) };
                 self.engine.complete(now, effect, outcome);
             }
+            Command::SetFront { front, answer } => {
+                let _ = answer.send(self.set_front(now, front).map_err(|error| error.to_string()));
+            }
+            Command::EnterPath { answer } => {
+                self.engine.enter_path(now);
+                let _ = answer.send(());
+            }
+            Command::IsTransparent { answer } => {
+                let _ = answer.send(self.engine.is_transparent());
+            }
             Command::Stop => {
                 if self.stopping == Stopping::No {
                     self.stopping = Stopping::Answering { since: now };
@@ -485,6 +497,15 @@ impl Running {
         self.intake.set_windows(self.windows);
     }
 
+    fn set_front(&mut self, now: Instant, front: Box<dyn Front>) -> io::Result<()> {
+        self.poller.remove(self.front.descriptor())?;
+        self.front = front;
+        self.poller.add(self.front.descriptor(), KEY_FRONT)?;
+        // A front asks for its first requests when it is asked for them.
+        self.receive(now);
+        Ok(())
+    }
+
     fn grow(&mut self) -> Result<u64, String> {
         let size = self.volumes.backing().resize_check().map_err(|failure| failure.to_string())?;
         self.engine.grow(size).map_err(|rejected| rejected.to_string())?;
@@ -497,7 +518,8 @@ impl Running {
         let size_bytes = self.volumes.backing().size();
         let (observation, status) = (self.engine.observation(), self.engine.status());
         let (cache_gone, changes) = (self.volumes.cache_gone(), self.changes.load(Ordering::Relaxed));
-        Sample { now, observation, status, backing, cache, size_bytes, cache_gone, changes }
+        let is_transparent = self.engine.is_transparent();
+        Sample { now, observation, status, backing, cache, size_bytes, cache_gone, is_transparent, changes }
     }
 
     /// A sample taken from now on differs. Nobody else counts.

@@ -62,10 +62,14 @@ impl std::fmt::Display for DevicePhase {
 pub struct DeviceStatus {
     /// Its name.
     pub name: String,
-    /// How it is exported: `fuse` or `nbd`.
+    /// How it is exported: `dm`, `ublk`, `fuse` or `nbd`.
     pub export: String,
     /// What the user opens; empty while it is not served.
     pub address: String,
+    /// Where the kernel sends the requests of a device that it maps itself (`dm`): `straight` to the backing volume, or to the
+    /// daemon, which has them `served`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub map: Option<String>,
     /// Its size.
     pub size_gib: f64,
     /// Where it is.

@@ -12,45 +12,22 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::block::Block;
 use common::child::{self, Running};
+use common::guest;
 use common::mounted::{self, Mounted};
 use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
 use common::{Machine, eventually, pattern};
-use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
 use surgetank_daemon::{DevicePhase, Request};
-use surgetank_model::Bytes;
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
-/// How much slower a boost comes and goes in a guest.
-const PACE: u32 = 8;
-
-/// Runs one of the ignored tests in a guest, on an ext4 of its own.
+/// Runs one of the ignored tests in a guest.
 fn in_a_guest(test: &str) {
-    let lab = match Lab::that_boots() {
-        Ok(lab) => lab,
-        Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
-    };
-    let program = std::env::current_exe().unwrap();
-    let pass = |name: &str| std::env::var(name).map_or(String::new(), |value| format!("export {name}={value}\n"));
-    let script = format!(
-        "set -e\n{}export SURGETANK_PACE={PACE}\nmkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
-         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
-        pass("SURGETANK_KILLS"),
-        program.display()
-    );
-    // Far more than it takes.
-    let timeout = Duration::from_secs(300 + 30 * rounds::kills(5) as u64);
-    let plan = Plan { memory: Bytes::from_mib(1024), timeout, ..Plan::new("ublk", script) };
-    let plan = plan.disk(Disk::new("disk", Bytes::from_mib(512)));
-    let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();
-    let outcome = guest.wait(&Interrupt::default()).unwrap();
-    eprintln!("{}", guest.stderr());
-    assert!(outcome.passed(), "{}\n{}", outcome.describe(), guest.stdout());
+    guest::run(test, []);
 }
 
 #[test]

@@ -346,6 +346,7 @@ mod tests {
             name: "data".into(),
             export: "fuse".into(),
             address: "/dev/loop0".into(),
+            map: None,
             size_gib: 50.0,
             phase: DevicePhase::Boost,
             reason: Some("the quota is used up".into()),

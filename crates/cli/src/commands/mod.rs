@@ -4,6 +4,7 @@ mod control;
 mod demo;
 mod foreground;
 mod inspect;
+mod map;
 mod provider;
 mod serve;
 mod shell;
@@ -64,6 +65,10 @@ enum Command {
     Gc(control::Gc),
     /// Load renewed or revoked certificates
     Reload(control::Reload),
+    /// Map devices straight to their backing volumes, before the daemon runs
+    Map(map::Map),
+    /// Remove the map of a device that nobody uses
+    Unmap(map::Unmap),
     /// Show what is on a caching volume, and verify it
     Inspect(inspect::Arguments),
     /// Measure what bursts take with caching volumes of several sizes, on the volumes of a configuration
@@ -106,6 +111,8 @@ impl Cli {
             Command::Resize(arguments) => arguments.run(),
             Command::Gc(arguments) => arguments.run(),
             Command::Reload(arguments) => arguments.run(),
+            Command::Map(arguments) => arguments.run(),
+            Command::Unmap(arguments) => arguments.run(),
             Command::Inspect(arguments) => arguments.run(),
             Command::Demo(arguments) => arguments.run(),
             Command::Calibrate(arguments) => arguments.run(),

@@ -1,5 +1,6 @@
 //! The exports of devices. An export is a module here, with its [`Export`], and a row of [`KINDS`].
 
+pub mod dm;
 mod fuse;
 mod nbd;
 mod ublk;
@@ -8,9 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use surgetank_device::Front;
-use surgetank_device::front::{self, reclaim};
+use surgetank_device::front::{self, reclaim, ublk as driver};
+use surgetank_device::mapper::Mapper;
+use surgetank_rental::mapping::Map;
 
 use crate::config::{Config, DeviceConfig};
+use crate::exports::dm::Mapped;
 use crate::link::Link;
 
 /// An export from its bring-up to its close, while the shard serves its front.
@@ -62,8 +66,8 @@ pub trait Export: Send + Sync {
 pub struct Kind {
     /// As configurations and reports name it.
     pub name: &'static str,
-    /// Whether this machine and these rights allow it; if not, why.
-    possible: fn() -> Result<(), String>,
+    /// Whether this machine and these rights allow it for the device; if not, why.
+    possible: fn(&DeviceConfig) -> Result<(), String>,
     /// `auto` tries the next kind if this one is possible and fails nevertheless.
     passed_over: bool,
     open: fn(Opening<'_>) -> Result<Opened, String>,
@@ -72,10 +76,14 @@ pub struct Kind {
 /// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
 /// somebody may have it mounted.
 pub static KINDS: &[Kind] = &[
-    Kind { name: "ublk", possible: ublk::possible, passed_over: false, open: ublk::open },
-    Kind { name: "fuse", possible: fuse::possible, passed_over: true, open: fuse::open },
-    Kind { name: "nbd", possible: || Ok(()), passed_over: false, open: nbd::open },
+    Kind { name: MAPPED, possible: dm::possible, passed_over: false, open: dm::open },
+    Kind { name: "ublk", possible: |_| ublk::possible(), passed_over: false, open: ublk::open },
+    Kind { name: "fuse", possible: |_| fuse::possible(), passed_over: true, open: fuse::open },
+    Kind { name: "nbd", possible: |_| Ok(()), passed_over: false, open: nbd::open },
 ];
+
+/// The kind that the kernel serves by itself while the device is calm: it is looked at before its backing volume is opened.
+const MAPPED: &str = "dm";
 
 /// The kind of this name.
 #[must_use]
@@ -94,6 +102,8 @@ pub struct Opening<'a> {
     pub run_directory: &'a Path,
     /// The state directory's random name.
     pub owner: &'a str,
+    /// What [`look`] found, and the map to begin with.
+    pub mapped: Option<(Arc<Mapped>, Map)>,
 }
 
 /// An open export.
@@ -106,6 +116,29 @@ pub struct Opened {
     pub export: Arc<dyn Export>,
 }
 
+/// The device as the kernel maps it, if it is to.
+///
+/// # Errors
+/// One sentence with the remedy.
+pub fn look(name: &str, config: &DeviceConfig, run_directory: &Path, owner: &str) -> Result<Option<Mapped>, String> {
+    match config.export {
+        Some(kind) if kind.name == MAPPED => {}
+        Some(_) => return Ok(None),
+        None => {
+            if let Err(why) = dm::possible(config) {
+                tracing::info!(device = name, why, "no {MAPPED} here");
+                return Ok(None);
+            }
+            // Somebody may have it mounted as it is.
+            let is_mapped = Mapper::open().and_then(|mapper| mapper.find(name)).is_ok_and(|found| found.is_some());
+            if !is_mapped && driver::left_behind(identity(owner, name)).is_ok_and(|left| left.is_some()) {
+                return Ok(None);
+            }
+        }
+    }
+    Mapped::look(name, config, run_directory, owner).map(Some)
+}
+
 /// Opens the export that the configuration names, or the first that this machine and these rights allow.
 ///
 /// # Errors
@@ -114,9 +147,12 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
     if let Some(kind) = opening.config.export {
         return (kind.open)(opening);
     }
+    if opening.mapped.is_some() {
+        return dm::open(opening);
+    }
     let mut reasons = Vec::new();
-    for kind in KINDS {
-        let opened = match (kind.possible)() {
+    for kind in KINDS.iter().filter(|kind| kind.name != MAPPED) {
+        let opened = match (kind.possible)(opening.config) {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
                 tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
@@ -141,6 +177,13 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
 /// One sentence with the remedy.
 pub fn check_certificates(config: &Config) -> Result<(), String> {
     config.devices.values().filter_map(DeviceConfig::certificates).try_for_each(nbd::check_certificates)
+}
+
+/// The name under which the kernel keeps a device for the next daemon: FNV-1a of the state directory's random name and
+/// the device's own.
+fn identity(owner: &str, device: &str) -> u64 {
+    let bytes = owner.bytes().chain([0]).chain(device.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)).max(1)
 }
 
 /// Our pages may be needed to write other pages back.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use surgetank_device::front::{UblkConfig, UblkFront, UblkHandle, ublk};
 
-use super::{Export, Opened, Opening, linked, lock_memory};
+use super::{Export, Opened, Opening, identity, linked, lock_memory};
 use crate::link::Link;
 use crate::places;
 
@@ -19,17 +19,11 @@ pub(super) fn open(Opening { export, run_directory, owner, .. }: Opening<'_>) ->
     places::make(run_directory)?;
     lock_memory();
     let link = Link::new(run_directory, &export.name);
-    let config = UblkConfig { identity: identity(owner, &export.name), export };
+    let identity = identity(owner, &export.name);
+    let config = UblkConfig { identity, export, write_cache: true, discards: true };
     let front = UblkFront::start(&config).map_err(|error| error.to_string())?;
     let export = Arc::new(Ublk(front.handle(), link));
     Ok(Opened { front: Box::new(front), kind: "ublk", export })
-}
-
-/// The name under which the kernel keeps a device for the next daemon: FNV-1a of the state directory's random name and
-/// the device's own.
-fn identity(owner: &str, device: &str) -> u64 {
-    let bytes = owner.bytes().chain([0]).chain(device.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)).max(1)
 }
 
 impl Export for Ublk {

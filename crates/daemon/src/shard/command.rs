@@ -2,7 +2,7 @@
 
 use crossbeam_channel::Sender;
 use surgetank_cache::{Attach, CacheMode, EffectId, Rejected};
-use surgetank_device::Volume;
+use surgetank_device::{Front, Volume};
 
 use super::Sample;
 
@@ -89,6 +89,23 @@ pub enum Command {
         effect: EffectId,
         /// Whether it is durable.
         durable: bool,
+    },
+    /// Requests come from here from now on; nothing of the former front is in flight.
+    SetFront {
+        /// The export.
+        front: Box<dyn Front>,
+        /// It is served, or cannot be watched.
+        answer: Sender<Result<(), String>>,
+    },
+    /// The backing volume took requests that did not come this way; from now on they do.
+    EnterPath {
+        /// The engine knows.
+        answer: Sender<()>,
+    },
+    /// Whether the backing volume may take requests that do not come this way.
+    IsTransparent {
+        /// Whether the engine only passes them on.
+        answer: Sender<bool>,
     },
     /// Answer what is in flight, flush, and end the thread.
     Stop,

@@ -5,6 +5,7 @@
 pub mod block;
 pub mod child;
 pub mod failing;
+pub mod guest;
 pub mod mounted;
 pub mod rounds;
 pub mod writers;

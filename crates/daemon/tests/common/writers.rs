@@ -94,6 +94,7 @@ pub struct Writer {
     random: Random,
     stripes: Vec<(Range<u64>, Vec<Sector>)>,
     last_stamp: u64,
+    discards: bool,
     pub counts: Counts,
 }
 
@@ -137,9 +138,15 @@ impl Writer {
             random: Random::from_seed(seed ^ (index << 32)),
             stripes: mine(index).collect(),
             last_stamp: 0,
+            discards: true,
             counts: Counts::default(),
         };
         (0..count).map(writer).collect()
+    }
+
+    /// For a device whose discarded ranges need not read as zeroes.
+    pub fn without_discards(self) -> Self {
+        Self { discards: false, ..self }
     }
 
     /// Reads everything that is its own.
@@ -211,7 +218,7 @@ impl Writer {
     }
 
     fn zero(&mut self, device: &mut impl Requests, index: usize, range: Range<u64>) -> Result<(), Died> {
-        let discard = self.random.chance(0.5);
+        let discard = self.random.chance(0.5) && self.discards;
         self.change(index, range, 0, |offset, length| {
             if discard { device.trim(offset, length) } else { device.write_zeroes(offset, length) }
         })?;

@@ -10,6 +10,7 @@ use surgetank_model::ClientId;
 use crate::buffer::Buffer;
 
 pub mod fuse;
+mod idle;
 pub mod nbd;
 pub mod reclaim;
 pub mod ublk;
@@ -17,6 +18,7 @@ mod users;
 mod wake;
 
 pub use fuse::{FuseConfig, FuseFront, FuseHandle};
+pub use idle::IdleFront;
 pub use nbd::{NbdConfig, NbdFront};
 pub use ublk::{UblkConfig, UblkFront, UblkHandle};
 

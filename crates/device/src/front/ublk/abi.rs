@@ -191,24 +191,29 @@ pub(super) struct Parameters {
     pub(super) logical_block: u32,
     /// Bytes of one read or write, at most.
     pub(super) io_bytes_max: u32,
+    /// A volatile write cache, which honours FUA; without one, what is answered is durable.
+    pub(super) write_cache: bool,
+    /// Discard requests.
+    pub(super) discards: bool,
 }
+
+const TYPE_BASIC: u32 = 1 << 0;
+const TYPE_DISCARD: u32 = 1 << 1;
+const VOLATILE_CACHE: u32 = 1 << 2;
+const FUA: u32 = 1 << 3;
 
 impl Parameters {
     pub(super) const BYTES: usize = 64;
 
-    /// A volatile write cache that honours FUA; physical blocks and the least sensible I/O of 4 KiB; discards and
-    /// zeroes of any length.
+    /// Physical blocks and the least sensible I/O of 4 KiB; discards and zeroes of any length. The kernel knows of zeroes by
+    /// the same type as of discards.
     pub(super) fn encode(&self) -> [u8; Self::BYTES] {
-        const TYPE_BASIC: u32 = 1 << 0;
-        const TYPE_DISCARD: u32 = 1 << 1;
-        const VOLATILE_CACHE: u32 = 1 << 2;
-        const FUA: u32 = 1 << 3;
         const PAGE_SHIFT: u8 = 12;
         const DISCARD_SECTORS_MAX: u32 = u32::MAX >> SECTOR_SHIFT;
         let mut bytes = [0; Self::BYTES];
         bytes[0..4].copy_from_slice(&(Self::BYTES as u32).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&(TYPE_BASIC | TYPE_DISCARD).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&(VOLATILE_CACHE | FUA).to_ne_bytes());
+        bytes[4..8].copy_from_slice(&(TYPE_BASIC | if self.discards { TYPE_DISCARD } else { 0 }).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&(if self.write_cache { VOLATILE_CACHE | FUA } else { 0 }).to_ne_bytes());
         bytes[12] = self.logical_block.trailing_zeros() as u8;
         bytes[13] = PAGE_SHIFT;
         bytes[14] = self.io_bytes_max.trailing_zeros() as u8;
@@ -228,6 +233,8 @@ impl Parameters {
             size: number!(bytes, 24, u64).checked_mul(1 << SECTOR_SHIFT)?,
             logical_block: 1u32.checked_shl(bytes[12].into())?,
             io_bytes_max: number!(bytes, 16, u32).checked_mul(1 << SECTOR_SHIFT)?,
+            write_cache: number!(bytes, 8, u32) & VOLATILE_CACHE != 0,
+            discards: number!(bytes, 4, u32) & TYPE_DISCARD != 0,
         })
     }
 }
@@ -284,8 +291,12 @@ mod tests {
         }
 
         #[test]
-        fn parameters_round_trip(sectors in 1u64..1 << 54, block in 9u32..13, io in 12u32..24) {
-            let parameters = Parameters { size: sectors << 9, logical_block: 1 << block, io_bytes_max: 1 << io };
+        fn parameters_round_trip(
+            (sectors, block, io) in (1u64..1 << 54, 9u32..13, 12u32..24),
+            (write_cache, discards) in any::<(bool, bool)>(),
+        ) {
+            let (size, logical_block, io_bytes_max) = (sectors << 9, 1 << block, 1 << io);
+            let parameters = Parameters { size, logical_block, io_bytes_max, write_cache, discards };
             prop_assert_eq!(Parameters::decode(&parameters.encode()), Some(parameters));
         }
 

@@ -51,6 +51,10 @@ pub struct UblkConfig {
     /// Names the device among all ublk devices of the machine, so that a later daemon finds it: the same for every
     /// start, different from any other device's. Not 0.
     pub identity: u64,
+    /// It has a volatile write cache; without one, every change is durable when it is answered.
+    pub write_cache: bool,
+    /// It takes discard requests.
+    pub discards: bool,
 }
 
 /// Where the export stands.
@@ -105,6 +109,17 @@ pub fn possible() -> Result<(), FrontError> {
     Control::open().map(|_| ())
 }
 
+/// The number of the block device of this identity, if an earlier daemon left one.
+///
+/// # Errors
+/// As [`possible`].
+pub fn left_behind(identity: u64) -> Result<Option<(u32, u32)>, FrontError> {
+    let (control, _) = Control::open()?;
+    let ours = |device: &u32| control.info(*device).is_ok_and(|info| info.identity == identity);
+    let found = control::devices().into_iter().find(ours).map(BlockDevice);
+    Ok(found.and_then(|block| parse_number(&fs::read_to_string(block.sysfs().join("dev")).ok()?)))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -124,7 +139,7 @@ impl UblkFront {
             None => (Way::New, add(&control, config)?),
         };
         let opened = open_character_device(info.device)
-            .and_then(|device| Queue::new(device, info.depth, info.io_bytes_max))
+            .and_then(|device| Queue::new(device, info.depth, info.io_bytes_max, config.write_cache))
             .map_err(|error| cannot("serve", info.device, error));
         let queue = match opened {
             Ok(queue) => queue,
@@ -261,6 +276,18 @@ impl UblkHandle {
                 Err(FrontError("the export is closed; start it again".into()))
             }
         }
+    }
+
+    /// The block device's major and minor number, once it is up.
+    ///
+    /// # Errors
+    /// As [`UblkHandle::wait_ready`]; or the kernel does not tell.
+    pub fn number(&self) -> Result<(u32, u32), FrontError> {
+        self.wait_ready()?;
+        let text = fs::read_to_string(self.0.block.sysfs().join("dev"));
+        let text = text.map_err(|error| cannot("find", self.0.block.0, error))?;
+        let parsed = parse_number(&text);
+        parsed.ok_or_else(|| FrontError(format!("{} has no number: {text:?}", self.0.block.path().display())))
     }
 
     /// Lets the block device follow the front's size, in bytes.
@@ -464,7 +491,8 @@ fn add(control: &Control, config: &UblkConfig) -> Result<DeviceInfo, FrontError>
         |error| FrontError::new("cannot add a ublk device", error, "see the kernel's log, or export with fuse or nbd");
     let info = control.add(&wanted).map_err(failed)?;
     let Export { size, logical_block, .. } = config.export;
-    let parameters = Parameters { size, logical_block, io_bytes_max: info.io_bytes_max };
+    let UblkConfig { write_cache, discards, .. } = *config;
+    let parameters = Parameters { size, logical_block, io_bytes_max: info.io_bytes_max, write_cache, discards };
     control.set_parameters(info.device, &parameters).map_err(|error| {
         let _ = control.delete(info.device);
         failed(error)
@@ -480,7 +508,7 @@ fn take_over(control: &Control, config: &UblkConfig) -> Result<Option<DeviceInfo
         let Some(info) = control::devices().into_iter().find_map(ours) else { return Ok(None) };
         let block = BlockDevice(info.device);
         let parameters = control.parameters(info.device).ok();
-        match takeover::decide(&info, parameters.as_ref(), &config.export) {
+        match takeover::decide(&info, parameters.as_ref(), config) {
             Found::TakeOver => match control.start_recovery(info.device) {
                 // EINVAL: an earlier daemon had begun and was killed before it served the queue.
                 Err(error) if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EINVAL)) => {
@@ -528,10 +556,14 @@ fn open_character_device(device: u32) -> io::Result<File> {
 /// Makes a device's node from its number in sysfs, where nothing else does.
 fn make_node(path: &Path, number: &Path, kind: rustix::fs::FileType) {
     let text = fs::read_to_string(number).unwrap_or_default();
-    let parsed =
-        text.trim().split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-    if let Some((major, minor)) = parsed {
+    if let Some((major, minor)) = parse_number(&text) {
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         let _ = rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, rustix::fs::makedev(major, minor));
     }
+}
+
+/// `major:minor`.
+fn parse_number(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -31,6 +31,8 @@ pub(super) struct Queue {
     /// By tag: bytes that the request in hand moves.
     moved: Vec<u32>,
     io_bytes_max: usize,
+    /// Without one, every change is durable when it is answered.
+    write_cache: bool,
     fetched: bool,
 }
 
@@ -81,7 +83,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of `mmap(2)` and `io_uring_setup(2)`.
-    pub(super) fn new(device: File, depth: u16, io_bytes_max: u32) -> io::Result<Self> {
+    pub(super) fn new(device: File, depth: u16, io_bytes_max: u32, write_cache: bool) -> io::Result<Self> {
         let descriptors = Descriptors::map(&device, depth)?;
         // The driver's work for us runs when we are in the kernel anyway; it ends our wait, but does not interrupt us.
         // (Deferred until we ask, it would not even do that: nothing wakes who polls such a ring.) The thread that
@@ -94,7 +96,7 @@ impl Queue {
         let io_bytes_max = io_bytes_max as usize;
         let buffers = (0..depth).map(|_| Some(Buffer::zeroed(io_bytes_max))).collect();
         let (tags, moved) = (Tags::new(depth), vec![0; depth.into()]);
-        Ok(Self { ring, descriptors, device, tags, buffers, moved, io_bytes_max, fetched: false })
+        Ok(Self { ring, descriptors, device, tags, buffers, moved, io_bytes_max, write_cache, fetched: false })
     }
 
     /// Readable when `receive` has something.
@@ -147,7 +149,10 @@ impl Queue {
             let tag = completion.user_data() as u16;
             match self.tags.arrived(tag, completion.result()) {
                 Arrival::Request => match translate(self.descriptors.get(tag), export, self.io_bytes_max as u64) {
-                    Ok(request) => sink.push(self.submission(tag, request)),
+                    Ok(request) => {
+                        let request = if self.write_cache { request } else { request.durably() };
+                        sink.push(self.submission(tag, request));
+                    }
                     Err(errno) => {
                         self.tags.answer(tag, -errno);
                     }

@@ -30,6 +30,16 @@ impl Translated {
             Operation::Flush | Operation::Discard | Operation::WriteZeroes { .. } => 0,
         }
     }
+
+    /// The same for a device without a volatile write cache: what is answered is durable.
+    pub(super) fn durably(self) -> Self {
+        let operation = match self.operation {
+            Operation::Write { .. } => Operation::Write { fua: true },
+            Operation::WriteZeroes { .. } => Operation::WriteZeroes { fua: true },
+            other => other,
+        };
+        Self { operation, ..self }
+    }
 }
 
 /// Checks and translates a request.

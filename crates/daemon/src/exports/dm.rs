@@ -1,0 +1,438 @@
+//! A device that the kernel's device mapper maps: straight to the backing volume while it is calm, to a ublk device of ours
+//! while the daemon has to answer. Who has it open notices no switch.
+//!
+//! Decided in [`surgetank_rental::mapping`]; done here. A switch waits for requests in flight, so it runs on a thread of its own.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use surgetank_device::Front;
+use surgetank_device::front::{self, IdleFront, UblkConfig, UblkFront, UblkHandle, ublk};
+use surgetank_device::mapper::{Limits, MappedDevice, Mapper, Table};
+use surgetank_device::volume::exclusive::refuse_used;
+use surgetank_rental::mapping::{Found, Map};
+
+use super::{Export, Opened, Opening, linked, lock_memory};
+use crate::config::{Backing, DeviceConfig};
+use crate::kernel_statistics::KernelStatistics;
+use crate::link::Link;
+use crate::places;
+use crate::shard::{Command, ShardHandle};
+
+/// How the names begin by which the kernel tells our devices from others'.
+const UNIQUE_NAME: &str = "SURGETANK-";
+const DIRECTORY: &str = "/dev/mapper";
+/// How long the daemon's own device is closed in vain: udev looks at every device that comes.
+const CLOSE_PAUSE: Duration = Duration::from_millis(20);
+const CLOSE_TRIES: u32 = 50;
+
+/// A device that the kernel maps.
+pub struct Mapped {
+    name: String,
+    identity: u64,
+    mapper: Mapper,
+    backing: PathBuf,
+    backing_number: (u32, u32),
+    /// What users see of the backing volume.
+    limits: Limits,
+    found: Option<Found>,
+    link: Link,
+    /// The device as the kernel has it, once there is one.
+    device: OnceLock<MappedDevice>,
+    /// Held while it is switched.
+    inner: Mutex<Inner>,
+}
+
+/// What changes with a switch.
+#[derive(Default)]
+struct Inner {
+    size: u64,
+    /// The daemon's own device, while there is one.
+    served: Option<UblkHandle>,
+    /// Holds the backing volume while the kernel does not map it.
+    claim: Option<File>,
+    /// The daemon ends: nothing is switched any more.
+    closed: bool,
+}
+
+/// The disk of a device that the kernel may map.
+///
+/// # Errors
+/// Why it may not. One sentence.
+fn disk(config: &DeviceConfig) -> Result<(PathBuf, (u32, u32)), String> {
+    let Backing::Path(path) = &config.backing else {
+        return Err("a backing volume in memory is no disk that the kernel could map".to_owned());
+    };
+    if config.backing_throttle {
+        return Err("with backing_throttle the daemon has to see every request".to_owned());
+    }
+    let status = fs::metadata(path).map_err(|error| format!("{} cannot be looked at: {error}", path.display()))?;
+    if !status.file_type().is_block_device() {
+        return Err(format!("{} is a file, and the kernel maps disks alone", path.display()));
+    }
+    let number = status.rdev();
+    Ok((path.clone(), (rustix::fs::major(number), rustix::fs::minor(number))))
+}
+
+/// Whether a device can be mapped here.
+///
+/// # Errors
+/// Why not.
+pub(super) fn possible(config: &DeviceConfig) -> Result<(), String> {
+    let (path, number) = disk(config)?;
+    ublk::possible().map_err(|why| why.to_string())?;
+    Mapper::open().map_err(|why| why.to_string())?;
+    limits(&path, number).map(drop)
+}
+
+fn limits(path: &Path, number: (u32, u32)) -> Result<Limits, String> {
+    let limits =
+        Limits::of(number).map_err(|error| format!("the kernel does not describe {}: {error}", path.display()))?;
+    if limits.is_special {
+        return Err(format!("{} has zones or keeps checksums of its own, which only itself can serve", path.display()));
+    }
+    Ok(limits)
+}
+
+impl Mapped {
+    /// Looks at the device of this name, and changes nothing yet.
+    ///
+    /// # Errors
+    /// One sentence with the remedy: it cannot be mapped, or somebody else's device has the name.
+    pub fn look(name: &str, config: &DeviceConfig, run_directory: &Path, owner: &str) -> Result<Self, String> {
+        let (backing, backing_number) = disk(config)?;
+        let mapper = Mapper::open().map_err(|why| why.to_string())?;
+        let identity = super::identity(owner, name);
+        let device = mapper.find(name).map_err(|why| why.to_string())?;
+        let foreign = || {
+            format!(
+                "{DIRECTORY}/{name} exists and is not ours: remove it (dmsetup remove {name}), or give the device another name"
+            )
+        };
+        let found = match &device {
+            None => None,
+            Some(device) if device.unique_name != unique_name(identity) => return Err(foreign()),
+            Some(device) => {
+                let to = device.table.ok_or_else(foreign)?.device;
+                let served = ublk::left_behind(identity).map_err(|why| why.to_string())?;
+                let map = match () {
+                    () if to == backing_number => Map::Straight,
+                    () if Some(to) == served => Map::Served,
+                    () => {
+                        return Err(format!(
+                            "{DIRECTORY}/{name} maps the device {}:{}, and its backing volume is {} ({}:{}): unmount it and \
+                             remove it (dmsetup remove {name})",
+                            to.0,
+                            to.1,
+                            backing.display(),
+                            backing_number.0,
+                            backing_number.1
+                        ));
+                    }
+                };
+                Some(Found { map, suspended: device.is_suspended })
+            }
+        };
+        let limits = limits(&backing, backing_number)?;
+        Ok(Self {
+            name: name.to_owned(),
+            identity,
+            mapper,
+            backing,
+            backing_number,
+            limits,
+            found,
+            link: Link::new(run_directory, name),
+            device: device.map(OnceLock::from).unwrap_or_default(),
+            inner: Mutex::default(),
+        })
+    }
+
+    /// The device as the kernel had it.
+    #[must_use]
+    pub fn found(&self) -> Option<&Found> {
+        self.found.as_ref()
+    }
+
+    /// Makes what is there fit the map to begin with, and holds the backing volume, so that nobody else takes it. A device
+    /// that is to be served comes later, when there is something to map to.
+    ///
+    /// # Errors
+    /// One sentence with the remedy: somebody else uses the backing volume.
+    pub fn begin(&self, map: Map) -> Result<(), String> {
+        let mut inner = self.lock();
+        let text = |why: surgetank_device::mapper::MapperError| why.to_string();
+        if let Some(found) = &self.found {
+            // What an earlier daemon had loaded and not switched to is not to count.
+            self.mapper.clear(&self.name).map_err(text)?;
+            if found.suspended {
+                self.mapper.resume(&self.name).map_err(text)?;
+            }
+        } else {
+            refuse_used(&self.backing).map_err(|why| why.to_string())?;
+        }
+        match map {
+            Map::Served => inner.claim = Some(self.claim()?),
+            Map::Straight if self.found.is_none() => {
+                let table = Table { size: self.disk_size()?, device: self.backing_number };
+                self.create(table)?;
+            }
+            Map::Straight => {}
+        }
+        Ok(())
+    }
+
+    fn create(&self, table: Table) -> Result<(), String> {
+        let made = self.mapper.create(&self.name, &unique_name(self.identity), table).map_err(|why| why.to_string())?;
+        // Nobody else makes it.
+        let _ = self.device.set(made);
+        Ok(())
+    }
+
+    /// The bytes that the kernel maps of the disk.
+    fn disk_size(&self) -> Result<u64, String> {
+        let (major, minor) = self.backing_number;
+        let read = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/size"));
+        let sectors = read.ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let block = u64::from(self.limits.logical_block);
+        sectors
+            .map(|sectors| sectors * 512 / block * block)
+            .ok_or_else(|| format!("the kernel does not tell the size of {}", self.backing.display()))
+    }
+
+    /// Holds the backing volume.
+    fn claim(&self) -> Result<File, String> {
+        let opened = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(&self.backing);
+        opened.map_err(|error| match refuse_used(&self.backing) {
+            Err(used) => used.to_string(),
+            Ok(()) => format!("{} cannot be held ({error}): stop who uses it", self.backing.display()),
+        })
+    }
+
+    /// Switches, and waits for it. The shard has to be served meanwhile. A switch to the backing volume is called off at the last
+    /// moment if it is not `wanted` any more.
+    ///
+    /// # Errors
+    /// Why not. The old map stays, and requests pass.
+    pub fn switch(&self, to: Map, shard: &ShardHandle, wanted: &AtomicBool) -> Result<(), String> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Err("the daemon stops".to_owned());
+        }
+        match to {
+            Map::Served => self.switch_in(&mut inner, shard),
+            Map::Straight => self.switch_out(&mut inner, shard, wanted),
+        }
+    }
+
+    fn switch_in(&self, inner: &mut Inner, shard: &ShardHandle) -> Result<(), String> {
+        let gone = |_| "the device's thread has ended".to_owned();
+        let text = |why: surgetank_device::mapper::MapperError| why.to_string();
+        if inner.served.is_none() {
+            let front = self.front(inner.size)?;
+            let handle = front.handle();
+            shard.ask(|answer| Command::SetFront { front: Box::new(front), answer }).map_err(gone)??;
+            inner.served = Some(handle);
+        }
+        let Some(handle) = &inner.served else { return Err("there is no device to map to".to_owned()) };
+        handle.bring_up();
+        let device = handle.number().map_err(|why| why.to_string())?;
+        self.check_limits(device)?;
+        // From the first request that comes this way on, the engine knows that it has not seen all of them.
+        shard.ask(|answer| Command::EnterPath { answer }).map_err(gone)?;
+        self.mapper.load(&self.name, Table { size: inner.size, device }).map_err(text)?;
+        self.mapper.resume(&self.name).map_err(text)?;
+        self.hold(inner);
+        Ok(())
+    }
+
+    fn hold(&self, inner: &mut Inner) {
+        inner.claim = self.claim().inspect_err(|why| tracing::warn!(device = self.name, "{why}")).ok();
+    }
+
+    fn switch_out(&self, inner: &mut Inner, shard: &ShardHandle, wanted: &AtomicBool) -> Result<(), String> {
+        let text = |why: surgetank_device::mapper::MapperError| why.to_string();
+        inner.claim = None;
+        let table = Table { size: inner.size, device: self.backing_number };
+        if let Err(why) = self.mapper.load(&self.name, table) {
+            self.hold(inner);
+            return Err(text(why));
+        }
+        let suspended = self.mapper.suspend(&self.name).map_err(text);
+        // Nothing is in flight now, so nothing can change what the engine says.
+        let transparent = suspended.and_then(|()| {
+            let asked = shard.ask(|answer| Command::IsTransparent { answer });
+            asked.map_err(|_| "the device's thread has ended".to_owned())
+        });
+        let transparent = transparent.map(|transparent| transparent && wanted.load(Ordering::Acquire));
+        if transparent != Ok(true) {
+            self.mapper.clear(&self.name).map_err(text)?;
+            self.mapper.resume(&self.name).map_err(text)?;
+            self.hold(inner);
+            return Err(transparent.err().unwrap_or_else(|| "the daemon still has to answer for something".to_owned()));
+        }
+        if let Err(why) = self.mapper.resume(&self.name) {
+            self.hold(inner);
+            return Err(text(why));
+        }
+        self.end_service(inner, shard);
+        Ok(())
+    }
+
+    /// Nothing maps to our own device any more: it ends. If somebody looks at it just now, it stays, and serves the next boost.
+    fn end_service(&self, inner: &mut Inner, shard: &ShardHandle) {
+        let Some(handle) = &inner.served else { return };
+        let closed = (0..CLOSE_TRIES).any(|_| {
+            let closed = handle.close();
+            closed.is_err().then(|| std::thread::sleep(CLOSE_PAUSE));
+            closed.is_ok()
+        });
+        if !closed {
+            tracing::debug!(device = self.name, "the served device is in use, and stays");
+            return;
+        }
+        match IdleFront::new() {
+            // A thread that has ended has no front to change.
+            Ok(front) => _ = shard.ask(|answer| Command::SetFront { front: Box::new(front), answer }),
+            Err(error) => tracing::warn!(device = self.name, %error, "the ended device is still watched"),
+        }
+        inner.served = None;
+    }
+
+    fn front(&self, size: u64) -> Result<UblkFront, String> {
+        let export = front::Export { name: self.name.clone(), size, logical_block: self.limits.logical_block };
+        let Limits { write_cache, discards, .. } = self.limits;
+        let config = UblkConfig { export, identity: self.identity, write_cache, discards };
+        UblkFront::start(&config).map_err(|why| why.to_string())
+    }
+
+    /// Who has the device open must not notice a switch.
+    fn check_limits(&self, served: (u32, u32)) -> Result<(), String> {
+        let ours =
+            Limits::of(served).map_err(|error| format!("the kernel does not describe the served device: {error}"))?;
+        self.limits.check(&ours).map_err(|differences| {
+            format!(
+                "{} and the device that stands in for it differ ({differences}): export with ublk, fuse or nbd",
+                self.backing.display()
+            )
+        })
+    }
+
+    /// Takes the device away.
+    ///
+    /// # Errors
+    /// One sentence with the remedy: somebody uses it.
+    pub fn remove(&self) -> Result<(), String> {
+        self.mapper.remove(&self.name).map_err(|why| why.to_string())
+    }
+
+    /// What the kernel has counted of the device's requests since it was made; `None` while there is no device.
+    #[must_use]
+    pub fn statistics(&self) -> Option<KernelStatistics> {
+        KernelStatistics::read(self.device.get()?.number)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unique_name(identity: u64) -> String {
+    format!("{UNIQUE_NAME}{identity:016x}")
+}
+
+pub(super) fn open(Opening { export, run_directory, mapped, .. }: Opening<'_>) -> Result<Opened, String> {
+    let Some((mapped, map)) = mapped else {
+        return Err("the device was not looked at before it was opened".to_owned());
+    };
+    places::make(run_directory)?;
+    lock_memory();
+    mapped.lock().size = export.size;
+    let (front, first): (Box<dyn Front>, _) = match map {
+        Map::Straight => (Box::new(IdleFront::new().map_err(|error| error.to_string())?), None),
+        Map::Served => {
+            let front = mapped.front(export.size)?;
+            let handle = front.handle();
+            mapped.lock().served = Some(handle.clone());
+            (Box::new(front), Some(handle))
+        }
+    };
+    Ok(Opened { front, kind: super::MAPPED, export: Arc::new(Dm { mapped, first }) })
+}
+
+struct Dm {
+    mapped: Arc<Mapped>,
+    /// The device that is served from the start, if the map begins so. The shard asks for it, which may wait for no switch.
+    first: Option<UblkHandle>,
+}
+
+impl Export for Dm {
+    fn comes_up_when_answered(&self) -> bool {
+        self.first.is_some()
+    }
+
+    fn answers(&self) {
+        if let Some(handle) = &self.first {
+            handle.bring_up();
+        }
+    }
+
+    fn address(&self) -> Result<String, String> {
+        let mapped = &*self.mapped;
+        if let Some(handle) = &self.first {
+            let served = handle.number().map_err(|why| why.to_string())?;
+            mapped.check_limits(served)?;
+            if mapped.device.get().is_none() {
+                mapped.create(Table { size: mapped.lock().size, device: served })?;
+            }
+        }
+        let Some(node) = mapped.device.get().map(MappedDevice::node) else {
+            return Err("the device is not mapped: start the daemon again".to_owned());
+        };
+        linked(&mapped.link, &node);
+        Ok(format!("{DIRECTORY}/{}", mapped.name))
+    }
+
+    fn grown(&self, size: u64) -> Result<(), String> {
+        let mapped = &*self.mapped;
+        let mut inner = mapped.lock();
+        let is_straight = inner.claim.is_none();
+        let device = match &inner.served {
+            Some(handle) if !is_straight => {
+                handle.grown(size).map_err(|why| why.to_string())?;
+                handle.number().map_err(|why| why.to_string())?
+            }
+            _ => mapped.backing_number,
+        };
+        let switched = mapped.mapper.load(&mapped.name, Table { size, device });
+        switched.and_then(|()| mapped.mapper.resume(&mapped.name)).map_err(|why| why.to_string())?;
+        inner.size = size;
+        Ok(())
+    }
+
+    /// A device that goes straight stays: it needs nobody. One that is served waits for the next daemon if it is in use.
+    fn close(&self, device: &str) {
+        let mapped = &*self.mapped;
+        let mut inner = mapped.lock();
+        inner.closed = true;
+        let Some(handle) = inner.served.clone() else { return };
+        if inner.claim.is_some() {
+            let removed = mapped.mapper.find(&mapped.name).and_then(|found| match found {
+                Some(_) => mapped.mapper.remove(&mapped.name),
+                None => Ok(()),
+            });
+            if let Err(error) = removed {
+                tracing::warn!(device, %error, "the device waits for the next daemon");
+                return;
+            }
+            mapped.link.remove();
+        }
+        if let Err(error) = handle.close() {
+            tracing::warn!(device, %error, "the device waits for the next daemon");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Runs ignored tests of this very program in a guest, whose kernel has what the host's lacks.
+
+#![expect(clippy::print_stderr, reason = "a skipped test says so, and the counts are what the tests are for")]
+
+use std::time::Duration;
+
+use lab::{Disk, Interrupt, Lab, Plan, Unavailable};
+use surgetank_model::Bytes;
+
+use super::rounds;
+
+/// How much slower a boost comes and goes in a guest.
+const PACE: u32 = 8;
+
+/// Runs one of the ignored tests in a guest, on an ext4 of its own, with these further disks.
+pub fn run(test: &str, disks: impl IntoIterator<Item = Disk>) {
+    let lab = match Lab::that_boots() {
+        Ok(lab) => lab,
+        Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
+    };
+    let program = std::env::current_exe().unwrap();
+    let pass = |name: &str| std::env::var(name).map_or(String::new(), |value| format!("export {name}={value}\n"));
+    let script = format!(
+        "set -e\n{}export SURGETANK_PACE={PACE}\nmkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
+         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
+        pass("SURGETANK_KILLS"),
+        program.display()
+    );
+    // Far more than it takes.
+    let timeout = Duration::from_secs(300 + 30 * rounds::kills(5) as u64);
+    let plan = Plan { memory: Bytes::from_mib(1024), timeout, ..Plan::new("test", script) };
+    let plan = disks.into_iter().fold(plan.disk(Disk::new("disk", Bytes::from_mib(512))), Plan::disk);
+    let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();
+    let outcome = guest.wait(&Interrupt::default()).unwrap();
+    eprintln!("{}", guest.stderr());
+    assert!(outcome.passed(), "{}\n{}", outcome.describe(), guest.stdout());
+}

@@ -1,0 +1,303 @@
+//! The export by the device mapper in a guest, whose kernel has it: this very program runs there, at its ignored tests.
+//!
+//! While a device is calm, the kernel alone serves it. In a boost the daemon does, and who uses the device notices neither a
+//! switch nor the death of a daemon.
+
+#![expect(clippy::print_stderr, reason = "the counts are what the tests are for")]
+
+mod common;
+
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use common::block::Block;
+use common::child::{self, Running};
+use common::guest;
+use common::mounted::{self, Mounted};
+use common::rounds::{self, Histogram, Seen};
+use common::writers::{Counts, Writer};
+use common::{Machine, eventually};
+use lab::Disk;
+use surgetank_daemon::boot::{self, BootMap};
+use surgetank_daemon::{Config, DevicePhase, Request};
+use surgetank_model::random::Random;
+
+const MIB: u64 = 1 << 20;
+/// The backing volume: a disk of the guest.
+const SLOW: &str = "/dev/lab/slow";
+const MAPPED: &str = "/dev/mapper/data";
+
+fn in_a_guest(test: &str, backing: &str) {
+    guest::run(test, [backing.parse::<Disk>().unwrap()]);
+}
+
+#[test]
+fn a_calm_device_is_served_by_the_kernel_alone() {
+    in_a_guest("guest_calm_and_boost", "slow=64MiB");
+}
+
+#[test]
+fn a_device_is_mapped_at_boot_unless_its_newest_data_are_elsewhere() {
+    in_a_guest("guest_boot", "slow=64MiB");
+}
+
+#[test]
+fn kills_and_switches_are_hidden_from_who_uses_a_mapped_device() {
+    in_a_guest("guest_kills_under_writers", "slow=16MiB,64MiB/s");
+}
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    child::serve_if_asked();
+}
+
+/// A machine whose device the kernel maps; nothing is a burst of a backing volume of such a `bandwidth` as far as the daemon knows.
+fn machine(cache: &str, bandwidth: &str) -> Machine {
+    let machine = Machine::new();
+    rounds::configure(&machine, Path::new(SLOW), "adaptive", cache, "dm");
+    let path = machine.path("config.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(path, text.replace("throttle = true\n", "").replace("\"64 MiB/s\"", bandwidth)).unwrap();
+    machine
+}
+
+fn config(machine: &Machine) -> Config {
+    Config::load(&machine.path("config.toml")).unwrap()
+}
+
+fn start(machine: &Machine) -> Running {
+    let mut running = Running::start(machine, None);
+    assert!(!running.dead(), "the daemon does not start: {}", machine.log());
+    eventually("the device is served", || mounted::device(&running) == Path::new(MAPPED));
+    running
+}
+
+fn map(running: &Running) -> String {
+    running.client.status().unwrap().devices[0].map.clone().unwrap_or_default()
+}
+
+/// What the kernel maps the device to, as `dmsetup` shows it.
+fn target() -> PathBuf {
+    let table = mounted::must("dmsetup", &["table", "data"]);
+    let number = table.split_whitespace().nth(3).unwrap().to_owned();
+    let link = std::fs::canonicalize(format!("/sys/dev/block/{number}")).unwrap();
+    Path::new("/dev").join(link.file_name().unwrap())
+}
+
+fn slow() -> PathBuf {
+    std::fs::canonicalize(SLOW).unwrap()
+}
+
+fn served_devices() -> usize {
+    std::fs::read_dir("/sys/class/ublk-char").map_or(0, Iterator::count)
+}
+
+fn boost(running: &Running) {
+    eventually("a boost", || {
+        let _ = running.client.ask(&Request::Boost { device: "data".into() });
+        running.phase() == Some(DevicePhase::Boost)
+    });
+    assert_eq!(map(running), "served");
+}
+
+fn calm(machine: &Machine, running: &Running) {
+    rounds::deletes_everything(machine, running);
+    eventually("the kernel serves alone", || map(running) == "straight");
+}
+
+/// What the engine has been asked, in requests.
+fn is_untouched(machine: &Machine) {
+    assert_eq!(target(), slow(), "{}", machine.log());
+    assert_eq!(served_devices(), 0, "no device of ours is left that could be asked: {}", machine.log());
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_calm_and_boost() {
+    let machine = machine("16 MiB", "\"1 GiB/s\"");
+    let running = start(&machine);
+    let export = running.client.status().unwrap().devices[0].export.clone();
+    assert_eq!((export.as_str(), map(&running).as_str()), ("dm", "straight"));
+    is_untouched(&machine);
+    let taken = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(slow());
+    assert!(taken.is_err(), "nobody else may have the backing volume");
+
+    let mut writers: Vec<_> = Writer::several(2, 64 * MIB, 5).into_iter().map(Writer::without_discards).collect();
+    let mut block = Block::open(Path::new(MAPPED)).unwrap();
+    for round in 0..3 {
+        let mut step = |what: &str| {
+            for writer in &mut writers {
+                (0..100)
+                    .for_each(|_| writer.step(&mut block).unwrap_or_else(|error| panic!("{what}, {round}: {error:?}")));
+                writer.check(&mut block).unwrap();
+            }
+        };
+        step("calm");
+        is_untouched(&machine);
+        boost(&running);
+        assert_eq!(served_devices(), 1);
+        assert!(target().to_str().unwrap().starts_with("/dev/ublkb"), "{:?}", target());
+        step("boost");
+        calm(&machine, &running);
+        eventually("our own device is gone", || served_devices() == 0);
+    }
+    is_untouched(&machine);
+    // What went straight is counted: the reports show it, and a burst is seen.
+    let (read, written) = activity(&running);
+    assert!(read > 0 && written > 0, "{read} and {written} bytes");
+
+    // A calm device outlives its daemon, dead or stopped, and the next one finds it.
+    let mut running = running;
+    running.kill();
+    for writer in &mut writers {
+        (0..50).for_each(|_| writer.step(&mut block).unwrap());
+    }
+    start(&machine).stop();
+    for writer in &mut writers {
+        (0..50).for_each(|_| writer.step(&mut block).unwrap());
+        writer.check(&mut block).unwrap();
+    }
+    let error = boot::unmap(&config(&machine), "data").unwrap_err();
+    assert!(error.contains("in use"), "{error}");
+    drop(block);
+    boot::unmap(&config(&machine), "data").unwrap();
+    assert!(!Path::new(MAPPED).exists());
+    writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
+    eprintln!("calm, boosted, calm again three times: nothing of ours is in the way");
+}
+
+/// Bytes that the application has read and written, by the report's activity.
+fn activity(running: &Running) -> (u64, u64) {
+    let status = running.client.status().unwrap();
+    assert_eq!(status.devices.len(), 1);
+    let number = std::fs::read_to_string("/sys/class/block/dm-0/stat").unwrap();
+    let field = |index: usize| number.split_whitespace().nth(index).unwrap().parse::<u64>().unwrap() * 512;
+    (field(2), field(6))
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_boot() {
+    let machine = machine("16 MiB", "\"1 GiB/s\"");
+    let at_boot = || boot::map(&config(&machine), &[]).unwrap().remove(0).1;
+    // Never served: nobody knows yet where its newest data are.
+    assert!(matches!(at_boot(), BootMap::LeftToDaemon(_)));
+    mounted::must("mkfs.ext4", &["-q", SLOW]);
+    let running = start(&machine);
+    let unique_name = mounted::must("dmsetup", &["info", "--columns", "--noheadings", "-o", "uuid", "data"]);
+    assert!(boot::map(&config(&machine), &[]).unwrap_err().contains("another surgetank daemon"));
+    running.stop();
+    boot::unmap(&config(&machine), "data").unwrap();
+
+    // Clean: mapped before any daemon, used, and found by the daemon that comes later.
+    assert_eq!(at_boot(), BootMap::Straight);
+    assert_eq!(at_boot(), BootMap::AlreadyMapped);
+    let mount = machine.path("mnt");
+    let file_system = Mounted::mount(Path::new(MAPPED), &mount);
+    std::fs::write(mount.join("early"), "before the daemon").unwrap();
+    let running = start(&machine);
+    boost(&running);
+    std::fs::write(mount.join("late"), vec![7; 4 << 20]).unwrap();
+    file_system.unmount();
+
+    // Stopped in a boost, the device is gone with the daemon: the newest data are on the caching volume.
+    running.stop();
+    assert!(!Path::new(MAPPED).exists(), "{}", machine.log());
+    assert_eq!((served_devices(), machine.rented()), (0, 1));
+    assert!(matches!(at_boot(), BootMap::LeftToDaemon(_)));
+    let error = boot::unmap(&config(&machine), "data").unwrap_err();
+    assert!(error.contains("does not exist"), "{error}");
+
+    // Somebody maps it nevertheless: the daemon does not serve what may be stale, and says so.
+    let sectors = mounted::must("blockdev", &["--getsz", SLOW]);
+    let table = format!("0 {} linear {SLOW} 0", sectors.trim());
+    let create = |unique: &[&str]| {
+        mounted::must("dmsetup", &[&["create", "--noudevsync", "data", "--table", &table], unique].concat());
+    };
+    let refused = |machine: &Machine| {
+        let daemon = surgetank_daemon::Daemon::start(config(machine));
+        daemon.map(surgetank_daemon::Daemon::stop).unwrap_err().to_string()
+    };
+    create(&[]);
+    let error = refused(&machine);
+    assert!(error.contains("is not ours"), "{error}");
+    mounted::must("dmsetup", &["remove", "--noudevsync", "data"]);
+    create(&["--uuid", unique_name.trim()]);
+    let error = refused(&machine);
+    assert!(error.contains("mapped straight to its backing volume although"), "{error}");
+    mounted::must("dmsetup", &["remove", "--noudevsync", "data"]);
+
+    let running = start(&machine);
+    let file_system = Mounted::mount(Path::new(MAPPED), &mount);
+    assert_eq!(std::fs::read(mount.join("late")).unwrap(), vec![7; 4 << 20]);
+    assert_eq!(std::fs::read_to_string(mount.join("early")).unwrap(), "before the daemon");
+    calm(&machine, &running);
+    file_system.unmount();
+    mounted::check_ext4(Path::new(MAPPED));
+    running.stop();
+    boot::unmap(&config(&machine), "data").unwrap();
+    mounted::check_ext4(&slow());
+    eprintln!("boot: mapped where that is right, and nowhere else");
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_kills_under_writers() {
+    let machine = machine("24 MiB", "\"64 MiB/s\"");
+    let mut running = start(&machine);
+    let mut writers: Vec<_> = Writer::several(3, 16 * MIB, 41).into_iter().map(Writer::without_discards).collect();
+    let (mut moments, mut random, over) = (Histogram::default(), Random::from_seed(41), AtomicBool::new(false));
+    let (kills, began, seen) = (rounds::kills(5), Instant::now(), AtomicUsize::new(0));
+    let mut maps = [0; 2];
+    std::thread::scope(|scope| {
+        for writer in &mut writers {
+            let (over, seen) = (&over, &seen);
+            scope.spawn(move || {
+                let mut block = Block::open(Path::new(MAPPED)).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    writer.step(&mut block).unwrap();
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _over = Ends(&over);
+        for number in 0..kills {
+            moments.add(rounds::kill_at(&machine, &running, &Seen::default(), &mut random, rounds::aim(number)));
+            assert!(running.was_killed(), "{}", machine.log());
+            maps[usize::from(target() != slow())] += 1;
+            running = start(&machine);
+        }
+    });
+    let (mut block, mut counts) = (Block::open(Path::new(MAPPED)).unwrap(), Counts::default());
+    for writer in &mut writers {
+        writer.check(&mut block).unwrap();
+        counts.add(&writer.counts);
+    }
+    calm(&machine, &running);
+    drop(block);
+    running.stop();
+    boot::unmap(&config(&machine), "data").unwrap();
+    writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
+    assert_eq!(served_devices(), 0);
+    eprintln!(
+        "dm: {kills}/{kills} kills hidden in {:.0?}, {} with the map straight and {} served; at the kill: {moments}; {} writes, \
+         {} MiB checked",
+        began.elapsed(),
+        maps[0],
+        maps[1],
+        counts.writes,
+        counts.checked_bytes >> 20
+    );
+}
+
+/// Tells when it is dropped that it is over, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
