@@ -13,13 +13,16 @@ use crate::exports::dm::Mapped;
 use crate::kernel_statistics::KernelStatistics;
 use crate::shard::{Sample, ShardHandle};
 
+/// How a switch has ended.
+pub type Switched = Result<(), String>;
+
 /// See the module.
 pub struct Switching {
     name: String,
     mapping: Mapping,
     mapped: Arc<Mapped>,
     shard: ShardHandle,
-    done: (Sender<Result<(), String>>, Receiver<Result<(), String>>),
+    done: (Sender<Switched>, Receiver<Switched>),
     /// Whether the switch under way is still wanted.
     wanted: Arc<AtomicBool>,
     traffic: Traffic,
@@ -71,12 +74,12 @@ impl Switching {
 
     /// Where a switch says that it has ended, for [`Switching::done`].
     #[must_use]
-    pub fn answers(&self) -> Receiver<Result<(), String>> {
+    pub fn answers(&self) -> Receiver<Switched> {
         self.done.1.clone()
     }
 
     /// A switch has ended.
-    pub fn done(&mut self, now: Instant, result: Result<(), String>) {
+    pub fn done(&mut self, now: Instant, result: Switched) {
         match &result {
             Ok(()) => tracing::debug!(device = self.name, "switched"),
             Err(why) => tracing::warn!(device = self.name, why, "not switched"),

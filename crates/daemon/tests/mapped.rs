@@ -48,6 +48,11 @@ fn kills_and_switches_are_hidden_from_who_uses_a_mapped_device() {
     in_a_guest("guest_kills_under_writers", "slow=16MiB,64MiB/s");
 }
 
+#[test]
+fn a_crash_at_any_step_of_a_switch_is_hidden_too() {
+    in_a_guest("guest_crashes_in_switches", "slow=16MiB,64MiB/s");
+}
+
 /// Not a test by itself: the daemon that the others kill.
 #[test]
 fn daemon_in_a_child() {
@@ -291,6 +296,77 @@ fn guest_kills_under_writers() {
         counts.writes,
         counts.checked_bytes >> 20
     );
+}
+
+/// Every step of a switch, and where the kernel sends requests when the daemon has died there.
+const STEPS: [(&str, &str); 9] = [
+    ("switch-in:before", "straight"),
+    ("switch-in:up", "straight"),
+    ("switch-in:loaded", "straight"),
+    ("switch-in:after", "served"),
+    ("switch-out:before", "served"),
+    ("switch-out:loaded", "served"),
+    ("switch-out:suspended", "served"),
+    ("switch-out:after", "straight"),
+    ("switch-out:ended", "straight"),
+];
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_crashes_in_switches() {
+    let machine = machine("24 MiB", "\"1 GiB/s\"");
+    start(&machine).stop();
+    let mut writers: Vec<_> = Writer::several(3, 16 * MIB, 43).into_iter().map(Writer::without_discards).collect();
+    let (over, began, crashes) = (AtomicBool::new(false), Instant::now(), rounds::kills(STEPS.len()));
+    let done: Vec<AtomicUsize> = writers.iter().map(|_| AtomicUsize::new(0)).collect();
+    std::thread::scope(|scope| {
+        for (writer, done) in writers.iter_mut().zip(&done) {
+            let over = &over;
+            scope.spawn(move || {
+                let mut block = Block::open(Path::new(MAPPED)).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    writer.step(&mut block).unwrap();
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _over = Ends(&over);
+        let go_on = |what: &str| {
+            let before: Vec<usize> = done.iter().map(|done| done.load(Ordering::Relaxed)).collect();
+            eventually(what, || {
+                done.iter().zip(&before).all(|(done, before)| done.load(Ordering::Relaxed) > before + 1)
+            });
+        };
+        for (step, left) in STEPS.iter().cycle().take(crashes) {
+            let mut running = Running::start(&machine, Some(step));
+            eventually(step, || {
+                let ask = if running.phase() == Some(DevicePhase::Boost) {
+                    Request::Drain { device: "data".into() }
+                } else {
+                    Request::Boost { device: "data".into() }
+                };
+                let _ = running.client.ask(&ask);
+                running.dead()
+            });
+            assert!(running.was_killed(), "{step}: {}", machine.log());
+            let map = if target() == slow() { "straight" } else { "served" };
+            assert_eq!(map, *left, "{step}");
+            // Nobody waits for a daemon that has died where the kernel serves alone.
+            if map == "straight" {
+                go_on(step);
+            }
+            let running = start(&machine);
+            calm(&machine, &running);
+            go_on("after the next daemon's start");
+            running.stop();
+        }
+    });
+    let mut block = Block::open(Path::new(MAPPED)).unwrap();
+    writers.iter_mut().for_each(|writer| writer.check(&mut block).unwrap());
+    drop(block);
+    boot::unmap(&config(&machine), "data").unwrap();
+    writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
+    eprintln!("dm: {crashes} crashes in switches hidden in {:.0?}", began.elapsed());
 }
 
 /// Tells when it is dropped that it is over, also by a panic.

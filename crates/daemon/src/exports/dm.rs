@@ -18,6 +18,7 @@ use surgetank_rental::mapping::{Found, Map};
 
 use super::{Export, Opened, Opening, linked, lock_memory};
 use crate::config::{Backing, DeviceConfig};
+use crate::crash::crash_point;
 use crate::kernel_statistics::KernelStatistics;
 use crate::link::Link;
 use crate::places;
@@ -232,6 +233,7 @@ impl Mapped {
     fn switch_in(&self, inner: &mut Inner, shard: &ShardHandle) -> Result<(), String> {
         let gone = |_| "the device's thread has ended".to_owned();
         let text = |why: surgetank_device::mapper::MapperError| why.to_string();
+        crash_point("switch-in", "before");
         if inner.served.is_none() {
             let front = self.front(inner.size)?;
             let handle = front.handle();
@@ -241,11 +243,14 @@ impl Mapped {
         let Some(handle) = &inner.served else { return Err("there is no device to map to".to_owned()) };
         handle.bring_up();
         let device = handle.number().map_err(|why| why.to_string())?;
+        crash_point("switch-in", "up");
         self.check_limits(device)?;
         // From the first request that comes this way on, the engine knows that it has not seen all of them.
         shard.ask(|answer| Command::EnterPath { answer }).map_err(gone)?;
         self.mapper.load(&self.name, Table { size: inner.size, device }).map_err(text)?;
+        crash_point("switch-in", "loaded");
         self.mapper.resume(&self.name).map_err(text)?;
+        crash_point("switch-in", "after");
         self.hold(inner);
         Ok(())
     }
@@ -256,13 +261,16 @@ impl Mapped {
 
     fn switch_out(&self, inner: &mut Inner, shard: &ShardHandle, wanted: &AtomicBool) -> Result<(), String> {
         let text = |why: surgetank_device::mapper::MapperError| why.to_string();
+        crash_point("switch-out", "before");
         inner.claim = None;
         let table = Table { size: inner.size, device: self.backing_number };
         if let Err(why) = self.mapper.load(&self.name, table) {
             self.hold(inner);
             return Err(text(why));
         }
+        crash_point("switch-out", "loaded");
         let suspended = self.mapper.suspend(&self.name).map_err(text);
+        crash_point("switch-out", "suspended");
         // Nothing is in flight now, so nothing can change what the engine says.
         let transparent = suspended.and_then(|()| {
             let asked = shard.ask(|answer| Command::IsTransparent { answer });
@@ -279,7 +287,9 @@ impl Mapped {
             self.hold(inner);
             return Err(text(why));
         }
+        crash_point("switch-out", "after");
         self.end_service(inner, shard);
+        crash_point("switch-out", "ended");
         Ok(())
     }
 
