@@ -9,8 +9,8 @@ mod common;
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use common::block::Block;
 use common::child::{self, Running};
@@ -28,6 +28,8 @@ const MIB: u64 = 1 << 20;
 /// The backing volume: a disk of the guest.
 const SLOW: &str = "/dev/lab/slow";
 const MAPPED: &str = "/dev/mapper/data";
+/// A bandwidth of the backing volume that no load here comes near: only people begin a boost.
+const CALM: &str = "\"8 GiB/s\"";
 
 fn in_a_guest(test: &str, backing: &str) {
     guest::run(test, [backing.parse::<Disk>().unwrap()]);
@@ -53,19 +55,28 @@ fn a_crash_at_any_step_of_a_switch_is_hidden_too() {
     in_a_guest("guest_crashes_in_switches", "slow=16MiB,64MiB/s");
 }
 
+#[test]
+fn many_writers_notice_no_switch() {
+    in_a_guest("guest_switches_under_writers", "slow=64MiB,33MiB/s");
+}
+
 /// Not a test by itself: the daemon that the others kill.
 #[test]
 fn daemon_in_a_child() {
     child::serve_if_asked();
 }
 
-/// A machine whose device the kernel maps; nothing is a burst of a backing volume of such a `bandwidth` as far as the daemon knows.
+/// A machine whose device the kernel maps, over a backing volume of this bandwidth as far as the daemon knows.
 fn machine(cache: &str, bandwidth: &str) -> Machine {
     let machine = Machine::new();
     rounds::configure(&machine, Path::new(SLOW), "adaptive", cache, "dm");
     let path = machine.path("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(path, text.replace("throttle = true\n", "").replace("\"64 MiB/s\"", bandwidth)).unwrap();
+    let mut text = text.replace("throttle = true\n", "").replace("\"64 MiB/s\"", bandwidth);
+    if bandwidth == CALM {
+        text += "\nutilization_threshold = 1.0\n";
+    }
+    std::fs::write(path, text).unwrap();
     machine
 }
 
@@ -122,7 +133,7 @@ fn is_untouched(machine: &Machine) {
 #[test]
 #[ignore = "runs in a guest"]
 fn guest_calm_and_boost() {
-    let machine = machine("16 MiB", "\"1 GiB/s\"");
+    let machine = machine("16 MiB", CALM);
     let running = start(&machine);
     let export = running.client.status().unwrap().devices[0].export.clone();
     assert_eq!((export.as_str(), map(&running).as_str()), ("dm", "straight"));
@@ -186,7 +197,7 @@ fn activity(running: &Running) -> (u64, u64) {
 #[test]
 #[ignore = "runs in a guest"]
 fn guest_boot() {
-    let machine = machine("16 MiB", "\"1 GiB/s\"");
+    let machine = machine("16 MiB", CALM);
     let at_boot = || boot::map(&config(&machine), &[]).unwrap().remove(0).1;
     // Never served: nobody knows yet where its newest data are.
     assert!(matches!(at_boot(), BootMap::LeftToDaemon(_)));
@@ -314,7 +325,7 @@ const STEPS: [(&str, &str); 9] = [
 #[test]
 #[ignore = "runs in a guest"]
 fn guest_crashes_in_switches() {
-    let machine = machine("24 MiB", "\"1 GiB/s\"");
+    let machine = machine("24 MiB", CALM);
     start(&machine).stop();
     let mut writers: Vec<_> = Writer::several(3, 16 * MIB, 43).into_iter().map(Writer::without_discards).collect();
     let (over, began, crashes) = (AtomicBool::new(false), Instant::now(), rounds::kills(STEPS.len()));
@@ -367,6 +378,60 @@ fn guest_crashes_in_switches() {
     boot::unmap(&config(&machine), "data").unwrap();
     writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
     eprintln!("dm: {crashes} crashes in switches hidden in {:.0?}", began.elapsed());
+}
+
+/// Boosts come and go under 32 writers, each of which knows what every sector of its own must read. How long the longest
+/// request took is printed, and judged by whoever runs this on an idle machine.
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_switches_under_writers() {
+    let machine = machine("16 MiB", CALM);
+    let running = start(&machine);
+    let mut writers: Vec<_> = Writer::several(32, 64 * MIB, 47).into_iter().map(Writer::without_discards).collect();
+    let (over, began, switches) = (AtomicBool::new(false), Instant::now(), rounds::kills(10).next_multiple_of(2));
+    let longest = AtomicU64::new(0);
+    let calm_longest = std::thread::scope(|scope| {
+        for writer in &mut writers {
+            let (over, longest) = (&over, &longest);
+            scope.spawn(move || {
+                let mut block = Block::open(Path::new(MAPPED)).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    writer.step(&mut block).unwrap();
+                    longest.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        let _over = Ends(&over);
+        // Without a switch, for comparison.
+        std::thread::sleep(Duration::from_secs(5));
+        let calm_longest = longest.swap(0, Ordering::Relaxed);
+        for _ in 0..switches / 2 {
+            boost(&running);
+            calm(&machine, &running);
+        }
+        calm_longest
+    });
+    let mut block = Block::open(Path::new(MAPPED)).unwrap();
+    writers.iter_mut().for_each(|writer| writer.check(&mut block).unwrap());
+    let checked: u64 = writers.iter().map(|writer| writer.counts.checked_bytes).sum();
+    drop(block);
+    running.stop();
+    boost_leaves_nothing(&machine);
+    writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
+    eprintln!(
+        "dm: {switches} switches under 32 writers in {:.0?}, no wrong byte in {} MiB read; longest request {:.0} ms without a \
+         switch, {:.0} ms with them",
+        began.elapsed(),
+        checked >> 20,
+        calm_longest as f64 / 1e3,
+        longest.into_inner() as f64 / 1e3
+    );
+}
+
+fn boost_leaves_nothing(machine: &Machine) {
+    boot::unmap(&config(machine), "data").unwrap();
+    assert_eq!((served_devices(), machine.rented()), (0, 0));
 }
 
 /// Tells when it is dropped that it is over, also by a panic.
