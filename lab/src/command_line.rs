@@ -9,6 +9,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes};
 
 use crate::bench;
+use crate::calm;
 use crate::cuts;
 use crate::flags::absolute;
 use crate::guest::Outcome;
@@ -43,6 +44,8 @@ enum Task {
     Bench(bench::Arguments),
     /// The kernel's caches and surgetank side by side in one guest
     Peers(peers::Arguments),
+    /// A raw disk and the same disk under a calm device, in one guest
+    Calm(calm::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
     /// One guest under a load whose volumes stall, fail, are unplugged and come back
@@ -137,6 +140,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::ReproduceSim(arguments) => arguments.run()?,
         Task::Validate(arguments) => arguments.run()?,
         Task::Peers(arguments) => arguments.run()?,
+        Task::Calm(arguments) => arguments.run()?,
         Task::Cuts(arguments) => arguments.run()?,
         Task::Reproduce(arguments) => arguments.run()?,
         Task::Replay(arguments) => arguments.run()?,

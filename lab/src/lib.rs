@@ -7,6 +7,7 @@
 
 mod bar;
 mod bench;
+mod calm;
 mod campaign;
 pub mod command_line;
 mod cuts;

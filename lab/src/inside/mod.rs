@@ -1,6 +1,7 @@
 //! What the lab runs in its guests: the same program, started there by the guest's script.
 
 mod bcache;
+mod calm;
 pub mod checkpoints;
 mod cut;
 mod load;
@@ -24,6 +25,7 @@ use crate::flags::name;
 use crate::messages;
 use crate::plan::quoted;
 
+pub use calm::{CalmOrder, CalmSample, SHAPES, Side};
 pub use cut::{Life, PHASE, TROUBLE, VERDICT, Verdict};
 pub use load::{Load, Shape};
 pub use measure::{Found, Order, PeerKind, PeerSample};
@@ -35,6 +37,8 @@ const ORDER: &str = "order";
 /// What this program does in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GuestJob {
+    /// What `calm` runs
+    Calm,
     /// What `cuts` runs
     Cut,
     /// What `outages` runs
@@ -60,6 +64,7 @@ impl GuestJob {
     /// Does what its order says, in the guest.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Calm => calm::calm(&ordered()?),
             Self::Cut => cut::live(ordered()?),
             Self::Outages => outages::serve(&ordered()?),
             Self::Peers => measure::all(&ordered()?),
