@@ -353,6 +353,11 @@ impl Oracle {
         self.unflushed.clear();
     }
 
+    /// The same of one write, which was in flight then.
+    pub fn drop_promise(&mut self, version: Version) {
+        self.unflushed.retain(|&other| other != version);
+    }
+
     /// The device has grown: what is new reads as zeroes.
     pub fn grow(&mut self, sectors: u32) {
         self.settled.resize(sectors as usize, GROWN);

@@ -38,6 +38,8 @@ pub enum Trigger {
     Failing,
     /// From the first time after that when something is lost.
     Lost,
+    /// From the first time after that when a switch of the map begins.
+    Switch,
 }
 
 /// One crash.
@@ -118,6 +120,19 @@ pub struct Latent {
     pub at_event: u32,
     /// After so long it can be read again by itself.
     pub lasts: Option<Duration>,
+}
+
+/// The kernel maps the device: straight to the backing volume, or to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mapped {
+    /// Probability that a part of a switch fails.
+    pub faults: f64,
+    /// Longest time that a part of a switch takes, apart from what is in flight.
+    pub pace_max: Duration,
+    /// Longest time in which no daemon runs after a crash.
+    pub absence_max: Duration,
+    /// After every power cut somebody maps the device straight by hand.
+    pub by_hand: bool,
 }
 
 /// The daemon stops in order, and starts again.
@@ -227,6 +242,8 @@ pub struct CrashScenario {
     pub growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
     pub provider_faults: Option<f64>,
+    /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
+    pub mapped: Option<Mapped>,
 }
 
 impl CrashScenario {
@@ -299,6 +316,7 @@ impl CrashScenario {
             stop: None,
             growths: Vec::new(),
             provider_faults: None,
+            mapped: None,
         }
     }
 

@@ -42,7 +42,7 @@ const SWEEP_MAX: Duration = Duration::from_millis(400);
 const RECOVERY_RETRY: Duration = Duration::from_millis(300);
 const GRAIN: u64 = 256 << 10;
 const SMALLEST: u64 = 768 << 10;
-const DEVICE: &str = "data";
+pub(super) const DEVICE: &str = "data";
 /// Where a volume comes and goes that the engine does not use.
 const SPARE: Slot = Slot(1);
 const SPARE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -266,7 +266,7 @@ impl World<'_> {
     }
 
     pub(super) fn observe(&mut self) -> Step {
-        let (now, stage, observation) = (self.now, self.engine.status().stage, self.engine.observation());
+        let (now, stage, observation) = (self.now, self.engine.status().stage, self.observed());
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let process = &mut renting.process;
         // A daemon that still recovers its cache does not steer yet.
@@ -437,7 +437,7 @@ impl World<'_> {
         strikes
     }
 
-    fn soon(&mut self, most: Duration) -> Duration {
+    pub(super) fn soon(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.random.below(most.as_nanos() as u64))
     }
 
@@ -464,7 +464,7 @@ impl World<'_> {
             }
             Ask::Volume(ask) => self.ask_volume(id, ask).map(Some),
             Ask::Engine(command) => self.command(id, command).map(Some),
-            Ask::Serve => Ok(Some(Answer::Served(Ok(())))),
+            Ask::Serve => Ok(self.ask_for_service(id)),
         }
     }
 
