@@ -293,6 +293,18 @@ impl Disk {
         !self.forgotten.is_empty()
     }
 
+    /// Sectors (offset) that a flush which failed has forgotten, and no later flush would save.
+    pub fn forgotten_sectors(&self) -> impl Iterator<Item = u64> + '_ {
+        let sectors = |write: &Unflushed| (write.offset..write.offset + write.length).step_by(SECTOR as usize);
+        let (mut seen, mut stored) = ([0; SECTOR as usize], [0; SECTOR as usize]);
+        self.forgotten.iter().flat_map(sectors).filter(move |&at| {
+            self.view.read(at, &mut seen);
+            self.media.read(at, &mut stored);
+            let covers = |write: &Unflushed| (write.offset..write.offset + write.length).contains(&at);
+            seen != stored && !self.unflushed.iter().any(covers)
+        })
+    }
+
     /// From now on I/Os get stuck.
     pub fn set_stuck(&mut self) {
         self.faults.stuck = true;

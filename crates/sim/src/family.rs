@@ -6,7 +6,8 @@ use surgetank_cache::format::TableCopy;
 use surgetank_model::random::Random;
 
 use crate::scenario::{
-    BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Trigger, Trouble, Victim, division,
+    BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
+    division,
 };
 
 /// What the runs of a campaign have in common.
@@ -353,19 +354,25 @@ fn table_copies(seed: u64, random: &mut Random) -> CrashScenario {
 }
 
 fn mapped(base: CrashScenario, random: &mut Random) -> CrashScenario {
-    let requests = base.requests + random.below(100) as u32;
-    let base = CrashScenario { requests, ..base };
+    let style = if random.below(4) > 0 { Style::Trickle } else { base.style };
+    let requests = 150 + random.below(350) as u32;
+    let base = CrashScenario { requests, style, ..base };
     let scenario = match random.below(6) {
         0 => outages(base, random),
         1 | 2 => {
-            let backing_errors = [0.02, 0.1][random.below(2) as usize];
-            let trouble = Trouble { backing_errors, forgetful: true, ..Trouble::NONE };
-            CrashScenario { trouble: Some(trouble), ..base }
+            let (backing_errors, backing_flush_errors) =
+                [(0.05, 0.0), (0.0, 0.3), (0.0, 0.3)][random.below(3) as usize];
+            let trouble = Trouble { backing_errors, backing_flush_errors, forgetful: true, ..Trouble::NONE };
+            // Much is in flight that a flush may forget while a switch waits for it.
+            let (depth, backing_latency_max) = (8 + random.below(16) as u32, Duration::from_millis(4));
+            CrashScenario { trouble: Some(trouble), depth, backing_latency_max, ..base }
         }
         _ => base,
     };
-    let until_event = 2000;
-    let trouble = scenario.trouble.map(|trouble| Trouble { until_event, ..trouble });
+    // Faults go on for about as long as the application.
+    let until_event = 800 + random.below(700) as u32;
+    let trouble = scenario.trouble.unwrap_or(Trouble::NONE);
+    let trouble = Some(Trouble { until_event, ..trouble });
     let count = [1, 2, 4, 6][random.below(4) as usize];
     let crash = |_| {
         let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };

@@ -61,6 +61,8 @@ pub enum Style {
     /// Small writes over and over the same blocks, with flushes and forced unit access: segments of the log become free
     /// out of order while their neighbours stay dirty.
     Overwrites,
+    /// Bursts, and between them small requests at a rate that is calm: the device is never idle for long.
+    Trickle,
 }
 
 /// The volume that a fault hits.
@@ -165,6 +167,8 @@ pub struct Trouble {
     pub rot_at: Option<u32>,
     /// Probability that a flush of the caching volume fails, and forgets what it covered.
     pub cache_flush_errors: f64,
+    /// Probability that a flush of the backing volume fails, besides.
+    pub backing_flush_errors: f64,
     /// Probability that a write of either volume finds no space.
     pub no_space: f64,
     /// Probability that the owner record is not persisted, or is, but the answer says otherwise.
@@ -189,6 +193,7 @@ impl Trouble {
         bad_range: None,
         rot_at: None,
         cache_flush_errors: 0.0,
+        backing_flush_errors: 0.0,
         no_space: 0.0,
         owner_errors: 0.0,
         outages: [None; 2],

@@ -15,7 +15,8 @@ use surgetank_rental::mapping::{self, Found, Map, Mapping};
 use surgetank_rental::{Answer, AskId};
 
 use crate::content::SECTOR;
-use crate::disk::{self, Finished, IoId, Ticket};
+use crate::disk::{self, Disk, Finished, IoId, Ticket};
+use crate::oracle::Oracle;
 use crate::scenario::{CrashKind, Trigger};
 use crate::world::renting::DEVICE;
 use crate::world::{Expect, SimEvent, Step, World, config};
@@ -123,6 +124,21 @@ impl Mapped {
             "live {live:?}, suspended {suspended}, {stage:?}, held {held:?}, straight {straight:?}, {mapping:?}, {serve:?}"
         )
     }
+}
+
+/// The next flush goes to the backing volume, which knows nothing of one that failed before: the application has been told.
+fn nothing_is_owed(oracle: &Oracle, backing: &Disk) -> Step {
+    let mut bytes = [0; SECTOR];
+    for at in backing.forgotten_sectors() {
+        backing.peek(at, &mut bytes);
+        let sector = (at / SECTOR as u64) as u32;
+        if oracle.is_relied_on(sector, &bytes) {
+            return Err(format!(
+                "the device is mapped straight, but nobody has told that a flush has forgotten sector {sector}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl World<'_> {
@@ -255,13 +271,14 @@ impl World<'_> {
             Some(Stage::Quiet) => {
                 mapping.update(now, rental, transparent);
                 let swaps = mapping.is_wanted();
-                self.report.switches_withdrawn += u32::from(!swaps);
+                self.report.switches_withdrawn += u32::from(!swaps && !rental);
                 Stage::Resuming { swaps }
             }
             Some(Stage::Resuming { swaps }) => {
                 mapped.suspended = false;
                 if swaps && !fails {
                     mapped.live = Some(Map::Straight);
+                    nothing_is_owed(&self.oracle, &self.disks.backing)?;
                 }
                 Stage::Over(match (swaps, fails) {
                     (true, false) => Ok(()),
@@ -414,6 +431,7 @@ impl World<'_> {
                 Operation::Flush | Operation::Discard | Operation::WriteZeroes { .. } => {}
             }
         }
+        self.report.answered_alone += u64::from(mapped.mapping.is_none());
         let next_flush = if finished.flush { mapped.flushes.pop_front() } else { None };
         self.reply(id, finished.result.map_err(|_| ReplyError::Io), finished.data)?;
         let waiting = self.outstanding.iter().find(|outstanding| Some(outstanding.request.id) == next_flush).copied();

@@ -73,7 +73,7 @@ pub struct Report {
     pub switches_out: u32,
     /// Switches that failed.
     pub switch_failures: u32,
-    /// Of those, to the backing volume, because the last look said that the daemon is needed.
+    /// Of those, to the backing volume, because a flush had failed when the last request was answered.
     pub switches_withdrawn: u32,
     /// Crashes in the middle of a switch.
     pub crashes_in_switch: u32,
@@ -83,6 +83,8 @@ pub struct Report {
     pub refusals: u32,
     /// Requests that went straight to the backing volume.
     pub straight_requests: u64,
+    /// Of those, requests that were answered while no daemon ran.
+    pub answered_alone: u64,
     /// Fingerprint of the run.
     pub trace: u64,
 }
@@ -140,5 +142,6 @@ impl AddAssign<&Report> for Report {
         self.found_suspended += other.found_suspended;
         self.refusals += other.refusals;
         self.straight_requests += other.straight_requests;
+        self.answered_alone += other.answered_alone;
     }
 }
