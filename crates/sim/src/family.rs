@@ -367,6 +367,11 @@ fn mapped(base: CrashScenario, random: &mut Random) -> CrashScenario {
             let (depth, backing_latency_max) = (8 + random.below(16) as u32, Duration::from_millis(4));
             CrashScenario { trouble: Some(trouble), depth, backing_latency_max, ..base }
         }
+        3 => {
+            let lasts = Duration::from_millis([5, 500, 30_000][random.below(3) as usize]);
+            let stuck = Stuck { victim: Victim::Backing, at_event: random.below(600) as u32, lasts };
+            CrashScenario { trouble: Some(Trouble { stuck: Some(stuck), ..Trouble::NONE }), ..base }
+        }
         _ => base,
     };
     // Faults go on for about as long as the application.

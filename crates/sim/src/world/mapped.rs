@@ -208,6 +208,7 @@ impl World<'_> {
         Ok(())
     }
 
+    /// True if a rental was answered.
     fn decide_map(&mut self) -> Step<bool> {
         let (now, transparent) = (self.now, self.engine.is_transparent());
         let rental = self.renting.as_ref().is_some_and(|renting| renting.wants_service());
@@ -449,7 +450,7 @@ impl World<'_> {
         self.report.crashes_in_switch += u32::from(in_switch);
     }
 
-    /// The daemon alone has ended: I/Os that went straight go on. True if there are such I/Os by the nature of the device.
+    /// The daemon alone has ended: I/Os that went straight go on.
     pub(super) fn interrupt_backing(&mut self) {
         match self.mapped {
             Some(_) => self.disks.backing.crash_of(|tag| tag & STRAIGHT == 0),
