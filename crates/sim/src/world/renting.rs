@@ -36,6 +36,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(3);
 const LATE_MAX: Duration = Duration::from_millis(1500);
 /// Longest time that a write of the state directory takes.
 const WRITE_MAX: Duration = Duration::from_millis(2);
+/// The longest pause of a rental between two tries of anything.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest time between two sweeps, and within one.
 const SWEEP_MAX: Duration = Duration::from_millis(400);
 /// How long a failed recovery waits for the next try.
@@ -150,7 +152,7 @@ fn rental_config(patience: Duration) -> surgetank_rental::Config {
         owner_id: OWNER.to_owned(),
         volume_type: "fast".to_owned(),
         outage_patience: patience,
-        longest_pause: Duration::from_secs(2),
+        longest_pause: LONGEST_PAUSE,
         volumes_leave: true,
     }
 }
