@@ -108,7 +108,7 @@ impl Mapping {
             Err(why) => {
                 let before = self.failed.take().filter(|failed| failed.to == to);
                 let pause = before.map_or(RETRY.0, |failed| (failed.pause * 2).min(RETRY.1));
-                let retry_at = if planted(Bug::SwitchGivenUp) { Instant::FAR } else { self.now + pause };
+                let retry_at = if planted(Bug::SwitchNotRepeated) { Instant::FAR } else { self.now + pause };
                 Some(Failed { to, why, pause, retry_at })
             }
         };

@@ -49,7 +49,7 @@ surgetank_model::plant_bugs! {
         /// The device stays mapped to the daemon after a boost.
         ServedForEver,
         /// A switch that failed is not tried again.
-        SwitchGivenUp,
+        SwitchNotRepeated,
     }
 }
 

@@ -444,11 +444,13 @@ impl Books {
         self.outage = None;
     }
 
-    /// Whether nothing could be read for so long that everything may be discarded.
+    /// Whether nothing could be read for so long that everything may be discarded. That it can be read again may be `unseen`
+    /// for so long.
     #[must_use]
-    pub fn is_out_of_patience(&self, now: Instant, patience: std::time::Duration) -> bool {
+    pub fn is_out_of_patience(&self, now: Instant, patience: std::time::Duration, unseen: std::time::Duration) -> bool {
         self.outage.is_some_and(|Outage { since, until, .. }| {
-            until.unwrap_or(now).since(since) >= patience && until.is_none_or(|until| now.since(until) <= LATE)
+            let seen = until.map_or(now, |until| (until + unseen).min(now));
+            seen.since(since) >= patience && until.is_none_or(|until| now.since(until) <= LATE)
         })
     }
 

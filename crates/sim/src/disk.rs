@@ -293,6 +293,18 @@ impl Disk {
         !self.forgotten.is_empty()
     }
 
+    /// Sectors (offset) that a flush which failed has forgotten, and no later flush would save.
+    pub fn forgotten_sectors(&self) -> impl Iterator<Item = u64> + '_ {
+        let sectors = |write: &Unflushed| (write.offset..write.offset + write.length).step_by(SECTOR as usize);
+        let (mut seen, mut stored) = ([0; SECTOR as usize], [0; SECTOR as usize]);
+        self.forgotten.iter().flat_map(sectors).filter(move |&at| {
+            self.view.read(at, &mut seen);
+            self.media.read(at, &mut stored);
+            let covers = |write: &Unflushed| (write.offset..write.offset + write.length).contains(&at);
+            seen != stored && !self.unflushed.iter().any(covers)
+        })
+    }
+
     /// From now on I/Os get stuck.
     pub fn set_stuck(&mut self) {
         self.faults.stuck = true;
@@ -448,20 +460,39 @@ impl Disk {
 
     /// The submitter crashed; see the fault model.
     pub fn submitter_crash(&mut self) {
-        for mut entry in std::mem::take(&mut self.in_flight).into_iter().flatten() {
-            if entry.took_effect {
-                continue;
-            }
-            match self.random.below(3) {
-                0 => {}
-                1 => self.apply(&mut entry),
-                _ => {
-                    entry.fate = Err(IoFailure::Io);
-                    self.apply(&mut entry);
-                }
+        let in_flight = std::mem::take(&mut self.in_flight);
+        in_flight.into_iter().flatten().for_each(|entry| self.interrupt(entry));
+        self.free.clear();
+    }
+
+    fn interrupt(&mut self, mut entry: InFlight) {
+        if entry.took_effect {
+            return;
+        }
+        match self.random.below(3) {
+            0 => {}
+            1 => self.apply(&mut entry),
+            _ => {
+                entry.fate = Err(IoFailure::Io);
+                self.apply(&mut entry);
             }
         }
-        self.free.clear();
+    }
+
+    /// The same of one submitter of several: whose I/Os have tags that it accepts.
+    pub fn crash_of(&mut self, is_of: impl Fn(u32) -> bool) {
+        for id in 0..self.in_flight.len() {
+            if let Some(entry) = self.in_flight[id].take_if(|entry| is_of(entry.tag)) {
+                self.free.push(id as u32);
+                self.interrupt(entry);
+            }
+        }
+    }
+
+    /// The tag of an I/O, while it is in flight.
+    #[must_use]
+    pub fn tag(&self, io: IoId) -> Option<u32> {
+        self.in_flight.get(io.0 as usize)?.as_ref().map(|entry| entry.tag)
     }
 
     /// The power failed; see the fault model.

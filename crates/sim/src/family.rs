@@ -6,7 +6,8 @@ use surgetank_cache::format::TableCopy;
 use surgetank_model::random::Random;
 
 use crate::scenario::{
-    BadRange, Crash, CrashKind, CrashScenario, Latent, Outage, Stop, Stuck, Trigger, Trouble, Victim, division,
+    BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
+    division,
 };
 
 /// What the runs of a campaign have in common.
@@ -56,11 +57,14 @@ pub enum Family {
     FailedAppends,
     /// Segments are used again and again, then one copy of the segment table, or an index, cannot be read, with crashes.
     TableCopies,
+    /// The kernel maps the device, straight to the backing volume or to the daemon, with crashes in the middle of switches,
+    /// amid faults of switches, of the provider and of volumes.
+    Mapped,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -82,6 +86,7 @@ impl Family {
         Self::ProviderOutages,
         Self::FailedAppends,
         Self::TableCopies,
+        Self::Mapped,
     ];
 
     /// Its name in tables and commands.
@@ -109,6 +114,7 @@ impl Family {
             Self::ProviderOutages => "provider-outages",
             Self::FailedAppends => "failed-appends",
             Self::TableCopies => "table-copies",
+            Self::Mapped => "mapped",
         }
     }
 
@@ -192,6 +198,7 @@ impl Family {
             }
             Self::FailedAppends => failed_appends(seed, &mut random),
             Self::TableCopies => table_copies(seed, &mut random),
+            Self::Mapped => mapped(base, &mut random),
         }
     }
 }
@@ -344,6 +351,54 @@ fn table_copies(seed: u64, random: &mut Random) -> CrashScenario {
     let after_events = at_event + random.below(60) as u32;
     let crashes = vec![Crash { trigger: Trigger::Start, after_events, kind }];
     CrashScenario { trouble: Some(trouble), crashes, ..base }
+}
+
+fn mapped(base: CrashScenario, random: &mut Random) -> CrashScenario {
+    let style = if random.below(4) > 0 { Style::Trickle } else { base.style };
+    let requests = 150 + random.below(350) as u32;
+    let base = CrashScenario { requests, style, ..base };
+    let scenario = match random.below(6) {
+        0 => outages(base, random),
+        1 | 2 => {
+            let (backing_errors, backing_flush_errors) =
+                [(0.05, 0.0), (0.0, 0.3), (0.0, 0.3)][random.below(3) as usize];
+            let trouble = Trouble { backing_errors, backing_flush_errors, forgetful: true, ..Trouble::NONE };
+            // Much is in flight that a flush may forget while a switch waits for it.
+            let (depth, backing_latency_max) = (8 + random.below(16) as u32, Duration::from_millis(4));
+            CrashScenario { trouble: Some(trouble), depth, backing_latency_max, ..base }
+        }
+        3 => {
+            let lasts = Duration::from_millis([5, 500, 30_000][random.below(3) as usize]);
+            let stuck = Stuck { victim: Victim::Backing, at_event: random.below(600) as u32, lasts };
+            CrashScenario { trouble: Some(Trouble { stuck: Some(stuck), ..Trouble::NONE }), ..base }
+        }
+        _ => base,
+    };
+    // Faults go on for about as long as the application.
+    let until_event = 800 + random.below(700) as u32;
+    let trouble = scenario.trouble.unwrap_or(Trouble::NONE);
+    let trouble = Some(Trouble { until_event, ..trouble });
+    let count = [1, 2, 4, 6][random.below(4) as usize];
+    let crash = |_| {
+        let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        let (trigger, within) = match random.below(8) {
+            0 => (Trigger::Start, 600),
+            1 => (Trigger::OwnerWrite, 30),
+            2 => (Trigger::Switch, 100),
+            3 => (Trigger::Switch, 30),
+            _ => (Trigger::Switch, 8),
+        };
+        Crash { trigger, after_events: random.below(within) as u32, kind }
+    };
+    let crashes = (0..count).map(crash).collect();
+    let mapped = Mapped {
+        faults: [0.0, 0.1, 0.4][random.below(3) as usize],
+        pace_max: Duration::from_micros([30, 300, 3000][random.below(3) as usize]),
+        absence_max: Duration::from_micros([10, 1000, 20_000][random.below(3) as usize]),
+        by_hand: random.below(4) == 0,
+    };
+    let provider_faults = Some([0.0, 0.0, 0.1, 0.5][random.below(4) as usize]);
+    CrashScenario { boosts: None, provider_faults, trouble, crashes, mapped: Some(mapped), ..scenario }
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.

@@ -23,7 +23,7 @@ pub mod world;
 
 pub use family::Family;
 pub use scenario::{
-    BadRange, Crash, CrashKind, CrashScenario, Latent, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
+    BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
 };
 pub use shrink::shrink;
 pub use world::{Failure, Report, run};

@@ -353,6 +353,20 @@ impl Oracle {
         self.unflushed.clear();
     }
 
+    /// The same of one write, which was in flight then.
+    pub fn drop_promise(&mut self, version: Version) {
+        self.unflushed.retain(|&other| other != version);
+    }
+
+    /// Whether the application takes these bytes of a sector, which it has written, for durable after its next flush.
+    #[must_use]
+    pub fn is_relied_on(&self, sector: u32, bytes: &[u8]) -> bool {
+        let found = content::identify(self.seed, bytes);
+        let covers = |op: &Op| (op.first..op.first + op.count).contains(&sector);
+        let relied = |version: Version| covers(&self.ops[version as usize]) && self.matches(version, sector, found);
+        self.unflushed.iter().any(|&version| relied(version))
+    }
+
     /// The device has grown: what is new reads as zeroes.
     pub fn grow(&mut self, sectors: u32) {
         self.settled.resize(sectors as usize, GROWN);

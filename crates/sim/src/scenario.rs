@@ -38,6 +38,8 @@ pub enum Trigger {
     Failing,
     /// From the first time after that when something is lost.
     Lost,
+    /// From the first time after that when a switch of the map begins.
+    Switch,
 }
 
 /// One crash.
@@ -59,6 +61,8 @@ pub enum Style {
     /// Small writes over and over the same blocks, with flushes and forced unit access: segments of the log become free
     /// out of order while their neighbours stay dirty.
     Overwrites,
+    /// Bursts, and between them small requests at a rate that is calm: the device is never idle for long.
+    Trickle,
 }
 
 /// The volume that a fault hits.
@@ -120,6 +124,19 @@ pub struct Latent {
     pub lasts: Option<Duration>,
 }
 
+/// The kernel maps the device: straight to the backing volume, or to the daemon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mapped {
+    /// Probability that a part of a switch fails.
+    pub faults: f64,
+    /// Longest time that a part of a switch takes, apart from what is in flight.
+    pub pace_max: Duration,
+    /// Longest time in which no daemon runs after a crash.
+    pub absence_max: Duration,
+    /// After every power cut somebody maps the device straight by hand.
+    pub by_hand: bool,
+}
+
 /// The daemon stops in order, and starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
@@ -150,6 +167,8 @@ pub struct Trouble {
     pub rot_at: Option<u32>,
     /// Probability that a flush of the caching volume fails, and forgets what it covered.
     pub cache_flush_errors: f64,
+    /// Probability that a flush of the backing volume fails, besides.
+    pub backing_flush_errors: f64,
     /// Probability that a write of either volume finds no space.
     pub no_space: f64,
     /// Probability that the owner record is not persisted, or is, but the answer says otherwise.
@@ -174,6 +193,7 @@ impl Trouble {
         bad_range: None,
         rot_at: None,
         cache_flush_errors: 0.0,
+        backing_flush_errors: 0.0,
         no_space: 0.0,
         owner_errors: 0.0,
         outages: [None; 2],
@@ -227,6 +247,8 @@ pub struct CrashScenario {
     pub growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
     pub provider_faults: Option<f64>,
+    /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
+    pub mapped: Option<Mapped>,
 }
 
 impl CrashScenario {
@@ -299,6 +321,7 @@ impl CrashScenario {
             stop: None,
             growths: Vec::new(),
             provider_faults: None,
+            mapped: None,
         }
     }
 

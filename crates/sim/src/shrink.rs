@@ -52,6 +52,10 @@ fn candidates(from: &CrashScenario) -> Vec<CrashScenario> {
     }
     add(&|scenario| scenario.trouble = None);
     add(&|scenario| scenario.stop = None);
+    add(&|scenario| scenario.mapped = None);
+    add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.faults = 0.0));
+    add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.by_hand = false));
+    add(&|scenario| scenario.provider_faults = scenario.provider_faults.map(|_| 0.0));
     for outage in 0..2 {
         add(&|scenario| scenario.trouble.iter_mut().for_each(|trouble| trouble.outages[outage] = None));
     }

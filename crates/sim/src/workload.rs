@@ -46,6 +46,8 @@ pub struct Workload {
     /// Every change is followed by a flush, as a database does.
     synced: bool,
     flush_due: bool,
+    /// Few and small requests, for now.
+    calm: bool,
 }
 
 impl Workload {
@@ -54,7 +56,7 @@ impl Workload {
     pub fn new(scenario: &CrashScenario) -> Self {
         let random = Random::from_seed(scenario.seed ^ 0x3f0a_d10a);
         let (flush_percent, fua_one_in) = match scenario.style {
-            Style::Mixed => (8, 12),
+            Style::Mixed | Style::Trickle => (8, 12),
             Style::Overwrites if scenario.seed.is_multiple_of(2) => (3, 20),
             Style::Overwrites => (6, 4),
         };
@@ -71,6 +73,7 @@ impl Workload {
             write_share: 60,
             synced: false,
             flush_due: false,
+            calm: false,
         }
     }
 
@@ -86,6 +89,10 @@ impl Workload {
         if self.style == Style::Overwrites {
             self.write_share = 90;
         }
+        if self.style == Style::Trickle {
+            self.calm = !self.calm;
+            self.left += if self.calm { 20 + self.random.below(60) } else { 0 };
+        }
         self.pattern = match self.random.below(3) {
             0 | 1 if self.style == Style::Overwrites => {
                 // A small span soon supersedes whole segments of the log; a large one leaves them in part.
@@ -100,6 +107,9 @@ impl Workload {
 
     /// How long the application waits before its next request.
     pub fn think_time(&mut self) -> Duration {
+        if self.calm {
+            return Duration::from_micros(300 + self.random.below(2000));
+        }
         match self.random.below(16) {
             0 => Duration::from_micros(self.random.below(self.think_max_us + 1)),
             1..=4 => Duration::from_micros(self.random.below(300)),
@@ -117,7 +127,7 @@ impl Workload {
             return Wish { operation: Operation::Flush, offset: 0, length: 0 };
         }
         let choice = self.random.below(100);
-        if choice < self.flush_percent {
+        if choice < self.flush_percent || self.calm && choice >= 80 {
             return Wish { operation: Operation::Flush, offset: 0, length: 0 };
         }
         let (offset, length) = self.range();
@@ -130,7 +140,8 @@ impl Workload {
             _ => Operation::Read,
         };
         self.flush_due = self.synced && operation != Operation::Read;
-        let whole_large = matches!(operation, Operation::Discard | Operation::WriteZeroes { .. });
+        let length = if self.calm { length.min(8192) } else { length };
+        let whole_large = !self.calm && matches!(operation, Operation::Discard | Operation::WriteZeroes { .. });
         if whole_large && self.random.below(6) == 0 {
             let length = self.random.below(self.size - offset + 1) / self.unit * self.unit;
             return Wish { operation, offset, length: length.max(self.unit) };

@@ -179,6 +179,17 @@ fn either_copy_of_the_segment_table_is_enough() {
     assert!(report.latent > 1000 && report.recoveries > 500, "the runs do not do enough: {report:?}");
 }
 
+/// Requests reach the newest data whichever way the kernel maps the device, and whatever ends in the middle of a switch.
+#[test]
+fn crashes_in_switches_of_the_map() {
+    let report = campaign("crashes_in_switches_of_the_map", Family::Mapped, 4000);
+    assert!(report.crashes_in_switch > 2000 && report.found_suspended > 20, "too few crashes in switches: {report:?}");
+    assert!(report.switches_in > 2000 && report.switches_out > 2000, "too few switches: {report:?}");
+    assert!(report.switch_failures > 500 && report.switches_withdrawn > 10, "too few of them fail: {report:?}");
+    assert!(report.adoptions > 2000 && report.recoveries > 200, "too few boosts: {report:?}");
+    assert!(report.refusals > 20 && report.straight_requests > 100_000, "the runs do not do enough: {report:?}");
+}
+
 #[test]
 fn runs_that_once_failed() {
     for (family, seed) in RUNS {

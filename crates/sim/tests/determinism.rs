@@ -2,15 +2,16 @@
 
 mod support;
 
-use surgetank_sim::CrashScenario;
+use surgetank_sim::{CrashScenario, Family};
 
 use support::check;
 
 #[test]
 fn same_seed_same_run() {
     let mut traces = Vec::new();
-    for seed in 1..=40 {
-        let scenario = CrashScenario::short(seed).with_random_crashes(3, 400);
+    let mapped = (1..=10).map(|seed| Family::Mapped.scenario(seed));
+    for scenario in (1..=40).map(|seed| CrashScenario::short(seed).with_random_crashes(3, 400)).chain(mapped) {
+        let seed = scenario.seed;
         let first = check(&scenario, "cargo test -p surgetank-sim --test determinism");
         let second = check(&scenario, "cargo test -p surgetank-sim --test determinism");
         assert_eq!(first, second, "seed {seed} ran in two ways");

@@ -2,7 +2,9 @@
 
 mod support;
 
-use surgetank_sim::{CrashScenario, Report, Trouble};
+use std::time::Duration;
+
+use surgetank_sim::{CrashKind, CrashScenario, Family, Report, Trouble};
 
 use support::check;
 
@@ -44,6 +46,39 @@ fn errors_of_the_cache_end_with_the_faults() {
         total += &check(&scenario, AGAIN);
     }
     assert!(total.failures > 0, "no cache ever failed: {total:?}");
+}
+
+/// A boost begins whenever the controller wants one, and `run` ends only when the device is mapped straight again.
+#[test]
+fn the_map_follows_every_boost_and_goes_straight_again() {
+    let mut total = Report::default();
+    for seed in 1..=200 {
+        let scenario = Family::Mapped.scenario(seed);
+        let mapped = scenario.mapped.map(|mapped| surgetank_sim::Mapped { faults: 0.0, ..mapped });
+        let trouble = Some(Trouble { until_event: 600, ..Trouble::NONE });
+        let calm = CrashScenario { crashes: Vec::new(), provider_faults: Some(0.0), mapped, trouble, ..scenario };
+        let report = check(&calm, AGAIN);
+        assert_eq!(report.switches_in, report.switches_out, "seed {seed}");
+        assert!(report.adoptions == report.releases && report.switches_in <= report.adoptions + report.rentals);
+        total += &report;
+    }
+    assert!(total.adoptions > 100 && total.straight_requests > 10_000, "the runs do not do enough: {total:?}");
+    assert_eq!(total.switches_withdrawn + total.refusals, 0);
+}
+
+/// A daemon that dies in calm is no event for the application: its requests are answered meanwhile.
+#[test]
+fn requests_go_on_while_no_daemon_runs() {
+    let mut total = Report::default();
+    for seed in 1..=100 {
+        let scenario = Family::Mapped.scenario(seed);
+        let crashes = scenario.crashes.iter().map(|crash| surgetank_sim::Crash { kind: CrashKind::Daemon, ..*crash });
+        let absence_max = Duration::from_millis(50);
+        let mapped = scenario.mapped.map(|mapped| surgetank_sim::Mapped { absence_max, ..mapped });
+        let crashing = CrashScenario { crashes: crashes.collect(), mapped, ..scenario };
+        total += &check(&crashing, AGAIN);
+    }
+    assert!(total.daemon_crashes > 100 && total.answered_alone > 1000, "the runs do not do enough: {total:?}");
 }
 
 /// The caching volume is pulled out: exactly what was on it alone is lost, and overwriting or accepting ends that.

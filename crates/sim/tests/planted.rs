@@ -16,7 +16,7 @@ mod scenes;
 use hunt::Found;
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEARCH: [(Family, u64); 20] = [
+const SEARCH: [(Family, u64); 21] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
@@ -37,6 +37,7 @@ const SEARCH: [(Family, u64); 20] = [
     (Family::ProviderOutages, 3000),
     (Family::FailedAppends, 3000),
     (Family::TableCopies, 3000),
+    (Family::Mapped, 3000),
 ];
 
 /// Seeds tried of each family before the next one has its turn; doubles every round.

@@ -14,7 +14,8 @@ const SEEDS: u64 = 3000;
 
 /// The first run that fails with the bug awake.
 fn search(bug: Bug) -> Option<Found> {
-    let seeds = (1..=SEEDS).flat_map(|seed| [(Family::Provider, seed), (Family::ProviderOutages, seed)]);
+    let families = [Family::Provider, Family::ProviderOutages, Family::Mapped];
+    let seeds = (1..=SEEDS).flat_map(|seed| families.map(|family| (family, seed)));
     seeds.zip(1..).find_map(|((family, seed), runs)| {
         let what = hunt::shows(bug, plant, family, seed)?;
         Some(Found { family: family.name(), seed, runs, what })

@@ -165,6 +165,8 @@ impl Rental {
             }
             Event::CacheDropped | Event::Released | Event::AdoptFailed | Event::RecoverFailed { .. } => {
                 self.end_outage();
+                // It is still open, and may go now.
+                (self.outage.in_use, self.outage.nameless) = (false, false);
             }
             Event::CacheFailing
             | Event::Adopted

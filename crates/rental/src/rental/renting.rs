@@ -16,8 +16,8 @@ fn transient(text: &str) -> Pause {
 
 impl Rental {
     /// Whether the requests of the device are to come to the engine: from the wish for a boost, so that this is so before the
-    /// volume is there to be adopted, until the engine has released it or it is given up. What else needs the engine, it says
-    /// itself: see [`Engine::is_transparent`](surgetank_cache::Engine::is_transparent).
+    /// volume is there to be adopted, until the engine has released it, or it is detached without that. What else needs the
+    /// engine, it says itself: see [`Engine::is_transparent`](surgetank_cache::Engine::is_transparent).
     #[must_use]
     pub fn wants_service(&self) -> bool {
         self.service && (self.running.is_some() || self.record.is_some())
@@ -243,5 +243,84 @@ impl Rental {
     pub(super) fn recover_failed(&mut self, reason: &str) -> Walked<StepOutcome> {
         self.close()?;
         Err(transient(reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use surgetank_model::Instant;
+    use surgetank_policy::StepId;
+
+    use super::*;
+    use crate::ask::AskId;
+    use crate::record::Slot;
+    use crate::rental::{Config, Ended};
+
+    const NOW: Instant = Instant::ZERO;
+
+    /// A volume that is attached and open.
+    fn attached() -> Rental {
+        let config = Config {
+            device: "data".to_owned(),
+            owner_id: "us".to_owned(),
+            volume_type: "fast".to_owned(),
+            outage_patience: Duration::from_secs(60),
+            longest_pause: Duration::from_secs(60),
+            volumes_leave: false,
+        };
+        let record = RentalRecord {
+            slot: Slot::CACHE,
+            token: "t".to_owned(),
+            volume_type: "fast".to_owned(),
+            size: Bytes::from_gib(1),
+            started_unix_ms: 0,
+            stage: RentalStage::Attached,
+            volume: Some(VolumeId("a".to_owned())),
+            epoch: None,
+            disposable: true,
+            discarded: None,
+        };
+        Rental { open: true, ..Rental::new(config, Slot::CACHE, Some(record)) }
+    }
+
+    /// Begins to adopt it; answers the ask after the one for random bits.
+    fn adopting(rental: &mut Rental) -> (AskId, Ask) {
+        rental.begin(NOW, StepId(1), Step::Adopt, None);
+        let (id, ask) = rental.next_ask().expect("it asks");
+        assert_eq!(ask, Ask::Draw);
+        rental.complete(NOW, id, Answer::Drawn { random: [7; 16], unix_ms: 0 });
+        rental.next_ask().expect("it asks on")
+    }
+
+    #[test]
+    fn nothing_is_adopted_before_the_requests_come() {
+        let mut rental = attached();
+        assert!(!rental.wants_service(), "what a daemon before had attached is deleted");
+        let (id, ask) = adopting(&mut rental);
+        assert!(ask == Ask::Serve && rental.wants_service());
+        assert_eq!(rental.next_ask(), None, "it waits");
+        rental.complete(NOW, id, Answer::Served(Ok(())));
+        let (id, ask) = rental.next_ask().expect("it goes on");
+        let Ask::Persist(Some(record)) = ask else { panic!("{ask:?}") };
+        assert_eq!((record.stage, record.disposable), (RentalStage::Adopting, false));
+        rental.complete(NOW, id, Answer::Persisted(Ok(())));
+        assert_eq!(rental.next_ask().map(|(_, ask)| ask), Some(Ask::Engine(Command::Adopt(Epoch([7; 16])))));
+        rental.event(NOW, &surgetank_cache::Event::Released);
+        assert!(!rental.wants_service());
+    }
+
+    #[test]
+    fn requests_that_do_not_come_refuse_the_step() {
+        let mut rental = attached();
+        let (id, _) = adopting(&mut rental);
+        rental.complete(NOW, id, Answer::Served(Err("the table was refused".to_owned())));
+        let refused = StepOutcome::Refused(Refusal::Transient("the table was refused".to_owned()));
+        assert_eq!(rental.next_ended(), Some(Ended::Step(StepId(1), refused)));
+        assert!(rental.next_ask().is_none() && rental.record().is_some_and(|record| record.disposable));
+        assert!(rental.wants_service(), "until the controller has decided");
+        rental.begin(NOW, StepId(2), Step::Detach, None);
+        assert!(!rental.wants_service());
     }
 }

@@ -47,30 +47,34 @@ impl World<'_> {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let (first, count) = ((offset / SECTOR as u64) as u32, (length / SECTOR as u64) as u32);
-        let mut buffer = self.driver.buffer();
         let expect = match operation {
-            Operation::Read => {
-                buffer.resize(length as usize, 0x5a);
-                Expect::Read(self.oracle.begin_read())
-            }
-            Operation::Write { .. } => {
-                let version = self.oracle.begin_write(first, count, false);
-                buffer.resize(length as usize, 0);
-                self.oracle.fill(version, first, &mut buffer);
-                Expect::Write(version)
-            }
+            Operation::Read => Expect::Read(self.oracle.begin_read()),
+            Operation::Write { .. } => Expect::Write(self.oracle.begin_write(first, count, false)),
             Operation::Discard | Operation::WriteZeroes { .. } => {
                 Expect::Write(self.oracle.begin_write(first, count, true))
             }
             Operation::Flush => Expect::Flush(self.oracle.begin_flush()),
         };
         let request = Request { id, operation, offset, length };
-        self.driver.add_request(id, buffer);
         let excused = match operation {
             Operation::Flush => self.oracle.is_any_lost(),
             _ => self.touches_lost(&request),
         };
         self.outstanding.push(Outstanding { request, expect, at: self.now, excused });
+        self.dispatch(request, expect);
+    }
+
+    pub(super) fn send_to_engine(&mut self, request: Request, expect: Expect) {
+        let mut buffer = self.driver.buffer();
+        match (request.operation, expect) {
+            (Operation::Read, _) => buffer.resize(request.length as usize, 0x5a),
+            (Operation::Write { .. }, Expect::Write(version)) => {
+                buffer.resize(request.length as usize, 0);
+                self.oracle.fill(version, (request.offset / SECTOR as u64) as u32, &mut buffer);
+            }
+            _ => {}
+        }
+        self.driver.add_request(request.id, buffer);
         self.engine.submit(self.now, request);
     }
 
@@ -114,6 +118,9 @@ impl World<'_> {
                 let fua =
                     matches!(request.operation, Operation::Write { fua: true } | Operation::WriteZeroes { fua: true });
                 self.oracle.end_write(version, result.is_ok(), fua);
+                if self.was_dropped(id) {
+                    self.oracle.drop_promise(version);
+                }
                 Ok(())
             }
             Expect::Flush(moment) => {

@@ -240,7 +240,7 @@ impl World<'_> {
 
     /// The application has ended: flush, release, read everything back; one thing at a time. True if it did one.
     pub(super) fn settle(&mut self) -> Step<bool> {
-        if !self.outstanding.is_empty() || self.recovering {
+        if !self.outstanding.is_empty() || self.recovering || !self.is_up() {
             return Ok(false);
         }
         if self.now < self.settle_at {
@@ -266,6 +266,11 @@ impl World<'_> {
             // The controller ends the boost, and deletes everything, because the application is quiet.
             _ if self.renting.as_ref().is_some_and(|renting| !renting.is_idle()) => return Ok(false),
             EngineStage::Absorb | EngineStage::Drain if !self.release_wanted => self.release()?,
+            // The map follows, once the application has been told what it is owed.
+            EngineStage::PassThrough if !self.is_mapped_for_calm() => {
+                self.flushed = !self.engine.owes_flush_failure();
+                return Ok(!self.flushed);
+            }
             EngineStage::PassThrough if !self.swept => {
                 self.swept = true;
                 self.submit_all(Operation::Read);

@@ -100,6 +100,7 @@ impl World<'_> {
         };
         self.disks.backing.set_faults(Faults {
             error_probability: trouble.map_or(0.0, |trouble| trouble.backing_errors),
+            flush_error_probability: trouble.map_or(0.0, |trouble| trouble.backing_flush_errors),
             error_range: bad(Victim::Backing),
             forgetful: trouble.is_some_and(|trouble| trouble.forgetful),
             no_space_probability: trouble.map_or(0.0, |trouble| trouble.no_space),

@@ -7,6 +7,7 @@ use surgetank_model::{Operation, Request};
 
 use crate::books::Touched;
 use crate::content::SECTOR;
+use crate::world::renting::LONGEST_PAUSE;
 use crate::world::{Expect, Step, World};
 
 /// Longest pause before recovery is tried again.
@@ -83,7 +84,9 @@ impl World<'_> {
     /// The owner record is about to be written: what it discards must be unreadable, and possibly dirty.
     pub(super) fn judge_owner(&mut self, owner: &Owner) -> Step {
         let Owner::Lost { ranges, .. } = owner else { return Ok(()) };
-        let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience);
+        // Nobody tells a rental that its volume is here again: it looks for it.
+        let unseen = if self.rents() { LONGEST_PAUSE } else { Duration::ZERO };
+        let out_of_patience = self.books.is_out_of_patience(self.now, self.scenario.patience, unseen);
         // Then everything may be discarded that no sound record after the unreadable one covers.
         let cannot_tell = |disk| self.books.unknown(disk);
         let unknown = self.disks.cache.as_ref().and_then(cannot_tell).max(self.books.was_unknown(self.now));

@@ -8,6 +8,7 @@ mod finish;
 mod health;
 mod judge;
 mod lost;
+mod mapped;
 mod record;
 mod renting;
 mod report;
@@ -36,6 +37,7 @@ use crate::workload::Workload;
 use crate::world::faults::Outages;
 use crate::world::finish::Finish;
 use crate::world::health::Health;
+use crate::world::mapped::Mapped;
 use crate::world::record::Entry;
 use crate::world::renting::Renting;
 pub use crate::world::report::Report;
@@ -94,6 +96,14 @@ enum SimEvent {
     Swept,
     /// A copy of this machine starts.
     Copied,
+    /// A switch of the map goes on.
+    Switch,
+    /// The code that decides on the map wants to be called.
+    MapTick,
+    /// After a power cut somebody maps the device, or nobody does.
+    Boot,
+    /// The daemon starts again.
+    Start,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,6 +147,7 @@ struct World<'a> {
     /// Bytes of the caching volume that is attached, or was last.
     cache_size: u64,
     renting: Option<Renting>,
+    mapped: Option<Mapped>,
     random: Random,
     now: Instant,
     queue: EventQueue<SimEvent>,
@@ -230,9 +241,10 @@ pub fn run(scenario: &CrashScenario) -> Result<Report, Box<Failure>> {
             what,
             scenario: format!("{scenario:?}"),
             status: format!(
-                "{:?}; {}",
+                "{:?}; {}; {}",
                 world.engine.status(),
-                world.renting.as_ref().map_or_else(String::new, Renting::summary)
+                world.renting.as_ref().map_or_else(String::new, Renting::summary),
+                world.mapped.as_ref().map_or_else(String::new, Mapped::summary)
             ),
         })),
     }
@@ -267,6 +279,7 @@ impl<'a> World<'a> {
             renting: scenario
                 .provider_faults
                 .map(|faults| Renting::new(scenario.seed, size, scenario.patience, faults)),
+            mapped: scenario.mapped.map(|_| Mapped::new()),
             now: Instant::ZERO,
             queue: EventQueue::default(),
             engine: Engine::new(config(scenario, size)),
@@ -413,6 +426,7 @@ impl<'a> World<'a> {
         self.strike()?;
         self.stop()?;
         self.pump()?;
+        self.steer_map()?;
         #[cfg(debug_assertions)]
         self.engine.check(if self.report.events.is_multiple_of(16) { Depth::Index } else { Depth::InFlight })?;
         self.check_finish()?;
@@ -426,6 +440,9 @@ impl<'a> World<'a> {
             SimEvent::Done(target, io) => {
                 let disk = self.disks.get(target).map_err(say)?;
                 let finished = disk.finish(io);
+                if Self::is_straight(&finished) {
+                    return self.straight_done(finished);
+                }
                 let any_flush_failed = finished.flush && finished.result.is_err();
                 let flush_failed = any_flush_failed && target == Target::Backing;
                 let (effect, outcome) = self.driver.finish(finished, disk).map_err(say)?;
@@ -460,6 +477,10 @@ impl<'a> World<'a> {
             SimEvent::Sweep => self.sweep()?,
             SimEvent::Swept => self.swept()?,
             SimEvent::Copied => self.run_copies()?,
+            SimEvent::Switch => self.switch()?,
+            SimEvent::MapTick => self.tick_map(),
+            SimEvent::Boot => self.boot(),
+            SimEvent::Start => self.start_mapped()?,
         }
         Ok(())
     }
@@ -505,7 +526,7 @@ impl<'a> World<'a> {
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
             Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. } | Effect::RecordHealed { .. }),
-            Trigger::Outage | Trigger::Failing | Trigger::Lost => false,
+            Trigger::Outage | Trigger::Failing | Trigger::Lost | Trigger::Switch => false,
         };
         self.events_to_crash = triggers.then_some(0);
     }
@@ -528,8 +549,8 @@ impl<'a> World<'a> {
             return Ok(());
         }
         let status = self.engine.status();
-        if status.requests_in_flight != self.outstanding.len() {
-            return Err(format!("{} requests are outstanding, but the status disagrees", self.outstanding.len()));
+        if status.requests_in_flight != self.in_engine() {
+            return Err(format!("{} requests are outstanding, but the status disagrees", self.in_engine()));
         }
         if status.stage == EngineStage::PassThrough && (status.dirty_bytes > 0 || status.lost_bytes > 0) {
             return Err("a device without a cache has dirty or lost bytes".into());

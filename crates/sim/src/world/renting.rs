@@ -36,13 +36,15 @@ const ANSWER_MAX: Duration = Duration::from_millis(3);
 const LATE_MAX: Duration = Duration::from_millis(1500);
 /// Longest time that a write of the state directory takes.
 const WRITE_MAX: Duration = Duration::from_millis(2);
+/// The longest pause of a rental between two tries of anything.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Longest time between two sweeps, and within one.
 const SWEEP_MAX: Duration = Duration::from_millis(400);
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_millis(300);
 const GRAIN: u64 = 256 << 10;
 const SMALLEST: u64 = 768 << 10;
-const DEVICE: &str = "data";
+pub(super) const DEVICE: &str = "data";
 /// Where a volume comes and goes that the engine does not use.
 const SPARE: Slot = Slot(1);
 const SPARE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -150,7 +152,7 @@ fn rental_config(patience: Duration) -> surgetank_rental::Config {
         owner_id: OWNER.to_owned(),
         volume_type: "fast".to_owned(),
         outage_patience: patience,
-        longest_pause: Duration::from_secs(2),
+        longest_pause: LONGEST_PAUSE,
         volumes_leave: true,
     }
 }
@@ -266,7 +268,7 @@ impl World<'_> {
     }
 
     pub(super) fn observe(&mut self) -> Step {
-        let (now, stage, observation) = (self.now, self.engine.status().stage, self.engine.observation());
+        let (now, stage, observation) = (self.now, self.engine.status().stage, self.observed());
         let Some(renting) = &mut self.renting else { return Ok(()) };
         let process = &mut renting.process;
         // A daemon that still recovers its cache does not steer yet.
@@ -437,7 +439,7 @@ impl World<'_> {
         strikes
     }
 
-    fn soon(&mut self, most: Duration) -> Duration {
+    pub(super) fn soon(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.random.below(most.as_nanos() as u64))
     }
 
@@ -464,7 +466,7 @@ impl World<'_> {
             }
             Ask::Volume(ask) => self.ask_volume(id, ask).map(Some),
             Ask::Engine(command) => self.command(id, command).map(Some),
-            Ask::Serve => Ok(Some(Answer::Served(Ok(())))),
+            Ask::Serve => Ok(self.ask_for_service(id)),
         }
     }
 

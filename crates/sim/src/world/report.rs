@@ -67,6 +67,24 @@ pub struct Report {
     pub provider_faults: u32,
     /// Caching volumes that the controller rented and deleted.
     pub rentals: u32,
+    /// Switches of the map to the daemon.
+    pub switches_in: u32,
+    /// Switches to the backing volume.
+    pub switches_out: u32,
+    /// Switches that failed.
+    pub switch_failures: u32,
+    /// Of those, to the backing volume, because a flush had failed when the last request was answered.
+    pub switches_withdrawn: u32,
+    /// Crashes in the middle of a switch.
+    pub crashes_in_switch: u32,
+    /// Starts of a daemon that found the device suspended.
+    pub found_suspended: u32,
+    /// Starts that a daemon refused because of what was mapped by hand.
+    pub refusals: u32,
+    /// Requests that went straight to the backing volume.
+    pub straight_requests: u64,
+    /// Of those, requests that were answered while no daemon ran.
+    pub answered_alone: u64,
     /// Fingerprint of the run.
     pub trace: u64,
 }
@@ -77,7 +95,7 @@ impl Report {
     pub fn points(&self) -> u64 {
         let crashes = u64::from(self.power_cuts) + u64::from(self.daemon_crashes) + u64::from(self.stops);
         let volumes = [self.outages, self.latent, self.stuck, self.rotten, self.forgotten, self.vanished];
-        let others = [self.owner_failures, self.provider_faults];
+        let others = [self.owner_failures, self.provider_faults, self.switch_failures];
         crashes + volumes.iter().chain(&others).map(|&count| u64::from(count)).sum::<u64>()
     }
 }
@@ -116,5 +134,14 @@ impl AddAssign<&Report> for Report {
         self.growths += other.growths;
         self.provider_faults += other.provider_faults;
         self.rentals += other.rentals;
+        self.switches_in += other.switches_in;
+        self.switches_out += other.switches_out;
+        self.switch_failures += other.switch_failures;
+        self.switches_withdrawn += other.switches_withdrawn;
+        self.crashes_in_switch += other.crashes_in_switch;
+        self.found_suspended += other.found_suspended;
+        self.refusals += other.refusals;
+        self.straight_requests += other.straight_requests;
+        self.answered_alone += other.answered_alone;
     }
 }

@@ -13,6 +13,11 @@ use crate::world::{SimEvent, Step, World, WorldPhase};
 impl World<'_> {
     /// The daemon is gone, or the whole machine; then it starts again.
     pub(super) fn crash(&mut self, kind: CrashKind) -> Step {
+        if kind == CrashKind::Daemon && !self.is_up() {
+            self.arm();
+            return Ok(());
+        }
+        self.note_crash_in_switch();
         self.doubt_rot();
         self.restart_process(kind, false)
     }
@@ -33,39 +38,59 @@ impl World<'_> {
             }
             CrashKind::Daemon => {
                 self.report.daemon_crashes += u32::from(!orderly);
-                self.disks.backing.submitter_crash();
+                self.interrupt_backing();
                 let caches = self.disks.cache.iter_mut().chain(&mut self.spare).chain(&mut self.kept);
                 let caches = caches.chain(self.renting.iter_mut().flat_map(|renting| renting.disks()));
                 caches.for_each(|disk| disk.submitter_crash());
-                self.oracle.daemon_crash();
+                // Where the kernel maps the device, every request is answered in the end.
+                if self.mapped.is_none() {
+                    self.oracle.daemon_crash();
+                }
             }
         }
         self.interrupt_records();
         self.stop_renting()?;
         self.trace.add(u64::from(kind == CrashKind::Daemon));
         self.deceived |= self.disks.cache.as_ref().is_some_and(Disk::has_forgotten);
-        if self.disks.backing.has_forgotten() || self.deceived {
+        let told = kind == CrashKind::Daemon && self.mapped.is_some() && self.is_mapped_for_calm();
+        if self.disks.backing.has_forgotten() && !told || self.deceived {
             // Nobody is left who could tell the application.
             self.oracle.fail_flush();
         }
         self.unreported_failures = 0;
         self.loss_untold = None;
         self.oracle.forget_loss();
-        self.forget();
+        self.forget(kind);
+        if self.mapped.is_some() {
+            self.leave(kind);
+            self.resume();
+            return Ok(());
+        }
+        self.start()
+    }
+
+    /// The process starts again.
+    pub(super) fn start(&mut self) -> Step {
         self.start_engine()?;
         if matches!(self.owner, Owner::Lost { .. }) {
             self.note_loss()?;
         }
-        self.resume();
+        if self.mapped.is_none() {
+            self.resume();
+        }
         self.restart_renting()?;
         self.pump()
     }
 
     /// What the daemon had in memory is gone.
-    fn forget(&mut self) {
-        self.queue.clear();
+    fn forget(&mut self, kind: CrashKind) {
         self.driver = Driver::default();
-        self.outstanding.clear();
+        if self.mapped.is_some() && kind == CrashKind::Daemon {
+            self.keep_straight_events();
+        } else {
+            self.queue.clear();
+            self.outstanding.clear();
+        }
         self.waiting_for_reply = false;
         self.release_wanted = false;
         self.finish = None;

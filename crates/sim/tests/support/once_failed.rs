@@ -3,7 +3,7 @@
 use surgetank_sim::Family;
 
 /// Family and seed.
-pub const RUNS: [(Family, u64); 49] = [
+pub const RUNS: [(Family, u64); 52] = [
     // New records had the sequences of old ones that the superblock called durable.
     (Family::Stops, 21_196),
     // A recovery fails three times for want of a part of the log, and requests do not wait for all of them.
@@ -87,10 +87,15 @@ pub const RUNS: [(Family, u64); 49] = [
     (Family::BadRanges, 110_017_089),
     // Copies were in flight when the machine stopped.
     (Family::Growth, 110_009_689),
+    // A volume left the machine between its release by the engine and its detachment, and the next one counted as gone.
+    (Family::Mapped, 2_020_980),
+    // A volume was here again shortly before patience with it ended, and nobody had looked.
+    (Family::Mapped, 2_031_382),
     // Nothing failed here: these show at once what longer searches find late.
     (Family::Stops, 18_810),
     (Family::EveryEvent, 46_900),
     (Family::TableCopies, 1196),
     (Family::Losses, 1190),
     (Family::Losses, 534),
+    (Family::Mapped, 36),
 ];

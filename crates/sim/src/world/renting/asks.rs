@@ -3,12 +3,33 @@
 use surgetank_cache::EngineStage;
 use surgetank_cache::format::{BLOCK, LogState, SUPERBLOCKS_LENGTH, choose_superblock};
 use surgetank_model::volume::VolumeDescription;
-use surgetank_rental::{Answer, AskId, Command, Label, Obstacle, Opened, Opening, Presence, Slot, VolumeAsk};
+use surgetank_rental::{
+    Answer, AskId, Command, Label, Obstacle, Opened, Opening, OwnerRecord, Presence, Slot, VolumeAsk,
+};
 
+use super::Renting;
 use crate::disk::Disk;
 use crate::world::{Step, World};
 
+impl Renting {
+    /// Whether the rental of the caching volume wants the requests of the device to come to the engine.
+    pub(in crate::world) fn wants_service(&self) -> bool {
+        self.process.rentals.cache().wants_service()
+    }
+
+    /// The owner record that is durable.
+    pub(in crate::world) fn owner(&self) -> &OwnerRecord {
+        &self.owner
+    }
+}
+
 impl World<'_> {
+    /// The requests come to the engine, or not.
+    pub(in crate::world) fn served(&mut self, id: AskId, result: Result<(), String>) -> Step {
+        self.complete(id, Answer::Served(result));
+        self.drive()
+    }
+
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Step<Answer> {
         if matches!(ask, VolumeAsk::Superblock(_)) && self.fault() {
             return Ok(Answer::Superblock(Err("it cannot be read now".to_owned().into())));
