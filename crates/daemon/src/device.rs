@@ -25,7 +25,7 @@ use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::exports::{self, Export, Opening};
 use crate::files;
 use crate::identity::Identity;
-use crate::journal::{Journal, JournalState, Unbooked};
+use crate::journal::{Journal, JournalState, LastRun, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses;
 use crate::opening::{self, Decorator, Looking, Purpose};
@@ -74,6 +74,15 @@ pub struct Device {
     export: Arc<dyn Export>,
     /// Waits for an export that comes up when its data are back.
     coming_up: Option<JoinHandle<()>>,
+}
+
+/// For how long a device is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Until a daemon is started, whenever that is.
+    Started,
+    /// Until the new binary has taken over, which is at once: dirty data stay where they are.
+    Upgraded,
 }
 
 /// Asks a device's reconciler. Clones ask the same one.
@@ -156,14 +165,14 @@ impl Device {
         &self.shared
     }
 
-    /// Stops it: drained first if so configured, else with its dirty data on the caching volume, as the owner record
-    /// says.
-    pub fn stop(self) {
+    /// Stops it: drained first if so configured and for good, else with its dirty data on the caching volume, as the owner
+    /// record says.
+    pub fn stop(self, until: Until) {
         let asker = self.asker();
-        if let Err(error) = asker.ask(Ask::Stop { keep: false }) {
+        if let Err(error) = asker.ask(Ask::Stop { keep: until == Until::Upgraded }) {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
-        self.export.close(&self.name);
+        self.export.close(&self.name, until);
         // The shard tells the owner thread and the reconciler until it ends, so it ends first.
         self.shard.stop();
         self.owner_thread.stop();
@@ -268,6 +277,7 @@ impl Starting<'_> {
             owner_thread: owner_thread.handle(),
             accounts: self.accounts(clock.now(), totals, size),
             boosting: None,
+            last_run: journal.state().last_run,
             recover: epoch_to_recover(&resume),
             inbox: messages,
         };
@@ -295,7 +305,7 @@ impl Starting<'_> {
         match come_up(&device.name, &*device.export, &device.shared) {
             Ok(()) => Ok(device),
             Err(error) => {
-                device.stop();
+                device.stop(Until::Started);
                 Err(error)
             }
         }
@@ -406,7 +416,6 @@ impl Starting<'_> {
             return Ok(parts);
         };
         let now = self.common.clock.now();
-        let learned = journal.state().learned.clone();
         let config = controller_config(self.config, caching, size);
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
         let tools = Tools {
@@ -424,17 +433,18 @@ impl Starting<'_> {
             longest_pause: self.config.policy.retry.1,
             shared: self.shared.clone(),
         };
-        let mut controller = Controller::new(now, config, learned);
         let known = match &resume {
             Resume::Recover { rental, .. } => Some(rental.clone()),
             Resume::Lost { rental, .. } => rental.as_deref().cloned(),
             Resume::Idle | Resume::Delete { .. } | Resume::Refuse { .. } => None,
         };
-        if let Some(record) = known {
+        let written = journal.update(|state| {
             // The owner record has the last word on what is rented.
-            let written = journal.update(|state| state.set_rental(record));
-            written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
-        }
+            known.into_iter().for_each(|record| state.set_rental(record));
+            state.last_run = LastRun::Running;
+        });
+        written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+        let mut controller = Controller::new(now, config, journal.state().learned.clone());
         let mut lifecycle = Lifecycle::new(tools, journal);
         if let Some(record) = lifecycle.rental().record() {
             parts.accounts.rent(now, record.size);
@@ -463,7 +473,7 @@ fn epoch_to_recover(resume: &Resume) -> Option<Epoch> {
 /// Waits until an export is up, and says where.
 fn come_up(name: &str, export: &dyn Export, shared: &Shared) -> Result<(), String> {
     let address = export.address()?;
-    tracing::info!(device = name, address, "serving");
+    tracing::info!(device = name, "served at {address}");
     shared.set_address(&address);
     Ok(())
 }

@@ -34,6 +34,7 @@ pub mod provisioning;
 mod reconciler;
 pub mod shard;
 mod shared;
+mod starting;
 mod state_directory;
 pub mod status;
 pub mod sweep;

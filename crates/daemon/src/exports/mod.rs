@@ -11,6 +11,7 @@ use surgetank_device::Front;
 use surgetank_device::front::{self, reclaim};
 
 use crate::config::{Config, DeviceConfig};
+use crate::device::Until;
 use crate::link::Link;
 
 /// An export from its bring-up to its close, while the shard serves its front.
@@ -54,7 +55,7 @@ pub trait Export: Send + Sync {
     }
 
     /// Takes the export down while the front is served.
-    fn close(&self, device: &str);
+    fn close(&self, device: &str, until: Until);
 }
 
 /// A kind of export.

@@ -7,6 +7,7 @@ use surgetank_device::Front;
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
 
 use super::{Export, Opened, Opening};
+use crate::device::Until;
 use crate::places;
 
 struct Nbd {
@@ -49,5 +50,5 @@ impl Export for Nbd {
         credentials.reload().map(|()| true).map_err(|error| error.to_string())
     }
 
-    fn close(&self, _device: &str) {}
+    fn close(&self, _device: &str, _until: Until) {}
 }
