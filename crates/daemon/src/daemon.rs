@@ -508,7 +508,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.
-fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
+pub(crate) fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
     let tables = Tables::read();
     let volumes = config
         .providers

@@ -1,6 +1,5 @@
 //! One elastic device, put together: volumes, engine, export, and its three threads.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,6 +28,7 @@ use crate::journal::{Journal, JournalState, LastRun, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses;
 use crate::opening::{self, Decorator, Looking, Purpose};
+use crate::outlook;
 use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
@@ -112,7 +112,7 @@ impl Asker {
 struct Starting<'a> {
     name: &'a str,
     config: &'a DeviceConfig,
-    run_directory: &'a Path,
+    whole: &'a Config,
     common: &'a Common,
     shared: Arc<Shared>,
 }
@@ -131,8 +131,7 @@ impl Device {
             .map_err(|error| format!("the state directory {} cannot be made: {error}", directory.display()))?;
         let store = OwnerStore::open(&directory).map_err(io)?;
         let journal = Journal::open(&directory).map_err(io)?;
-        let run_directory = &config.run_directory;
-        let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
+        let starting = Starting { name, config: device, whole: config, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
         if store.record().owner == Owner::Backing {
             let providers = common.providers.with_timeout(ANSWER_TIMEOUT);
@@ -257,7 +256,7 @@ impl Starting<'_> {
         let opened = exports::open(Opening {
             export: surgetank_device::front::Export { name, size: backing.size(), logical_block },
             config: self.config,
-            run_directory: self.run_directory,
+            run_directory: &self.whole.run_directory,
             owner: &self.common.owner_id,
         })?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
@@ -415,6 +414,9 @@ impl Starting<'_> {
         let (Some(provider), Some(caching)) = (self.common.providers.of(self.config), &self.config.caching) else {
             return Ok(parts);
         };
+        for remark in outlook::remarks(self.whole, caching, size) {
+            tracing::info!(device = self.name, "{remark}");
+        }
         let now = self.common.clock.now();
         let config = controller_config(self.config, caching, size);
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;

@@ -26,6 +26,7 @@ mod lifecycle;
 pub mod link;
 mod losses;
 pub mod opening;
+mod outlook;
 pub mod owner;
 pub mod places;
 mod planted;
@@ -41,8 +42,9 @@ pub mod sweep;
 mod timed;
 pub mod toml_error;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Sockets};
 pub use control::{Client, ClientError, Request};
 pub use daemon::{Daemon, Overrides, StartError, WeakDaemon, accept_loss_offline};
 pub use exports::check_certificates;
+pub use outlook::Outlook;
 pub use status::{DevicePhase, DeviceReport, DeviceStatus, StatusReport};
