@@ -286,8 +286,13 @@ impl Drop for Daemon {
             Slot::Running(device) => Some(device),
             Slot::Refused(_) => None,
         });
-        // One may have to answer much that is in flight, or wait for its users: it holds up no other.
-        starting::at_once("stop", devices.collect(), |device| device.stop(self.stops_until));
+        // One may have to answer much that is in flight, or wait for its users: it holds up no other. For an upgrade the others
+        // are served until then, because none comes back before all have stopped.
+        let upgrade = self.stops_until == Until::Upgraded;
+        let (first, then): (Vec<_>, Vec<_>) = devices.partition(|device| !upgrade || device.is_busy());
+        for devices in [first, then] {
+            starting::at_once("stop", devices, |device| device.stop(self.stops_until));
+        }
     }
 }
 

@@ -164,6 +164,12 @@ impl Device {
         &self.shared
     }
 
+    /// Whether requests are in flight: it takes a while to stop.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.shard.sample().is_ok_and(|sample| sample.status.requests_in_flight > 0)
+    }
+
     /// Stops it: drained first if so configured and for good, else with its dirty data on the caching volume, as the owner
     /// record says.
     pub fn stop(self, until: Until) {

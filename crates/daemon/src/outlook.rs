@@ -12,6 +12,7 @@ use surgetank_model::Bytes;
 
 use crate::config::{Backing, CachingConfig, Config};
 use crate::daemon::refuse_own_ground;
+use crate::exports::check_certificates;
 use crate::{places, starting};
 
 /// What a start would meet.
@@ -45,6 +46,7 @@ impl Outlook {
         outlook.refused.extend(refuse_own_ground(config).err().map(|error| error.to_string()));
         let providers = config.providers.values().filter_map(|provider| provider.would_open().err());
         outlook.refused.extend(providers.map(|error| error.to_string()));
+        outlook.refused.extend(check_certificates(config).err());
         let shared = starting::shared_backing(config);
         for (name, device) in &config.devices {
             let size = match (&device.backing, shared.get(name)) {

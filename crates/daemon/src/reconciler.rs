@@ -153,6 +153,10 @@ impl Reconciler {
     /// Runs until everybody who could tell it something is gone.
     pub fn run(mut self) {
         crate::planted::plant();
+        if self.recovery != Recovery::None {
+            let what = boost_log::reading_back(self.parts.last_run);
+            tracing::info!(device = self.parts.name, "{what}; requests wait");
+        }
         let inbox = self.parts.inbox.clone();
         let answers = self.lifecycle().map_or_else(crossbeam_channel::never, |lifecycle| lifecycle.answers());
         loop {

@@ -47,9 +47,8 @@ fn devices_are_brought_up_at_the_same_time() {
     daemon.stop();
 }
 
-#[test]
-fn a_device_that_takes_long_to_stop_holds_up_no_other() {
-    let machine = Machine::new();
+/// Three devices, and the faults of the first.
+fn with_faults_on_the_first(machine: &Machine) -> (Daemon, Faults) {
     let backing = machine.backing("a", 16 * MIB);
     let devices = [("a", backing.to_str().unwrap()), ("b", "memory:16 MiB"), ("c", "memory:16 MiB")];
     let config = machine.config(&devices, &Shape::default());
@@ -61,7 +60,13 @@ fn a_device_that_takes_long_to_stop_holds_up_no_other() {
         None => volume,
     });
     let overrides = Overrides { decorator: Some(decorator), ..Overrides::default() };
-    let daemon = Daemon::start_with(config, overrides).unwrap();
+    (Daemon::start_with(config, overrides).unwrap(), faults)
+}
+
+#[test]
+fn a_device_that_takes_long_to_stop_holds_up_no_other() {
+    let machine = Machine::new();
+    let (daemon, faults) = with_faults_on_the_first(&machine);
     let mut clients = NAMES.map(|name| connect(&machine, name));
     clients[0].write(0, &[1; 4096]).unwrap();
     faults.add(Rule::always(Kinds::Flushes, Effect::Stuck));
@@ -74,6 +79,30 @@ fn a_device_that_takes_long_to_stop_holds_up_no_other() {
     faults.release();
     faults.clear();
     stopping.join().unwrap();
+}
+
+#[test]
+fn while_a_busy_device_stops_for_an_upgrade_the_others_are_served() {
+    let machine = Machine::new();
+    let (daemon, faults) = with_faults_on_the_first(&machine);
+    let [mut busy, mut calm, _] = NAMES.map(|name| connect(&machine, name));
+    faults.add(Rule::always(Kinds::Writes, Effect::Stuck));
+    let writing = std::thread::spawn(move || busy.write(0, &[1; 4096]));
+    eventually("a write is in flight", || faults.stuck() == 1);
+    let stopping = std::thread::spawn(move || daemon.stop_for_upgrade());
+    // The control socket goes before the devices do.
+    let control = machine.path("run/control.sock");
+    eventually("it is stopping", || !control.exists());
+    for _ in 0..20 {
+        assert_eq!(calm.read(0, 512).unwrap(), [0; 512]);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert_eq!(faults.stuck(), 1);
+    faults.clear();
+    faults.release();
+    stopping.join().unwrap();
+    let _ = writing.join().unwrap();
+    assert!(calm.read(0, 512).is_err(), "it has stopped as well");
 }
 
 #[test]

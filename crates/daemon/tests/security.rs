@@ -178,6 +178,6 @@ fn directories_that_others_may_modify_are_refused() {
     let refused = Outlook::of(&config).refused;
     assert!(refused[0].contains("others may write to"), "a new binary says so before it takes over: {refused:?}");
     set_mode(machine.directory.path(), 0o1777);
-    assert_eq!(Outlook::of(&config), Outlook::default());
+    assert!(Outlook::of(&config).refused.is_empty());
     Daemon::start(config).unwrap().stop();
 }

@@ -120,14 +120,14 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
         let opened = match (kind.possible)() {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
-                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
                 reasons.push(why);
                 continue;
             }
         };
         match opened {
             Err(why) if kind.passed_over => {
-                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
                 reasons.push(why);
             }
             opened => return opened,

@@ -32,7 +32,8 @@ pub(super) struct BoostLog {
 #[derive(Debug)]
 struct Told {
     begun: Instant,
-    forecast: bool,
+    /// `None`: the last run left it.
+    cause: Option<Cause>,
     written: u64,
     split: u64,
     drained: u64,
@@ -98,8 +99,7 @@ impl BoostLog {
     pub(super) fn look(&mut self, seen: &Seen<'_>) -> Vec<String> {
         let mut said = Vec::new();
         if let (None, Some(size)) = (&self.boost, seen.size) {
-            let forecast = matches!(seen.cause, Some(Cause::Forecast { .. }));
-            self.boost = Some(Told { begun: seen.now, forecast, written: 0, split: 0, drained: 0 });
+            self.boost = Some(Told { begun: seen.now, cause: seen.cause, written: 0, split: 0, drained: 0 });
             said.extend(seen.cause.map(|cause| {
                 format!("a boost begins: {}; renting a caching volume of {}", why(cause, seen), bytes(size.get()))
             }));
@@ -113,7 +113,7 @@ impl BoostLog {
         let before = std::mem::replace(&mut self.phase, seen.phase);
         match (before, seen.phase) {
             (Phase::Idle, Phase::Drain) => {
-                said.push(format!("draining {} that the last run left", bytes(seen.dirty)));
+                said.push("draining what the last run left on its caching volume".to_owned())
             }
             (before, Phase::Drain) if before != Phase::Drain => {
                 said.push(format!("the boost ends: {}; draining {}", self.why_it_ends(seen), bytes(seen.dirty)));
@@ -131,7 +131,7 @@ impl BoostLog {
         match (self.because.take(), seen.reason) {
             (Some(because), _) => because.to_owned(),
             (None, Some(reason)) => reason.to_owned(),
-            (None, None) if self.boost.as_ref().is_some_and(|boost| boost.forecast) => {
+            (None, None) if matches!(self.boost, Some(Told { cause: Some(Cause::Forecast { .. }), .. })) => {
                 "the burst that was expected is over, or has not come".to_owned()
             }
             (None, None) => {
@@ -154,26 +154,32 @@ impl BoostLog {
     pub(super) fn ended(&mut self, record: &BoostRecord, cost: Option<Totals>, next: Bytes) -> String {
         let rented = time(record.ended.since(record.started));
         let cost = cost.map(|Totals { agbs, usd }| {
-            let usd = usd.map(|usd| format!(" or {usd:.4} USD")).unwrap_or_default();
-            format!("; it cost {agbs:.0} AGBs{usd}")
+            let usd = usd.map(|usd| format!(" or {usd:.6} USD")).unwrap_or_default();
+            format!("{agbs:.0} AGBs{usd}")
         });
-        let cost = cost.unwrap_or_default();
+        let costs = |when: &str| cost.map(|cost| format!("; {when} {cost}")).unwrap_or_default();
         let boost = self.boost.take();
         self.because = None;
-        let Some(Told { written, split, drained, .. }) = boost.filter(|_| record.adopted.is_some()) else {
+        let Some(Told { cause, written, split, drained, .. }) = boost.filter(|_| record.adopted.is_some()) else {
+            let cost = costs("it cost");
             return format!("the caching volume was deleted without having been in use, after {rented}{cost}");
         };
+        let took = record.drain_time().map(|took| format!(" in {}", time(took))).unwrap_or_default();
+        let (drained, next) = (bytes(drained), bytes(next.get()));
+        if cause.is_none() {
+            let cost = costs("since the start the caching volume cost");
+            return format!(
+                "the boost that the last run left has ended: {drained} were drained{took}{cost}; the next caching volume has {next}"
+            );
+        }
         let split = match split {
             0 => String::new(),
             split => format!(" ({} of it straight to the backing volume)", bytes(split)),
         };
-        let took = record.drain_time().map(|took| format!(" in {}", time(took))).unwrap_or_default();
+        let (written, cost) = (bytes(written), costs("it cost"));
         format!(
-            "the boost has ended after {rented}: {} were written{split}, and {} drained{took}{cost}; the next caching volume \
-             has {}",
-            bytes(written),
-            bytes(drained),
-            bytes(next.get())
+            "the boost has ended after {rented}: {written} were written while it was in use{split}, and {drained} drained{took}\
+             {cost}; the next caching volume has {next}"
         )
     }
 }
@@ -204,7 +210,10 @@ pub(super) fn reading_back(last_run: LastRun) -> &'static str {
 
 /// Bytes for people.
 fn bytes(bytes: u64) -> String {
-    let at = |unit: u64, name| format!("{:.1} {name}", bytes as f64 / unit as f64);
+    let at = |unit: u64, name| {
+        let value = format!("{:.1}", bytes as f64 / unit as f64);
+        format!("{} {name}", value.strip_suffix(".0").unwrap_or(&value))
+    };
     match bytes {
         bytes if bytes >= GIB => at(GIB, "GiB"),
         bytes if bytes >= MIB => at(MIB, "MiB"),
@@ -216,7 +225,10 @@ fn bytes(bytes: u64) -> String {
 fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
-        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        0..60 => {
+            let value = format!("{:.1}", time.as_secs_f64());
+            format!("{} s", value.strip_suffix(".0").unwrap_or(&value))
+        }
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
@@ -342,7 +354,7 @@ mod tests {
         assert_eq!(
             log.look(&seen(1000, Phase::Attaching)),
             [
-                "a boost begins: utilization is 92 % of 33 MiB/s, above the threshold of 30 %; renting a caching volume of 10.0 GiB"
+                "a boost begins: utilization is 92 % of 33 MiB/s, above the threshold of 30 %; renting a caching volume of 10 GiB"
             ]
         );
         assert!(log.look(&seen(2000, Phase::Attaching)).is_empty());
@@ -352,12 +364,12 @@ mod tests {
         );
         log.count(500 * MIB + 9 * GIB, GIB, 2 * GIB, 3 * GIB);
         let drain = Seen { boosts: 4, dirty: 3 * GIB, ..seen(70_000, Phase::Drain) };
-        let ends = "the boost ends: utilization has been below 30 % for 30.0 s; draining 3.0 GiB";
+        let ends = "the boost ends: utilization has been below 30 % for 30 s; draining 3 GiB";
         assert_eq!(log.look(&drain), [ends]);
         let again = Seen { boosts: 4, ..seen(71_000, Phase::Boost) };
         assert_eq!(log.look(&again), ["the boost goes on: another burst has begun"]);
         log.ends_because("somebody asked for that");
-        assert_eq!(log.look(&drain), ["the boost ends: somebody asked for that; draining 3.0 GiB"]);
+        assert_eq!(log.look(&drain), ["the boost ends: somebody asked for that; draining 3 GiB"]);
         log.count(500 * MIB + 10 * GIB, GIB, 2 * GIB, 7 * GIB);
         // The caching volume is gone, and counters with it.
         log.count(500 * MIB + 11 * GIB, 0, 0, 0);
@@ -365,8 +377,8 @@ mod tests {
         let cost = Some(Totals { agbs: 31_234.4, usd: Some(0.0123) });
         assert_eq!(
             log.ended(&record(true), cost, Bytes::from_gib(8)),
-            "the boost has ended after 4 min 22 s: 10.0 GiB were written (2.0 GiB of it straight to the backing volume), and \
-             7.0 GiB drained in 3 min 3 s; it cost 31234 AGBs or 0.0123 USD; the next caching volume has 8.0 GiB"
+            "the boost has ended after 4 min 22 s: 10 GiB were written while it was in use (2 GiB of it straight to the backing \
+             volume), and 7 GiB drained in 3 min 3 s; it cost 31234 AGBs or 0.012300 USD; the next caching volume has 8 GiB"
         );
         assert!(log.look(&Seen { boosts: 4, ..idle }).is_empty());
     }
@@ -376,18 +388,21 @@ mod tests {
         let until = Instant::ZERO + Duration::from_secs(25);
         for (cause, expected) in [
             (Cause::Request, "somebody asked for it;"),
-            (Cause::Forecast { until }, "a burst is expected within 25.0 s,"),
+            (Cause::Forecast { until }, "a burst is expected within 25 s,"),
         ] {
             let said = BoostLog::default().look(&Seen { cause: Some(cause), ..seen(0, Phase::Attaching) });
             assert!(said.len() == 1 && said[0].starts_with(&format!("a boost begins: {expected}")), "{said:?}");
         }
         let mut log = BoostLog::default();
         let resumed = Seen { cause: None, dirty: 5 * MIB, ..seen(0, Phase::Drain) };
-        assert_eq!(log.look(&resumed), ["draining 5.0 MiB that the last run left"]);
+        assert_eq!(log.look(&resumed), ["draining what the last run left on its caching volume"]);
+        let ended = log.ended(&record(true), None, Bytes::from_gib(8));
+        let left = "the boost that the last run left has ended: 0 KiB were drained in 3 min 3 s; the next caching volume has 8 GiB";
+        assert_eq!(ended, left);
         let mut log = BoostLog::default();
         log.look(&seen(0, Phase::Boost));
         let budget = Seen { reason: Some("the budget is spent"), ..seen(1, Phase::Drain) };
-        assert_eq!(log.look(&budget), ["the boost ends: the budget is spent; draining 0.0 KiB"]);
+        assert_eq!(log.look(&budget), ["the boost ends: the budget is spent; draining 0 KiB"]);
     }
 
     #[test]
@@ -395,7 +410,7 @@ mod tests {
         let mut log = BoostLog::default();
         log.look(&seen(0, Phase::Attaching));
         let retry = Some(Duration::from_secs(8));
-        assert_eq!(log.refused("no quota", retry).unwrap(), "no quota; it is tried again in 8.0 s");
+        assert_eq!(log.refused("no quota", retry).unwrap(), "no quota; it is tried again in 8 s");
         assert_eq!(log.refused("no quota", retry), None);
         assert_eq!(log.refused("no slot", None).unwrap(), "no slot");
         log.look(&Seen { boosts: 4, ..seen(1, Phase::Boost) });
