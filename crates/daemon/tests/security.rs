@@ -110,7 +110,7 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
 
     let said = log.text();
     let line = said.lines().find(|line| line.contains("listening for NBD over TLS")).expect("the log says where");
-    let address = line.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let address = line.split(" on ").nth(1).unwrap().split_whitespace().next().unwrap();
     let nbdinfo = |uri: &str| Command::new("nbdinfo").args(["--size", uri]).output();
     match nbdinfo(&format!("nbds://{address}/?tls-certificates={}", client_certificates.display())) {
         Ok(output) => {

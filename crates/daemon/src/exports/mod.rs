@@ -155,7 +155,7 @@ fn lock_memory() {
 /// Points the link of a device to it. Answers its path.
 fn linked(link: &Link, device: &Path) -> String {
     if let Err(error) = link.point_to(device) {
-        tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
+        tracing::warn!(device = %device.display(), %error, "no link in the run directory leads to it");
     }
     device.display().to_string()
 }

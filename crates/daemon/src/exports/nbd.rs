@@ -28,8 +28,11 @@ pub(super) fn open(Opening { export, config, .. }: Opening<'_>) -> Result<Opened
     })
     .map_err(|error| error.to_string())?;
     match front.tcp_address() {
-        Some(address) if tls.is_some() => tracing::info!(device = name, %address, "listening for NBD over TLS"),
-        Some(address) => tracing::warn!(device = name, %address, "every user of this machine may open this device"),
+        Some(address) if tls.is_some() => tracing::info!(device = name, "listening for NBD over TLS on {address}"),
+        Some(address) => tracing::warn!(
+            device = name,
+            "every user of this machine may open this device: it listens on {address} without TLS"
+        ),
         None => {}
     }
     let address = front.address();
