@@ -85,7 +85,10 @@ fn judge(samples: &[CalmSample]) -> Vec<Bar> {
         if let CalmSample::Daemon { busy_s, of_s, moved_bytes } = sample {
             let idle = Bar::new("the daemon's processor time", "s", *busy_s, (*of_s, "one processor"));
             bars.push(idle.must_be(Limit::AtMost(0.001)));
-            bars.push(Bar::new("bytes that the daemon moved", "B", *moved_bytes as f64, (1.0, "a byte")).must_be(Limit::AtMost(0.0)));
+            bars.push(
+                Bar::new("bytes that the daemon moved", "B", *moved_bytes as f64, (1.0, "a byte"))
+                    .must_be(Limit::AtMost(0.0)),
+            );
         }
     }
     bars

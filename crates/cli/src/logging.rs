@@ -1,21 +1,25 @@
 //! The log on stderr. Whatever an event holds, it is one line of it and commands no terminal.
 
-use std::fmt::{self, Debug};
+use std::fmt::{self, Debug, Write as _};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 use clap::ValueEnum;
 use surgetank_model::text;
 use surgetank_report::{Failure, output};
-use tracing::Subscriber;
-use tracing::field::Field;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::field::MakeExt;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::{self, Writer};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Which log lines appear: as `RUST_LOG` of other programs, such as "debug" or "surgetank_daemon=trace".
 pub const VARIABLE: &str = "SURGETANK_LOG";
+/// By this systemd tells a service that its output goes to the journal.
+const JOURNAL_VARIABLE: &str = "JOURNAL_STREAM";
 
 /// Form of the log.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -30,36 +34,150 @@ pub enum Form {
 ///
 /// # Errors
 /// If the environment's filter cannot be read.
-pub fn start(form: Form, default: tracing::Level) -> Result<(), Failure> {
+pub fn start(form: Form, default: Level) -> Result<(), Failure> {
     let filter = EnvFilter::builder().with_default_directive(default.into()).with_env_var(VARIABLE);
     let filter = filter.from_env().map_err(|error| {
         Failure::Invalid(format!("{VARIABLE} cannot be used: {error}; write a level such as \"debug\""))
     })?;
+    let to = if goes_to_the_journal() { Reader::Journal } else { Reader::People };
     let started = match form {
-        Form::Text => for_people(filter, io::stderr, output::colours_on_stderr()).try_init(),
+        Form::Text => for_people(filter, io::stderr, output::colours_on_stderr(), to).try_init(),
         Form::Json => as_json(filter, io::stderr).try_init(),
     };
     started.map_err(|error| Failure::Failed(format!("the log cannot be started: {error}")))
 }
 
-fn for_people<W>(filter: EnvFilter, log: W, colours: bool) -> impl Subscriber + Send + Sync
+/// What a last sentence on stderr begins with, so that the journal knows that it is an error.
+#[must_use]
+pub fn error_prefix() -> &'static str {
+    if goes_to_the_journal() { priority(Level::ERROR) } else { "" }
+}
+
+/// Whether stderr is the very stream that systemd speaks of: a child may have inherited the variable alone.
+fn goes_to_the_journal() -> bool {
+    let Ok(told) = std::env::var(JOURNAL_VARIABLE) else { return false };
+    rustix::fs::fstat(io::stderr().as_fd()).is_ok_and(|stat| told == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// As sd-daemon(3) has it.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+fn for_people<W>(filter: EnvFilter, log: W, colours: bool, to: Reader) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    // The colours are ours and stay; so what others wrote is cleaned before it is put among them.
-    let fields = format::debug_fn(write_field).delimited(" ");
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(colours).fmt_fields(fields).finish()
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(log).with_ansi(colours).event_format(to).finish()
 }
 
-fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
-    let value = format!("{value:?}");
-    let value = text::line(&value);
-    match field.name() {
-        "message" => writer.write_str(&value),
-        // Where a message of a library that writes to `log` comes from: its target is shown already.
-        name if name.starts_with("log.") => Ok(()),
-        name if writer.has_ansi_escapes() => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m{value}"),
-        name => write!(writer, "{name}={value}"),
+/// Who reads the lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    People,
+    /// It has a time and a priority of its own for every line.
+    Journal,
+}
+
+impl<S, N> FormatEvent<S, N> for Reader
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let (level, target) = (*event.metadata().level(), event.metadata().target());
+        let mut said = Said::default();
+        event.record(&mut said);
+        match self {
+            Self::Journal => writer.write_str(priority(level))?,
+            Self::People => {
+                SystemTime.format_time(&mut writer)?;
+                write!(writer, " {} ", shown(level, writer.has_ansi_escapes()))?;
+            }
+        }
+        if level > Level::INFO {
+            write!(writer, "{}: ", text::line(said.target.as_deref().unwrap_or(target)))?;
+        }
+        if let Some(device) = &said.device {
+            match writer.has_ansi_escapes() {
+                true => write!(writer, "\x1b[1m{device}\x1b[0m: ")?,
+                false => write!(writer, "{device}: ")?,
+            }
+        }
+        writer.write_str(&said.message)?;
+        if !said.details.is_empty() {
+            write!(writer, " ({})", said.details)?;
+        }
+        writeln!(writer)
+    }
+}
+
+fn shown(level: Level, colours: bool) -> String {
+    let colour = match level {
+        Level::ERROR => 31,
+        Level::WARN => 33,
+        Level::INFO => 32,
+        Level::DEBUG | Level::TRACE => 34,
+    };
+    if colours { format!("\x1b[{colour}m{level:>5}\x1b[0m") } else { format!("{level:>5}") }
+}
+
+/// What an event says, cleaned: the colours are ours and stay, so what others wrote is cleaned before it is put among them.
+#[derive(Debug, Default)]
+struct Said {
+    device: Option<String>,
+    /// With what it gives as the reason.
+    message: String,
+    details: String,
+    /// Of a library that writes to `log`.
+    target: Option<String>,
+}
+
+impl Said {
+    fn take(&mut self, name: &str, value: &str) {
+        let value = text::line(value);
+        match name {
+            "device" => self.device = Some(value.into_owned()),
+            "log.target" => self.target = Some(value.into_owned()),
+            name if name.starts_with("log.") => {}
+            // Whatever the order of the fields, the message comes first.
+            "message" if self.message.is_empty() => self.message = value.into_owned(),
+            "message" => self.message = format!("{value}: {}", self.message),
+            "error" | "why" | "reason" if self.message.is_empty() => self.message = value.into_owned(),
+            "error" | "why" | "reason" => {
+                self.message.push_str(": ");
+                self.message.push_str(&value);
+            }
+            // How many like it were not told.
+            "untold" | "others" if value == "0" => {}
+            "untold" | "others" => self.detail(format_args!("and {value} more like it")),
+            name => self.detail(format_args!("{name}={value}")),
+        }
+    }
+
+    fn detail(&mut self, detail: fmt::Arguments<'_>) {
+        let comma = if self.details.is_empty() { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(self.details, "{comma}{detail}");
+    }
+}
+
+impl Visit for Said {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.take(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.take(field.name(), &format!("{value:?}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.take(field.name(), &value.to_string());
     }
 }
 
@@ -140,14 +258,17 @@ mod tests {
         let log = Log::default();
         let writer = log.clone();
         let filter = || EnvFilter::new("warn");
-        let people = for_people(filter(), move || writer.clone(), false);
-        tracing::subscriber::with_default(people, say_evil_things);
-        let said = log.take();
-        assert_eq!(said.lines().count(), 6, "{said}");
-        for line in said.lines() {
-            assert!(line.chars().all(text::is_plain) && line.contains("room") && line.contains("end"), "{line:?}");
+        for reader in [Reader::People, Reader::Journal] {
+            let writer = writer.clone();
+            let people = for_people(filter(), move || writer.clone(), false, reader);
+            tracing::subscriber::with_default(people, say_evil_things);
+            let said = log.take();
+            assert_eq!(said.lines().count(), 6, "{said}");
+            for line in said.lines() {
+                assert!(line.chars().all(text::is_plain) && line.contains("room") && line.contains("end"), "{line:?}");
+            }
+            assert!(said.contains("text: no\\nroom"), "{said}");
         }
-        assert!(said.contains("reason=no\\nroom"), "{said}");
 
         let writer = log.clone();
         tracing::subscriber::with_default(as_json(filter(), move || writer.clone()), say_evil_things);
@@ -162,16 +283,39 @@ mod tests {
         }
     }
 
-    #[test]
-    fn our_own_colours_stay() {
+    fn said_to(reader: Reader, colours: bool, say: impl FnOnce()) -> String {
         let log = Log::default();
         let writer = log.clone();
-        let people = for_people(EnvFilter::new("warn"), move || writer.clone(), true);
-        tracing::subscriber::with_default(people, || tracing::warn!(device = "data", "is \x1b[31mred"));
-        let said = log.take();
-        assert!(
-            said.contains("\x1b[3mdevice\x1b[0m\x1b[2m=\x1b[0m\"data\"") && said.contains("is \\u{1b}[31mred"),
-            "{said:?}"
-        );
+        let people = for_people(EnvFilter::new("debug"), move || writer.clone(), colours, reader);
+        tracing::subscriber::with_default(people, say);
+        log.take()
+    }
+
+    #[test]
+    fn our_own_colours_stay() {
+        let said = said_to(Reader::People, true, || tracing::warn!(device = "data", "is \x1b[31mred"));
+        assert!(said.ends_with(" \x1b[33m WARN\x1b[0m \x1b[1mdata\x1b[0m: is \\u{1b}[31mred\n"), "{said:?}");
+    }
+
+    #[test]
+    fn the_journal_gets_a_priority_and_no_time() {
+        let error = io::Error::other("no room");
+        let said = said_to(Reader::Journal, false, || {
+            tracing::error!(device = "data", %error, "the journal cannot be written");
+            tracing::warn!(untold = 0, others = 3, "refused");
+            tracing::info!(volume = "vol-1", size = 3, "deleted");
+            tracing::debug!("detail");
+        });
+        let expected = "<3>data: the journal cannot be written: no room\n<4>refused (and 3 more like it)\n\
+                        <6>deleted (volume=vol-1, size=3)\n<7>surgetank::logging::tests: detail\n";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn people_get_a_time() {
+        let said = said_to(Reader::People, false, || tracing::info!(device = "data", "served at /dev/x"));
+        let (time, rest) = said.split_once(' ').unwrap();
+        assert!(time.len() > 19 && time.ends_with('Z') && time.contains('T'), "{said}");
+        assert_eq!(rest, " INFO data: served at /dev/x\n");
     }
 }

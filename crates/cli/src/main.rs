@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !matches!(failure, Failure::NoReader | Failure::Told(_)) {
-                output::note(&format!("surgetank: {failure}"));
+                output::note(&format!("{}surgetank: {failure}", logging::error_prefix()));
             }
             ExitCode::from(failure.status())
         }

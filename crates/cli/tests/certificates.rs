@@ -51,7 +51,7 @@ impl Server {
         server.says("listening for NBD over TLS", 1);
         let log = server.log();
         let line = log.lines().find(|line| line.contains("listening for NBD over TLS")).unwrap();
-        server.address = line.split("address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+        server.address = line.split("over TLS on ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
         server
     }
 

@@ -5,7 +5,10 @@ use std::process::{Command, Output, Stdio};
 
 fn surgetank(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
-    command.args(arguments).env_remove("SURGETANK_SOCKET").env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    for variable in ["SURGETANK_SOCKET", "SURGETANK_CONFIG", "SURGETANK_LOG"] {
+        command.env_remove(variable);
+    }
+    command.args(arguments).stdin(Stdio::null());
     command.output().unwrap()
 }
 
@@ -65,7 +68,7 @@ fn wrong_use_is_status_2() {
         &[][..],
         &["fly"],
         &["status", "--fast"],
-        &["serve"],
+        &["provider"],
         &["boost"],
         &["inspect"],
         &["inspect", "/dev/null", "--to", "x"],
@@ -74,6 +77,7 @@ fn wrong_use_is_status_2() {
         &["demo", "--policy", "best"],
         &["demo", "--seed", "many"],
         &["detach", "data", "--config", "x.toml"],
+        &["status", "--config", "x.toml", "--socket", "x.sock"],
     ] {
         let output = surgetank(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -126,14 +130,56 @@ fn errors_in_a_configuration_have_file_line_and_column() {
 }
 
 #[test]
-fn a_valid_configuration_is_checked_without_serving() {
+fn a_check_sees_what_a_start_would_refuse() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("good.toml");
-    std::fs::write(&file, "[device.data]\nbacking = \"/dev/vdb\"\nbacking_limits = { bandwidth = \"33 MiB/s\" }\n")
-        .unwrap();
-    let output = surgetank(&["serve", "--check", "--config", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).ends_with("valid, 1 device\n"));
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let (file, backing) = (at("surgetank.toml"), at("backing"));
+    let text = format!(
+        "state_directory = \"{}\"\nrun_directory = \"{}\"\n[provider.local]\ndirectory = \"{}\"\n\
+         [device.data]\nbacking = \"{backing}\"\nexport = \"nbd\"\nbacking_limits = {{ bandwidth = \"33 MiB/s\" }}\n\
+         caching = {{ initial_size = \"64 MiB\" }}\n",
+        at("state"),
+        at("run"),
+        at("disk/volumes")
+    );
+    std::fs::write(&file, &text).unwrap();
+    let said = refused(&["serve", "--check", "--config", &file], 1);
+    let parts =
+        ["because", &at("disk"), "does not exist: mount the disk", &format!("device data: {backing} does not exist")];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+
+    std::fs::create_dir(at("disk")).unwrap();
+    std::fs::create_dir(&backing).unwrap();
+    let said = refused(&["serve", "--check", "--config", &file], 1);
+    assert!(said.contains("is neither a file nor a block device") && !said.contains("because"), "{said}");
+
+    std::fs::remove_dir(&backing).unwrap();
+    std::fs::File::create(&backing).unwrap().set_len(256 << 20).unwrap();
+    let check = || {
+        let output = surgetank(&["serve", "--check", "--config", &file]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stdout(&output).ends_with("valid, 1 device\n"), "{}", stdout(&output));
+        stderr(&output)
+    };
+    assert_eq!(check(), "");
+    for made in ["state", "run", "disk/volumes"] {
+        assert!(!Path::new(&at(made)).exists(), "{made} was made");
+    }
+
+    std::fs::write(&file, text.replace("64 MiB", "1 GiB")).unwrap();
+    let said = check();
+    assert!(said.contains("device data: initial_size is 1 GiB, and the backing volume has 256 MiB"), "{said}");
+    std::fs::write(&file, text.replace("volumes\"\n", "volumes\"\nquota_bytes = \"32 MiB\"\n")).unwrap();
+    let said = check();
+    assert!(said.contains("initial_size is 64 MiB, and quota_bytes of [provider.local] is 32 MiB"), "{said}");
+
+    let alias = at("alias");
+    std::os::unix::fs::symlink(&backing, &alias).unwrap();
+    let other =
+        format!("{text}[device.other]\nbacking = \"{alias}\"\nbacking_limits = {{ bandwidth = \"1 MiB/s\" }}\n");
+    std::fs::write(&file, other).unwrap();
+    let said = refused(&["serve", "--check", "--config", &file], 1);
+    assert!(said.contains("device other: ") && said.contains("is the backing volume of the device data"), "{said}");
 }
 
 #[test]

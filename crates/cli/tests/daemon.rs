@@ -16,7 +16,10 @@ struct Server {
 
 fn binary() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_surgetank"));
-    command.env_remove("SURGETANK_SOCKET").env_remove("SURGETANK_LOG").stdin(Stdio::null());
+    for variable in ["SURGETANK_SOCKET", "SURGETANK_CONFIG", "SURGETANK_LOG"] {
+        command.env_remove(variable);
+    }
+    command.stdin(Stdio::null());
     command
 }
 
@@ -79,11 +82,15 @@ impl Server {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Ends it within a minute, or fails.
-    fn stop(mut self) -> (i32, String) {
+    fn terminate(&self) {
         let id = i32::try_from(self.child.id()).unwrap();
         rustix::process::kill_process(rustix::process::Pid::from_raw(id).unwrap(), rustix::process::Signal::TERM)
             .unwrap();
+    }
+
+    /// Ends it within a minute, or fails.
+    fn stop(mut self) -> (i32, String) {
+        self.terminate();
         let mut stderr = self.child.stderr.take().unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -149,8 +156,47 @@ fn a_backing_volume_that_grew_is_followed() {
     let server = Server::start();
     let backing = std::fs::File::options().write(true).open(server.directory.path().join("backing.img")).unwrap();
     backing.set_len(512 << 20).unwrap();
-    assert_eq!(server.json(&["resize", "data"])["size_gib"], 0.5);
+    let people = String::from_utf8(server.ask(&["resize", "data"]).stdout).unwrap();
+    assert_eq!(people, "data: grown from 256 MiB to 512 MiB\n");
+    let again = server.json(&["resize", "data"]);
+    assert_eq!((&again["size_gib"], &again["grown"]), (&0.5.into(), &false.into()));
+    let people = String::from_utf8(server.ask(&["resize", "data"]).stdout).unwrap();
+    assert!(people.starts_with("data: still 512 MiB: its backing volume has not grown"), "{people}");
     assert_eq!(server.stop().0, 0);
+}
+
+#[test]
+fn a_daemon_is_found_by_its_configuration() {
+    let mut server = Server::start();
+    let file = server.directory.path().join("surgetank.toml");
+    let ask = |arguments: &[&str]| binary().args(arguments).arg("--config").arg(&file).output().unwrap();
+    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
+    assert!(text(ask(&["boost", "data", "--wait"])).contains("phase boost"));
+    assert!(text(ask(&["detach", "data", "--wait"])).contains("phase idle"));
+    // A daemon runs, so it is the one who is asked; nothing is lost, so this is a plain detach.
+    assert!(text(ask(&["detach", "data", "--accept-loss", "--wait"])).contains("phase idle"));
+    let named = binary().arg("status").env("SURGETANK_CONFIG", &file).output().unwrap();
+    assert!(text(named).contains("nbd+unix://"));
+    let checked = text(ask(&["serve", "--check"]));
+    assert!(checked.contains("valid, 1 device (a daemon serves it now"), "{checked}");
+    // Whatever is wrong with the rest of the file by now.
+    let mut broken = std::fs::read_to_string(&file).unwrap();
+    broken += "unknown = 3\n";
+    std::fs::write(&file, broken).unwrap();
+    assert!(text(ask(&["status"])).contains("nbd+unix://"));
+    std::fs::write(&file, configuration(server.directory.path())).unwrap();
+    server.terminate();
+    server.child.wait().unwrap();
+    let gone = ask(&["status"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(
+        String::from_utf8(gone.stderr).unwrap().contains(&format!("no daemon answers at {}", server.socket.display()))
+    );
+    // Now the records themselves would be changed, with --wait as without.
+    let refused = ask(&["detach", "data", "--accept-loss", "--wait"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(why.contains("nothing is lost"), "{why}");
 }
 
 #[test]

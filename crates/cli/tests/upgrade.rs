@@ -116,6 +116,10 @@ fn upgrades_under_load_lose_nothing_in_any_phase() {
     }
     rounds::deletes_everything(&machine, &service.running);
     service.stop();
+    let log = machine.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(" WARN ") || line.contains("ERROR")).collect();
+    assert!(warnings.is_empty(), "what is planned warns of nothing: {warnings:#?}");
+    assert!(log.contains("data: a boost begins: ") && log.contains("data: served at nbd+unix://"), "{log}");
     writers.iter_mut().for_each(|writer| writer.check_file(&backing));
     eprintln!(
         "{upgrades} upgrades in place, asked for in: {moments}; {} writes, {} MiB checked, {} requests in flight",

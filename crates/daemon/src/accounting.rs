@@ -157,6 +157,14 @@ impl Accounts {
         self.account.end(CACHING, now);
     }
 
+    /// What a caching volume of this size costs that is rented for so long; `None`: its price is not known at all.
+    #[must_use]
+    pub fn caching_cost(&self, size: Bytes, rented: Duration) -> Option<Totals> {
+        let price = self.caching?;
+        let usd = price.usd_per_hour(size).map(|usd| usd * rented.as_secs_f64() / 3600.0);
+        Some(Totals { agbs: surgetank_model::cost::agbs(size, price.bandwidth, rented), usd })
+    }
+
     /// A boost has ended.
     pub fn boosted(&mut self, record: &policy::BoostRecord) {
         if self.boosts.len() == BOOSTS_MAX {

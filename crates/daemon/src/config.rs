@@ -50,6 +50,43 @@ pub struct Config {
     pub sweep_interval: Duration,
 }
 
+/// Where a configuration's daemon is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sockets {
+    /// The control socket.
+    pub control: PathBuf,
+    /// Where links and sockets are made.
+    pub run_directory: PathBuf,
+}
+
+impl Sockets {
+    /// What a file says of them, whatever is wrong with the rest of it: a daemon that runs has read another version.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no TOML.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        #[derive(Deserialize)]
+        struct Raw {
+            run_directory: Option<PathBuf>,
+            control_socket: Option<PathBuf>,
+        }
+        let raw: Raw = read(file)?.parse()?;
+        Ok(Self::of(raw.run_directory, raw.control_socket))
+    }
+
+    fn of(run_directory: Option<PathBuf>, control: Option<PathBuf>) -> Self {
+        let run_directory = run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
+        Self { control: control.unwrap_or_else(|| run_directory.join("control.sock")), run_directory }
+    }
+}
+
+impl Default for Sockets {
+    /// Those of a configuration that does not say.
+    fn default() -> Self {
+        Self::of(None, None)
+    }
+}
+
 /// One elastic device.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -147,7 +184,7 @@ impl Config {
             let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
             return Err(source.at(None, remedy));
         }
-        let run_directory = raw.run_directory.unwrap_or_else(|| RUN_DIRECTORY.into());
+        let Sockets { control: control_socket, run_directory } = Sockets::of(raw.run_directory, raw.control_socket);
         let mut providers = caching::providers(source, raw.provider.sections())?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
@@ -164,7 +201,7 @@ impl Config {
         }
         Ok(Self {
             state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
-            control_socket: raw.control_socket.unwrap_or_else(|| run_directory.join("control.sock")),
+            control_socket,
             run_directory,
             providers: providers.by_name,
             devices,

@@ -258,7 +258,7 @@ mod tests {
         assert!(lines.next().unwrap().unwrap().contains("no"));
         drop(server);
         assert!(!path.exists());
-        assert!(matches!(client.status(), Err(ClientError::Unreachable(_))));
+        assert!(matches!(client.status(), Err(ClientError::NoDaemon(_))));
     }
 
     #[test]

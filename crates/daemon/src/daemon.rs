@@ -14,7 +14,7 @@ use surgetank_provider::Provider;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::{Bound, Request, Server};
-use crate::device::{Asker, Common, Device};
+use crate::device::{Asker, Common, Device, Until};
 use crate::ground::Tables;
 use crate::losses;
 use crate::opening::{Decorator, Looking};
@@ -22,6 +22,7 @@ use crate::places;
 use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
+use crate::starting;
 use crate::state_directory;
 use crate::status::{DevicePhase, DeviceReport, DeviceStatus, StatusReport};
 use crate::sweep::{Sweeper, Swept};
@@ -57,6 +58,7 @@ pub struct Daemon {
     control: Option<Server>,
     sweeping: Option<JoinHandle<()>>,
     watch: Option<Watch>,
+    stops_until: Until,
     _lock: File,
 }
 
@@ -141,16 +143,10 @@ impl Daemon {
             disks: overrides.disks.unwrap_or_default(),
             decorator: overrides.decorator,
         };
-        let mut devices = BTreeMap::new();
-        let mut shared = BTreeMap::new();
-        for name in config.devices.keys() {
-            let slot = match Device::start(name, &config, &common) {
-                Ok(device) => Slot::Running(device),
-                Err(reason) => Slot::Refused(reason),
-            };
-            shared.insert(name.clone(), slot.shared());
-            devices.insert(name.clone(), slot);
-        }
+        let started = starting::start_all(&config, &common).into_iter();
+        let devices: BTreeMap<_, _> =
+            started.map(|(name, device)| (name, device.map_or_else(Slot::Refused, Slot::Running))).collect();
+        let shared = devices.iter().map(|(name, slot)| (name.clone(), slot.shared())).collect();
         refuse_if_none(&devices)?;
         let sweeper = Mutex::new(Sweeper {
             owner_id,
@@ -173,7 +169,8 @@ impl Daemon {
         inner.sweep();
         let handling = inner.clone();
         let control = bound.serve(Arc::new(move |request| handling.handle(request)));
-        let mut daemon = Self { inner, control: None, sweeping: None, watch: None, _lock: lock };
+        let stops_until = Until::Started;
+        let mut daemon = Self { inner, control: None, sweeping: None, watch: None, stops_until, _lock: lock };
         daemon.control = Some(control.map_err(StartError::Failed)?);
         daemon.sweeping = Some(start_sweeping(&daemon.inner)?);
         daemon.watch = start_watch(&daemon.inner);
@@ -265,11 +262,8 @@ impl Daemon {
     }
 
     /// Stops so that another daemon goes on at once: dirty data stays on caching volumes, whatever is configured.
-    pub fn stop_for_upgrade(self) {
-        for asker in self.inner.running() {
-            // A device that has ended already has nothing to keep.
-            let _ = asker.ask(Ask::Stop { keep: true });
-        }
+    pub fn stop_for_upgrade(mut self) {
+        self.stops_until = Until::Upgraded;
         drop(self);
     }
 }
@@ -279,23 +273,25 @@ impl Drop for Daemon {
         self.watch = None;
         guard(&self.inner.flags).stopping = true;
         self.inner.changed.notify_all();
-        // Status is answered until the devices have stopped: a drain may take its time.
-        let devices = self.inner.running();
-        std::thread::scope(|scope| {
-            for asker in devices {
-                // All drain at the same time.
-                scope.spawn(move || asker.ask(Ask::Stop { keep: false }));
-            }
-        });
+        // Status is answered until the devices have drained, which may take its time.
+        let ask = Ask::Stop { keep: self.stops_until == Until::Upgraded };
+        // A device that has ended already has nothing to keep.
+        starting::at_once("stop", self.inner.running(), |asker| drop(asker.ask(ask)));
         self.control = None;
         if let Some(sweeping) = self.sweeping.take() {
             let _ = sweeping.join();
         }
-        let devices = std::mem::take(&mut *guard(&self.inner.devices));
-        for (_, slot) in devices {
-            if let Slot::Running(device) = slot {
-                device.stop();
-            }
+        let slots = std::mem::take(&mut *guard(&self.inner.devices)).into_values();
+        let devices = slots.filter_map(|slot| match slot {
+            Slot::Running(device) => Some(device),
+            Slot::Refused(_) => None,
+        });
+        // One may have to answer much that is in flight, or wait for its users: it holds up no other. For an upgrade the others
+        // are served until then, because none comes back before all have stopped.
+        let upgrade = self.stops_until == Until::Upgraded;
+        let (first, then): (Vec<_>, Vec<_>) = devices.partition(|device| !upgrade || device.is_busy());
+        for devices in [first, then] {
+            starting::at_once("stop", devices, |device| device.stop(self.stops_until));
         }
     }
 }
@@ -316,16 +312,11 @@ impl Slot {
 
 /// A daemon without a single device serves nobody.
 fn refuse_if_none(devices: &BTreeMap<String, Slot>) -> Result<(), StartError> {
-    let mut reasons = Vec::new();
-    for (name, slot) in devices {
-        match slot {
-            Slot::Running(_) => continue,
-            Slot::Refused(reason) => {
-                tracing::error!(device = name, "{reason}");
-                reasons.push(reason.as_str());
-            }
-        }
-    }
+    let reasons = devices.values().filter_map(|slot| match slot {
+        Slot::Running(_) => None,
+        Slot::Refused(reason) => Some(reason.as_str()),
+    });
+    let reasons: Vec<_> = reasons.collect();
     if reasons.len() < devices.len() { Ok(()) } else { Err(StartError::Failed(reasons.join("; "))) }
 }
 
@@ -523,7 +514,7 @@ pub fn accept_loss_offline(config: &Config, device: &str) -> Result<(), String> 
 }
 
 /// Refuses directories of ours on a device that outlived its last daemon, before anything in them is looked at.
-fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
+pub(crate) fn refuse_own_ground(config: &Config) -> Result<(), StartError> {
     let tables = Tables::read();
     let volumes = config
         .providers

@@ -1,6 +1,5 @@
 //! One elastic device, put together: volumes, engine, export, and its three threads.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -27,10 +26,11 @@ use crate::exports::dm::Mapped;
 use crate::exports::{self, Export, Opening};
 use crate::files;
 use crate::identity::Identity;
-use crate::journal::{Journal, JournalState, Unbooked};
+use crate::journal::{Journal, JournalState, LastRun, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
 use crate::losses;
 use crate::opening::{self, Decorator, Looking, Purpose};
+use crate::outlook;
 use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
@@ -79,6 +79,15 @@ pub struct Device {
     coming_up: Option<JoinHandle<()>>,
 }
 
+/// For how long a device is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Until a daemon is started, whenever that is.
+    Started,
+    /// Until the new binary has taken over, which is at once: dirty data stay where they are.
+    Upgraded,
+}
+
 /// Asks a device's reconciler. Clones ask the same one.
 #[derive(Clone)]
 pub struct Asker(Sender<Message>);
@@ -106,7 +115,7 @@ impl Asker {
 struct Starting<'a> {
     name: &'a str,
     config: &'a DeviceConfig,
-    run_directory: &'a Path,
+    whole: &'a Config,
     common: &'a Common,
     shared: Arc<Shared>,
 }
@@ -125,8 +134,7 @@ impl Device {
             .map_err(|error| format!("the state directory {} cannot be made: {error}", directory.display()))?;
         let store = OwnerStore::open(&directory).map_err(io)?;
         let journal = Journal::open(&directory).map_err(io)?;
-        let run_directory = &config.run_directory;
-        let starting = Starting { name, config: device, run_directory, common, shared: Arc::default() };
+        let starting = Starting { name, config: device, whole: config, common, shared: Arc::default() };
         let resume = starting.resume(&journal, store.record())?;
         if store.record().owner == Owner::Backing {
             let providers = common.providers.with_timeout(ANSWER_TIMEOUT);
@@ -159,14 +167,20 @@ impl Device {
         &self.shared
     }
 
-    /// Stops it: drained first if so configured, else with its dirty data on the caching volume, as the owner record
-    /// says.
-    pub fn stop(self) {
+    /// Whether requests are in flight: it takes a while to stop.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.shard.sample().is_ok_and(|sample| sample.status.requests_in_flight > 0)
+    }
+
+    /// Stops it: drained first if so configured and for good, else with its dirty data on the caching volume, as the owner
+    /// record says.
+    pub fn stop(self, until: Until) {
         let asker = self.asker();
-        if let Err(error) = asker.ask(Ask::Stop { keep: false }) {
+        if let Err(error) = asker.ask(Ask::Stop { keep: until == Until::Upgraded }) {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
-        self.export.close(&self.name);
+        self.export.close(&self.name, until);
         // The shard tells the owner thread and the reconciler until it ends, so it ends first.
         self.shard.stop();
         self.owner_thread.stop();
@@ -257,7 +271,7 @@ impl Starting<'_> {
         let opened = exports::open(Opening {
             export: surgetank_device::front::Export { name, size: backing.size(), logical_block },
             config: self.config,
-            run_directory: self.run_directory,
+            run_directory: &self.whole.run_directory,
             owner: &self.common.owner_id,
             mapped: mapped.clone(),
         })?;
@@ -279,6 +293,7 @@ impl Starting<'_> {
             accounts: self.accounts(clock.now(), totals, size),
             boosting: None,
             switching: mapped.map(|(mapped, map)| Switching::new(self.name, mapped, map, shard_handle.clone())),
+            last_run: journal.state().last_run,
             recover: epoch_to_recover(&resume),
             inbox: messages,
         };
@@ -306,7 +321,7 @@ impl Starting<'_> {
         match come_up(&device.name, &*device.export, &device.shared) {
             Ok(()) => Ok(device),
             Err(error) => {
-                device.stop();
+                device.stop(Until::Started);
                 Err(error)
             }
         }
@@ -314,7 +329,7 @@ impl Starting<'_> {
 
     /// The device as the kernel maps it, if it is to, and the map to begin with. From then on the backing volume is held.
     fn map(&self, owner: &OwnerRecord, owes_flush_failure: bool) -> Result<Option<(Arc<Mapped>, Map)>, String> {
-        let found = exports::look(self.name, self.config, self.run_directory, &self.common.owner_id)?;
+        let found = exports::look(self.name, self.config, &self.whole.run_directory, &self.common.owner_id)?;
         let Some(mapped) = found else { return Ok(None) };
         let map = mapping::at_start(self.name, owner, owes_flush_failure, mapped.found())?;
         mapped.begin(map)?;
@@ -425,8 +440,10 @@ impl Starting<'_> {
         let (Some(provider), Some(caching)) = (self.common.providers.of(self.config), &self.config.caching) else {
             return Ok(parts);
         };
+        for remark in outlook::remarks(self.whole, caching, size) {
+            tracing::info!(device = self.name, "{remark}");
+        }
         let now = self.common.clock.now();
-        let learned = journal.state().learned.clone();
         let config = controller_config(self.config, caching, size);
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
         let tools = Tools {
@@ -445,17 +462,18 @@ impl Starting<'_> {
             longest_pause: self.config.policy.retry.1,
             shared: self.shared.clone(),
         };
-        let mut controller = Controller::new(now, config, learned);
         let known = match &resume {
             Resume::Recover { rental, .. } => Some(rental.clone()),
             Resume::Lost { rental, .. } => rental.as_deref().cloned(),
             Resume::Idle | Resume::Delete { .. } | Resume::Refuse { .. } => None,
         };
-        if let Some(record) = known {
+        let written = journal.update(|state| {
             // The owner record has the last word on what is rented.
-            let written = journal.update(|state| state.set_rental(record));
-            written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
-        }
+            known.into_iter().for_each(|record| state.set_rental(record));
+            state.last_run = LastRun::Running;
+        });
+        written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+        let mut controller = Controller::new(now, config, journal.state().learned.clone());
         let mut lifecycle = Lifecycle::new(tools, journal);
         if let Some(record) = lifecycle.rental().record() {
             parts.accounts.rent(now, record.size);
@@ -484,7 +502,7 @@ fn epoch_to_recover(resume: &Resume) -> Option<Epoch> {
 /// Waits until an export is up, and says where.
 fn come_up(name: &str, export: &dyn Export, shared: &Shared) -> Result<(), String> {
     let address = export.address()?;
-    tracing::info!(device = name, address, "serving");
+    tracing::info!(device = name, "served at {address}");
     shared.set_address(&address);
     Ok(())
 }

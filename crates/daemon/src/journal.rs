@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use surgetank_model::Bytes;
 use surgetank_policy::Learned;
-use surgetank_rental::{RentalRecord, Slot};
+use surgetank_rental::{RentalRecord, RentalStage, Slot};
 
 use crate::accounting::Totals;
 use crate::files::{self, Unreadable};
@@ -32,6 +32,19 @@ pub struct Unbooked {
     pub until_unix_ms: u64,
 }
 
+/// How the daemon ended that served the device last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LastRun {
+    /// An older build, which did not say.
+    #[default]
+    Unknown,
+    /// It runs, or it was killed.
+    Running,
+    /// In order.
+    Stopped,
+}
+
 /// The whole journal of a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JournalState {
@@ -44,6 +57,9 @@ pub struct JournalState {
     /// The volume with the newest data could not be read back when it was last tried.
     #[serde(default)]
     pub recovery_failed: bool,
+    /// How the last run ended, for people.
+    #[serde(default)]
+    pub last_run: LastRun,
     /// The volume that the engine uses, or is to use.
     #[serde(default)]
     pub rental: Option<RentalRecord>,
@@ -96,9 +112,14 @@ impl JournalState {
         self.rental.iter().chain(&self.other_rentals).find(|rental| rental.slot == slot)
     }
 
-    /// Something is rented in the record's slot.
+    /// Something is rented in the record's slot. A volume that has come into use is a boost, which is counted with that: a
+    /// crash right after it takes nothing back.
     pub fn set_rental(&mut self, record: RentalRecord) {
-        self.take_rental(record.slot);
+        let before = self.take_rental(record.slot);
+        let was_adopting = before.is_some_and(|before| before.stage == RentalStage::Adopting);
+        if was_adopting && record.stage == RentalStage::Adopted {
+            self.learned.boosts += 1;
+        }
         match record.slot {
             Slot::CACHE => self.rental = Some(record),
             _ => self.other_rentals.push(record),
@@ -185,8 +206,6 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use surgetank_rental::RentalStage;
-
     use super::*;
 
     #[test]
@@ -241,6 +260,20 @@ mod tests {
         assert_eq!((state.saved_unix_ms, rental.started_unix_ms), (1_700_000_000_000, 1_700_000_100_000));
         assert_eq!((rental.stage, state.totals.agbs, state.unbooked.len()), (RentalStage::Adopted, 1.5, 0));
         assert_eq!(JournalState::decode(&state.encode().unwrap()).unwrap(), state, "and written as this one does");
+    }
+
+    #[test]
+    fn a_boost_is_counted_with_the_record_of_its_volume() {
+        let mut state = JournalState::decode(VERSION_1.as_bytes()).unwrap();
+        assert_eq!((state.learned.boosts, state.last_run), (3, LastRun::Unknown));
+        let rental = state.rental.clone().unwrap();
+        let mut at = |stage| {
+            state.set_rental(RentalRecord { stage, ..rental.clone() });
+            state.learned.boosts
+        };
+        use RentalStage::{Adopted, Adopting, Attached, Created, Released};
+        let counts = [Created, Attached, Adopting, Adopted, Adopted, Released, Adopting, Attached, Adopting, Adopted];
+        assert_eq!(counts.map(&mut at), [3, 3, 3, 4, 4, 4, 4, 4, 4, 5]);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Lifecycle {
 
     /// Begins a step; `timeout` is how long it may take.
     pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
-        tracing::info!(device = self.tools.device, ?step, "step");
+        tracing::debug!(device = self.tools.device, ?step, "step");
         if !matches!(step, Step::Absorb | Step::Drain | Step::Finish) {
             self.step = Some(step.clone());
         }
@@ -286,7 +286,8 @@ impl Lifecycle {
         let device = &self.tools.device;
         while let Some(notice) = self.rentals.next_notice() {
             match notice {
-                Notice::NotDone(what) => tracing::warn!(device, what, "not done"),
+                // The controller, or who reads a volume back, says what follows from it.
+                Notice::NotDone(what) => tracing::debug!(device, what, "not done"),
                 Notice::Warning(what) => tracing::warn!(device, "{what}"),
                 Notice::Error(what) => tracing::error!(device, "{what}"),
                 Notice::Passed(what) => tracing::info!(device, "{what}"),

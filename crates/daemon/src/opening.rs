@@ -109,10 +109,16 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
 
 /// Which disk or file something is: a disk's number, or a file's file system and inode. The number of a disk that was
 /// pulled is not given to another one before the disk is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(u64, u64);
 
 impl Identity {
+    /// What is at a path, if anything is.
+    #[must_use]
+    pub fn at(path: &Path) -> Option<Self> {
+        rustix::fs::stat(path).ok().as_ref().map(Self::of)
+    }
+
     /// Whether it is a file: who has it open can use it although it has no name any more.
     #[must_use]
     pub fn is_file(self) -> bool {

@@ -50,16 +50,6 @@ pub fn check_all(config: &Config) -> Result<(), String> {
     directories.into_iter().chain(volumes).flatten().try_for_each(check)
 }
 
-/// Whether a start by this user would be refused for its directories, if it is the user whose state directory it is: a new
-/// binary says so before it takes over.
-///
-/// # Errors
-/// As [`check_all`].
-pub fn would_start(config: &Config) -> Result<(), String> {
-    let ours = fs::metadata(&config.state_directory).is_ok_and(|found| found.uid() == geteuid().as_raw());
-    if ours { check_all(config) } else { Ok(()) }
-}
-
 /// Refuses a directory in which others could plant something, or in whose place they could put another. What is not
 /// there yet is not looked at.
 ///

@@ -2,6 +2,7 @@
 //! and answers what people ask.
 
 mod asks;
+mod boost_log;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,18 +11,21 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::{EngineStage, Epoch, Event};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
-use surgetank_policy::{Controller, Refusal, ResumeAt, StepOutcome};
+use surgetank_policy::{Controller, Learned, Refusal, ResumeAt, StepOutcome};
 use surgetank_rental::Ended;
 
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
+use crate::journal::LastRun;
 use crate::lifecycle::Lifecycle;
 use crate::owner::OwnerThreadHandle;
 use crate::shard::{Command, Sample, ShardHandle};
 use crate::shared::Shared;
 use crate::status::{CachingStatus, DevicePhase, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange};
 use crate::switching::Switching;
+
+use boost_log::BoostLog;
 
 /// How long a failed recovery waits for the next try.
 const RECOVERY_RETRY: Duration = Duration::from_secs(3);
@@ -106,6 +110,8 @@ pub struct Parts {
     pub boosting: Option<(Controller, Lifecycle)>,
     /// For a device that the kernel maps.
     pub switching: Option<Switching>,
+    /// How the last run ended.
+    pub last_run: LastRun,
     /// An attachment to read back before anything else.
     pub recover: Option<Epoch>,
     /// What the reconciler is told.
@@ -127,6 +133,7 @@ pub struct Reconciler {
     /// The same when the controller was last shown the device.
     moved: Option<(u64, u64)>,
     reason: Option<String>,
+    log: BoostLog,
 }
 
 impl Reconciler {
@@ -145,12 +152,17 @@ impl Reconciler {
             frozen: None,
             moved: None,
             reason: None,
+            log: BoostLog::default(),
         }
     }
 
     /// Runs until everybody who could tell it something is gone.
     pub fn run(mut self) {
         crate::planted::plant();
+        if self.recovery != Recovery::None {
+            let what = boost_log::reading_back(self.parts.last_run);
+            tracing::info!(device = self.parts.name, "{what}; requests wait");
+        }
         let inbox = self.parts.inbox.clone();
         let answers = self.lifecycle().map_or_else(crossbeam_channel::never, |lifecycle| lifecycle.answers());
         let switched = self.parts.switching.as_ref().map_or_else(crossbeam_channel::never, Switching::answers);
@@ -174,8 +186,9 @@ impl Reconciler {
             }
             self.advance();
         }
-        let now = self.parts.clock.now();
-        self.keep(now);
+        // One that was never read back is still what the run before left.
+        let unread = self.recovery != Recovery::None;
+        self.keep(self.parts.clock.now(), if unread { self.parts.last_run } else { LastRun::Stopped });
     }
 
     fn next_wake(&self) -> Instant {
@@ -233,6 +246,7 @@ impl Reconciler {
             switching.complete(&mut seen);
         }
         self.parts.accounts.observe(&seen);
+        self.log.observe(&seen);
         let mut observation = seen.observation;
         self.moved = Some((observation.read_bytes, observation.written_bytes));
         if let Some(frozen) = self.frozen {
@@ -253,6 +267,7 @@ impl Reconciler {
             && lifecycle.rental().is_nameless()
             && controller.phase() == surgetank_policy::Phase::Boost
         {
+            self.log.ends_because("somebody removed the file of the caching volume");
             controller.hint_detach(now);
         }
     }
@@ -270,6 +285,7 @@ impl Reconciler {
     /// Carries out steps until nothing more happens at once.
     fn step(&mut self, now: Instant) {
         loop {
+            self.tell(now);
             let held = self.held();
             let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
             if self.recovery == Recovery::None && !held {
@@ -285,14 +301,19 @@ impl Reconciler {
                 }
             }
             match lifecycle.poll(now) {
-                None => return,
+                None => break,
                 Some(Ended::Step(id, outcome)) => {
+                    let refused = matches!(outcome, StepOutcome::Refused(_));
                     controller.complete(now, id, outcome);
+                    if refused {
+                        self.tell_refusal();
+                    }
                     self.account(now);
                 }
                 Some(Ended::Recovery(outcome)) => self.recovery_ended(now, &outcome),
             }
         }
+        self.tell(now);
     }
 
     /// Books what has ended, and keeps what was learned with it.
@@ -300,23 +321,29 @@ impl Reconciler {
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
         let mut ended = false;
         while let Some(record) = controller.next_record() {
-            tracing::info!(device = self.parts.name, size = %record.size, "boost ended");
+            let rented = record.ended.since(record.started);
+            let cost = self.parts.accounts.caching_cost(record.size, rented);
+            let text = self.log.ended(&record, cost, controller.status().next_size);
+            tracing::info!(device = self.parts.name, "{text}");
             self.parts.accounts.boosted(&record);
             ended = true;
         }
         if lifecycle.rental().record().is_none() && ended {
             self.parts.accounts.end_rental(now);
-            self.keep(now);
+            self.keep(now, LastRun::Running);
         }
     }
 
     /// Persists what was learned and what everything cost.
-    fn keep(&mut self, now: Instant) {
+    fn keep(&mut self, now: Instant, last_run: LastRun) {
         let totals = self.parts.accounts.totals(now);
         if let Some((controller, lifecycle)) = &mut self.parts.boosting {
             let learned = controller.learned();
             let written = lifecycle.journal().update(|state| {
-                state.learned = learned;
+                // A boost that came into use too late for the controller is counted there alone.
+                let boosts = learned.boosts.max(state.learned.boosts);
+                state.learned = Learned { boosts, ..learned };
+                state.last_run = last_run;
                 state.totals = totals;
                 state.unbooked.clear();
                 state.saved_unix_ms = unix_ms();
@@ -332,7 +359,6 @@ impl Reconciler {
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
         if *outcome == StepOutcome::Done {
             let size = lifecycle.rental().record().map_or_else(Default::default, |record| record.size);
-            tracing::info!(device = self.parts.name, "the caching volume is read back after a crash");
             controller.resume(now, ResumeAt::Adopted { size });
             self.recovery = Recovery::None;
             self.reason = None;
@@ -345,7 +371,8 @@ impl Reconciler {
         };
         let patience = Span(lifecycle.rental().patience());
         let held = lifecycle.rental().held().is_some();
-        self.reason = Some(if held {
+        let before = self.reason.take();
+        let reason = if held {
             format!(
                 "its newest data is on a caching volume that another program has open ({why}); it is tried again, and requests \
                  wait for that for up to {patience}, after which they fail; nothing of it is lost, and it cannot be discarded"
@@ -357,7 +384,11 @@ impl Reconciler {
                  detach {} --accept-loss`",
                 self.parts.name
             )
-        });
+        };
+        if before.as_ref() != Some(&reason) {
+            tracing::warn!(device = self.parts.name, "{reason}");
+        }
+        self.reason = Some(reason);
         self.recovery = Recovery::Waiting(epoch, now + RECOVERY_RETRY);
         // A shard that has ended serves no requests.
         let _ = self.parts.shard.send(Command::RecoveryUnavailable);
@@ -394,7 +425,7 @@ impl Reconciler {
     }
 
     fn event(&mut self, now: Instant, event: &Event) {
-        tracing::info!(device = self.parts.name, ?event, "engine");
+        self.tell_event(event);
         if let Some((_, lifecycle)) = &mut self.parts.boosting {
             lifecycle.event(now, event);
         }
@@ -436,7 +467,10 @@ impl Reconciler {
             self.parts.on_stop = OnStop::Keep;
         }
         if self.lifecycle().is_some_and(|lifecycle| lifecycle.must_not_close()) {
-            tracing::warn!(device = self.parts.name, "draining before the device stops: nobody could do it afterwards");
+            tracing::warn!(
+                device = self.parts.name,
+                "draining before the device stops: the caching volume could not be opened again afterwards"
+            );
             self.parts.on_stop = OnStop::Drain;
         }
         if self.parts.on_stop == OnStop::Drain {
@@ -446,6 +480,7 @@ impl Reconciler {
             && let Ok(controller) = self.boostable()
         {
             controller.hint_detach(now);
+            self.log.ends_because("the daemon stops");
         }
         self.ending = true;
         self.frozen = self.frozen.or(self.moved);
@@ -463,6 +498,7 @@ impl Reconciler {
                 lifecycle.rental().record().is_some() && lifecycle.rental().lost_bytes().is_none()
             });
         if !draining {
+            self.tell_stop();
             for answer in self.stopping.drain(..) {
                 let _ = answer.send(Ok(Answer::Done));
             }
@@ -560,7 +596,7 @@ impl Reconciler {
             return Some(reason);
         }
         if self.recovery != Recovery::None {
-            return Some("reading the caching volume back after a crash; requests wait".to_owned());
+            return Some(format!("{}; requests wait", boost_log::reading_back(self.parts.last_run)));
         }
         let switching = self.parts.switching.as_ref().and_then(Switching::trouble);
         let unmapped =

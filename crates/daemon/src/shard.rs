@@ -168,6 +168,14 @@ impl Shard {
         Ok(Self { handle, thread })
     }
 
+    /// A sample of now.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub fn sample(&self) -> Result<Sample, ShardGone> {
+        self.handle.ask(|answer| Command::Sample { answer })
+    }
+
     /// Answers what is in flight, flushes both volumes and ends the thread. What is dirty stays on the caching volume
     /// under its owner record.
     pub fn stop(self) {

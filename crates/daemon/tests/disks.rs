@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::{Machine, Shape, eventually, pattern, status};
-use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
+use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
 use surgetank_provider::{
@@ -399,4 +399,21 @@ fn directories_of_the_daemon_on_its_own_device_are_refused() {
     }
     assert_eq!(fs::read_dir(&mounted.place).unwrap().count(), 1, "nothing but lost+found");
     Daemon::start(config()).unwrap().stop();
+}
+
+#[test]
+fn a_check_refuses_a_mounted_disk_as_a_start_does() {
+    let machine = Machine::new();
+    let Some((mounted, device)) = mounted(&machine) else {
+        eprintln!("skipped: nothing can be mounted (needs root)");
+        return;
+    };
+    let shape = Shape { caching: "initial_size = \"16 MiB\"".to_owned(), ..Shape::default() };
+    let config = machine.config(&[("data", &device)], &shape);
+    let refused = Outlook::of(&config).refused;
+    let place = mounted.place.display();
+    assert!(refused[0].contains(&format!("{device} is mounted on {place}; unmount it first")), "{refused:?}");
+    let error = Daemon::start(config.clone()).err().unwrap().to_string();
+    assert_eq!(refused, [format!("device data: {error}")]);
+    drop(mounted);
 }

@@ -5,6 +5,7 @@ pub mod buffer;
 pub mod discovery;
 mod event;
 pub mod front;
+mod holders;
 pub mod mapper;
 pub mod poller;
 pub mod seldom;

@@ -107,6 +107,51 @@ fn a_mounted_device_and_the_file_behind_it_are_refused() {
 }
 
 #[test]
+fn a_btrfs_is_refused_as_mounted_on_each_of_its_devices() {
+    let directory = tempfile::tempdir().unwrap();
+    let images = [1, 2].map(|number| {
+        let path = directory.path().join(format!("image{number}"));
+        std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+        path
+    });
+    let devices: Vec<LoopDevice> = images.iter().filter_map(|image| LoopDevice::attach(image, 512)).collect();
+    let [first, second] = &*devices else { return };
+    let place = directory.path().join("place");
+    std::fs::create_dir(&place).unwrap();
+    let mut make = Command::new("mkfs.btrfs");
+    make.args(["-q", "-m", "raid1", "-d", "single"]).arg(first.path()).arg(second.path());
+    if !succeeds(&mut make) || !succeeds(Command::new("mount").arg(first.path()).arg(&place)) {
+        skipped("mkfs.btrfs or mount is not possible");
+        return;
+    }
+    let mount = Mount(&place);
+    let told = format!("is mounted on {}; unmount it first", place.display());
+    for device in &devices {
+        let refused = refusal(device.path());
+        assert!(refused.contains(&told), "{refused}");
+    }
+    let refused = refusal(&images[1]);
+    assert!(refused.contains(&format!("which is mounted on {}", place.display())), "{refused}");
+    drop(mount);
+    opens_in_the_end(first.path(), Options::default());
+}
+
+#[test]
+fn swap_is_refused_as_swap() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(device) = LoopDevice::attach(&image(&directory, 16 << 20), 512) else { return };
+    if !succeeds(Command::new("mkswap").arg(device.path())) || !succeeds(Command::new("swapon").arg(device.path())) {
+        skipped("mkswap or swapon is not possible");
+        return;
+    }
+    let refused = refusal(device.path());
+    assert!(succeeds(Command::new("swapoff").arg(device.path())));
+    let remedy = format!("turn that off first (swapoff {})", device.path().display());
+    assert!(refused.contains("is in use as swap") && refused.contains(&remedy), "{refused}");
+    opens_in_the_end(device.path(), Options::default());
+}
+
+#[test]
 fn what_is_no_volume_is_refused_in_one_sentence() {
     let directory = tempfile::tempdir().unwrap();
     let open = |path: &Path, options| FileVolume::open(path, options).map(|_| ()).unwrap_err();

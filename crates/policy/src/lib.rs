@@ -24,6 +24,6 @@ pub mod preset;
 pub mod sizing;
 pub mod step;
 
-pub use elastic::{BoostRecord, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
+pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};

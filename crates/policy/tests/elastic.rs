@@ -6,7 +6,7 @@ use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{
-    Config, Controller, Learned, Phase, Preset, Refusal, ResumeAt, Steady, Step, StepId, StepOutcome,
+    Cause, Config, Controller, Learned, Phase, Preset, Refusal, ResumeAt, Steady, Step, StepId, StepOutcome,
 };
 
 /// A controller, its clock and its device's counters.
@@ -241,6 +241,8 @@ fn a_user_s_boost_does_not_depend_on_the_forecast() {
         rig.observation.cache_bytes = 0;
         while let Some((id, step)) = rig.controller.next_step() {
             if let (Step::Create { .. }, false) = (&step, hot) {
+                let cause = rig.controller.cause();
+                assert!(matches!(cause, Some(Cause::Forecast { until }) if until > rig.now), "{cause:?}");
                 rig.controller.hint_boost(rig.now).unwrap();
                 // The burst does not come.
                 rig.traffic(0, 1000);
@@ -474,4 +476,19 @@ fn settings_that_make_no_sense_are_refused() {
         change(&mut config);
         assert!(config.validate().is_err());
     }
+}
+
+#[test]
+fn a_boost_says_why_it_was_begun() {
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.traffic(9, 1);
+    assert_eq!(rig.controller.cause(), None);
+    rig.traffic(33, 1);
+    assert_eq!(rig.controller.cause(), Some(Cause::Utilization(1.0)));
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.controller.hint_boost(rig.now).unwrap();
+    assert_eq!(rig.controller.cause(), Some(Cause::Request));
+    let mut rig = Rig::new(|_| {}, Learned::default());
+    rig.controller.resume(rig.now, ResumeAt::Adopted { size: Bytes::from_gib(1) });
+    assert_eq!(rig.controller.cause(), None);
 }

@@ -35,6 +35,19 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
     /// `Invalid`: there is no such type.
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError>;
 
+    /// Looks whether [`ProviderConfig::open`] would fail, and changes nothing.
+    ///
+    /// # Errors
+    /// As `open`.
+    fn would_open(&self) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    /// Why no volume of this size can be rented, as far as that can be told without asking.
+    fn has_no_room_for(&self, _size: Bytes) -> Option<String> {
+        None
+    }
+
     /// Opens the provider.
     ///
     /// # Errors

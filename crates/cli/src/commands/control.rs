@@ -7,16 +7,14 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use surgetank_daemon::config::Config;
-use surgetank_daemon::control::{Client, Request};
+use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::status::{DevicePhase, DeviceStatus, StatusReport};
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
 use surgetank_report::{Failure, Table, output};
 
-/// Where a daemon listens unless its configuration says otherwise.
-const DEFAULT_SOCKET: &str = "/run/surgetank/control.sock";
-/// Names another socket, for people who always talk to the same daemon.
-const SOCKET_VARIABLE: &str = "SURGETANK_SOCKET";
+use crate::commands::whereabouts::{self, Whereabouts};
+
 /// Between two looks of `--wait`.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// So many looks in a row must find a device in trouble, with nothing under way, before `--wait` stops waiting: what was just
@@ -26,19 +24,18 @@ const STUCK_LOOKS: u32 = 15;
 /// Which daemon, and how to answer.
 #[derive(Debug, Args)]
 pub struct Daemon {
-    /// Control socket of the daemon [default: $SURGETANK_SOCKET or /run/surgetank/control.sock]
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    #[command(flatten)]
+    whereabouts: Whereabouts,
     /// Answer with one JSON document
     #[arg(long)]
     json: bool,
 }
 
 impl Daemon {
-    fn client(&self) -> Client {
-        let from_environment =
-            || std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-        Client::new(self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into()))
+    /// The daemon's client, and its answer to a request.
+    fn ask<T>(&self, request: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, Failure> {
+        let sockets = self.whereabouts.sockets()?;
+        request(&Client::new(&sockets.control)).map_err(|error| whereabouts::failure(&error, &sockets))
     }
 
     fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
@@ -58,7 +55,7 @@ pub struct Status {
 
 impl Status {
     pub fn run(&self) -> Result<(), Failure> {
-        let report = self.daemon.client().status().map_err(Failure::failed)?;
+        let report = self.daemon.ask(Client::status)?;
         self.daemon.answer(&report, || people(&report))
     }
 }
@@ -122,8 +119,8 @@ pub struct Target {
 }
 
 impl Target {
-    fn look(&self, client: &Client) -> Result<DeviceStatus, Failure> {
-        let report = client.status().map_err(Failure::failed)?;
+    fn look(&self) -> Result<DeviceStatus, Failure> {
+        let report = self.daemon.ask(Client::status)?;
         let names: Vec<&str> = report.devices.iter().map(|device| device.name.as_str()).collect();
         if let Some(device) = report.devices.iter().find(|device| device.name == self.device) {
             return Ok(device.clone());
@@ -137,10 +134,9 @@ impl Target {
 
     /// Asks, waits until the device is where `until` says, and answers its status.
     fn ask(&self, request: &Request, done: &str, until: Option<fn(&DeviceStatus) -> bool>) -> Result<(), Failure> {
-        let client = self.daemon.client();
-        self.look(&client)?;
-        client.ask(request).map_err(Failure::failed)?;
-        let mut status = self.look(&client)?;
+        self.look()?;
+        self.daemon.ask(|client| client.ask(request))?;
+        let mut status = self.look()?;
         if let Some(until) = until {
             let mut stuck = 0;
             while !until(&status) {
@@ -156,7 +152,7 @@ impl Target {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }
                 std::thread::sleep(LOOK_AGAIN);
-                status = self.look(&client)?;
+                status = self.look()?;
             }
         }
         self.daemon.answer(&status, || format!("{}: {done}; phase {}", self.device, status.phase))
@@ -216,20 +212,17 @@ impl Drain {
 #[command(after_help = "Examples:
   surgetank detach data --wait
   surgetank detach data --accept-loss
-  surgetank detach data --accept-loss --config /etc/surgetank.toml
+  surgetank detach data --accept-loss --config surgetank.toml
 
 Drains the rest, then deletes the caching volume. With --accept-loss, a caching volume that failed or is missing \
-is discarded with the data that only it had; the device then holds the data of the backing volume. With --config, \
-no daemon may run.")]
+is discarded with the data that only it had; the device then holds the data of the backing volume. If no daemon runs \
+with the configuration that --config names, its records are changed, and the volume is deleted when one runs.")]
 pub struct Detach {
     #[command(flatten)]
     target: Target,
     /// Discard data that only a failed or missing caching volume had
     #[arg(long)]
     accept_loss: bool,
-    /// Change the records of a daemon that does not run
-    #[arg(long, value_name = "FILE", requires = "accept_loss", conflicts_with_all = ["wait", "socket"])]
-    config: Option<PathBuf>,
     /// Return when the caching volume is deleted
     #[arg(long)]
     wait: bool,
@@ -238,8 +231,8 @@ pub struct Detach {
 impl Detach {
     pub fn run(&self) -> Result<(), Failure> {
         let device = &self.target.device;
-        if let Some(file) = &self.config {
-            let config = Config::load(file).map_err(Failure::invalid)?;
+        if let Some(file) = self.whereabouts_of_records()? {
+            let config = Config::load(&file).map_err(Failure::invalid)?;
             if !config.devices.contains_key(device) {
                 return Err(Failure::invalid(format!("there is no device \"{device}\" in {}", file.display())));
             }
@@ -252,6 +245,14 @@ impl Detach {
         }
         let request = Request::Detach { device: device.clone(), accept_loss: self.accept_loss };
         self.target.ask(&request, "detaching", self.wait.then_some(is_idle))
+    }
+
+    /// The configuration whose records are to be changed, because no daemon that could do it runs with it.
+    fn whereabouts_of_records(&self) -> Result<Option<PathBuf>, Failure> {
+        let whereabouts = &self.target.daemon.whereabouts;
+        let Some(file) = whereabouts.config().filter(|_| self.accept_loss) else { return Ok(None) };
+        let asked = Client::new(whereabouts.sockets()?.control).status();
+        Ok(matches!(asked, Err(ClientError::NoDaemon(_))).then_some(file))
     }
 }
 
@@ -269,12 +270,22 @@ pub struct Resize {
 
 impl Resize {
     pub fn run(&self) -> Result<(), Failure> {
-        let client = self.target.daemon.client();
-        self.target.look(&client)?;
-        let answer = client.ask(&Request::Resize { device: self.target.device.clone() }).map_err(Failure::failed)?;
+        let before = self.target.look()?.size_gib;
+        let request = Request::Resize { device: self.target.device.clone() };
+        let answer = self.target.daemon.ask(|client| client.ask(&request))?;
         let gib = answer["size_bytes"].as_u64().unwrap_or_default() as f64 / (1u64 << 30) as f64;
-        let resized = serde_json::json!({ "device": self.target.device, "size_gib": gib });
-        self.target.daemon.answer(&resized, || format!("{}: {}", self.target.device, size(gib)))
+        let resized = serde_json::json!({ "device": self.target.device, "size_gib": gib, "grown": gib > before });
+        self.target.daemon.answer(&resized, || {
+            let name = &self.target.device;
+            match gib > before {
+                true => format!("{name}: grown from {} to {}", size(before), size(gib)),
+                false => format!(
+                    "{name}: still {}: its backing volume has not grown; grow that first, and let the kernel notice (for a \
+                     SCSI disk: echo 1 > /sys/block/DISK/device/rescan)",
+                    size(gib)
+                ),
+            }
+        })
     }
 }
 
@@ -293,7 +304,7 @@ pub struct Gc {
 
 impl Gc {
     pub fn run(&self) -> Result<(), Failure> {
-        let swept = self.daemon.client().gc().map_err(Failure::failed)?;
+        let swept = self.daemon.ask(Client::gc)?;
         self.daemon.answer(&swept, || {
             let deleted = swept.deleted.iter().map(|volume| format!("deleted {}", line(volume)));
             let detached = swept.detached.iter();
@@ -323,7 +334,7 @@ pub struct Reload {
 
 impl Reload {
     pub fn run(&self) -> Result<(), Failure> {
-        let answer = self.daemon.client().ask(&Request::Reload).map_err(Failure::failed)?;
+        let answer = self.daemon.ask(|client| client.ask(&Request::Reload))?;
         self.daemon.answer(&answer, || {
             let names: Vec<&str> =
                 answer["reloaded"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

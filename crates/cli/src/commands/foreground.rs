@@ -1,7 +1,5 @@
 //! What commands have in common that serve in the foreground until they are stopped.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use rustix::io;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -12,10 +10,7 @@ use crate::logging;
 /// Their flags.
 #[derive(Debug, Args)]
 pub struct Foreground {
-    /// The configuration
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
-    /// Check the configuration and stop
+    /// Check the configuration, and whether a start would succeed on this machine, and stop
     #[arg(long)]
     pub check: bool,
     /// Form of the log on stderr

@@ -9,6 +9,7 @@ mod provider;
 mod serve;
 mod shell;
 mod upgrade;
+mod whereabouts;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Parser, Subcommand};

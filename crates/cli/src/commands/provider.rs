@@ -1,5 +1,6 @@
 //! `surgetank provider`: the provisioning service of a host, in the foreground.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -26,15 +27,18 @@ The service rents volumes of this machine to one guest, and hot-plugs them throu
 it as its [provider.host]; docs/PROVISIONING.md describes both sides. SIGTERM and SIGINT stop it; rented volumes \
 stay.")]
 pub struct Arguments {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
     #[command(flatten)]
     foreground: Foreground,
 }
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let Foreground { config: file, check, .. } = &self.foreground;
+        let (file, check) = (&self.config, self.foreground.check);
         let config = ServiceConfig::load(file).map_err(Failure::invalid)?;
-        if *check {
+        if check {
             return output::print(&format!("{}: valid", file.display()));
         }
         self.foreground.begin()?;

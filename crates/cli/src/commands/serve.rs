@@ -3,6 +3,7 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
@@ -11,13 +12,14 @@ use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGUSR2};
 use surgetank_daemon::config::Config;
 use surgetank_daemon::status::{DevicePhase, StatusReport};
-use surgetank_daemon::{Daemon, StartError, WeakDaemon, places};
+use surgetank_daemon::{Daemon, Outlook, StartError, WeakDaemon};
 use surgetank_model::text;
 use surgetank_report::output::{self, note};
 use surgetank_report::{Doing, Failure, Interrupt};
 
 use crate::commands::foreground::Foreground;
 use crate::commands::upgrade::Upgrade;
+use crate::commands::whereabouts;
 
 /// How often a further signal is looked for while the daemon stops.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -40,24 +42,22 @@ on their caching volume, according to on_stop in the configuration. At a second 
 waits for. SIGHUP loads new certificates, as `surgetank reload` does. SIGUSR2 upgrades in place: the binary that \
 is now at this one's path takes over; dirty data stay where they are.")]
 pub struct Arguments {
+    /// The configuration [default: $SURGETANK_CONFIG or /etc/surgetank/surgetank.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     foreground: Foreground,
 }
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let Foreground { config: file, check, .. } = &self.foreground;
+        let file = &self.config.clone().unwrap_or_else(whereabouts::configuration);
         let config = Config::load(file).map_err(Failure::invalid)?;
-        if *check {
-            places::would_start(&config).map_err(Failure::Failed)?;
-            let count = config.devices.len();
-            return output::print(&format!(
-                "{}: valid, {count} device{}",
-                file.display(),
-                if count == 1 { "" } else { "s" }
-            ));
+        if self.foreground.check {
+            return check(file, &config);
         }
         self.foreground.begin()?;
+        tracing::info!("surgetank {} starts with {}", env!("CARGO_PKG_VERSION"), file.display());
         let upgrade = Upgrade::new().doing(|| "cannot find this program itself".to_owned())?;
         let weak = Arc::new(OnceLock::<WeakDaemon>::new());
         let (ask_for_upgrade, to_nudge) = (upgrade.asker(), weak.clone());
@@ -96,6 +96,18 @@ impl Arguments {
         notify("STOPPING=1");
         stop(&interrupt, &daemon.downgrade(), || daemon.stop())
     }
+}
+
+/// Says what a start would meet.
+fn check(file: &Path, config: &Config) -> Result<(), Failure> {
+    let Outlook { refused, remarks, unseen } = Outlook::of(config);
+    remarks.iter().for_each(|remark| note(&format!("surgetank: {remark}")));
+    if !refused.is_empty() {
+        return Err(Failure::Failed(refused.join("; ")));
+    }
+    let count = config.devices.len();
+    let (s, unseen) = (if count == 1 { "" } else { "s" }, unseen.map(|why| format!(" ({why})")).unwrap_or_default());
+    output::print(&format!("{}: valid, {count} device{s}{unseen}", file.display()))
 }
 
 /// Whether a device is still on its way: one whose caching volume is read back is not shown before.

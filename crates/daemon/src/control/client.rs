@@ -25,7 +25,10 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Why a daemon did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// There is no daemon, or it may not be asked by this user, or it cannot be believed.
+    /// There is no daemon at this control socket.
+    #[error("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket", path = .0.display())]
+    NoDaemon(PathBuf),
+    /// There may be no daemon, or it may not be asked by this user, or it cannot be believed.
     #[error("{0}")]
     Unreachable(String),
     /// It said no; one sentence.
@@ -54,18 +57,12 @@ impl Client {
     pub fn ask(&self, request: &Request) -> Result<Value, ClientError> {
         let path = self.path.display();
         let late = || format!("the daemon at {path} has not answered for {} s: see its log", self.patience.as_secs());
-        let stream = connect(&self.path, self.patience).map_err(|error| {
-            ClientError::Unreachable(match error.kind() {
-                io::ErrorKind::PermissionDenied => {
-                    format!(
-                        "the control socket {path} may not be opened by this user: run as root or as the daemon's user"
-                    )
-                }
-                io::ErrorKind::WouldBlock => late(),
-                _ => {
-                    format!("no daemon answers at {path}: start one with `surgetank serve`, or name its control socket")
-                }
-            })
+        let stream = connect(&self.path, self.patience).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => ClientError::Unreachable(format!(
+                "the control socket {path} may not be opened by this user: run as root or as the daemon's user"
+            )),
+            io::ErrorKind::WouldBlock => ClientError::Unreachable(late()),
+            _ => ClientError::NoDaemon(self.path.clone()),
         })?;
         self.check_peer(&stream)?;
         let broken = |error: io::Error| {

@@ -19,6 +19,7 @@ use surgetank_rental::mapping::{Found, Map};
 use super::{Export, Opened, Opening, linked, lock_memory};
 use crate::config::{Backing, DeviceConfig};
 use crate::crash::crash_point;
+use crate::device::Until;
 use crate::kernel_statistics::KernelStatistics;
 use crate::link::Link;
 use crate::places;
@@ -77,6 +78,13 @@ fn disk(config: &DeviceConfig) -> Result<(PathBuf, (u32, u32)), String> {
     }
     let number = status.rdev();
     Ok((path.clone(), (rustix::fs::major(number), rustix::fs::minor(number))))
+}
+
+/// Whether the kernel maps a device of this name that a daemon of ours made.
+#[must_use]
+pub fn is_ours(name: &str) -> bool {
+    let found = Mapper::open().and_then(|mapper| mapper.find(name));
+    found.is_ok_and(|found| found.is_some_and(|device| device.unique_name.starts_with(UNIQUE_NAME)))
 }
 
 /// Whether a device can be mapped here.
@@ -425,7 +433,7 @@ impl Export for Dm {
     }
 
     /// A device that goes straight stays: it needs nobody. One that is served waits for the next daemon if it is in use.
-    fn close(&self, device: &str) {
+    fn close(&self, device: &str, until: Until) {
         let mapped = &*self.mapped;
         let mut inner = mapped.lock();
         inner.closed = true;
@@ -435,9 +443,14 @@ impl Export for Dm {
                 Some(_) => mapped.mapper.remove(&mapped.name),
                 None => Ok(()),
             });
-            if let Err(error) = removed {
-                tracing::warn!(device, %error, "the device waits for the next daemon");
-                return;
+            match (removed, until) {
+                (Ok(()), _) => {}
+                (Err(error), Until::Upgraded) => {
+                    return tracing::debug!(device, %error, "the device waits for the new binary");
+                }
+                (Err(error), Until::Started) => {
+                    return tracing::warn!(device, %error, "the device waits for the next daemon");
+                }
             }
             mapped.link.remove();
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use surgetank_device::front::{FuseConfig, FuseFront, FuseHandle};
 
 use super::{Export, Opened, Opening, linked, lock_memory};
+use crate::device::Until;
 use crate::link::Link;
 use crate::places;
 
@@ -56,7 +57,7 @@ impl Export for Fuse {
 
     /// Waits for the users of the device; then what the file systems have not written yet is written, and the device ends
     /// under them.
-    fn close(&self, device: &str) {
+    fn close(&self, device: &str, _until: Until) {
         let Self(handle, link) = self;
         link.remove();
         let until = Instant::now() + CLOSE_TIMEOUT;

@@ -14,6 +14,7 @@ use surgetank_device::mapper::Mapper;
 use surgetank_rental::mapping::Map;
 
 use crate::config::{Config, DeviceConfig};
+use crate::device::Until;
 use crate::exports::dm::Mapped;
 use crate::link::Link;
 
@@ -58,7 +59,7 @@ pub trait Export: Send + Sync {
     }
 
     /// Takes the export down while the front is served.
-    fn close(&self, device: &str);
+    fn close(&self, device: &str, until: Until);
 }
 
 /// A kind of export.
@@ -155,14 +156,14 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
         let opened = match (kind.possible)(opening.config) {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
-                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
                 reasons.push(why);
                 continue;
             }
         };
         match opened {
             Err(why) if kind.passed_over => {
-                tracing::info!(device = opening.export.name, why, "no {} here", kind.name);
+                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
                 reasons.push(why);
             }
             opened => return opened,
@@ -197,7 +198,7 @@ fn lock_memory() {
 /// Points the link of a device to it. Answers its path.
 fn linked(link: &Link, device: &Path) -> String {
     if let Err(error) = link.point_to(device) {
-        tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
+        tracing::warn!(device = %device.display(), %error, "no link in the run directory leads to it");
     }
     device.display().to_string()
 }

@@ -7,6 +7,7 @@ use surgetank_device::Front;
 use surgetank_device::front::nbd::{Credentials, Limits, NbdConfig, NbdFront};
 
 use super::{Export, Opened, Opening};
+use crate::device::Until;
 use crate::places;
 
 struct Nbd {
@@ -27,8 +28,11 @@ pub(super) fn open(Opening { export, config, .. }: Opening<'_>) -> Result<Opened
     })
     .map_err(|error| error.to_string())?;
     match front.tcp_address() {
-        Some(address) if tls.is_some() => tracing::info!(device = name, %address, "listening for NBD over TLS"),
-        Some(address) => tracing::warn!(device = name, %address, "every user of this machine may open this device"),
+        Some(address) if tls.is_some() => tracing::info!(device = name, "listening for NBD over TLS on {address}"),
+        Some(address) => tracing::warn!(
+            device = name,
+            "every user of this machine may open this device: it listens on {address} without TLS"
+        ),
         None => {}
     }
     let address = front.address();
@@ -49,5 +53,5 @@ impl Export for Nbd {
         credentials.reload().map(|()| true).map_err(|error| error.to_string())
     }
 
-    fn close(&self, _device: &str) {}
+    fn close(&self, _device: &str, _until: Until) {}
 }

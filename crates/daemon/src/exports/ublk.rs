@@ -6,6 +6,7 @@ use std::sync::Arc;
 use surgetank_device::front::{UblkConfig, UblkFront, UblkHandle, ublk};
 
 use super::{Export, Opened, Opening, identity, linked, lock_memory};
+use crate::device::Until;
 use crate::link::Link;
 use crate::places;
 
@@ -43,10 +44,14 @@ impl Export for Ublk {
         self.0.grown(size).map_err(|error| error.to_string())
     }
 
-    fn close(&self, device: &str) {
-        match self.0.close() {
-            Ok(()) => self.1.remove(),
-            Err(error) => tracing::warn!(device, %error, "the device waits for the next daemon"),
+    fn close(&self, device: &str, until: Until) {
+        match (self.0.close(), until) {
+            (Ok(()), _) => self.1.remove(),
+            // As it is meant to be.
+            (Err(error), Until::Upgraded) => tracing::debug!(device, %error, "the device waits for the new binary"),
+            (Err(error), Until::Started) => {
+                tracing::warn!(device, %error, "the device is in use, and its requests wait until a daemon is started");
+            }
         }
     }
 }

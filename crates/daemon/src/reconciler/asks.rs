@@ -9,6 +9,9 @@ use super::{Answer, Ask, Reconciler, Recovery};
 use crate::crash::crash_point;
 use crate::shard::Command;
 
+/// Why a boost ends that a user ends.
+const ON_REQUEST: &str = "somebody asked for that";
+
 impl Reconciler {
     pub(super) fn ask(&mut self, now: Instant, ask: Ask) -> Result<Answer, String> {
         match ask {
@@ -36,6 +39,7 @@ impl Reconciler {
         // What was written just now belongs to the burst that ends, not to a new one.
         self.sample();
         self.boostable()?.hint_drain(now);
+        self.log.ends_because(ON_REQUEST);
         // One that is in trouble is tried now.
         let tried = self.lifecycle().is_some_and(|lifecycle| lifecycle.try_now(now));
         if !tried && self.lost_bytes() > 0 {
@@ -60,6 +64,7 @@ impl Reconciler {
         }
         self.sample();
         self.boostable()?.hint_detach(now);
+        self.log.ends_because(ON_REQUEST);
         if let Some(lifecycle) = self.lifecycle().filter(|lifecycle| lifecycle.rental().is_gone()) {
             lifecycle.try_now(now);
             let name = &self.parts.name;
@@ -153,9 +158,10 @@ impl Reconciler {
     /// The controller, if there is one and it may act.
     pub(super) fn boostable(&mut self) -> Result<&mut Controller, String> {
         if self.recovery != Recovery::None {
-            return Err(self.reason.clone().unwrap_or_else(|| {
-                "the caching volume is being read back after a crash: try again when that is done".to_owned()
-            }));
+            return Err(self
+                .reason
+                .clone()
+                .unwrap_or_else(|| "the caching volume is being read back: try again when that is done".to_owned()));
         }
         let name = &self.parts.name;
         let missing = || format!("the device {name} has no caching section: add [device.{name}.caching] to boost it");

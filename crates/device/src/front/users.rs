@@ -3,24 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use crate::holders::{Tables, Use};
+
 /// Who uses the block device at `path`: mounts, swap, devices on top of it, other processes. `sysfs` is its directory
 /// in `/sys/block`.
 pub(super) fn of(path: &Path, sysfs: &Path) -> Vec<String> {
-    let mut users = Vec::new();
-    let numbers = numbers(sysfs);
-    for line in fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        if fields.get(2).is_some_and(|number| numbers.iter().any(|own| own == number)) {
-            users.push(format!("the mount {}", fields.get(4).unwrap_or(&"?")));
-        }
-    }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    if swaps.lines().any(|line| line.split_whitespace().next() == path.to_str()) {
-        users.push("swap".into());
-    }
-    for holder in fs::read_dir(sysfs.join("holders")).into_iter().flatten().flatten() {
-        users.push(format!("/dev/{}", holder.file_name().to_string_lossy()));
-    }
+    let mut users: Vec<String> = Tables::read().uses(sysfs).iter().map(Use::user).collect();
     let own = std::process::id().to_string();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = process.file_name().to_string_lossy().into_owned();
@@ -34,14 +22,4 @@ pub(super) fn of(path: &Path, sysfs: &Path) -> Vec<String> {
         }
     }
     users
-}
-
-/// The device's number and those of its partitions, as `major:minor`.
-fn numbers(sysfs: &Path) -> Vec<String> {
-    let parts = fs::read_dir(sysfs).into_iter().flatten().flatten().map(|entry| entry.path());
-    let parts = parts.filter(|path| path.join("partition").exists());
-    std::iter::once(sysfs.to_owned())
-        .chain(parts)
-        .filter_map(|path| Some(fs::read_to_string(path.join("dev")).ok()?.trim().to_owned()))
-        .collect()
 }

@@ -11,7 +11,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock, major, minor};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::holders::{Tables, Use, entries, unescape};
 
 /// Who holds a volume, as far as that can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +123,12 @@ pub fn refuse_used(path: &Path) -> Result<(), OpenError> {
 
 /// Refuses a volume that somebody uses, before it is opened (opening a device that is in use can disturb it).
 pub(super) fn check(path: &Path, metadata: &Metadata) -> Result<(), OpenError> {
-    let identity = Identity::of(metadata);
-    let use_ = if metadata.file_type().is_block_device() { device_use(&identity) } else { None };
-    match use_.or_else(|| swap_use(&identity)).or_else(|| loop_use(path, &identity)) {
+    let (identity, tables) = (Identity::of(metadata), Tables::read());
+    let use_ = match identity {
+        Identity::Device(device) => tables.uses_of(device).first().map(Use::sentence),
+        Identity::File(..) => swap_use(&identity),
+    };
+    match use_.or_else(|| loop_use(&tables, path, &identity)) {
         Some(use_) => Err(OpenError::InUse { path: path.to_owned(), use_, holder: Holder::Another }),
         None => Ok(()),
     }
@@ -177,26 +182,8 @@ impl Identity {
     }
 }
 
-/// Who uses a block device: a mount, a device on top of it, or the same for one of its partitions.
-fn device_use(identity: &Identity) -> Option<String> {
-    let Identity::Device(device) = *identity else { return None };
-    let directory = PathBuf::from(format!("/sys/dev/block/{}:{}", major(device), minor(device)));
-    let mut parts = vec![directory.clone()];
-    parts.extend(entries(&directory).filter(|entry| entry.join("partition").exists()));
-    parts.iter().find_map(|part| {
-        let number = fs::read_to_string(part.join("dev")).ok()?;
-        let name = device_name(part)?;
-        if let Some(place) = mount_of(number.trim()) {
-            return Some(format!("is in use: {name} is mounted on {place}; unmount it first (umount {place})"));
-        }
-        let holder = entries(&part.join("holders")).next()?;
-        let holder = holder.file_name()?.to_string_lossy().into_owned();
-        Some(format!("is in use: {name} is part of /dev/{holder} (LVM, RAID, encryption); deactivate that first"))
-    })
-}
-
 /// The loop device that a file or device is attached to.
-fn loop_use(path: &Path, identity: &Identity) -> Option<String> {
+fn loop_use(tables: &Tables, path: &Path, identity: &Identity) -> Option<String> {
     let real = fs::canonicalize(path).ok()?;
     entries(Path::new("/sys/block")).find_map(|directory| {
         let file = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
@@ -206,8 +193,7 @@ fn loop_use(path: &Path, identity: &Identity) -> Option<String> {
             return None;
         }
         let name = device_name(&directory)?;
-        let number = fs::read_to_string(directory.join("dev")).ok()?;
-        Some(match mount_of(number.trim()) {
+        Some(match tables.mounted_on(&directory) {
             Some(place) => format!(
                 "is attached to {name}, which is mounted on {place}; \
                  release it first (umount {place}; losetup -d {name})"
@@ -217,21 +203,12 @@ fn loop_use(path: &Path, identity: &Identity) -> Option<String> {
     })
 }
 
+/// A file that the kernel swaps to.
 fn swap_use(identity: &Identity) -> Option<String> {
     let swaps = fs::read_to_string("/proc/swaps").ok()?;
     let path =
         swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).find(|path| identity.is(path))?;
     Some(format!("is in use as swap; turn that off first (swapoff {path})"))
-}
-
-/// Where the device with this `major:minor` is mounted.
-fn mount_of(number: &str) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    // Fields: mount, parent, device, root, mount point, ... (proc_pid_mountinfo(5)).
-    mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        (fields.next()? == number).then(|| fields.nth(1).map(unescape))?
-    })
 }
 
 /// Whether looking at a path asks a FUSE or network server.
@@ -247,18 +224,9 @@ fn is_served_by_others(path: &Path) -> bool {
     ["fuse", "nfs", "cifs", "smb", "ceph", "9p", "virtiofs"].iter().any(|served| kind.starts_with(served))
 }
 
-/// Spaces, tabs, newlines and backslashes stand as octal escapes in the kernel's tables.
-fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-}
-
 fn device_name(directory: &Path) -> Option<String> {
     let directory = fs::canonicalize(directory).ok()?;
     Some(format!("/dev/{}", directory.file_name()?.to_string_lossy().replace('!', "/")))
-}
-
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(directory).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()))
 }
 
 /// A process that has the volume open, rather another one than this, which has `ours` descriptors of it that do not count;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant, Observation};
 
-use super::status::BoostRecord;
+use super::status::{BoostRecord, Cause};
 use super::{Controller, RECORDS_MAX};
 use crate::forecast::{Expected, Stakes};
 use crate::planted::{Bug, planted};
@@ -55,6 +55,8 @@ pub(super) enum Wish {
 #[derive(Clone, Debug)]
 pub(super) struct Rental {
     pub size: Bytes,
+    /// `None`: it was taken over after a restart.
+    pub cause: Option<Cause>,
     started: Instant,
     pub adopted: Option<Instant>,
     pub drain_started: Option<Instant>,
@@ -76,6 +78,7 @@ impl Rental {
     pub fn new(now: Instant, size: Bytes) -> Self {
         Self {
             size,
+            cause: None,
             started: now,
             adopted: None,
             drain_started: None,
@@ -211,7 +214,7 @@ impl Controller {
     fn decide_early(&mut self) {
         let Some(expected) = self.expected() else { return };
         if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
-            self.begin();
+            self.begin(Cause::Forecast { until: expected.until });
             if let Some(rental) = &mut self.rental {
                 rental.expects_until = Some(expected.until);
             }
@@ -238,7 +241,7 @@ impl Controller {
             return;
         }
         match self.affordable(0) {
-            Ok(()) => self.begin(),
+            Ok(()) => self.begin(Cause::Utilization(self.meter.utilization)),
             Err(reason) => self.reason = Some(reason),
         }
     }
@@ -286,11 +289,11 @@ impl Controller {
         }
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, cause: Cause) {
         let size = self.next_size;
         self.reason = None;
         self.ledger.open(self.now, size);
-        self.rental = Some(Rental::new(self.now, size));
+        self.rental = Some(Rental { cause: Some(cause), ..Rental::new(self.now, size) });
         self.enter(Stage::Create);
     }
 

@@ -25,7 +25,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
-pub use status::{BoostRecord, HintRefused, Learned, Phase, ResumeAt, Status};
+pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, ResumeAt, Status};
 pub use steady::Steady;
 
 use crate::budget::Ledger;
@@ -229,7 +229,7 @@ impl Controller {
                 self.affordable(0).map_err(HintRefused)?;
                 self.held = false;
                 self.wish = Wish::Boost;
-                self.begin();
+                self.begin(Cause::Request);
             }
             Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
             Stage::Boost | Stage::Absorb => self.wish = Wish::None,
@@ -290,6 +290,12 @@ impl Controller {
     #[must_use]
     pub fn learned(&self) -> Learned {
         Learned { next_size: Some(self.next_size), boosts: self.boosts, rentals: self.ledger.past(self.now) }
+    }
+
+    /// Why the present boost was begun; `None`: there is none, or an earlier daemon began it.
+    #[must_use]
+    pub fn cause(&self) -> Option<Cause> {
+        self.rental.as_ref()?.cause
     }
 
     /// The next finished boost, oldest first; each is given once.

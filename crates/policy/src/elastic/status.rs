@@ -26,6 +26,20 @@ pub enum Phase {
     Degraded,
 }
 
+/// Why a boost was begun.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cause {
+    /// Utilization was this, which is above the threshold.
+    Utilization(f64),
+    /// A burst is expected, at the latest then.
+    Forecast {
+        /// Later than that the forecast was wrong.
+        until: Instant,
+    },
+    /// A user asked for it.
+    Request,
+}
+
 /// A snapshot for people and reports.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {

@@ -409,6 +409,31 @@ fn new_file(directory: &OwnedFd, name: &str) -> Result<File, Errno> {
 }
 
 /// A missing parent: most often a disk that is not mounted.
+/// Looks whether a directory could be opened, or made where it is missing.
+///
+/// # Errors
+/// As [`Store::open`].
+pub fn would_open(path: &Path) -> Result<(), ProviderError> {
+    let exists = |path: &Path| path.try_exists().unwrap_or(true);
+    match path {
+        path if path.is_dir() => Ok(()),
+        path if exists(path) => Err(ProviderError::Invalid(format!(
+            "the volumes' directory {} is no directory: name another",
+            path.display()
+        ))),
+        path if path.parent().is_some_and(|parent| !parent.as_os_str().is_empty() && !exists(parent)) => {
+            Err(no_parent(path))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How much the file system of a directory holds all in all, if the directory or the one in which it is to be is there.
+pub fn capacity(path: &Path) -> Option<Bytes> {
+    let found = [Some(path), path.parent()].into_iter().flatten().find_map(|path| rustix::fs::statvfs(path).ok())?;
+    Some(Bytes::new(found.f_blocks.saturating_mul(found.f_frsize)))
+}
+
 fn no_parent(path: &Path) -> ProviderError {
     let parent = path.parent().unwrap_or(path);
     ProviderError::Invalid(format!(

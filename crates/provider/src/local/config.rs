@@ -88,6 +88,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_can_never_be_rented_is_told_without_asking() {
+        use crate::ProviderConfig;
+        let directory = tempfile::tempdir().unwrap();
+        let at = |path: &str| LocalConfig::in_directory(directory.path().join(path));
+        let mut config = at("volumes");
+        assert_eq!((config.would_open(), config.has_no_room_for(Bytes::from_mib(1))), (Ok(()), None));
+        let why = config.has_no_room_for(Bytes::from_gib(1 << 30)).unwrap();
+        assert!(why.starts_with("the file system of ") && why.ends_with(" MiB all in all"), "{why}");
+        config.quota_bytes = Some(Bytes::from_mib(8));
+        assert_eq!(config.has_no_room_for(Bytes::from_mib(8)), None);
+        assert_eq!(config.has_no_room_for(Bytes::from_mib(9)).unwrap(), "quota_bytes of [provider.local] is 8 MiB");
+        assert!(at("missing/volumes").would_open().unwrap_err().to_string().contains("mount the disk that it is on"));
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        assert!(at("file").would_open().unwrap_err().to_string().contains("is no directory"));
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing was made");
+    }
+
+    #[test]
     fn section_of_a_file() {
         let config: LocalConfig = toml::from_str(
             r#"

@@ -11,10 +11,12 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use surgetank_model::Bytes;
+
 use crate::clock::{Clock, SystemClock, whole_ms};
 use crate::faulty::Faulty;
 use crate::files::record::Record;
-use crate::files::store::Locked;
+use crate::files::store::{self, Locked};
 use crate::files::{FileProvider, Machine};
 use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Provider, ProviderError, VolumeId, VolumeState};
@@ -41,6 +43,19 @@ impl ProviderConfig for LocalConfig {
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
         // A file has no limits of its own.
         Ok(TypeLimits { throttle: true, ..self.settings().catalog.volume_type(volume_type)?.limits() })
+    }
+
+    fn would_open(&self) -> Result<(), ProviderError> {
+        store::would_open(&self.directory)
+    }
+
+    fn has_no_room_for(&self, size: Bytes) -> Option<String> {
+        if let Some(quota) = self.quota_bytes.filter(|quota| *quota < size) {
+            return Some(format!("quota_bytes of [provider.local] is {quota}"));
+        }
+        let capacity = store::capacity(&self.directory).filter(|capacity| *capacity < size)?;
+        let (directory, mib) = (self.directory.display(), capacity.get() >> 20);
+        Some(format!("the file system of {directory} holds {mib} MiB all in all"))
     }
 
     /// With faults if the configuration has some.

@@ -24,7 +24,7 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 const LOOP_MAJOR: u32 = 7;
 
 /// Devices tried when others take the free one before we do.
-const ATTEMPTS: usize = 64;
+const ATTEMPTS: usize = 1024;
 /// How often a detached device is looked at until the kernel has released it, and the pause between.
 const DETACH_LOOKS: usize = 500;
 const DETACH_PAUSE: Duration = Duration::from_millis(10);
@@ -124,7 +124,7 @@ impl LoopDevice {
             let device = Self { number: number as u32 };
             match device.configure(file, name, block_size) {
                 Ok(()) => return Ok(device),
-                // Another process took it between the two calls.
+                // Another process, or another device of this one, took it between the two calls.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => last = error,
                 Err(error) => return Err(failed(error)),
             }

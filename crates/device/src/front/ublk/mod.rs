@@ -226,7 +226,11 @@ impl Shared {
             }
             Way::TakeOver => {
                 control.end_recovery(device, UP_TIMEOUT).map_err(|error| cannot("take over", device, error))?;
-                tracing::info!(device = self.name, path = %self.block.path().display(), "took the device over");
+                tracing::info!(
+                    device = self.name,
+                    "took over {}, which waited for a daemon",
+                    self.block.path().display()
+                );
                 self.follow_size(control, size);
             }
         }

@@ -1,0 +1,101 @@
+//! What a start of a configuration on this machine would meet, found out without starting: `serve --check`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use surgetank_device::{FileVolume, Options, Volume};
+use surgetank_model::Bytes;
+
+use crate::config::{Backing, CachingConfig, Config};
+use crate::daemon::refuse_own_ground;
+use crate::exports::{self, check_certificates};
+use crate::{places, starting};
+
+/// What a start would meet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// What would be refused, and the remedies: the whole start, or a device.
+    pub refused: Vec<String>,
+    /// What would be served all the same, and not as it may be meant.
+    pub remarks: Vec<String>,
+    /// Why nothing was looked at on this machine.
+    pub unseen: Option<String>,
+}
+
+impl Outlook {
+    /// Looks. The disks are left alone while a daemon serves them, and this user's rights tell nothing of another's.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let mut outlook = Self::default();
+        let state = &config.state_directory;
+        let owner = state.ancestors().find_map(|place| fs::metadata(place).ok()).map_or(0, |found| found.uid());
+        if owner != geteuid().as_raw() {
+            outlook.unseen =
+                Some(format!("run it as the user {owner}, as the daemon, to have disks and directories looked at"));
+            return outlook;
+        }
+        outlook.refused.extend(places::check_all(config).err());
+        if is_served(state) {
+            outlook.unseen = Some("a daemon serves it now, so its disks were not looked at".to_owned());
+            return outlook;
+        }
+        outlook.refused.extend(refuse_own_ground(config).err().map(|error| error.to_string()));
+        let providers = config.providers.values().filter_map(|provider| provider.would_open().err());
+        outlook.refused.extend(providers.map(|error| error.to_string()));
+        outlook.refused.extend(check_certificates(config).err());
+        let shared = starting::shared_backing(config);
+        for (name, device) in &config.devices {
+            let size = match (&device.backing, shared.get(name)) {
+                (_, Some(refused)) => Err(refused.clone()),
+                (Backing::Memory(size), None) => Ok(*size),
+                (Backing::Path(path), None) => size(path, exports::dm::is_ours(name)),
+            };
+            match (size, &device.caching) {
+                (Err(why), _) => outlook.refused.push(format!("device {name}: {why}")),
+                (Ok(size), Some(caching)) => {
+                    let remarks = remarks(config, caching, size).into_iter();
+                    outlook.remarks.extend(remarks.map(|remark| format!("device {name}: {remark}")));
+                }
+                (Ok(_), None) => {}
+            }
+        }
+        outlook
+    }
+}
+
+/// Whether a daemon has the state directory.
+fn is_served(state: &Path) -> bool {
+    let Ok(lock) = File::open(state.join("lock")) else { return false };
+    flock(&lock, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
+/// The size of a backing volume that could be opened as a start opens it: for itself, unless our own map `holds` it. It is
+/// not written.
+fn size(path: &Path, holds: bool) -> Result<Bytes, String> {
+    let opened = FileVolume::open(path, Options { read_only: true, exclusive: !holds, ..Options::default() });
+    opened.map(|volume| Bytes::new(volume.size())).map_err(|error| error.to_string())
+}
+
+/// What the first caching volume cannot be as it is configured.
+pub fn remarks(config: &Config, caching: &CachingConfig, backing: Bytes) -> Vec<String> {
+    let initial = caching.initial_size;
+    let too_large = (initial > backing && caching.size.0 <= backing).then(|| {
+        format!(
+            "initial_size is {initial}, and the backing volume has {} MiB: a larger caching volume is of no use, so \
+             none is rented that is larger than that, rounded up to size_grain",
+            backing.get() >> 20
+        )
+    });
+    let first = initial.min(backing.max(caching.size.0));
+    let no_room = config.providers.get(caching.provider).and_then(|provider| provider.has_no_room_for(first));
+    let no_room = no_room.map(|why| {
+        format!(
+            "initial_size is {initial}, and {why}: no boost begins until you write a smaller initial_size or make room"
+        )
+    });
+    too_large.into_iter().chain(no_room).collect()
+}

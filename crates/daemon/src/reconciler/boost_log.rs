@@ -1,0 +1,428 @@
+//! What the log says of a device's boosts, for whoever runs it: why one begins, how long it takes to come into use, what was
+//! written and drained, and what it cost.
+
+use std::time::Duration;
+
+use surgetank_cache::Event;
+use surgetank_model::units::{GIB, MIB};
+use surgetank_model::{Bytes, Instant};
+use surgetank_policy::{BoostRecord, Cause, Phase};
+
+use super::{Reconciler, Recovery};
+use crate::accounting::Totals;
+use crate::config::OnStop;
+use crate::journal::LastRun;
+use crate::shard::{Command, Sample};
+
+/// What was said so far.
+#[derive(Debug)]
+pub(super) struct BoostLog {
+    phase: Phase,
+    boosts: Option<u64>,
+    boost: Option<Told>,
+    /// Why the boost ends, if that is not for want of bursts.
+    because: Option<&'static str>,
+    refusal: Option<String>,
+    stop_is_told: bool,
+    /// Bytes written by the application when there was no caching volume in use.
+    before: u64,
+}
+
+/// The present boost.
+#[derive(Debug)]
+struct Told {
+    begun: Instant,
+    /// `None`: the last run left it.
+    cause: Option<Cause>,
+    written: u64,
+    split: u64,
+    drained: u64,
+}
+
+/// What is to be seen of a device.
+#[derive(Clone, Debug)]
+pub(super) struct Seen<'a> {
+    pub now: Instant,
+    pub phase: Phase,
+    pub cause: Option<Cause>,
+    pub boosts: u64,
+    /// Of the caching volume that is rented or being rented.
+    pub size: Option<Bytes>,
+    pub volume: &'a str,
+    pub reason: Option<&'a str>,
+    pub threshold: f64,
+    pub backing_mib_s: f64,
+    pub delay: Duration,
+    pub dirty: u64,
+}
+
+impl Default for BoostLog {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Idle,
+            boosts: None,
+            boost: None,
+            because: None,
+            refusal: None,
+            stop_is_told: false,
+            before: 0,
+        }
+    }
+}
+
+impl BoostLog {
+    /// Somebody or something ends the boost.
+    pub(super) fn ends_because(&mut self, why: &'static str) {
+        self.because = Some(why);
+    }
+
+    pub(super) fn observe(&mut self, sample: &Sample) {
+        let (observation, status) = (&sample.observation, &sample.status);
+        self.count(observation.written_bytes, observation.cache_bytes, status.split_bytes, status.drained_bytes);
+    }
+
+    fn count(&mut self, written: u64, cache: u64, split: u64, drained: u64) {
+        match &mut self.boost {
+            Some(boost) if cache > 0 => {
+                boost.written = written.saturating_sub(self.before);
+                // These count from the adoption on, and begin anew with the next caching volume.
+                boost.split = boost.split.max(split);
+                boost.drained = boost.drained.max(drained);
+            }
+            // The last sample of a boost that has ended is not yet before the next one.
+            Some(boost) if boost.written > 0 => {}
+            _ => self.before = written,
+        }
+    }
+
+    /// What is new.
+    pub(super) fn look(&mut self, seen: &Seen<'_>) -> Vec<String> {
+        let mut said = Vec::new();
+        if let (None, Some(size)) = (&self.boost, seen.size) {
+            self.boost = Some(Told { begun: seen.now, cause: seen.cause, written: 0, split: 0, drained: 0 });
+            said.extend(seen.cause.map(|cause| {
+                format!("a boost begins: {}; renting a caching volume of {}", why(cause, seen), bytes(size.get()))
+            }));
+        }
+        let boosts = self.boosts.replace(seen.boosts).unwrap_or(seen.boosts);
+        if let (true, Some(boost)) = (seen.boosts > boosts, &self.boost) {
+            let after = time(seen.now.since(boost.begun));
+            said.push(format!("the caching volume {} absorbs, {after} after the boost began", seen.volume));
+            self.refusal = None;
+        }
+        let before = std::mem::replace(&mut self.phase, seen.phase);
+        match (before, seen.phase) {
+            (Phase::Idle, Phase::Drain) => {
+                said.push("draining what the last run left on its caching volume".to_owned())
+            }
+            (before, Phase::Drain) if before != Phase::Drain => {
+                said.push(format!("the boost ends: {}; draining {}", self.why_it_ends(seen), bytes(seen.dirty)));
+            }
+            (Phase::Drain | Phase::Detaching, Phase::Boost) => {
+                said.push("the boost goes on: another burst has begun".to_owned());
+            }
+            _ => {}
+        }
+        self.because = self.because.filter(|_| seen.phase != Phase::Idle);
+        said
+    }
+
+    fn why_it_ends(&mut self, seen: &Seen<'_>) -> String {
+        match (self.because.take(), seen.reason) {
+            (Some(because), _) => because.to_owned(),
+            (None, Some(reason)) => reason.to_owned(),
+            (None, None) if matches!(self.boost, Some(Told { cause: Some(Cause::Forecast { .. }), .. })) => {
+                "the burst that was expected is over, or has not come".to_owned()
+            }
+            (None, None) => {
+                format!("utilization has been below {:.0} % for {}", seen.threshold * 100.0, time(seen.delay))
+            }
+        }
+    }
+
+    /// A step was refused, and this is what follows. `None`: that was said already.
+    pub(super) fn refused(&mut self, reason: &str, retry: Option<Duration>) -> Option<String> {
+        if self.refusal.as_deref() == Some(reason) {
+            return None;
+        }
+        self.refusal = Some(reason.to_owned());
+        let retry = retry.map(|retry| format!("; it is tried again in {}", time(retry))).unwrap_or_default();
+        Some(format!("{reason}{retry}"))
+    }
+
+    /// A caching volume has been deleted.
+    pub(super) fn ended(&mut self, record: &BoostRecord, cost: Option<Totals>, next: Bytes) -> String {
+        let rented = time(record.ended.since(record.started));
+        let cost = cost.map(|Totals { agbs, usd }| {
+            let usd = usd.map(|usd| format!(" or {usd:.6} USD")).unwrap_or_default();
+            format!("{agbs:.0} AGBs{usd}")
+        });
+        let costs = |when: &str| cost.map(|cost| format!("; {when} {cost}")).unwrap_or_default();
+        let boost = self.boost.take();
+        self.because = None;
+        let Some(Told { cause, written, split, drained, .. }) = boost.filter(|_| record.adopted.is_some()) else {
+            let cost = costs("it cost");
+            return format!("the caching volume was deleted without having been in use, after {rented}{cost}");
+        };
+        let took = record.drain_time().map(|took| format!(" in {}", time(took))).unwrap_or_default();
+        let (drained, next) = (bytes(drained), bytes(next.get()));
+        if cause.is_none() {
+            let cost = costs("since the start the caching volume cost");
+            return format!(
+                "the boost that the last run left has ended: {drained} were drained{took}{cost}; the next caching volume has {next}"
+            );
+        }
+        let split = match split {
+            0 => String::new(),
+            split => format!(" ({} of it straight to the backing volume)", bytes(split)),
+        };
+        let (written, cost) = (bytes(written), costs("it cost"));
+        format!(
+            "the boost has ended after {rented}: {written} were written while it was in use{split}, and {drained} drained{took}\
+             {cost}; the next caching volume has {next}"
+        )
+    }
+}
+
+fn why(cause: Cause, seen: &Seen<'_>) -> String {
+    match cause {
+        Cause::Utilization(utilization) => format!(
+            "utilization is {:.0} % of {:.0} MiB/s, above the threshold of {:.0} %",
+            utilization * 100.0,
+            seen.backing_mib_s,
+            seen.threshold * 100.0
+        ),
+        Cause::Forecast { until } => {
+            format!("a burst is expected within {}, as the last ones came", time(until.since(seen.now)))
+        }
+        Cause::Request => "somebody asked for it".to_owned(),
+    }
+}
+
+/// What is done before requests are answered.
+pub(super) fn reading_back(last_run: LastRun) -> &'static str {
+    match last_run {
+        LastRun::Unknown => "reading the caching volume back",
+        LastRun::Running => "reading the caching volume back after a crash",
+        LastRun::Stopped => "reading the caching volume back, on which the last stop left dirty data",
+    }
+}
+
+/// Bytes for people.
+fn bytes(bytes: u64) -> String {
+    let at = |unit: u64, name| {
+        let value = format!("{:.1}", bytes as f64 / unit as f64);
+        format!("{} {name}", value.strip_suffix(".0").unwrap_or(&value))
+    };
+    match bytes {
+        bytes if bytes >= GIB => at(GIB, "GiB"),
+        bytes if bytes >= MIB => at(MIB, "MiB"),
+        _ => at(1 << 10, "KiB"),
+    }
+}
+
+/// A time for people.
+fn time(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => {
+            let value = format!("{:.1}", time.as_secs_f64());
+            format!("{} s", value.strip_suffix(".0").unwrap_or(&value))
+        }
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+impl Reconciler {
+    /// Says what is new.
+    pub(super) fn tell(&mut self, now: Instant) {
+        let Some((controller, lifecycle)) = &self.parts.boosting else { return };
+        // What the controller knows of a volume that is being read back is from before.
+        if self.recovery != Recovery::None {
+            return;
+        }
+        let (status, config) = (controller.status(), controller.config());
+        let volume = lifecycle.rental().record().and_then(|record| record.volume.as_ref());
+        let said = self.log.look(&Seen {
+            now,
+            phase: status.phase,
+            cause: controller.cause(),
+            boosts: status.boosts,
+            size: status.cache_size,
+            volume: volume.map_or("", |id| &id.0),
+            reason: status.backing_off.as_deref(),
+            threshold: config.utilization_threshold,
+            backing_mib_s: config.backing_bandwidth.get() as f64 / MIB as f64,
+            delay: config.inactivity_delay,
+            dirty: self.last.as_ref().map_or(0, |sample| sample.status.dirty_bytes),
+        });
+        said.iter().for_each(|text| tracing::info!(device = self.parts.name, "{text}"));
+    }
+
+    /// Says why a step was refused, once.
+    pub(super) fn tell_refusal(&mut self) {
+        let Some((controller, _)) = &self.parts.boosting else { return };
+        let status = controller.status();
+        let Some(reason) = &status.backing_off else { return };
+        if let Some(text) = self.log.refused(reason, status.retry_in.map(|retry| retry.0)) {
+            tracing::warn!(device = self.parts.name, "{text}");
+        }
+    }
+
+    /// Says what the engine has found, where nobody else does.
+    pub(super) fn tell_event(&self, event: &Event) {
+        let device = &self.parts.name;
+        match event {
+            Event::Recovered { dirty_bytes } => {
+                tracing::info!(device, "the caching volume is read back: {} on it are dirty", bytes(*dirty_bytes));
+            }
+            Event::CacheFailing => {
+                tracing::warn!(device, "the caching volume fails: what can be read of it is drained");
+            }
+            Event::CacheDropped => {
+                tracing::info!(device, "the caching volume that failed is not needed any more: nothing is lost");
+            }
+            Event::CacheLost { lost_bytes } => tracing::error!(
+                device,
+                "{} are on a caching volume that cannot be read: they answer EIO until they are overwritten, read back or \
+                 discarded",
+                bytes(*lost_bytes)
+            ),
+            _ => tracing::debug!(device, ?event, "engine"),
+        }
+    }
+
+    /// Says what a stop leaves.
+    pub(super) fn tell_stop(&mut self) {
+        if std::mem::replace(&mut self.log.stop_is_told, true) {
+            return;
+        }
+        let Some((_, lifecycle)) = &self.parts.boosting else { return };
+        let Some(volume) = lifecycle.rental().record().and_then(|record| record.volume.as_ref()) else { return };
+        let device = &self.parts.name;
+        if self.recovery == Recovery::None
+            && self.parts.on_stop == OnStop::Keep
+            && let Ok(sample) = self.parts.shard.ask(|answer| Command::Sample { answer })
+        {
+            let dirty = bytes(sample.status.dirty_bytes);
+            tracing::info!(device, "{dirty} of dirty data stay on the caching volume {}, which stays rented", volume.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(at: u64, phase: Phase) -> Seen<'static> {
+        Seen {
+            now: Instant::ZERO + Duration::from_millis(at),
+            phase,
+            cause: Some(Cause::Utilization(0.92)),
+            boosts: 3,
+            size: Some(Bytes::from_gib(10)),
+            volume: "vol-1",
+            reason: None,
+            threshold: 0.3,
+            backing_mib_s: 33.0,
+            delay: Duration::from_secs(30),
+            dirty: 0,
+        }
+    }
+
+    fn record(adopted: bool) -> BoostRecord {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        BoostRecord {
+            size: Bytes::from_gib(10),
+            started: at(1),
+            adopted: adopted.then(|| at(4)),
+            drain_started: adopted.then(|| at(70)),
+            released: adopted.then(|| at(253)),
+            ended: at(263),
+            high_water: Bytes::ZERO,
+            evicted: Bytes::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_boost_is_told_from_its_reason_to_its_cost() {
+        let mut log = BoostLog::default();
+        let idle = Seen { size: None, cause: None, ..seen(0, Phase::Idle) };
+        assert!(log.look(&idle).is_empty());
+        log.count(500 * MIB, 0, 0, 0);
+        assert_eq!(
+            log.look(&seen(1000, Phase::Attaching)),
+            [
+                "a boost begins: utilization is 92 % of 33 MiB/s, above the threshold of 30 %; renting a caching volume of 10 GiB"
+            ]
+        );
+        assert!(log.look(&seen(2000, Phase::Attaching)).is_empty());
+        assert_eq!(
+            log.look(&Seen { boosts: 4, ..seen(4200, Phase::Boost) }),
+            ["the caching volume vol-1 absorbs, 3.2 s after the boost began"]
+        );
+        log.count(500 * MIB + 9 * GIB, GIB, 2 * GIB, 3 * GIB);
+        let drain = Seen { boosts: 4, dirty: 3 * GIB, ..seen(70_000, Phase::Drain) };
+        let ends = "the boost ends: utilization has been below 30 % for 30 s; draining 3 GiB";
+        assert_eq!(log.look(&drain), [ends]);
+        let again = Seen { boosts: 4, ..seen(71_000, Phase::Boost) };
+        assert_eq!(log.look(&again), ["the boost goes on: another burst has begun"]);
+        log.ends_because("somebody asked for that");
+        assert_eq!(log.look(&drain), ["the boost ends: somebody asked for that; draining 3 GiB"]);
+        log.count(500 * MIB + 10 * GIB, GIB, 2 * GIB, 7 * GIB);
+        // The caching volume is gone, and counters with it.
+        log.count(500 * MIB + 11 * GIB, 0, 0, 0);
+        assert!(log.look(&Seen { boosts: 4, ..seen(260_000, Phase::Detaching) }).is_empty());
+        let cost = Some(Totals { agbs: 31_234.4, usd: Some(0.0123) });
+        assert_eq!(
+            log.ended(&record(true), cost, Bytes::from_gib(8)),
+            "the boost has ended after 4 min 22 s: 10 GiB were written while it was in use (2 GiB of it straight to the backing \
+             volume), and 7 GiB drained in 3 min 3 s; it cost 31234 AGBs or 0.012300 USD; the next caching volume has 8 GiB"
+        );
+        assert!(log.look(&Seen { boosts: 4, ..idle }).is_empty());
+    }
+
+    #[test]
+    fn every_cause_is_told() {
+        let until = Instant::ZERO + Duration::from_secs(25);
+        for (cause, expected) in [
+            (Cause::Request, "somebody asked for it;"),
+            (Cause::Forecast { until }, "a burst is expected within 25 s,"),
+        ] {
+            let said = BoostLog::default().look(&Seen { cause: Some(cause), ..seen(0, Phase::Attaching) });
+            assert!(said.len() == 1 && said[0].starts_with(&format!("a boost begins: {expected}")), "{said:?}");
+        }
+        let mut log = BoostLog::default();
+        let resumed = Seen { cause: None, dirty: 5 * MIB, ..seen(0, Phase::Drain) };
+        assert_eq!(log.look(&resumed), ["draining what the last run left on its caching volume"]);
+        let ended = log.ended(&record(true), None, Bytes::from_gib(8));
+        let left = "the boost that the last run left has ended: 0 KiB were drained in 3 min 3 s; the next caching volume has 8 GiB";
+        assert_eq!(ended, left);
+        let mut log = BoostLog::default();
+        log.look(&seen(0, Phase::Boost));
+        let budget = Seen { reason: Some("the budget is spent"), ..seen(1, Phase::Drain) };
+        assert_eq!(log.look(&budget), ["the boost ends: the budget is spent; draining 0 KiB"]);
+    }
+
+    #[test]
+    fn a_refusal_is_told_once_until_a_boost_is_in_use() {
+        let mut log = BoostLog::default();
+        log.look(&seen(0, Phase::Attaching));
+        let retry = Some(Duration::from_secs(8));
+        assert_eq!(log.refused("no quota", retry).unwrap(), "no quota; it is tried again in 8 s");
+        assert_eq!(log.refused("no quota", retry), None);
+        assert_eq!(log.refused("no slot", None).unwrap(), "no slot");
+        log.look(&Seen { boosts: 4, ..seen(1, Phase::Boost) });
+        assert!(log.refused("no slot", None).is_some());
+        let unused = log.ended(&record(false), None, Bytes::from_gib(1));
+        assert_eq!(unused, "the caching volume was deleted without having been in use, after 4 min 22 s");
+    }
+
+    #[test]
+    fn a_read_back_is_said_to_follow_a_crash_only_if_it_does() {
+        let texts = [LastRun::Running, LastRun::Stopped, LastRun::Unknown].map(reading_back);
+        assert_eq!(texts.map(|text| text.contains("crash")), [true, false, false]);
+        assert!(texts.iter().all(|text| text.starts_with("reading the caching volume back")));
+    }
+}
