@@ -37,6 +37,7 @@ mod shared;
 mod state_directory;
 pub mod status;
 pub mod sweep;
+pub mod systemd;
 mod timed;
 pub mod toml_error;
 

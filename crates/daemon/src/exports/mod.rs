@@ -62,6 +62,8 @@ pub trait Export: Send + Sync {
 pub struct Kind {
     /// As configurations and reports name it.
     pub name: &'static str,
+    /// Whether users find a block device.
+    pub is_block_device: bool,
     /// Whether this machine and these rights allow it; if not, why.
     possible: fn() -> Result<(), String>,
     /// `auto` tries the next kind if this one is possible and fails nevertheless.
@@ -72,9 +74,9 @@ pub struct Kind {
 /// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
 /// somebody may have it mounted.
 pub static KINDS: &[Kind] = &[
-    Kind { name: "ublk", possible: ublk::possible, passed_over: false, open: ublk::open },
-    Kind { name: "fuse", possible: fuse::possible, passed_over: true, open: fuse::open },
-    Kind { name: "nbd", possible: || Ok(()), passed_over: false, open: nbd::open },
+    Kind { name: "ublk", is_block_device: true, possible: ublk::possible, passed_over: false, open: ublk::open },
+    Kind { name: "fuse", is_block_device: true, possible: fuse::possible, passed_over: true, open: fuse::open },
+    Kind { name: "nbd", is_block_device: false, possible: || Ok(()), passed_over: false, open: nbd::open },
 ];
 
 /// The kind of this name.
@@ -155,6 +157,12 @@ fn lock_memory() {
 fn linked(link: &Link, device: &Path) -> String {
     if let Err(error) = link.point_to(device) {
         tracing::warn!(device = %device.display(), ?link, %error, "no link to the device");
+    }
+    // udev gives the device its other names by this link.
+    if let Some(name) = device.file_name()
+        && let Err(error) = std::fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change")
+    {
+        tracing::debug!(device = %device.display(), %error, "udev is not told of the device");
     }
     device.display().to_string()
 }

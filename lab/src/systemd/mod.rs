@@ -1,0 +1,94 @@
+//! At home under systemd: a Debian guest whose user does what the README says, and what happens to it then: kills, reboots,
+//! power cuts, disks that are missing or mounted by hand.
+
+mod guest;
+mod image;
+mod readme;
+mod report;
+mod scenarios;
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use surgetank_model::{Bandwidth, Bytes};
+
+use self::guest::Machine;
+use self::image::Image;
+use self::report::Report;
+use self::scenarios::User;
+use crate::flags::absolute;
+use crate::host::{Lab, Unavailable};
+use crate::interrupt::Interrupt;
+use crate::output::{say, write};
+use crate::plan::{Disk, Media};
+use crate::product::{Product, tree};
+
+/// Flags of `systemd`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Install, kill and reboot, and nothing else
+    #[arg(long)]
+    short: bool,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+    /// Where the report and the consoles go
+    #[arg(long, default_value = "bench-out/systemd", value_parser = absolute)]
+    out: PathBuf,
+    #[command(flatten)]
+    product: Product,
+}
+
+/// Those of the README's example, and three more; the fast disk takes a cache of 10 GiB.
+const DISKS: [(&str, u64, u64); 5] =
+    [("data", 2048, 33), ("nvme", 14 * 1024, 128), ("tree", 1024, 33), ("group", 1024, 33), ("hand", 512, 33)];
+
+impl Arguments {
+    /// Runs every scenario, and reports; whether all did well.
+    ///
+    /// # Errors
+    /// If the guest fails in a way that is no result.
+    pub fn run(&self) -> anyhow::Result<bool> {
+        let interrupt = Interrupt::install()?;
+        let opened = Lab::open().and_then(|lab| {
+            let image = Image::prepare(&lab, &interrupt).map_err(|error| Unavailable(format!("{error:#}")))?;
+            Ok((lab, image))
+        });
+        interrupt.check()?;
+        let (lab, image) = match opened {
+            Ok(found) => found,
+            Err(Unavailable(reason)) => {
+                say(&format!("lab: skipped: no Debian guest can be booted here: {reason}"));
+                return Ok(true);
+            }
+        };
+        std::fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
+        let work = lab.directory()?;
+        let file = |name: &str| work.path().join(format!("{name}.disk"));
+        image.copy(&file("root"))?;
+        image::make_source(work.path(), &file("source"), tree(), &self.product.binary()?)?;
+        let own = ["root", "source"].map(|name| (name, None));
+        for (name, mib, _) in DISKS {
+            match name {
+                "data" | "nvme" => image::make_ext4(&file(name), name, Bytes::from_mib(mib), None)?,
+                _ => std::fs::File::create(file(name))?.set_len(Bytes::from_mib(mib).get())?,
+            }
+        }
+        let disks = own.into_iter().chain(DISKS.map(|(name, _, mib_s)| (name, Some(mib_s))));
+        let disks = disks.map(|(name, mib_s)| Disk {
+            bandwidth: mib_s.map(Bandwidth::from_mib_s),
+            media: Media::File(file(name)),
+            ..Disk::new(name, Bytes::ZERO)
+        });
+        let machine = Machine::new(&lab, &interrupt, &image, &self.out, disks.collect());
+        let mut report = Report::default();
+        let done = User::new(machine, &mut report).run(self.short);
+        write(&self.out, "systemd", &report.markdown(), &report)?;
+        if self.json {
+            surgetank_report::output::print_json(&report).map_err(|failure| anyhow::anyhow!("{failure}"))?;
+        }
+        done?;
+        Ok(report.good())
+    }
+}
