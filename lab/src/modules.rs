@@ -168,7 +168,8 @@ mod tests {
         write("dm-mod.ko", "");
         assert!(load_order(directory.path(), NEEDED, WANTED).unwrap_err().to_string().contains("no module virtio_blk"));
         fs::write(directory.path().join("modules.builtin"), "kernel/drivers/block/virtio_blk.ko\n").unwrap();
-        let names: Vec<String> = load_order(directory.path(), NEEDED, WANTED).unwrap().into_iter().map(|module| module.name).collect();
+        let names: Vec<String> =
+            load_order(directory.path(), NEEDED, WANTED).unwrap().into_iter().map(|module| module.name).collect();
         let at = |name: &str| names.iter().position(|found| found == name).unwrap();
         assert!(at("virtio") < at("virtio_ring") && at("virtio_ring") < at("virtio_pci"), "{names:?}");
         assert!(at("dm_mod") < at("dm_cache"), "{names:?}");

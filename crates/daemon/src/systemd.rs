@@ -157,7 +157,8 @@ mod tests {
         Config::from_text(Path::new("s.toml"), &text).unwrap()
     }
 
-    const SECOND: &str = "[device.second]\nbacking = \"/images/100% \\\"x\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"1 MiB/s\"";
+    const SECOND: &str =
+        "[device.second]\nbacking = \"/images/100% \\\"x\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"1 MiB/s\"";
 
     #[test]
     fn the_service_waits_for_its_disk_and_its_mounts_wait_for_the_service() {

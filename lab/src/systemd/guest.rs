@@ -53,7 +53,13 @@ pub struct Answer {
 
 impl<'a> Machine<'a> {
     /// A machine that is off. Its console and other files are in the directory.
-    pub fn new(lab: &'a Lab, interrupt: &'a Interrupt, image: &'a Image, directory: &'a Path, disks: Vec<Disk>) -> Self {
+    pub fn new(
+        lab: &'a Lab,
+        interrupt: &'a Interrupt,
+        image: &'a Image,
+        directory: &'a Path,
+        disks: Vec<Disk>,
+    ) -> Self {
         Self { lab, interrupt, image, directory, disks, boots: 0, on: None, command: 0 }
     }
 
@@ -95,9 +101,9 @@ impl<'a> Machine<'a> {
     /// Waits until it answers; since when it is on.
     pub fn answers(&mut self) -> anyhow::Result<f64> {
         let socket = self.directory.join("agent.socket");
-        let connected = self.interrupt.wait_for("the connection to QEMU", Duration::from_secs(20), || {
-            Ok(UnixStream::connect(&socket).ok())
-        })?;
+        let connected = self
+            .interrupt
+            .wait_for("the connection to QEMU", Duration::from_secs(20), || Ok(UnixStream::connect(&socket).ok()))?;
         self.on()?.agent = Some(BufReader::new(connected));
         // Nothing that is written before the guest has opened its end is lost.
         self.run_for("true", BOOT_TIMEOUT).context("the guest does not boot")?;
@@ -154,7 +160,8 @@ impl<'a> Machine<'a> {
                     line.clear();
                 }
                 Ok(_) => {}
-                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                }
                 Err(error) => return Err(error).context("the guest cannot be heard"),
             }
             if Instant::now() > until {
@@ -193,10 +200,5 @@ impl<'a> Machine<'a> {
     /// Pulls the plug.
     pub fn cut_power(&mut self) {
         self.on = None;
-    }
-
-    /// What it has said at this boot.
-    pub fn said(&self) -> String {
-        String::from_utf8_lossy(&fs::read(self.console()).unwrap_or_default()).into_owned()
     }
 }

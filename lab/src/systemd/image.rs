@@ -21,13 +21,37 @@ use crate::output::say;
 const RELEASE: &str = "bookworm";
 /// What the guest has beside what Debian calls essential.
 const PACKAGES: &[&str] = &[
-    "systemd-sysv", "systemd", "udev", "dbus", "libpam-systemd", "kmod", "mount", "e2fsprogs", "btrfs-progs", "lvm2",
-    "dmsetup", "fuse3", "make", "procps", "psmisc",
+    "systemd-sysv",
+    "systemd",
+    "udev",
+    "dbus",
+    "libpam-systemd",
+    "kmod",
+    "mount",
+    "e2fsprogs",
+    "btrfs-progs",
+    "lvm2",
+    "dmsetup",
+    "fuse3",
+    "make",
+    "procps",
+    "psmisc",
 ];
 /// Modules that the guest's udev and units load as a machine's would, and that the lab's kernel has as modules.
 const MODULES: &[&str] = &[
-    "virtio_pci", "virtio_blk", "ext4", "btrfs", "ublk_drv", "fuse", "loop", "dm_mod", "autofs4", "efivarfs", "configfs",
-    "crc32c_generic", "libcrc32c",
+    "virtio_pci",
+    "virtio_blk",
+    "ext4",
+    "btrfs",
+    "ublk_drv",
+    "fuse",
+    "loop",
+    "dm_mod",
+    "autofs4",
+    "efivarfs",
+    "configfs",
+    "crc32c_generic",
+    "libcrc32c",
 ];
 /// What the initramfs loads before there is a root.
 const EARLY: &[&str] = &["virtio_pci", "virtio_blk", "ext4"];
@@ -216,7 +240,9 @@ fn debian_sources() -> anyhow::Result<String> {
     for file in files {
         let text = fs::read_to_string(&file).unwrap_or_default();
         match file.extension().and_then(|suffix| suffix.to_str()) {
-            Some("sources") => stanzas.extend(text.split("\n\n").filter(|stanza| is_release(stanza)).map(str::to_owned)),
+            Some("sources") => {
+                stanzas.extend(text.split("\n\n").filter(|stanza| is_release(stanza)).map(str::to_owned))
+            }
             Some("list") => lines.extend(text.lines().filter(|line| names_release(line)).map(str::to_owned)),
             _ => {}
         }

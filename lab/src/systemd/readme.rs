@@ -79,7 +79,9 @@ impl Act {
             }
             Self::Mount { file, line } => {
                 let place = line.split_whitespace().nth(1).unwrap_or_default();
-                format!("sed -i '\\|[[:space:]]{place}[[:space:]]|d' {file}; cat >>{file} <<'END-OF-FILE'\n{line}\nEND-OF-FILE")
+                format!(
+                    "sed -i '\\|[[:space:]]{place}[[:space:]]|d' {file}; cat >>{file} <<'END-OF-FILE'\n{line}\nEND-OF-FILE"
+                )
             }
         }
     }
@@ -95,7 +97,8 @@ mod tests {
         let runs = |acts: &[Act], text: &str| acts.iter().any(|act| matches!(act, Act::Run(run) if run.contains(text)));
         assert!(runs(&steps.there, "make install") && runs(&steps.there, "systemctl enable --now surgetank"));
         assert!(runs(&steps.back, "surgetank detach data --wait"));
-        let wrote = |acts: &[Act], name: &str| acts.iter().any(|act| matches!(act, Act::Write { file, .. } if file == name));
+        let wrote =
+            |acts: &[Act], name: &str| acts.iter().any(|act| matches!(act, Act::Write { file, .. } if file == name));
         assert!(wrote(&steps.there, "/etc/surgetank/surgetank.toml"));
         let line = steps.there.iter().find_map(|act| match act {
             Act::Mount { file, line } if file == "/etc/fstab" => Some(line),

@@ -36,11 +36,11 @@ backing_limits.bandwidth = "33 MiB/s"
 caching = { provider = "local", volume_type = "fast", initial_size = "1 GiB" }
 END
 set -ex
-umount /srv/data
+echo 'devices { global_filter = [ "r|^/dev/disk/by-id/virtio-group$|" ] }' >>/etc/lvm/lvmlocal.conf
 systemctl daemon-reload
 systemctl restart surgetank
 udevadm settle
-mount /srv/data
+mountpoint -q /srv/data
 mkdir -p /srv/tree /srv/group /srv/hand
 mkfs.btrfs -q /dev/disk/by-id/surgetank-tree
 mkfs.ext4 -q /dev/disk/by-id/surgetank-hand
@@ -100,23 +100,30 @@ impl<'a, 'b> User<'a, 'b> {
         self.report.add(name, result);
     }
 
+    /// A step without which the others mean nothing.
+    fn first(&mut self, name: &str, step: impl FnOnce(&mut Self) -> anyhow::Result<Measured>) -> anyhow::Result<()> {
+        self.step(name, step);
+        ensure!(self.report.good(), "{name}: nothing else is tried");
+        Ok(())
+    }
+
     /// Everything, in order. An error is no result: the machine cannot go on.
     pub fn run(mut self, short: bool) -> anyhow::Result<()> {
         self.steps = readme::steps(include_str!("../../../README.md"))?;
-        self.step("boots", |user| {
+        self.first("boots", |user| {
             let boot_s = user.machine.boot(&[])?;
             Ok(Measured { took_s: Some(boot_s), ..Measured::default() })
-        });
-        self.step("the README's installation and first use", Self::install);
+        })?;
+        self.first("the README's installation and first use", Self::install)?;
         self.step("kill -9, file systems idle", |user| user.kill(&["data"], false));
         if short {
             self.step("a reboot", |user| user.reboot("true", &["data"]));
             return Ok(());
         }
-        self.step("btrfs, LVM, and a disk for the hand", |user| {
+        self.first("btrfs, LVM, and a disk for the hand", |user| {
             user.machine.must(MORE)?;
             user.written(&MOUNTED)
-        });
+        })?;
         self.step("kill -9 of four devices, idle", |user| user.kill(&MOUNTED, false));
         self.step("kill -9 in a boost of 10 GiB, writers busy", |user| user.kill(&MOUNTED, true));
         self.step("a reboot with mounts of fstab, LVM on top", |user| user.reboot("true", &MOUNTED));
@@ -144,7 +151,7 @@ impl<'a, 'b> User<'a, 'b> {
         for act in self.steps.there.clone() {
             self.machine.must(&act.script())?;
         }
-        self.machine.must("findmnt -n -o SOURCE /srv/data | grep -q ublkb")?;
+        self.machine.must("findmnt -n -o SOURCE /srv/data | grep ublkb")?;
         self.machine.must("surgetank boost data --wait")?;
         self.written(&["data"])?;
         self.machine.must("surgetank drain data --wait")?;
@@ -214,7 +221,8 @@ impl<'a, 'b> User<'a, 'b> {
         if let Some(line) = last.lines().find(|line| line.contains("Failed unmounting")) {
             bail!("not clean: {line} ({took_s:.1} s, {note})");
         }
-        let recovered = self.machine.run("journalctl -k -b -o cat --no-pager | grep -E 'recovery complete|orphan|log replay'")?;
+        let recovered =
+            self.machine.run("journalctl -k -b -o cat --no-pager | grep -E 'recovery complete|orphan|log replay'")?;
         ensure!(recovered.status != 0, "not clean: {} ({took_s:.1} s, {note})", recovered.said.trim());
         Ok(Measured::within(took_s, REBOOT_MAX_S, note))
     }
@@ -238,7 +246,9 @@ impl<'a, 'b> User<'a, 'b> {
         self.machine.must("! mount /srv/data")?;
         self.machine.must("! systemctl start srv-data.mount")?;
         self.machine.must("systemctl --failed | grep -q srv-data.mount")?;
-        self.machine.must("! systemd-run -q --wait -p RequiresMountsFor=/srv/data touch /srv/data/x && test ! -e /srv/data/x")?;
+        self.machine.must(
+            "! systemd-run -q --wait -p RequiresMountsFor=/srv/data touch /srv/data/x && test ! -e /srv/data/x",
+        )?;
         self.machine.must("systemctl poweroff --no-block")?;
         self.machine.wait_off(SHUTDOWN_TIMEOUT)?;
         self.machine.boot(&[])?;
@@ -253,13 +263,15 @@ impl<'a, 'b> User<'a, 'b> {
         let [_, took_s] = self.machine.reboot(SHUTDOWN_TIMEOUT)?;
         self.machine.must("mount /dev/disk/by-id/virtio-data /srv/data")?;
         self.check(&["data"])?;
-        self.machine.must("umount /srv/data; cp /root/good.toml /etc/surgetank/surgetank.toml; systemctl daemon-reload")?;
+        self.machine
+            .must("umount /srv/data; cp /root/good.toml /etc/surgetank/surgetank.toml; systemctl daemon-reload")?;
         self.machine.reboot(SHUTDOWN_TIMEOUT)?;
         self.check(&MOUNTED)?;
         Ok(Measured { took_s: Some(took_s), ..Measured::default() })
     }
 
     fn way_back(&mut self) -> anyhow::Result<Measured> {
+        self.machine.must("umount /srv/tree /srv/group && vgchange -q -an elastic")?;
         for act in self.steps.back.clone() {
             self.machine.must(&act.script())?;
         }
