@@ -77,6 +77,18 @@ done
 read -r end </run/lab-served && echo "$begin $end" | awk '{ print ($2 - $1) / 1e9 }'
 "#;
 
+/// A service that writes, and somebody's session that stands in each file system and holds a file of it.
+const OPEN_FILES: &str = r#"
+mount /dev/disk/by-id/surgetank-hand /srv/hand
+surgetank boost data --wait
+for place in data tree group hand; do
+    systemd-run -q sh -c "exec 3>>/srv/$place/open; while echo line >&3; do sleep 0.2; done"
+    systemd-run -q --scope --slice user -p After=systemd-user-sessions.service \
+        sh -c "exec 3>>/srv/$place/held; cd /srv/$place; exec sleep 10000" >/dev/null 2>&1 &
+done
+sleep 1
+"#;
+
 /// The names of the places where files are.
 const MOUNTED: [&str; 3] = ["data", "tree", "group"];
 
@@ -130,16 +142,7 @@ impl<'a, 'b> User<'a, 'b> {
         self.step("a reboot with a mount by hand", |user| {
             user.reboot("mount /dev/disk/by-id/surgetank-hand /srv/hand && echo x >/srv/hand/x", &MOUNTED)
         });
-        self.step("a reboot with all of that and open files, in a boost", |user| {
-            let holders = "mount /dev/disk/by-id/surgetank-hand /srv/hand
-                surgetank boost data --wait
-                for place in data tree group hand; do
-                    systemd-run -q sh -c \"exec 3>>/srv/$place/open; while echo line >&3; do sleep 0.2; done\"
-                    setsid sh -c \"exec 3>>/srv/$place/held; cd /srv/$place; exec sleep 10000\" >/dev/null 2>&1 &
-                done
-                sleep 1";
-            user.reboot(holders, &MOUNTED)
-        });
+        self.step("a reboot with all of that and open files, in a boost", |user| user.reboot(OPEN_FILES, &MOUNTED));
         self.step("a power cut in a boost", Self::power_cut);
         self.step("a boot without the fast disk", Self::missing_fast_disk);
         self.step("a boot with a broken configuration", Self::broken_configuration);
