@@ -35,7 +35,7 @@ mod scenario;
 pub mod service;
 mod share;
 mod surgetank;
-mod systemd;
+pub mod systemd;
 mod validate;
 
 pub use guest::{Guest, Outcome};
