@@ -16,7 +16,7 @@ TIME ?= 600
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
 PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_rental
 
-.PHONY: help reproduce reproduce-sim validate demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -25,12 +25,13 @@ help:
 	@echo 'make soak     hostile clients beside a good one (TIME=600 seconds)'
 	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
-	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md)'
+	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md), then make systemd'
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
+	@echo 'make systemd  a Debian guest that does what the README says, then kills, reboots, cuts (ARGS=--short)'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make lint     style, layout and licence checks alone'
@@ -82,6 +83,7 @@ bench:
 lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 
 bench-peers:
 	@scripts/setup lab
@@ -93,7 +95,7 @@ reproduce:
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab reproduce $(ARGS)
 
-cuts outages replay:
+cuts outages replay systemd:
 	@scripts/setup lab
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab $@ $(ARGS)

@@ -24,6 +24,7 @@ use crate::replay;
 use crate::reproduce;
 use crate::scenario::{ConfigError, GuestScenario};
 use crate::service::Provisioning;
+use crate::systemd;
 use crate::validate;
 
 /// Guests under QEMU with throttled, hot-plugged disks; benches on the host.
@@ -58,6 +59,8 @@ enum Task {
     Validate(validate::Arguments),
     /// A load whose every write is logged, and power cuts at the log's flushes, each recovered and checked
     Replay(replay::Arguments),
+    /// A Debian guest under its own systemd: the README's steps, then kills, reboots, power cuts, missing disks
+    Systemd(systemd::Arguments),
     /// What this program does in a guest
     #[command(hide = true)]
     Inside {
@@ -145,6 +148,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Reproduce(arguments) => arguments.run()?,
         Task::Replay(arguments) => arguments.run()?,
         Task::Outages(arguments) => arguments.run()?,
+        Task::Systemd(arguments) => arguments.run()?,
         Task::Inside { job } => job.run().map(|()| true)?,
         Task::Check { scenarios } => {
             for file in scenarios {

@@ -16,7 +16,7 @@ use crate::plan::{Media, Plan};
 use crate::share::Share;
 
 /// All that the emulator has, but instructions that it emulates bit by bit.
-const PROCESSOR: &str = "max,-sse4.2,-pclmulqdq";
+pub const PROCESSOR: &str = "max,-sse4.2,-pclmulqdq";
 
 /// For all guests. Linux changes its own code while it runs, with a breakpoint in it for a moment. QEMU before 8.1 may
 /// translate that breakpoint for one processor while another one takes it out, and the translation stays: the kernel

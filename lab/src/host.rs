@@ -107,7 +107,7 @@ impl Lab {
 }
 
 /// Where the kernel is kept between runs, outside of the tree.
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     of("SURGETANK_LAB_CACHE")
         .or_else(|| of("XDG_CACHE_HOME").map(|path| path.join("surgetank-lab")))

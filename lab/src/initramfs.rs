@@ -88,8 +88,11 @@ pub fn fingerprint() -> u64 {
     hasher.finish()
 }
 
-/// The whole archive. The kernel's own holds `/dev/console`.
-pub fn archive(busybox: &[u8], modules: &[Module]) -> io::Result<Vec<u8>> {
+/// What the lab's own guests run.
+pub const SCRIPTS: &[(&str, &str)] = &[("init", INIT), ("second", SECOND)];
+
+/// The whole archive: scripts of these names, `init` first of all. The kernel's own holds `/dev/console`.
+pub fn archive(busybox: &[u8], scripts: &[(&str, &str)], modules: &[Module]) -> io::Result<Vec<u8>> {
     let mut archive = Vec::new();
     let mut add = |name: &str, mode: u32, content: &[u8]| {
         let mut entry = newc::Builder::new(name).mode(mode).write(&mut archive, content.len() as u32);
@@ -100,8 +103,9 @@ pub fn archive(busybox: &[u8], modules: &[Module]) -> io::Result<Vec<u8>> {
         add(directory, DIRECTORY, &[])?;
     }
     add("bin/busybox", EXECUTABLE, busybox)?;
-    add("init", EXECUTABLE, INIT.as_bytes())?;
-    add("second", EXECUTABLE, SECOND.as_bytes())?;
+    for (name, text) in scripts {
+        add(name, EXECUTABLE, text.as_bytes())?;
+    }
     let mut order = String::new();
     for module in modules {
         order = order + &module.name + "\n";
@@ -118,7 +122,7 @@ mod tests {
     #[test]
     fn the_archive_is_read_back() {
         let module = Module { name: "odd".to_owned(), code: vec![7; 4097] };
-        let archive = archive(b"#!busybox", &[module]).unwrap();
+        let archive = archive(b"#!busybox", SCRIPTS, &[module]).unwrap();
         let (mut rest, mut entries) = (&archive[..], Vec::new());
         loop {
             let reader = newc::Reader::new(rest).unwrap();

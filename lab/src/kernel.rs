@@ -37,10 +37,11 @@ impl Kernel {
         let initramfs = cache.join(format!("initramfs-{version}-{:016x}.cpio", initramfs::fingerprint()));
         if !initramfs.exists() {
             let busybox = fs::read("/bin/busybox").context("cannot read /bin/busybox (Debian: busybox-static)")?;
-            let modules = modules::load_order(&root.join("lib/modules").join(&version))
-                .or_else(|_| modules::load_order(&root.join("usr/lib/modules").join(&version)))?;
+            let load_order = |directory: &Path| modules::load_order(directory, modules::NEEDED, modules::WANTED);
+            let modules = load_order(&root.join("lib/modules").join(&version))
+                .or_else(|_| load_order(&root.join("usr/lib/modules").join(&version)))?;
             let new = initramfs.with_extension("new");
-            initramfs::archive(&busybox, &modules)
+            initramfs::archive(&busybox, initramfs::SCRIPTS, &modules)
                 .and_then(|archive| fs::write(&new, archive))
                 .context("cannot write the initramfs")?;
             fs::rename(&new, &initramfs).context("cannot put the initramfs into its place")?;
@@ -51,7 +52,7 @@ impl Kernel {
 }
 
 /// The version and image of an unpacked package.
-fn unpacked(root: &Path) -> anyhow::Result<(String, PathBuf)> {
+pub fn unpacked(root: &Path) -> anyhow::Result<(String, PathBuf)> {
     for entry in fs::read_dir(root.join("boot")).context("cannot read the unpacked kernel")? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -36,6 +36,7 @@ mod scenario;
 pub mod service;
 mod share;
 mod surgetank;
+pub mod systemd;
 mod validate;
 
 pub use guest::{Guest, Outcome};

@@ -45,17 +45,17 @@ pub struct Module {
     pub code: Vec<u8>,
 }
 
-/// The modules that guests load, each after those that it needs.
-pub fn load_order(directory: &Path) -> anyhow::Result<Vec<Module>> {
+/// Modules, each after those that it needs: all of `needed`, and of `wanted` what this kernel has.
+pub fn load_order(directory: &Path, needed: &[&str], wanted: &[&str]) -> anyhow::Result<Vec<Module>> {
     let available = available(directory)?;
     let built_in = built_in(directory);
     let mut order = Order { available: &available, seen: BTreeSet::new(), modules: Vec::new() };
-    for name in NEEDED {
+    for name in needed {
         if !built_in.contains(*name) && !available.contains_key(*name) {
             bail!("the kernel in {} has no module {name}: remove it and start again", directory.display());
         }
     }
-    for name in NEEDED.iter().chain(WANTED) {
+    for name in needed.iter().chain(wanted) {
         order.add(name)?;
     }
     Ok(order.modules)
@@ -166,9 +166,10 @@ mod tests {
         write("overlay.ko", "");
         write("dm-cache.ko", "dm-mod");
         write("dm-mod.ko", "");
-        assert!(load_order(directory.path()).unwrap_err().to_string().contains("no module virtio_blk"));
+        assert!(load_order(directory.path(), NEEDED, WANTED).unwrap_err().to_string().contains("no module virtio_blk"));
         fs::write(directory.path().join("modules.builtin"), "kernel/drivers/block/virtio_blk.ko\n").unwrap();
-        let names: Vec<String> = load_order(directory.path()).unwrap().into_iter().map(|module| module.name).collect();
+        let names: Vec<String> =
+            load_order(directory.path(), NEEDED, WANTED).unwrap().into_iter().map(|module| module.name).collect();
         let at = |name: &str| names.iter().position(|found| found == name).unwrap();
         assert!(at("virtio") < at("virtio_ring") && at("virtio_ring") < at("virtio_pci"), "{names:?}");
         assert!(at("dm_mod") < at("dm_cache"), "{names:?}");

@@ -113,6 +113,12 @@ pub struct DeviceConfig {
 }
 
 impl DeviceConfig {
+    /// Whether its users may find it as a block device.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.export.is_none_or(|kind| kind.is_block_device)
+    }
+
     /// The directory of its certificates, if it is served under TLS.
     #[must_use]
     pub fn certificates(&self) -> Option<&Path> {

@@ -42,6 +42,7 @@ mod state_directory;
 pub mod status;
 pub mod sweep;
 mod switching;
+pub mod systemd;
 mod timed;
 pub mod toml_error;
 

@@ -8,6 +8,7 @@ mod map;
 mod provider;
 mod serve;
 mod shell;
+mod systemd;
 mod upgrade;
 mod whereabouts;
 
@@ -91,6 +92,12 @@ enum Command {
     /// Write the man pages into a directory (for packages)
     #[command(hide = true)]
     Man(shell::Man),
+    /// Tell systemd which disks the service waits for, and what is mounted after it (called by a generator)
+    #[command(hide = true)]
+    GenerateUnits(systemd::GenerateUnits),
+    /// Tell udev what a block device is to us (called by a rule)
+    #[command(hide = true)]
+    UdevProperties(systemd::UdevProperties),
     /// Write one file of the demo (started by the demo itself)
     #[command(hide = true)]
     DemoWriter(demo::Writer),
@@ -125,6 +132,8 @@ impl Cli {
             Command::Simulate(arguments) => arguments.run(),
             Command::Completions(arguments) => arguments.run(),
             Command::Man(arguments) => arguments.run(),
+            Command::GenerateUnits(arguments) => arguments.run(),
+            Command::UdevProperties(arguments) => arguments.run(),
             Command::DemoWriter(arguments) => arguments.run(),
         }
     }

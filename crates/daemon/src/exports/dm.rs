@@ -87,17 +87,6 @@ pub fn is_ours(name: &str) -> bool {
     found.is_ok_and(|found| found.is_some_and(|device| device.unique_name.starts_with(UNIQUE_NAME)))
 }
 
-/// Whether a device can be mapped here.
-///
-/// # Errors
-/// Why not.
-pub(super) fn possible(config: &DeviceConfig) -> Result<(), String> {
-    let (path, number) = disk(config)?;
-    ublk::possible().map_err(|why| why.to_string())?;
-    Mapper::open().map_err(|why| why.to_string())?;
-    limits(&path, number).map(drop)
-}
-
 fn limits(path: &Path, number: (u32, u32)) -> Result<Limits, String> {
     let limits =
         Limits::of(number).map_err(|error| format!("the kernel does not describe {}: {error}", path.display()))?;

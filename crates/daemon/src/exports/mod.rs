@@ -9,8 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use surgetank_device::Front;
-use surgetank_device::front::{self, reclaim, ublk as driver};
-use surgetank_device::mapper::Mapper;
+use surgetank_device::front::{self, reclaim};
 use surgetank_rental::mapping::Map;
 
 use crate::config::{Config, DeviceConfig};
@@ -67,8 +66,10 @@ pub trait Export: Send + Sync {
 pub struct Kind {
     /// As configurations and reports name it.
     pub name: &'static str,
-    /// Whether this machine and these rights allow it for the device; if not, why.
-    possible: fn(&DeviceConfig) -> Result<(), String>,
+    /// Whether users find a block device.
+    pub is_block_device: bool,
+    /// For `auto`: whether this machine and these rights allow it; if not, why. `None`: only who asks for it gets it.
+    possible: Option<fn() -> Result<(), String>>,
     /// `auto` tries the next kind if this one is possible and fails nevertheless.
     passed_over: bool,
     open: fn(Opening<'_>) -> Result<Opened, String>,
@@ -77,10 +78,10 @@ pub struct Kind {
 /// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
 /// somebody may have it mounted.
 pub static KINDS: &[Kind] = &[
-    Kind { name: MAPPED, possible: dm::possible, passed_over: false, open: dm::open },
-    Kind { name: "ublk", possible: |_| ublk::possible(), passed_over: false, open: ublk::open },
-    Kind { name: "fuse", possible: |_| fuse::possible(), passed_over: true, open: fuse::open },
-    Kind { name: "nbd", possible: |_| Ok(()), passed_over: false, open: nbd::open },
+    Kind { name: MAPPED, is_block_device: true, possible: None, passed_over: false, open: dm::open },
+    Kind { name: "ublk", is_block_device: true, possible: Some(ublk::possible), passed_over: false, open: ublk::open },
+    Kind { name: "fuse", is_block_device: true, possible: Some(fuse::possible), passed_over: true, open: fuse::open },
+    Kind { name: "nbd", is_block_device: false, possible: Some(|| Ok(())), passed_over: false, open: nbd::open },
 ];
 
 /// The kind that the kernel serves by itself while the device is calm: it is looked at before its backing volume is opened.
@@ -125,17 +126,9 @@ pub fn look(name: &str, config: &DeviceConfig, run_directory: &Path, owner: &str
     match config.export {
         Some(kind) if kind.name == MAPPED => {}
         Some(_) => return Ok(None),
-        None => {
-            if let Err(why) = dm::possible(config) {
-                tracing::info!(device = name, why, "no {MAPPED} here");
-                return Ok(None);
-            }
-            // Somebody may have it mounted as it is.
-            let is_mapped = Mapper::open().and_then(|mapper| mapper.find(name)).is_ok_and(|found| found.is_some());
-            if !is_mapped && driver::left_behind(identity(owner, name)).is_ok_and(|left| left.is_some()) {
-                return Ok(None);
-            }
-        }
+        // One that is there goes on, whoever asked for it. Nobody is moved to it unasked.
+        None if dm::is_ours(name) => {}
+        None => return Ok(None),
     }
     Mapped::look(name, config, run_directory, owner).map(Some)
 }
@@ -152,8 +145,9 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
         return dm::open(opening);
     }
     let mut reasons = Vec::new();
-    for kind in KINDS.iter().filter(|kind| kind.name != MAPPED) {
-        let opened = match (kind.possible)(opening.config) {
+    for kind in KINDS {
+        let Some(possible) = kind.possible else { continue };
+        let opened = match possible() {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
                 tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
@@ -199,6 +193,12 @@ fn lock_memory() {
 fn linked(link: &Link, device: &Path) -> String {
     if let Err(error) = link.point_to(device) {
         tracing::warn!(device = %device.display(), %error, "no link in the run directory leads to it");
+    }
+    // udev gives the device its other names by this link.
+    if let Some(name) = device.file_name()
+        && let Err(error) = std::fs::write(Path::new("/sys/class/block").join(name).join("uevent"), "change")
+    {
+        tracing::debug!(device = %device.display(), %error, "udev is not told of the device");
     }
     device.display().to_string()
 }

@@ -178,11 +178,13 @@ mod tests {
 
     #[test]
     fn a_name_that_the_kernel_would_cut_is_refused() {
-        let command =
-            |name| Command { code: Code::TableStatus, name, unique_name: "", flags: 0, event: 0, table: None };
-        assert!(command(&"x".repeat(127)).encode().is_ok());
+        fn taken(name: &str) -> bool {
+            let command = Command { code: Code::TableStatus, name, unique_name: "", flags: 0, event: 0, table: None };
+            command.encode().is_ok()
+        }
+        assert!(taken(&"x".repeat(127)));
         for name in ["x".repeat(128), "a\0b".to_owned(), "a/b".to_owned()] {
-            assert!(command(&name).encode().is_err(), "{name:?}");
+            assert!(!taken(&name), "{name:?}");
         }
     }
 
