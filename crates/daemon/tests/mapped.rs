@@ -342,7 +342,7 @@ fn guest_crashes_in_switches() {
             });
         }
         let _over = Ends(&over);
-        let go_on = |what: &str| {
+        let writers_go_on = |what: &str| {
             let before: Vec<usize> = done.iter().map(|done| done.load(Ordering::Relaxed)).collect();
             eventually(what, || {
                 done.iter().zip(&before).all(|(done, before)| done.load(Ordering::Relaxed) > before + 1)
@@ -364,11 +364,11 @@ fn guest_crashes_in_switches() {
             assert_eq!(map, *left, "{step}");
             // Nobody waits for a daemon that has died where the kernel serves alone.
             if map == "straight" {
-                go_on(step);
+                writers_go_on(step);
             }
             let running = start(&machine);
             calm(&machine, &running);
-            go_on("after the next daemon's start");
+            writers_go_on("after the next daemon's start");
             running.stop();
         }
     });
