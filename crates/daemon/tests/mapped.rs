@@ -368,6 +368,7 @@ fn guest_crashes_in_switches() {
             }
             let running = start(&machine);
             calm(&machine, &running);
+            eventually("our own device is gone", || served_devices() == 0);
             writers_go_on("after the next daemon's start");
             running.stop();
         }

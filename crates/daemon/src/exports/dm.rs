@@ -173,6 +173,12 @@ impl Mapped {
         } else {
             refuse_used(&self.backing).map_err(|why| why.to_string())?;
         }
+        if map == Map::Straight
+            && let Err(error) = ublk::delete_left_behind(self.identity)
+        {
+            // The next switch takes it over.
+            tracing::warn!(device = self.name, %error, "what a killed daemon left stays until the next boost");
+        }
         match map {
             Map::Served => inner.claim = Some(self.claim()?),
             Map::Straight if self.found.is_none() => {
@@ -222,7 +228,11 @@ impl Mapped {
             return Err("the daemon stops".to_owned());
         }
         match to {
-            Map::Served => self.switch_in(&mut inner, shard),
+            Map::Served => self.switch_in(&mut inner, shard).inspect_err(|_| {
+                // What was loaded may hold our own device. There may be nothing loaded.
+                let _ = self.mapper.clear(&self.name);
+                self.end_service(&mut inner, shard);
+            }),
             Map::Straight => self.switch_out(&mut inner, shard, wanted),
         }
     }

@@ -120,6 +120,23 @@ pub fn left_behind(identity: u64) -> Result<Option<(u32, u32)>, FrontError> {
     Ok(found.and_then(|block| parse_number(&fs::read_to_string(block.sysfs().join("dev")).ok()?)))
 }
 
+/// Deletes the device of this identity that an earlier daemon left, unless somebody uses it. Its requests are served by nobody.
+///
+/// # Errors
+/// Somebody uses it, or the driver does not delete it.
+pub fn delete_left_behind(identity: u64) -> Result<(), FrontError> {
+    let (control, _) = Control::open()?;
+    let ours = |device: &u32| control.info(*device).is_ok_and(|info| info.identity == identity);
+    let Some(device) = control::devices().into_iter().find(ours) else { return Ok(()) };
+    let block = BlockDevice(device);
+    let users = block.users();
+    if !users.is_empty() {
+        return Err(block.busy(&users));
+    }
+    control.stop(device).map_err(|error| cannot("stop", device, error))?;
+    control.delete(device).map_err(|error| cannot("delete", device, error))
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
