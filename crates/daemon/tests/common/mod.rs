@@ -135,13 +135,22 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Asks until the daemon does it: it refuses while the last caching volume is read back, drained or detached.
+pub fn insist(daemon: &Daemon, request: &Request) {
+    eventually("the daemon does it", || match daemon.handle(request.clone()) {
+        Ok(_) => true,
+        Err(why) if why.contains("try again") => false,
+        Err(why) => panic!("{why}"),
+    });
+}
+
 pub fn boost(daemon: &Daemon, name: &str) {
-    daemon.handle(Request::Boost { device: name.into() }).unwrap();
+    insist(daemon, &Request::Boost { device: name.into() });
     eventually("boost", || status(daemon, name).phase == DevicePhase::Boost);
 }
 
 pub fn drain(daemon: &Daemon, name: &str) {
-    daemon.handle(Request::Drain { device: name.into() }).unwrap();
+    insist(daemon, &Request::Drain { device: name.into() });
     eventually("idle", || status(daemon, name).phase == DevicePhase::Idle);
 }
 
