@@ -17,6 +17,8 @@ pub struct Bar {
     pub unit: &'static str,
     /// Ours ÷ reference.
     pub ratio: f64,
+    /// The least and the greatest ratio of one round, where both were measured in turns.
+    pub spread: Option<[f64; 2]>,
     /// What the ratio must be; `None`: for information.
     pub limit: Option<Limit>,
     /// Whether it is.
@@ -50,7 +52,7 @@ impl Bar {
     pub fn new(name: impl Into<String>, unit: &'static str, ours: f64, reference: (f64, impl Into<String>)) -> Self {
         let (name, (reference, reference_name)) = (name.into(), reference);
         let (reference_name, ratio) = (reference_name.into(), ours / reference);
-        Self { name, ours, reference, reference_name, unit, ratio, limit: None, met: None }
+        Self { name, ours, reference, reference_name, unit, ratio, spread: None, limit: None, met: None }
     }
 
     /// Medians of measurements taken in turns. The ratio is the median of the turns' ratios: a minute in which the machine
@@ -58,7 +60,14 @@ impl Bar {
     pub fn paired(name: impl Into<String>, unit: &'static str, turns: &[[f64; 2]], peer: &str) -> Self {
         let all = |pick: fn(&[f64; 2]) -> f64| median(turns.iter().map(pick).collect());
         let bar = Self::new(name, unit, all(|turn| turn[0]), (all(|turn| turn[1]), peer));
-        Self { ratio: all(|turn| turn[0] / turn[1]), ..bar }
+        Self { ratio: all(|turn| turn[0] / turn[1]), ..bar }.spread(turns)
+    }
+
+    /// The same, with how far single rounds differ.
+    pub fn spread(self, turns: &[[f64; 2]]) -> Self {
+        let ratios = || turns.iter().map(|turn| turn[0] / turn[1]);
+        let spread = [ratios().fold(f64::INFINITY, f64::min), ratios().fold(f64::NEG_INFINITY, f64::max)];
+        Self { spread: (turns.len() > 1).then_some(spread), ..self }
     }
 
     /// The same, judged.
@@ -75,13 +84,17 @@ pub fn all_met(bars: &[Bar]) -> bool {
 /// One row a bar.
 pub fn table(bars: &[Bar]) -> Table {
     Table::of("measured | ours | compared with | ratio | must be | ").with(bars.iter().map(|bar| {
-        let Bar { name, ours, reference, reference_name, unit, ratio, limit, met } = bar;
+        let Bar { name, ours, reference, reference_name, unit, ratio, spread, limit, met } = bar;
         let value = |value: &f64| format!("{} {unit}", digits(*value)).trim_end().to_owned();
         let (ratio, limit) = match limit {
             Some(Limit::AtLeast(least)) => (format!("{ratio:.3}"), format!("≥ {least:.2}")),
             Some(Limit::AtMost(most)) => (format!("{ratio:.3}"), format!("≤ {most:.2}")),
             Some(Limit::Within(share)) => (difference(*ratio, 2), format!("± {:.0} %", share * 100.0)),
             None => (format!("{ratio:.3}"), String::new()),
+        };
+        let ratio = match spread {
+            Some([least, most]) => format!("{ratio} ({least:.2} to {most:.2})"),
+            None => ratio,
         };
         let met = met.map_or("", |met| if met { "met" } else { "**missed**" });
         [name.clone(), value(ours), format!("{}: {reference_name}", value(reference)), ratio, limit, met.to_owned()]
@@ -114,6 +127,7 @@ mod tests {
     fn a_slow_minute_weighs_on_both_sides_of_a_pair() {
         let bar = Bar::paired("a", "MiB/s", &[[120.0, 100.0], [12.0, 10.0], [11.0, 10.0]], "b");
         assert_eq!((bar.ours, bar.reference, bar.ratio), (12.0, 10.0, 1.2));
+        assert!(table(&[bar]).markdown().contains("| 1.200 (1.10 to 1.20) |"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -23,6 +24,8 @@ const LOG: &str = "/lab/surgetank.log";
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
 pub const VOLUME_TYPE: &str = "fast";
+/// As `packaging/systemd/surgetank.service` has it.
+const NICE: i32 = -20;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(900);
 
@@ -206,7 +209,11 @@ impl Surgetank {
         };
         let config = files.join("surgetank.toml");
         fs::write(&config, configuration(places, elastic))?;
-        let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config))?;
+        // It inherits this thread's.
+        setpriority_process(None, NICE)?;
+        let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config));
+        setpriority_process(None, 0)?;
+        let daemon = daemon?;
         let mut surgetank = Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() };
         surgetank.wait_for("the daemon's export", TIMEOUT, |surgetank| {
             // Until its control socket is there, nobody answers.

@@ -5,6 +5,7 @@ use surgetank_rental::mapping::{self, Map};
 use crate::config::Config;
 use crate::exports;
 use crate::owner::OwnerStore;
+use crate::places;
 use crate::state_directory;
 
 /// What became of a device.
@@ -18,18 +19,24 @@ pub enum BootMap {
     OtherExport,
     /// The daemon maps it: why nobody else may.
     LeftToDaemon(String),
+    /// Why it cannot be mapped. One sentence with the remedy.
+    Refused(String),
 }
 
 /// Maps devices straight to their backing volumes, where the owner record says that nothing newer is elsewhere. `names`: which of
 /// the configuration; none: all of them.
 ///
 /// # Errors
-/// One sentence with the remedy: a daemon runs, a name is unknown, or the kernel refuses a device.
+/// One sentence with the remedy: a daemon runs, or a name is unknown.
 pub fn map(config: &Config, names: &[String]) -> Result<Vec<(String, BootMap)>, String> {
     let names = known(config, names)?;
     let _lock = state_directory::lock(&config.state_directory)?;
     let owner_id = owner_id(config)?;
-    names.into_iter().map(|name| map_one(config, &owner_id, &name).map(|outcome| (name, outcome))).collect()
+    let mapped = names.into_iter().map(|name| {
+        let outcome = map_one(config, &owner_id, &name).unwrap_or_else(BootMap::Refused);
+        (name, outcome)
+    });
+    Ok(mapped.collect())
 }
 
 fn map_one(config: &Config, owner_id: &str, name: &str) -> Result<BootMap, String> {
@@ -52,6 +59,8 @@ fn map_one(config: &Config, owner_id: &str, name: &str) -> Result<BootMap, Strin
         return Ok(BootMap::LeftToDaemon("its newest data are on a caching volume".to_owned()));
     }
     mapped.begin(Map::Straight)?;
+    places::make(&config.run_directory)?;
+    mapped.announce()?;
     Ok(BootMap::Straight)
 }
 

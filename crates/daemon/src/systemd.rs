@@ -23,6 +23,15 @@ const LINKS: [&str; 8] = [
     "SURGETANK_LINK8",
 ];
 
+/// How the names begin by which device mapper tells our devices from others'.
+pub const UNIQUE_NAME: &str = "SURGETANK-";
+
+/// The link in the run directory to the block device that answers for a mapped one.
+#[must_use]
+pub fn serving_link(device: &str) -> String {
+    format!(".serving-{device}")
+}
+
 /// The name under which udev knows an exported block device.
 #[must_use]
 pub fn node(device: &str) -> PathBuf {
@@ -77,13 +86,21 @@ pub struct Block<'a> {
     pub on: &'a [String],
 }
 
-/// What udev is told of a block device, as `KEY=VALUE`. `exported` leads from devices of the configuration to the
-/// kernel's names of their exports; `leads_to` says which kernel's name a path has.
+/// The kernel's names of block devices of ours, each with the device of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Ours {
+    /// What users mount.
+    pub exported: Vec<(String, String)>,
+    /// To what device mapper sends the requests of an exported device while the daemon answers them.
+    pub serving: Vec<(String, String)>,
+}
+
+/// What udev is told of a block device, as `KEY=VALUE`. `leads_to` says which kernel's name a path has.
 #[must_use]
 pub fn properties(
     config: &Config,
     block: &Block<'_>,
-    exported: &[(String, String)],
+    Ours { exported, serving }: &Ours,
     leads_to: impl Fn(&Path) -> Option<String>,
 ) -> Vec<(&'static str, String)> {
     let mut properties = Vec::new();
@@ -95,6 +112,8 @@ pub fn properties(
         // Read as words with backslashes by systemd.
         let instance = escaped(&node).replace('\\', r"\\");
         properties.push(("SURGETANK_WANTS", format!("surgetank-device@{instance}.target")));
+    } else if let Some((device, _)) = serving.iter().find(|(_, name)| block.on.contains(name)) {
+        properties.push(("SURGETANK_BACKING", device.clone()));
     } else if let Some((device, _)) = config.devices.iter().find(|(_, device)| is_beneath(device, block, &leads_to)) {
         let links = block.links.iter().filter(|link| !CONTENTS.iter().any(|kind| link.starts_with(kind)));
         properties.push(("SURGETANK_BACKING", device.clone()));
@@ -177,9 +196,10 @@ mod tests {
     }
 
     fn told(config: &Config, block: &Block<'_>) -> Vec<String> {
-        let exported = [("data".to_owned(), "ublkb0".to_owned())];
+        let named = |names: &[&str]| names.iter().map(|name| ("data".to_owned(), (*name).to_owned())).collect();
+        let ours = Ours { exported: named(&["ublkb0", "dm-7"]), serving: named(&["ublkb7"]) };
         let leads_to = |path: &Path| (path == Path::new("/dev/disk/by-id/virtio-data")).then(|| "vdb".to_owned());
-        let told = properties(config, block, &exported, leads_to);
+        let told = properties(config, block, &ours, leads_to);
         told.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
     }
 
@@ -201,6 +221,16 @@ mod tests {
         assert_eq!(told(&config, &beneath), ["SURGETANK_BACKING=data", "SURGETANK_LINK1=disk/by-id/virtio-data"]);
         let on = names(&["vdb1", "vdb"]);
         assert_eq!(told(&config, &Block { name: "vdb1", on: &on, ..Block::default() })[0], "SURGETANK_BACKING=data");
+        let on = names(&["dm-7", "ublkb7"]);
+        let mapped = Block { name: "dm-7", mapped: Some("/dev/mapper/data".into()), on: &on, ..Block::default() };
+        assert_eq!(
+            told(&config, &mapped),
+            ["SURGETANK_DEVICE=data", "SURGETANK_WANTS=surgetank-device@dev-mapper-data.target"]
+        );
+        assert_eq!(
+            told(&config, &Block { name: "ublkb7", on: &on[1..], ..Block::default() }),
+            ["SURGETANK_BACKING=data"]
+        );
         let on = names(&["vdc"]);
         assert_eq!(told(&config, &Block { name: "vdc", on: &on, ..Block::default() }), [""; 0]);
     }

@@ -206,7 +206,7 @@ fn guest_boot() {
     let unique_name = mounted::must("dmsetup", &["info", "--columns", "--noheadings", "-o", "uuid", "data"]);
     assert!(boot::map(&config(&machine), &[]).unwrap_err().contains("another surgetank daemon"));
     running.stop();
-    boot::unmap(&config(&machine), "data").unwrap();
+    assert!(!Path::new(MAPPED).exists(), "nobody uses it, and it stays");
 
     // Clean: mapped before any daemon, used, and found by the daemon that comes later.
     assert_eq!(at_boot(), BootMap::Straight);
@@ -254,7 +254,7 @@ fn guest_boot() {
     file_system.unmount();
     mounted::check_ext4(Path::new(MAPPED));
     running.stop();
-    boot::unmap(&config(&machine), "data").unwrap();
+    assert!(!Path::new(MAPPED).exists(), "nobody uses it, and it stays");
     mounted::check_ext4(&slow());
     eprintln!("boot: mapped where that is right, and nowhere else");
 }
@@ -295,7 +295,7 @@ fn guest_kills_under_writers() {
     calm(&machine, &running);
     drop(block);
     running.stop();
-    boot::unmap(&config(&machine), "data").unwrap();
+    assert!(!Path::new(MAPPED).exists(), "nobody uses it, and it stays");
     writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
     assert_eq!(served_devices(), 0);
     eprintln!(
@@ -326,15 +326,16 @@ const STEPS: [(&str, &str); 9] = [
 #[ignore = "runs in a guest"]
 fn guest_crashes_in_switches() {
     let machine = machine("24 MiB", CALM);
-    start(&machine).stop();
     let mut writers: Vec<_> = Writer::several(3, 16 * MIB, 43).into_iter().map(Writer::without_discards).collect();
+    let running = start(&machine);
+    let blocks: Vec<Block> = writers.iter().map(|_| Block::open(Path::new(MAPPED)).unwrap()).collect();
+    running.stop();
     let (over, began, crashes) = (AtomicBool::new(false), Instant::now(), rounds::kills(STEPS.len()));
     let done: Vec<AtomicUsize> = writers.iter().map(|_| AtomicUsize::new(0)).collect();
     std::thread::scope(|scope| {
-        for (writer, done) in writers.iter_mut().zip(&done) {
+        for ((writer, done), mut block) in writers.iter_mut().zip(&done).zip(blocks) {
             let over = &over;
             scope.spawn(move || {
-                let mut block = Block::open(Path::new(MAPPED)).unwrap();
                 while !over.load(Ordering::Relaxed) {
                     writer.step(&mut block).unwrap();
                     done.fetch_add(1, Ordering::Relaxed);
@@ -418,7 +419,8 @@ fn guest_switches_under_writers() {
     let checked: u64 = writers.iter().map(|writer| writer.counts.checked_bytes).sum();
     drop(block);
     running.stop();
-    boost_leaves_nothing(&machine);
+    assert!(!Path::new(MAPPED).exists(), "nobody uses it, and it stays");
+    assert_eq!((served_devices(), machine.rented()), (0, 0));
     writers.iter_mut().for_each(|writer| writer.check_file(&slow()));
     eprintln!(
         "dm: {switches} switches under 32 writers in {:.0?}, no wrong byte in {} MiB read; longest request {:.0} ms without a \
@@ -428,11 +430,6 @@ fn guest_switches_under_writers() {
         calm_longest as f64 / 1e3,
         longest.into_inner() as f64 / 1e3
     );
-}
-
-fn boost_leaves_nothing(machine: &Machine) {
-    boot::unmap(&config(machine), "data").unwrap();
-    assert_eq!((served_devices(), machine.rented()), (0, 0));
 }
 
 /// Tells when it is dropped that it is over, also by a panic.

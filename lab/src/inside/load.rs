@@ -1,6 +1,11 @@
 //! What is done to a device, by fio.
 
+use std::hint::black_box;
+use std::num::NonZero;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -42,6 +47,41 @@ pub struct Load {
     /// How long, but for bursts.
     pub time_s: u64,
     pub cache_mib: u64,
+    /// Beside a thread for each processor that computes all the time, as applications do.
+    #[serde(default)]
+    pub busy: bool,
+}
+
+/// Threads that compute, one for each processor, until this is dropped.
+struct Computing {
+    ends: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Computing {
+    fn on_every_processor() -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let count = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let compute = |ends: Arc<AtomicBool>| {
+            move || {
+                let mut value = 1_u64;
+                while !ends.load(Ordering::Relaxed) {
+                    value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
+                }
+            }
+        };
+        let threads = (0..count).map(|_| std::thread::spawn(compute(ends.clone()))).collect();
+        Self { ends, threads }
+    }
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Reads a little through a device, with more in flight than a burst has; not so much that it would be taken for one.
@@ -53,6 +93,11 @@ pub fn warm(device: &Path) -> anyhow::Result<()> {
 }
 
 impl Load {
+    /// Whether the two differ at most in the cache, of which a disk by itself knows nothing.
+    pub fn is_same_without_cache(&self, other: &Self) -> bool {
+        Self { cache_mib: 0, ..*self } == Self { cache_mib: 0, ..*other }
+    }
+
     pub fn run(&self, device: &Path) -> anyhow::Result<Measured> {
         if self.shape == Shape::Idle {
             std::thread::sleep(std::time::Duration::from_secs(self.time_s));
@@ -60,6 +105,7 @@ impl Load {
         }
         let words = self.words(device);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let _computing = self.busy.then(Computing::on_every_processor);
         let measured = fio::parse(&run("fio", &words)?)?;
         let busy_s = busy_s(AFTER)? - busy_s(BEFORE)?;
         Ok(Measured { busy_s, ..measured })
@@ -95,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_burst_is_bytes_and_the_rest_is_time() {
-        let load = Load { shape: Shape::Burst, size_mib: 256, time_s: 5, cache_mib: 128 };
+        let load = Load { shape: Shape::Burst, size_mib: 256, time_s: 5, cache_mib: 128, busy: false };
         let words = load.words(Path::new("/dev/x")).join(" ");
         assert!(words.contains("--size=268435456") && words.contains("--end_fsync=1") && !words.contains("runtime"));
         let words = Load { shape: Shape::SyncedWrites, ..load }.words(Path::new("/dev/x")).join(" ");

@@ -92,7 +92,7 @@ pub struct Order {
 impl Order {
     /// A disk by itself does not care how large the cache would be: it is measured once for each size of a load.
     fn wants_raw(&self, load: &Load) -> bool {
-        let same = |other: &&Load| (other.shape, other.size_mib) == (load.shape, load.size_mib);
+        let same = |other: &&Load| other.is_same_without_cache(load);
         load.shape != Shape::Idle && self.loads.iter().find(same) == Some(load)
     }
 }
@@ -130,6 +130,13 @@ pub struct Found {
     pub memory_mib: f64,
     /// The most that the daemon had.
     pub daemon_mib: f64,
+}
+
+impl Found {
+    /// Processor seconds of the whole machine for each GiB that the load moved.
+    pub fn busy_s_per_gib(&self) -> f64 {
+        self.busy_s / self.measured.moved_mib * 1024.0
+    }
 }
 
 /// Runs everything.

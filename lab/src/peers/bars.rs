@@ -2,7 +2,7 @@
 
 use super::table::{Row, loads, of_load};
 use crate::bar::{Bar, Limit};
-use crate::inside::{Load, PeerKind, Shape};
+use crate::inside::{Found, Load, PeerKind, Shape};
 
 /// Judges every bar that the rows allow; `slow` and `fast` are what the disks are throttled to, in MiB/s.
 pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
@@ -10,15 +10,23 @@ pub fn judge(rows: &[Row], slow: f64, fast: f64) -> Vec<Bar> {
     for load in loads(rows) {
         let rows = Rows(of_load(rows, load));
         match load.shape {
+            Shape::Burst if load.busy => bars.extend(rows.burst_beside_work(&load)),
             Shape::Burst if load.cache_mib < load.size_mib => bars.extend(rows.half_cache(&load, slow, fast)),
             Shape::Burst => bars.extend(rows.burst(&load, slow, fast)),
-            Shape::RandomWrites => bars.extend(rows.requests("4 KiB random writes")),
+            Shape::RandomWrites => bars.extend(rows.requests("4 KiB random writes", &load)),
             Shape::SyncedWrites => bars.extend(rows.synced_writes()),
             Shape::Idle => bars.extend(rows.idle()),
-            Shape::Mixed => bars.extend(rows.requests("reads and writes with a skew")),
+            Shape::Mixed => bars.extend(rows.requests("reads and writes with a skew", &load)),
         }
     }
     bars
+}
+
+/// After the name of a load.
+const BESIDE_WORK: &str = ", beside busy processors";
+
+fn run_s(found: &Found) -> f64 {
+    found.measured.run_s
 }
 
 /// The rows of one load.
@@ -29,40 +37,53 @@ impl Rows<'_> {
         self.0.iter().copied().find(|row| row.peer == kind)
     }
 
+    /// Ours beside another.
+    fn beside(&self, name: &str, unit: &'static str, pick: fn(&Found) -> f64, other: &Row) -> Option<Bar> {
+        let ours = self.of(PeerKind::Adaptive)?;
+        let bar = Bar::new(name, unit, pick(&ours.found), (pick(&other.found), other.peer.name()));
+        Some(bar.spread(&ours.turns(other, pick)))
+    }
+
     /// The kernel cache that does best, by something of which less is better.
-    fn best(&self, pick: fn(&Row) -> f64) -> Option<(f64, String)> {
-        let caches = self.0.iter().filter(|row| row.peer.is_kernel_cache());
-        let best = caches.min_by(|a, b| pick(a).total_cmp(&pick(b)))?;
-        Some((pick(best), best.peer.name().to_owned()))
+    fn best(&self, pick: impl Fn(&Found) -> f64) -> Option<&Row> {
+        let caches = self.0.iter().copied().filter(|row| row.peer.is_kernel_cache());
+        caches.min_by(|a, b| pick(&a.found).total_cmp(&pick(&b.found)))
+    }
+
+    fn absorbed(&self, load: &Load, other: &Row) -> Option<Bar> {
+        let Load { size_mib, cache_mib, busy, .. } = load;
+        let beside = if *busy { BESIDE_WORK } else { "" };
+        let name = format!("burst of {size_mib} MiB, cache of {cache_mib} MiB{beside}: absorbed");
+        self.beside(&name, "s", run_s, other)
+    }
+
+    fn burst_beside_work(&self, load: &Load) -> Option<Bar> {
+        Some(self.absorbed(load, self.best(run_s)?)?.must_be(Limit::AtMost(0.9)))
     }
 
     fn burst(&self, load: &Load, slow: f64, fast: f64) -> Vec<Bar> {
         let Some(ours) = self.of(PeerKind::Adaptive) else { return Vec::new() };
         let size = load.size_mib as f64;
         let what = format!("burst of {size} MiB, cache of {} MiB", load.cache_mib);
-        let run_s = |row: &Row| row.found.measured.run_s;
-        let mut bars = Vec::new();
-        let mut add = |name: &str, unit, ours, reference, limit| {
+        let others = [self.best(run_s), self.of(PeerKind::RawFast)];
+        let absorbed = others.into_iter().flatten().filter_map(|other| self.absorbed(load, other));
+        let mut bars: Vec<Bar> = absorbed.map(|bar| bar.must_be(Limit::AtMost(0.85))).collect();
+        let mut add = |name: &str, unit, ours, reference: (f64, &str), limit| {
             bars.push(Bar::new(format!("{what}: {name}"), unit, ours, reference).must_be(limit));
         };
-        if let Some(best) = self.best(run_s) {
-            add("absorbed", "s", run_s(ours), best, Limit::AtMost(0.85));
-        }
-        if let Some(raw) = self.of(PeerKind::RawFast) {
-            add("absorbed", "s", run_s(ours), (run_s(raw), "raw fast".to_owned()), Limit::AtMost(0.85));
-        }
-        add("rate", "MiB/s", ours.mib_s(), (slow + fast, "Bb + Bc".to_owned()), Limit::AtLeast(0.95));
+        add("rate", "MiB/s", ours.mib_s(), (slow + fast, "Bb + Bc"), Limit::AtLeast(0.95));
         for kind in [PeerKind::Paper, PeerKind::Adaptive] {
             if let Some(rate) = self.of(kind).and_then(Row::drain_mib_s) {
                 let name = format!("drain, {}", kind.name());
-                add(&name, "MiB/s", rate, (slow, "Bb".to_owned()), Limit::AtLeast(0.97));
+                add(&name, "MiB/s", rate, (slow, "Bb"), Limit::AtLeast(0.97));
             }
         }
-        add("absorbed and drained", "s", ours.total_s(), (size / slow, "S ÷ Bb".to_owned()), Limit::AtMost(1.05));
-        if let Some(bcache) = self.of(PeerKind::Bcache) {
-            let reference = (bcache.busy_s_per_gib(), "bcache".to_owned());
-            add("processor time", "s/GiB", ours.busy_s_per_gib(), reference, Limit::AtMost(2.0));
-        }
+        add("absorbed and drained", "s", ours.total_s(), (size / slow, "S ÷ Bb"), Limit::AtMost(1.05));
+        let bcache = self.of(PeerKind::Bcache);
+        let processor = bcache.and_then(|bcache| {
+            self.beside(&format!("{what}: processor time"), "s/GiB", Found::busy_s_per_gib, bcache)
+        });
+        bars.extend(processor.map(|bar| bar.must_be(Limit::AtMost(1.5))));
         bars
     }
 
@@ -77,17 +98,21 @@ impl Rows<'_> {
     }
 
     /// Against the kernel's cache that does most requests.
-    fn requests(&self, name: &str) -> Option<Bar> {
-        let ours = self.of(PeerKind::Adaptive)?;
-        let (least, peer) = self.best(|row| -row.found.measured.iops)?;
-        Some(Bar::new(name, "IOPS", ours.found.measured.iops, (-least, peer)).must_be(Limit::AtLeast(1.0)))
+    fn requests(&self, name: &str, load: &Load) -> Option<Bar> {
+        let (beside, least) = if load.busy { (BESIDE_WORK, 0.9) } else { ("", 1.0) };
+        let best = self.best(|found| -found.measured.iops)?;
+        let bar = self.beside(&format!("{name}{beside}"), "IOPS", |found| found.measured.iops, best)?;
+        Some(bar.must_be(Limit::AtLeast(least)))
     }
 
     fn synced_writes(&self) -> Option<Bar> {
-        let write_us = |kind| self.of(kind).map(|row| row.found.measured.write_us);
-        let reference = (write_us(PeerKind::Bcache)?, "bcache");
-        let bar = Bar::new("4 KiB write and fsync", "µs", write_us(PeerKind::Adaptive)?, reference);
-        Some(bar.must_be(Limit::AtMost(1.0)))
+        let bar = self.beside(
+            "4 KiB write and fsync",
+            "µs",
+            |found| found.measured.write_us,
+            self.of(PeerKind::Bcache)?,
+        );
+        Some(bar?.must_be(Limit::AtMost(1.0)))
     }
 
     fn idle(&self) -> Option<Bar> {
@@ -105,7 +130,7 @@ mod tests {
 
     #[test]
     fn bars_are_judged_on_the_best_cache_of_the_kernel() {
-        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 1024 };
+        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 1024, busy: false };
         let samples = [
             sample(PeerKind::Bcache, load, 9.0),
             sample(PeerKind::DmWritecache, load, 8.0),
@@ -122,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_half_cache_is_held_to_the_fluid_bound() {
-        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 512 };
+        let load = Load { shape: Shape::Burst, size_mib: 1024, time_s: 0, cache_mib: 512, busy: false };
         let bound = 512.0 / 33.0;
         for (run_s, met) in [(bound * 1.019, true), (bound * 1.03, false)] {
             let bars = judge(&table::rows(&[sample(PeerKind::Adaptive, load, run_s)]), 33.0, 128.0);

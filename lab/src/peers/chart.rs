@@ -15,13 +15,13 @@ const FAINT: f64 = 0.35;
 /// All pictures, with the names of their files.
 pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let all = loads(rows);
-    let bursts: Vec<&Load> = all.iter().filter(|load| load.shape == Shape::Burst).collect();
+    let bursts: Vec<&Load> = all.iter().filter(|load| load.shape == Shape::Burst && !load.busy).collect();
     let panels = |pick: fn(&Row) -> Vec<f64>, unit, end: &str| -> Vec<Bars> {
         let panel = |load: &&Load| Bars { caption: title(load) + end, unit, bars: bars(rows, **load, pick) };
         bursts.iter().map(panel).collect()
     };
     let times = panels(|row| vec![row.found.measured.run_s, row.found.drain_s], "s", ": absorbed, then drained");
-    let costs = panels(|row| vec![row.busy_s_per_gib()], "s/GiB", ": processor time");
+    let costs = panels(|row| vec![row.found.busy_s_per_gib()], "s/GiB", ": processor time");
     let small = all.iter().filter(|load| !matches!(load.shape, Shape::Burst | Shape::Idle)).map(|load| {
         let (unit, pick): (_, fn(&Row) -> Vec<f64>) = match load.shape {
             Shape::SyncedWrites => ("µs", |row| vec![row.found.measured.write_us]),
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_peer_is_in_the_picture() {
-        let load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 256 };
+        let load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 256, busy: false };
         let small = Load { shape: Shape::RandomWrites, ..load };
         let samples: Vec<_> = PeerKind::value_variants()
             .iter()

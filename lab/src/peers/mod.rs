@@ -41,6 +41,9 @@ pub struct Arguments {
     /// What is measured: bursts, random, mixed, synced, idle; all, if none is named
     #[arg(long = "load", value_enum)]
     loads: Vec<Shape>,
+    /// Beside what: idle processors, or a computing thread for each; both, if none is named
+    #[arg(long, value_enum)]
+    processors: Option<Processors>,
     /// Where the table, the pictures and the samples go
     #[arg(long, default_value = "bench-out/peers", value_parser = absolute)]
     out: PathBuf,
@@ -49,6 +52,15 @@ pub struct Arguments {
     /// Make the table and the pictures again from the samples in --out
     #[arg(long)]
     again: bool,
+}
+
+/// What else the guest's processors do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Processors {
+    /// Nothing.
+    Idle,
+    /// They compute, a thread for each.
+    Busy,
 }
 
 impl Arguments {
@@ -85,13 +97,30 @@ impl Arguments {
     }
 
     fn loads(&self) -> Vec<Load> {
+        let mut loads = self.loads_beside_nothing();
+        // A cache of the burst's size tells enough, and the other two loads are not the processors' matter.
+        let tells = |load: &&Load| match load.shape {
+            Shape::Burst => load.size_mib == load.cache_mib,
+            Shape::RandomWrites | Shape::Mixed => true,
+            Shape::SyncedWrites | Shape::Idle => false,
+        };
+        let busy: Vec<Load> = loads.iter().filter(tells).map(|load| Load { busy: true, ..*load }).collect();
+        match self.processors {
+            None => loads.extend(busy),
+            Some(Processors::Idle) => {}
+            Some(Processors::Busy) => loads = busy,
+        }
+        loads
+    }
+
+    fn loads_beside_nothing(&self) -> Vec<Load> {
         let wanted = |shape| self.loads.is_empty() || self.loads.contains(&shape);
         let mut loads = Vec::new();
         if wanted(Shape::Burst) {
             for size in self.sizes.iter().map(|gib| gib * 1024) {
                 for half in 1..=3 {
                     let (size_mib, cache_mib) = (self.scaled(size), self.scaled(size * half / 2));
-                    loads.push(Load { shape: Shape::Burst, size_mib, time_s: 0, cache_mib });
+                    loads.push(Load { shape: Shape::Burst, size_mib, time_s: 0, cache_mib, busy: false });
                 }
             }
         }
@@ -99,7 +128,7 @@ impl Arguments {
         let (size_mib, time_s) = (cache_mib / 2, ((20.0 * self.scale) as u64).clamp(5, 60));
         for shape in [Shape::RandomWrites, Shape::Mixed, Shape::SyncedWrites, Shape::Idle] {
             if wanted(shape) {
-                loads.push(Load { shape, size_mib, time_s, cache_mib });
+                loads.push(Load { shape, size_mib, time_s, cache_mib, busy: false });
             }
         }
         loads

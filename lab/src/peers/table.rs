@@ -5,8 +5,10 @@ use std::fmt::Write;
 use clap::ValueEnum;
 use serde::Serialize;
 use surgetank_report::Table;
+use surgetank_report::number::digits;
 
 use crate::bar::{self, Bar, median};
+use crate::fio::Measured;
 use crate::inside::{Found, Load, PeerKind, PeerSample, Shape};
 
 /// The medians of one peer under one load.
@@ -18,9 +20,19 @@ pub struct Row {
     pub samples: usize,
     /// Medians, each field by itself.
     pub found: Found,
+    /// Each round by itself.
+    #[serde(skip)]
+    pub rounds: Vec<(u32, Found)>,
 }
 
 impl Row {
+    /// This one's and another's measurement in each round that has both.
+    pub fn turns(&self, other: &Self, pick: fn(&Found) -> f64) -> Vec<[f64; 2]> {
+        let same = |round| other.rounds.iter().find(move |(other, _)| *other == round);
+        let turns = self.rounds.iter().filter_map(|(round, found)| Some([pick(found), pick(&same(*round)?.1)]));
+        turns.collect()
+    }
+
     /// MiB/s of what was moved by the load itself.
     pub fn mib_s(&self) -> f64 {
         self.found.measured.mib_s()
@@ -36,10 +48,6 @@ impl Row {
         (self.found.drain_s > 0.5).then_some(self.found.dirty_mib / self.found.drain_s)
     }
 
-    /// Processor seconds of the whole machine for each GiB that the load moved.
-    pub fn busy_s_per_gib(&self) -> f64 {
-        self.found.busy_s / self.found.measured.moved_mib * 1024.0
-    }
 }
 
 /// One row for each load and peer, in the order in which they were measured first.
@@ -50,9 +58,12 @@ pub fn rows(samples: &[PeerSample]) -> Vec<Row> {
             continue;
         }
         let same = samples.iter().filter(|other| (other.load, other.peer) == (sample.load, sample.peer));
-        let found: Vec<&Found> = same.filter_map(|sample| sample.outcome.as_ref().ok()).collect();
-        if !found.is_empty() {
-            rows.push(Row { load: sample.load, peer: sample.peer, samples: found.len(), found: medians(&found) });
+        let rounds: Vec<(u32, Found)> =
+            same.filter_map(|sample| Some((sample.round, sample.outcome.as_ref().ok()?.clone()))).collect();
+        if !rounds.is_empty() {
+            let found: Vec<&Found> = rounds.iter().map(|(_, found)| found).collect();
+            let (samples, found) = (rounds.len(), medians(&found));
+            rows.push(Row { load: sample.load, peer: sample.peer, samples, found, rounds });
         }
     }
     rows
@@ -90,7 +101,7 @@ pub fn loads(rows: &[Row]) -> Vec<Load> {
 
 /// Rows of one load, in the order of [`PeerKind`]. Disks by themselves are measured once for each size of a load.
 pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
-    let same = |row: &Row| (row.load.shape, row.load.size_mib) == (load.shape, load.size_mib);
+    let same = |row: &Row| row.load.is_same_without_cache(&load);
     let fits = |row: &Row| row.load == load || (row.peer.is_raw() && same(row));
     let find = |kind| rows.iter().find(|row| fits(row) && row.peer == kind);
     PeerKind::value_variants().iter().copied().filter_map(find).collect()
@@ -99,7 +110,7 @@ pub fn of_load(rows: &[Row], load: Load) -> Vec<&Row> {
 /// What a load is called.
 pub fn title(load: &Load) -> String {
     let Load { size_mib, cache_mib, time_s, .. } = load;
-    match load.shape {
+    let title = match load.shape {
         Shape::Burst => format!("Burst of {size_mib} MiB, cache of {cache_mib} MiB"),
         Shape::RandomWrites => {
             format!("4 KiB random writes over {size_mib} MiB for {time_s} s, depth 32, cache of {cache_mib} MiB")
@@ -111,7 +122,8 @@ pub fn title(load: &Load) -> String {
             format!("4 KiB random writes, each followed by fsync, for {time_s} s, cache of {cache_mib} MiB")
         }
         Shape::Idle => format!("Nothing for {time_s} s"),
-    }
+    };
+    title + if load.busy { ", beside a computing thread for each processor" } else { "" }
 }
 
 /// Everything for people.
@@ -142,10 +154,10 @@ fn load_table(rows: &[&Row]) -> String {
     let Some(shape) = rows.first().map(|row| row.load.shape) else { return String::new() };
     let header = match shape {
         Shape::Burst => {
-            " | absorbed | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | the daemon's highest"
+            " | absorbed | rounds | MiB/s | drain | MiB/s | both | attach | detach | CPU s/GiB | memory | the daemon's highest"
         }
         Shape::Idle => " | CPU | of it the daemon's",
-        _ => " | IOPS | a write takes | drain | CPU s/GiB | memory | the daemon's highest",
+        _ => " | IOPS | rounds | a write takes | drain | CPU s/GiB | memory | the daemon's highest",
     };
     Table::of(header).with(rows.iter().map(|row| load_row(shape, row))).markdown()
 }
@@ -158,13 +170,19 @@ fn load_row(shape: Shape, row: &Row) -> Vec<String> {
     };
     let seconds = |seconds: f64| format!("{seconds:.2} s");
     let share = |busy_s: f64| format!("{:.2} %", 100.0 * busy_s / measured.run_s);
-    let processor = format!("{:.1}", row.busy_s_per_gib());
+    let processor = if row.load.busy { String::new() } else { format!("{:.1}", row.found.busy_s_per_gib()) };
     let memory = format!("{memory_mib:.0} MiB");
+    let rounds = |unit: &str, pick: fn(&Measured) -> f64| {
+        let all = || row.rounds.iter().map(|(_, found)| pick(&found.measured));
+        let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
+        format!("{} to {}{unit}", digits(least), digits(most))
+    };
     let daemon = if *daemon_mib > 0.0 { format!("{daemon_mib:.1} MiB") } else { String::new() };
     match shape {
         Shape::Burst => vec![
             name,
             seconds(measured.run_s),
+            rounds(" s", |measured| measured.run_s),
             format!("{:.1}", row.mib_s()),
             seconds(*drain_s),
             row.drain_mib_s().map_or(String::new(), |rate| format!("{rate:.1}")),
@@ -179,6 +197,7 @@ fn load_row(shape: Shape, row: &Row) -> Vec<String> {
         _ => vec![
             name,
             format!("{:.0}", measured.iops),
+            rounds("", |measured| measured.iops),
             format!("{:.0} µs", measured.write_us),
             seconds(*drain_s),
             processor,
@@ -193,7 +212,7 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    const LOAD: Load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 128 };
+    const LOAD: Load = Load { shape: Shape::Burst, size_mib: 256, time_s: 0, cache_mib: 128, busy: false };
 
     #[test]
     fn rows_are_medians_and_failures_are_told() {
@@ -204,6 +223,6 @@ mod tests {
         assert_eq!((rows[0].samples, rows[0].found.measured.run_s), (3, 2.0));
         assert_eq!(rows[0].mib_s(), 128.0);
         let text = markdown(&rows, &[], &samples);
-        assert!(text.contains("| bcache | 2.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
+        assert!(text.contains("| bcache | 2.00 s | 1.00 to 3.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
     }
 }

@@ -27,16 +27,21 @@ pub struct Map {
 impl Map {
     pub fn run(&self) -> Result<(), Failure> {
         let config = Config::load(&self.config).map_err(Failure::invalid)?;
+        let mut refused = Vec::new();
         for (name, outcome) in boot::map(&config, &self.devices).map_err(Failure::Failed)? {
             let said = match outcome {
                 BootMap::Straight => format!("/dev/mapper/{name}: mapped straight to its backing volume"),
                 BootMap::AlreadyMapped => format!("/dev/mapper/{name}: is there already"),
                 BootMap::OtherExport => format!("{name}: is exported by the daemon alone"),
                 BootMap::LeftToDaemon(why) => format!("/dev/mapper/{name}: left to the daemon: {why}"),
+                BootMap::Refused(why) => {
+                    refused.push(format!("device {name}: {why}"));
+                    continue;
+                }
             };
             output::print(&said)?;
         }
-        Ok(())
+        if refused.is_empty() { Ok(()) } else { Err(Failure::Failed(refused.join("; "))) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use surgetank_daemon::Config;
-use surgetank_daemon::systemd::{self, Block};
+use surgetank_daemon::systemd::{self, Block, Ours, UNIQUE_NAME};
 use surgetank_report::{Doing, Failure, output};
 
 /// Devices that lie on one another, at most: more is a mistake of the kernel's.
@@ -63,11 +63,11 @@ pub struct UdevProperties {
 impl UdevProperties {
     pub fn run(&self) -> Result<(), Failure> {
         let config = Config::load(&self.config).map_err(Failure::invalid)?;
-        let exported: Vec<_> = config
-            .devices
-            .keys()
-            .filter_map(|device| Some((device.clone(), kernel_name(&config.run_directory.join(device))?)))
-            .collect();
+        let linked = |link: fn(&str) -> String| {
+            let found = |device: &String| Some((device.clone(), kernel_name(&config.run_directory.join(link(device)))?));
+            config.devices.keys().filter_map(found).collect()
+        };
+        let mut ours = Ours { exported: linked(str::to_owned), serving: linked(systemd::serving_link) };
         let mut on = vec![self.name.clone()];
         let mut at = 0;
         while let Some(name) = on.get(at).filter(|_| at < DEPTH_MAX) {
@@ -75,19 +75,33 @@ impl UdevProperties {
             on.extend(below);
             at += 1;
         }
-        let mapped = fs::read_to_string(sysfs(&self.name).join("dm/name")).ok();
+        // Those that a mapping shows are known before their links are there.
+        ours.exported.extend(on.iter().filter_map(|name| mapped_by_us(name)));
+        let mapped = mapper_says(&self.name, "name");
         let block = Block {
             name: &self.name,
             links: &self.links,
-            mapped: mapped.map(|name| Path::new("/dev/mapper").join(name.trim_end())),
+            mapped: mapped.map(|name| Path::new("/dev/mapper").join(name)),
             on: &on,
         };
-        let lines: String = systemd::properties(&config, &block, &exported, kernel_name)
+        let lines: String = systemd::properties(&config, &block, &ours, kernel_name)
             .into_iter()
             .map(|(key, value)| format!("{key}={value}\n"))
             .collect();
         if lines.is_empty() { Ok(()) } else { output::print(&lines) }
     }
+}
+
+/// What device mapper says of a block device of its own.
+fn mapper_says(name: &str, what: &str) -> Option<String> {
+    let text = fs::read_to_string(sysfs(name).join("dm").join(what)).ok()?;
+    Some(text.trim_end().to_owned())
+}
+
+/// The device of ours that a block device of device mapper's is.
+fn mapped_by_us(name: &str) -> Option<(String, String)> {
+    mapper_says(name, "uuid").filter(|unique| unique.starts_with(UNIQUE_NAME))?;
+    Some((mapper_says(name, "name")?, name.to_owned()))
 }
 
 fn sysfs(name: &str) -> PathBuf {

@@ -24,9 +24,8 @@ use crate::kernel_statistics::KernelStatistics;
 use crate::link::Link;
 use crate::places;
 use crate::shard::{Command, ShardHandle};
+use crate::systemd::{UNIQUE_NAME, serving_link};
 
-/// How the names begin by which the kernel tells our devices from others'.
-const UNIQUE_NAME: &str = "SURGETANK-";
 const DIRECTORY: &str = "/dev/mapper";
 /// How long the daemon's own device is closed in vain: udev looks at every device that comes.
 const CLOSE_PAUSE: Duration = Duration::from_millis(20);
@@ -43,6 +42,8 @@ pub struct Mapped {
     limits: Limits,
     found: Option<Found>,
     link: Link,
+    /// udev leaves alone what this leads to: it holds what the mapped device holds.
+    serving: Link,
     /// The device as the kernel has it, once there is one.
     device: OnceLock<MappedDevice>,
     /// Held while it is switched.
@@ -85,6 +86,18 @@ fn disk(config: &DeviceConfig) -> Result<(PathBuf, (u32, u32)), String> {
 pub fn is_ours(name: &str) -> bool {
     let found = Mapper::open().and_then(|mapper| mapper.find(name));
     found.is_ok_and(|found| found.is_some_and(|device| device.unique_name.starts_with(UNIQUE_NAME)))
+}
+
+/// For `auto`: whether this machine and these rights allow it, and no device of an earlier daemon waits for requests to be
+/// answered: somebody may have it mounted.
+///
+/// # Errors
+/// Why not.
+pub(super) fn possible(name: &str, owner: &str) -> Result<(), String> {
+    match ublk::left_behind(super::identity(owner, name)).map_err(|why| why.to_string())? {
+        None => Ok(()),
+        Some(_) => Err("a ublk device of an earlier daemon is there".to_owned()),
+    }
 }
 
 fn limits(path: &Path, number: (u32, u32)) -> Result<Limits, String> {
@@ -145,6 +158,7 @@ impl Mapped {
             limits,
             found,
             link: Link::new(run_directory, name),
+            serving: Link::new(run_directory, &serving_link(name)),
             device: device.map(OnceLock::from).unwrap_or_default(),
             inner: Mutex::default(),
         })
@@ -195,6 +209,18 @@ impl Mapped {
         // Nobody else makes it.
         let _ = self.device.set(made);
         Ok(())
+    }
+
+    /// Makes the device known by the names that users have for it; its path.
+    ///
+    /// # Errors
+    /// There is none yet, or the run directory cannot be made.
+    pub fn announce(&self) -> Result<String, String> {
+        let Some(node) = self.device.get().map(MappedDevice::node) else {
+            return Err("the device is not mapped: start the daemon again".to_owned());
+        };
+        linked(&self.link, &node);
+        Ok(format!("{DIRECTORY}/{}", self.name))
     }
 
     /// The bytes that the kernel maps of the disk.
@@ -317,6 +343,7 @@ impl Mapped {
             Ok(front) => _ = shard.ask(|answer| Command::SetFront { front: Box::new(front), answer }),
             Err(error) => tracing::warn!(device = self.name, %error, "the ended device is still watched"),
         }
+        self.serving.remove();
         inner.served = None;
     }
 
@@ -324,7 +351,12 @@ impl Mapped {
         let export = front::Export { name: self.name.clone(), size, logical_block: self.limits.logical_block };
         let Limits { write_cache, discards, .. } = self.limits;
         let config = UblkConfig { export, identity: self.identity, write_cache, discards };
-        UblkFront::start(&config).map_err(|why| why.to_string())
+        let front = UblkFront::start(&config).map_err(|why| why.to_string())?;
+        // Before the device comes up, and udev looks at it.
+        if let Err(error) = self.serving.point_to(&front.handle().path()) {
+            tracing::warn!(device = self.name, %error, "udev is not told what the served device is");
+        }
+        Ok(front)
     }
 
     /// Who has the device open must not notice a switch.
@@ -407,11 +439,7 @@ impl Export for Dm {
                 mapped.create(Table { size: mapped.lock().size, device: served })?;
             }
         }
-        let Some(node) = mapped.device.get().map(MappedDevice::node) else {
-            return Err("the device is not mapped: start the daemon again".to_owned());
-        };
-        linked(&mapped.link, &node);
-        Ok(format!("{DIRECTORY}/{}", mapped.name))
+        mapped.announce()
     }
 
     fn grown(&self, size: u64) -> Result<(), String> {
@@ -431,19 +459,18 @@ impl Export for Dm {
         Ok(())
     }
 
-    /// A device that goes straight stays: it needs nobody. One that is served waits for the next daemon if it is in use.
+    /// A device in use stays: one that goes straight needs nobody, one that is served waits for the next daemon.
     fn close(&self, device: &str, until: Until) {
         let mapped = &*self.mapped;
         let mut inner = mapped.lock();
         inner.closed = true;
-        let Some(handle) = inner.served.clone() else { return };
-        if inner.claim.is_some() {
-            let removed = mapped.mapper.find(&mapped.name).and_then(|found| match found {
-                Some(_) => mapped.mapper.remove(&mapped.name),
-                None => Ok(()),
-            });
+        let is_straight = inner.served.is_none() || inner.claim.is_none();
+        if !is_straight || until == Until::Started {
+            let found = mapped.mapper.find(&mapped.name);
+            let removed = found.and_then(|found| found.map_or(Ok(()), |_| mapped.mapper.remove(&mapped.name)));
             match (removed, until) {
-                (Ok(()), _) => {}
+                (Ok(()), _) => mapped.link.remove(),
+                (Err(why), _) if is_straight => tracing::info!(device, %why, "the device goes on without a daemon"),
                 (Err(error), Until::Upgraded) => {
                     return tracing::debug!(device, %error, "the device waits for the new binary");
                 }
@@ -451,10 +478,10 @@ impl Export for Dm {
                     return tracing::warn!(device, %error, "the device waits for the next daemon");
                 }
             }
-            mapped.link.remove();
         }
-        if let Err(error) = handle.close() {
-            tracing::warn!(device, %error, "the device waits for the next daemon");
+        match inner.served.as_ref().map_or(Ok(()), UblkHandle::close) {
+            Ok(()) => mapped.serving.remove(),
+            Err(error) => tracing::warn!(device, %error, "the device waits for the next daemon"),
         }
     }
 }

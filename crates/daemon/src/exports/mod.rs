@@ -118,7 +118,7 @@ pub struct Opened {
     pub export: Arc<dyn Export>,
 }
 
-/// The device as the kernel maps it, if it is to.
+/// The device as the kernel maps it, if it is to: who asks for it gets it or an error, `auto` where it is possible.
 ///
 /// # Errors
 /// One sentence with the remedy.
@@ -126,9 +126,12 @@ pub fn look(name: &str, config: &DeviceConfig, run_directory: &Path, owner: &str
     match config.export {
         Some(kind) if kind.name == MAPPED => {}
         Some(_) => return Ok(None),
-        // One that is there goes on, whoever asked for it. Nobody is moved to it unasked.
+        // One that is there goes on.
         None if dm::is_ours(name) => {}
-        None => return Ok(None),
+        None => {
+            let possible = dm::possible(name, owner).and_then(|()| Mapped::look(name, config, run_directory, owner));
+            return Ok(possible.inspect_err(|why| say_impossible(name, MAPPED, why)).ok());
+        }
     }
     Mapped::look(name, config, run_directory, owner).map(Some)
 }
@@ -150,20 +153,24 @@ pub fn open(opening: Opening<'_>) -> Result<Opened, String> {
         let opened = match possible() {
             Ok(()) => (kind.open)(opening.clone()),
             Err(why) => {
-                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
+                say_impossible(&opening.export.name, kind.name, &why);
                 reasons.push(why);
                 continue;
             }
         };
         match opened {
             Err(why) if kind.passed_over => {
-                tracing::info!(device = opening.export.name, why, "cannot be exported over {} here", kind.name);
+                say_impossible(&opening.export.name, kind.name, &why);
                 reasons.push(why);
             }
             opened => return opened,
         }
     }
     Err(reasons.join("; "))
+}
+
+fn say_impossible(device: &str, kind: &str, why: &str) {
+    tracing::info!(device, why, "cannot be exported over {kind} here");
 }
 
 /// Whether the certificates of all devices can be used as they are now.

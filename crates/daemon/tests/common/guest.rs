@@ -9,6 +9,10 @@ use surgetank_model::Bytes;
 
 use super::rounds;
 
+/// Where every thread of every program waits, for a test that hangs.
+const TELL_STACKS: &str = "for thread in /proc/[0-9]*/task/*; do \
+     echo \"$thread $(cat $thread/comm)\"; sed 's/^/    /' $thread/stack; done";
+
 /// How much slower a boost comes and goes in a guest.
 const PACE: u32 = 8;
 
@@ -20,14 +24,16 @@ pub fn run(test: &str, disks: impl IntoIterator<Item = Disk>) {
     };
     let program = std::env::current_exe().unwrap();
     let pass = |name: &str| std::env::var(name).map_or(String::new(), |value| format!("export {name}={value}\n"));
-    let script = format!(
-        "set -e\n{}export SURGETANK_PACE={PACE}\nmkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
-         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
-        pass("SURGETANK_KILLS"),
-        program.display()
-    );
     // Far more than it takes.
     let timeout = Duration::from_secs(300 + 30 * rounds::kills(5) as u64);
+    let script = format!(
+        "set -e\n{}export SURGETANK_PACE={PACE}\nmkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
+         (sleep {}; {TELL_STACKS}) >&2 &\n\
+         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
+        pass("SURGETANK_KILLS"),
+        timeout.as_secs() - 30,
+        program.display()
+    );
     let plan = Plan { memory: Bytes::from_mib(1024), timeout, ..Plan::new("test", script) };
     let plan = disks.into_iter().fold(plan.disk(Disk::new("disk", Bytes::from_mib(512))), Plan::disk);
     let mut guest = plan.boot(&lab, &Interrupt::default()).unwrap();

@@ -299,6 +299,12 @@ impl UblkHandle {
         }
     }
 
+    /// Where the block device is, or will be.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.0.block.path()
+    }
+
     /// The block device's major and minor number, once it is up.
     ///
     /// # Errors
