@@ -156,6 +156,9 @@ fn guest_calm_and_boost() {
         boost(&running);
         assert_eq!(served_devices(), 1);
         assert!(target().to_str().unwrap().starts_with("/dev/ublkb"), "{:?}", target());
+        // A daemon that is killed while the kernel looks for partitions would never end.
+        let looked = target().file_name().map(|name| Path::new("/sys/class/block").join(name).join("partscan"));
+        assert_eq!(std::fs::read_to_string(looked.unwrap()).unwrap().trim(), "0");
         step("boost");
         calm(&machine, &running);
         eventually("our own device is gone", || served_devices() == 0);

@@ -80,9 +80,8 @@ impl Rows<'_> {
         }
         add("absorbed and drained", "s", ours.total_s(), (size / slow, "S ÷ Bb"), Limit::AtMost(1.05));
         let bcache = self.of(PeerKind::Bcache);
-        let processor = bcache.and_then(|bcache| {
-            self.beside(&format!("{what}: processor time"), "s/GiB", Found::busy_s_per_gib, bcache)
-        });
+        let processor = bcache
+            .and_then(|bcache| self.beside(&format!("{what}: processor time"), "s/GiB", Found::busy_s_per_gib, bcache));
         bars.extend(processor.map(|bar| bar.must_be(Limit::AtMost(1.5))));
         bars
     }
@@ -106,12 +105,8 @@ impl Rows<'_> {
     }
 
     fn synced_writes(&self) -> Option<Bar> {
-        let bar = self.beside(
-            "4 KiB write and fsync",
-            "µs",
-            |found| found.measured.write_us,
-            self.of(PeerKind::Bcache)?,
-        );
+        let bar =
+            self.beside("4 KiB write and fsync", "µs", |found| found.measured.write_us, self.of(PeerKind::Bcache)?);
         Some(bar?.must_be(Limit::AtMost(1.0)))
     }
 

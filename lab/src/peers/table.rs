@@ -47,7 +47,6 @@ impl Row {
     pub fn drain_mib_s(&self) -> Option<f64> {
         (self.found.drain_s > 0.5).then_some(self.found.dirty_mib / self.found.drain_s)
     }
-
 }
 
 /// One row for each load and peer, in the order in which they were measured first.
@@ -223,6 +222,9 @@ mod tests {
         assert_eq!((rows[0].samples, rows[0].found.measured.run_s), (3, 2.0));
         assert_eq!(rows[0].mib_s(), 128.0);
         let text = markdown(&rows, &[], &samples);
-        assert!(text.contains("| bcache | 2.00 s | 1.00 to 3.00 s | 128.0 |") && text.contains("no such luck"), "{text}");
+        assert!(
+            text.contains("| bcache | 2.00 s | 1.00 to 3.00 s | 128.0 |") && text.contains("no such luck"),
+            "{text}"
+        );
     }
 }

@@ -64,7 +64,8 @@ impl UdevProperties {
     pub fn run(&self) -> Result<(), Failure> {
         let config = Config::load(&self.config).map_err(Failure::invalid)?;
         let linked = |link: fn(&str) -> String| {
-            let found = |device: &String| Some((device.clone(), kernel_name(&config.run_directory.join(link(device)))?));
+            let found =
+                |device: &String| Some((device.clone(), kernel_name(&config.run_directory.join(link(device)))?));
             config.devices.keys().filter_map(found).collect()
         };
         let mut ours = Ours { exported: linked(str::to_owned), serving: linked(systemd::serving_link) };

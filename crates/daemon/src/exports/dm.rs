@@ -350,7 +350,8 @@ impl Mapped {
     fn front(&self, size: u64) -> Result<UblkFront, String> {
         let export = front::Export { name: self.name.clone(), size, logical_block: self.limits.logical_block };
         let Limits { write_cache, discards, .. } = self.limits;
-        let config = UblkConfig { export, identity: self.identity, write_cache, discards };
+        // Partitions are the mapped device's.
+        let config = UblkConfig { export, identity: self.identity, write_cache, discards, partitions: false };
         let front = UblkFront::start(&config).map_err(|why| why.to_string())?;
         // Before the device comes up, and udev looks at it.
         if let Err(error) = self.serving.point_to(&front.handle().path()) {

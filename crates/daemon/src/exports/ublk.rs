@@ -21,7 +21,7 @@ pub(super) fn open(Opening { export, run_directory, owner, .. }: Opening<'_>) ->
     lock_memory();
     let link = Link::new(run_directory, &export.name);
     let identity = identity(owner, &export.name);
-    let config = UblkConfig { identity, export, write_cache: true, discards: true };
+    let config = UblkConfig { identity, export, write_cache: true, discards: true, partitions: true };
     let front = UblkFront::start(&config).map_err(|error| error.to_string())?;
     let export = Arc::new(Ublk(front.handle(), link));
     Ok(Opened { front: Box::new(front), kind: "ublk", export })

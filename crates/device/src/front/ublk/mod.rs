@@ -55,6 +55,8 @@ pub struct UblkConfig {
     pub write_cache: bool,
     /// It takes discard requests.
     pub discards: bool,
+    /// The kernel looks for partitions on it.
+    pub partitions: bool,
 }
 
 /// Where the export stands.
@@ -156,7 +158,7 @@ impl UblkFront {
             None => (Way::New, add(&control, config)?),
         };
         let opened = open_character_device(info.device)
-            .and_then(|device| Queue::new(device, info.depth, info.io_bytes_max, config.write_cache))
+            .and_then(|device| Queue::new(device, info.depth, info.io_bytes_max, config))
             .map_err(|error| cannot("serve", info.device, error));
         let queue = match opened {
             Ok(queue) => queue,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
+use super::UblkConfig;
 use super::abi::{self, DESCRIPTOR_BYTES, Descriptor};
 use super::tags::{Arrival, TagAnswer, Tags};
 use super::translate::{Translated, translate};
@@ -33,6 +35,8 @@ pub(super) struct Queue {
     io_bytes_max: usize,
     /// Without one, every change is durable when it is answered.
     write_cache: bool,
+    /// The kernel looks for partitions.
+    partitions: bool,
     fetched: bool,
 }
 
@@ -71,6 +75,28 @@ impl Descriptors {
     }
 }
 
+/// Does something as a thread without CAP_SYS_ADMIN. The kernel looks for no partitions on a device whose requests such a
+/// thread fetches. Else many kernels (6.12 is one) look for them while they start the device, and if the server is killed then, neither
+/// its death nor the start ever ends: the start waits for the server's answer, and the server's last thread for the start.
+fn untrusted<T>(work: impl FnOnce() -> T) -> T {
+    let before = capabilities(None).and_then(|before| {
+        let effective = before.effective.difference(CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, CapabilitySets { effective, ..before }).map(|()| before)
+    });
+    let done = work();
+    match before {
+        Ok(before) => {
+            if let Err(error) = set_capabilities(None, before) {
+                tracing::warn!(%error, "the thread that serves the device stays without CAP_SYS_ADMIN");
+            }
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the kernel looks for partitions on the device that stands in for the disk")
+        }
+    }
+    done
+}
+
 impl Drop for Descriptors {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which nothing refers to any more.
@@ -83,7 +109,7 @@ impl Queue {
     ///
     /// # Errors
     /// Those of `mmap(2)` and `io_uring_setup(2)`.
-    pub(super) fn new(device: File, depth: u16, io_bytes_max: u32, write_cache: bool) -> io::Result<Self> {
+    pub(super) fn new(device: File, depth: u16, io_bytes_max: u32, config: &UblkConfig) -> io::Result<Self> {
         let descriptors = Descriptors::map(&device, depth)?;
         // The driver's work for us runs when we are in the kernel anyway; it ends our wait, but does not interrupt us.
         // (Deferred until we ask, it would not even do that: nothing wakes who polls such a ring.) The thread that
@@ -96,7 +122,19 @@ impl Queue {
         let io_bytes_max = io_bytes_max as usize;
         let buffers = (0..depth).map(|_| Some(Buffer::zeroed(io_bytes_max))).collect();
         let (tags, moved) = (Tags::new(depth), vec![0; depth.into()]);
-        Ok(Self { ring, descriptors, device, tags, buffers, moved, io_bytes_max, write_cache, fetched: false })
+        let UblkConfig { write_cache, partitions, .. } = *config;
+        Ok(Self {
+            ring,
+            descriptors,
+            device,
+            tags,
+            buffers,
+            moved,
+            io_bytes_max,
+            write_cache,
+            partitions,
+            fetched: false,
+        })
     }
 
     /// Readable when `receive` has something.
@@ -129,7 +167,7 @@ impl Queue {
         for tag in 0..self.buffers.len() as u16 {
             self.push(abi::FETCH, TagAnswer { tag, result: 0 })?;
         }
-        self.enter()
+        if self.partitions { self.enter() } else { untrusted(|| self.enter()) }
     }
 
     fn push(&mut self, code: u32, answer: TagAnswer) -> io::Result<()> {

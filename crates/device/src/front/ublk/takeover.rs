@@ -55,7 +55,7 @@ mod tests {
             (write_cache, discards) in any::<(bool, bool)>(),
         ) {
             let export = Export { name: "data".into(), size: 1 << 21, logical_block: 512 };
-            let config = UblkConfig { export, identity: 1, write_cache: true, discards: true };
+            let config = UblkConfig { export, identity: 1, write_cache: true, discards: true, partitions: true };
             let state = match state {
                 0 => DeviceState::Dead,
                 1 => DeviceState::Live,
