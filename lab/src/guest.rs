@@ -15,6 +15,11 @@ use crate::output::say;
 use crate::plan::{Media, Plan};
 use crate::share::Share;
 
+/// With these words the kernel begins to say what has happened to it.
+const KERNEL_TROUBLE: &[&str] =
+    &["BUG: ", "kernel BUG", "Oops", "general protection", "WARNING: ", "blocked for more than"];
+const CONSOLE_LINES_MAX: usize = 100;
+
 /// All that the emulator has, but instructions that it emulates bit by bit.
 pub const PROCESSOR: &str = "max,-sse4.2,-pclmulqdq";
 
@@ -303,13 +308,11 @@ impl Guest {
 
     fn with_console(&self, message: &str) -> String {
         let console = String::from_utf8_lossy(&fs::read(&self.console).unwrap_or_default()).into_owned();
-        let mut last: Vec<&str> =
-            console.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(4).collect();
-        last.reverse();
-        format!(
-            "{message}; its console ended with: {}",
-            if last.is_empty() { "nothing".into() } else { last.join(" | ") }
-        )
+        let lines: Vec<&str> = console.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let trouble = lines.iter().position(|line| KERNEL_TROUBLE.iter().any(|word| line.contains(word)));
+        let from = trouble.unwrap_or(lines.len().saturating_sub(4));
+        let said = lines[from..].iter().take(CONSOLE_LINES_MAX).copied().collect::<Vec<_>>().join(" | ");
+        format!("{message}; its console ended with: {}", if said.is_empty() { "nothing" } else { &said })
     }
 }
 

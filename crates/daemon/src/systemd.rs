@@ -26,10 +26,19 @@ const LINKS: [&str; 8] = [
 /// How the names begin by which device mapper tells our devices from others'.
 pub const UNIQUE_NAME: &str = "SURGETANK-";
 
-/// The link in the run directory to the block device that answers for a mapped one.
+const SERVING: &str = ".serving-";
+
+/// The link in the run directory to the block device that answers for a mapped one. No device has a name with a dot at its
+/// beginning.
 #[must_use]
 pub fn serving_link(device: &str) -> String {
-    format!(".serving-{device}")
+    format!("{SERVING}{device}")
+}
+
+/// The device that such a link is for.
+#[must_use]
+pub fn served_device(link: &str) -> Option<&str> {
+    link.strip_prefix(SERVING)
 }
 
 /// The name under which udev knows an exported block device.

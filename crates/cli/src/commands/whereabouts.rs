@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use surgetank_daemon::systemd::served_device;
 use surgetank_daemon::{ClientError, Sockets};
 use surgetank_model::text::line;
 use surgetank_report::Failure;
@@ -89,14 +90,15 @@ fn no_daemon(sockets: &Sockets, systemd: bool) -> String {
     )
 }
 
-/// The devices whose requests wait for a daemon: those of ublk, which outlive one.
+/// The devices whose requests wait for a daemon: those of ublk, which outlive one, and those that are mapped to such a one.
 fn waiting(run_directory: &Path) -> Vec<String> {
     let links = fs::read_dir(run_directory).into_iter().flatten().flatten();
     let waiting = links.filter_map(|link| {
         let device = fs::read_link(link.path()).ok()?;
         let is_there = device.file_name()?.to_str()?.starts_with("ublkb") && device.exists();
         let name = link.file_name().to_string_lossy().into_owned();
-        is_there.then(|| format!("{} ({})", line(&name), line(&device.display().to_string())))
+        let name = served_device(&name).unwrap_or(&name);
+        is_there.then(|| format!("{} ({})", line(name), line(&device.display().to_string())))
     });
     let mut waiting: Vec<String> = waiting.collect();
     waiting.sort();
@@ -118,12 +120,15 @@ mod tests {
         assert_eq!(no_daemon(&sockets, false), plain);
         fs::create_dir(at("run")).unwrap();
         fs::write(at("ublkb0"), "").unwrap();
+        fs::write(at("ublkb2"), "").unwrap();
         fs::write(at("loop0"), "").unwrap();
-        for (name, device) in [("data", "ublkb0"), ("gone", "ublkb1"), ("other", "loop0")] {
+        for (name, device) in [("data", "ublkb0"), ("gone", "ublkb1"), ("other", "loop0"), (".serving-more", "ublkb2")]
+        {
             symlink(at(device), at("run").join(name)).unwrap();
         }
         let said = no_daemon(&sockets, true);
         assert!(said.contains("see `systemctl status surgetank` and `journalctl --unit surgetank`, start"), "{said}");
-        assert!(said.ends_with(&format!("; who uses data ({}) waits for it", at("ublkb0").display())), "{said}");
+        let waits = format!("data ({}), more ({})", at("ublkb0").display(), at("ublkb2").display());
+        assert!(said.ends_with(&format!("; who uses {waits} waits for it")), "{said}");
     }
 }
