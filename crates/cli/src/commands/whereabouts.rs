@@ -128,7 +128,7 @@ mod tests {
         }
         let said = no_daemon(&sockets, true);
         assert!(said.contains("see `systemctl status surgetank` and `journalctl --unit surgetank`, start"), "{said}");
-        let waits = format!("data ({}), more ({})", at("ublkb0").display(), at("ublkb2").display());
+        let waits = format!("data ({}) or more ({})", at("ublkb0").display(), at("ublkb2").display());
         assert!(said.ends_with(&format!("; who uses {waits} waits for it")), "{said}");
     }
 }
