@@ -61,6 +61,14 @@ pub enum Request {
         /// The device's name.
         device: String,
     },
+    /// The last boosts of a device, or of all: answers a [`HistoryReport`](crate::history::HistoryReport).
+    History {
+        /// The device's name.
+        #[serde(default)]
+        device: Option<String>,
+        /// So many boosts of each, at most.
+        last: usize,
+    },
     /// Delete volumes that nobody knows of: answers a [`Swept`].
     Gc,
     /// Take up new certificates, as SIGHUP does: answers `{"reloaded": [names of devices]}`.

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::control::{Bound, Request, Server};
 use crate::device::{Asker, Common, Device, Until};
 use crate::ground::Tables;
+use crate::history::HistoryReport;
 use crate::losses;
 use crate::opening::{Decorator, Looking};
 use crate::places;
@@ -370,11 +371,13 @@ impl Inner {
         match devices.get(name) {
             Some(Slot::Running(device)) => Ok(look(device)),
             Some(Slot::Refused(reason)) => Err(reason.clone()),
-            None => {
-                let known: Vec<&str> = devices.keys().map(String::as_str).collect();
-                Err(format!("there is no device \"{name}\": this daemon has {}", known.join(", ")))
-            }
+            None => Err(self.unknown(name)),
         }
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let known: Vec<&str> = self.config.devices.keys().map(String::as_str).collect();
+        format!("there is no device \"{name}\": this daemon has {}", known.join(", "))
     }
 
     fn asker(&self, name: &str) -> Result<Asker, String> {
@@ -465,6 +468,15 @@ impl Inner {
         match request {
             Request::Status => value(serde_json::to_value(self.status())),
             Request::Gc => value(serde_json::to_value(self.sweep())),
+            Request::History { device, last } => {
+                let names = self.config.devices.keys();
+                let asked = names.filter(|name| device.as_ref().is_none_or(|device| device == *name));
+                let report = HistoryReport::of(&self.config.state_directory, asked, last)?;
+                match device {
+                    Some(device) if report.devices.is_empty() => Err(self.unknown(&device)),
+                    _ => value(serde_json::to_value(report)),
+                }
+            }
             Request::Boost { device } => of_device(&device, Ask::Boost),
             Request::Drain { device } => of_device(&device, Ask::Drain),
             Request::Resize { device } => {

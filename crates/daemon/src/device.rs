@@ -25,6 +25,7 @@ use crate::config::{CachingConfig, Config, DeviceConfig};
 use crate::exports::dm::Mapped;
 use crate::exports::{self, Export, Opening};
 use crate::files;
+use crate::history::History;
 use crate::identity::Identity;
 use crate::journal::{Journal, JournalState, LastRun, Unbooked};
 use crate::lifecycle::{Lifecycle, Tools};
@@ -291,6 +292,7 @@ impl Starting<'_> {
             shard: shard_handle.clone(),
             owner_thread: owner_thread.handle(),
             accounts: self.accounts(clock.now(), totals, size),
+            history: History::of(&self.whole.state_directory.join(self.name)),
             boosting: None,
             switching: mapped.map(|(mapped, map)| Switching::new(self.name, mapped, map, shard_handle.clone())),
             last_run: journal.state().last_run,

@@ -21,6 +21,7 @@ pub mod exports;
 mod files;
 mod ground;
 pub mod healed;
+pub mod history;
 mod identity;
 pub mod journal;
 mod kernel_statistics;

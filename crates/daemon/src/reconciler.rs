@@ -18,6 +18,7 @@ use surgetank_rental::Ended;
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
 use crate::config::OnStop;
+use crate::history::History;
 use crate::journal::LastRun;
 use crate::lifecycle::Lifecycle;
 use crate::owner::OwnerThreadHandle;
@@ -107,6 +108,8 @@ pub struct Parts {
     pub owner_thread: OwnerThreadHandle,
     /// The accounts.
     pub accounts: Accounts,
+    /// What is kept of its boosts.
+    pub history: History,
     /// Controller and caching volume; `None`: the device only passes through.
     pub boosting: Option<(Controller, Lifecycle)>,
     /// For a device that the kernel maps.
@@ -324,6 +327,9 @@ impl Reconciler {
         while let Some(record) = controller.next_record() {
             let rented = record.ended.since(record.started);
             let cost = self.parts.accounts.caching_cost(record.size, rented);
+            if let Err(error) = self.parts.history.add(&self.log.past(&record, cost, unix_ms())) {
+                tracing::warn!(device = self.parts.name, %error, "the history lacks a boost");
+            }
             let text = self.log.ended(&record, cost, controller.status().next_size);
             tracing::info!(device = self.parts.name, "{text}");
             self.parts.accounts.boosted(&record);

@@ -170,6 +170,13 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Adds the last minute of its journal to a file beside its console.
+    pub fn keep_journal(&mut self, name: &str) -> anyhow::Result<()> {
+        let said = self.must("journalctl -b --no-pager -o short-precise --since '60 seconds ago'")?;
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(self.directory.join(name))?;
+        file.write_all(said.as_bytes()).context("cannot keep the guest's journal")
+    }
+
     /// Lets it run a script whose answer nobody waits for.
     pub fn send(&mut self, script: &str) -> anyhow::Result<()> {
         self.command += 1;

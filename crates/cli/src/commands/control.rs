@@ -33,12 +33,12 @@ pub struct Daemon {
 
 impl Daemon {
     /// The daemon's client, and its answer to a request.
-    fn ask<T>(&self, request: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, Failure> {
+    pub fn ask<T>(&self, request: impl Fn(&Client) -> Result<T, ClientError>) -> Result<T, Failure> {
         let sockets = self.whereabouts.sockets()?;
         request(&Client::new(&sockets.control)).map_err(|error| whereabouts::failure(&error, &sockets))
     }
 
-    fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
+    pub fn answer(&self, document: &impl Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.json { output::print_json(document) } else { output::print(&people()) }
     }
 }

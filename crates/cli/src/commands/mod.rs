@@ -3,6 +3,7 @@
 mod control;
 mod demo;
 mod foreground;
+mod history;
 mod inspect;
 mod map;
 mod provider;
@@ -55,6 +56,8 @@ enum Command {
     Provider(provider::Arguments),
     /// Show the devices of the running daemon
     Status(control::Status),
+    /// Show the boosts of the past: why each began, what it moved, what it cost
+    History(history::Arguments),
     /// Boost a device now, before its burst
     Boost(control::Boost),
     /// End a device's boost: drain its caching volume and delete it
@@ -113,6 +116,7 @@ impl Cli {
             Command::Serve(arguments) => arguments.run(),
             Command::Provider(arguments) => arguments.run(),
             Command::Status(arguments) => arguments.run(),
+            Command::History(arguments) => arguments.run(),
             Command::Boost(arguments) => arguments.run(),
             Command::Drain(arguments) => arguments.run(),
             Command::Detach(arguments) => arguments.run(),

@@ -13,6 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use serde_json::Value;
 
 use super::{Request, Response, TimedRead, peer};
+use crate::history::HistoryReport;
 use crate::places;
 use crate::status::StatusReport;
 use crate::sweep::Swept;
@@ -105,6 +106,14 @@ impl Client {
     /// As [`Client::ask`].
     pub fn status(&self) -> Result<StatusReport, ClientError> {
         self.typed(&Request::Status)
+    }
+
+    /// The last boosts of a device, or of all.
+    ///
+    /// # Errors
+    /// As [`Client::ask`].
+    pub fn history(&self, device: Option<String>, last: usize) -> Result<HistoryReport, ClientError> {
+        self.typed(&Request::History { device, last })
     }
 
     /// Delete volumes that nobody knows of.

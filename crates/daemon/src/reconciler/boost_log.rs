@@ -11,6 +11,7 @@ use surgetank_policy::{BoostRecord, Cause, Phase};
 use super::{Reconciler, Recovery};
 use crate::accounting::Totals;
 use crate::config::OnStop;
+use crate::history::PastBoost;
 use crate::journal::LastRun;
 use crate::shard::{Command, Sample};
 
@@ -32,8 +33,9 @@ pub(super) struct BoostLog {
 #[derive(Debug)]
 struct Told {
     begun: Instant,
-    /// `None`: the last run left it.
-    cause: Option<Cause>,
+    /// Why, in one sentence; `None`: the last run left it.
+    why: Option<String>,
+    is_forecast: bool,
     written: u64,
     split: u64,
     drained: u64,
@@ -99,10 +101,13 @@ impl BoostLog {
     pub(super) fn look(&mut self, seen: &Seen<'_>) -> Vec<String> {
         let mut said = Vec::new();
         if let (None, Some(size)) = (&self.boost, seen.size) {
-            self.boost = Some(Told { begun: seen.now, cause: seen.cause, written: 0, split: 0, drained: 0 });
-            said.extend(seen.cause.map(|cause| {
-                format!("a boost begins: {}; renting a caching volume of {}", why(cause, seen), bytes(size.get()))
-            }));
+            let why = seen.cause.map(|cause| why(cause, seen));
+            let renting = bytes(size.get());
+            said.extend(
+                why.as_ref().map(|why| format!("a boost begins: {why}; renting a caching volume of {renting}")),
+            );
+            let is_forecast = matches!(seen.cause, Some(Cause::Forecast { .. }));
+            self.boost = Some(Told { begun: seen.now, why, is_forecast, written: 0, split: 0, drained: 0 });
         }
         let boosts = self.boosts.replace(seen.boosts).unwrap_or(seen.boosts);
         if let (true, Some(boost)) = (seen.boosts > boosts, &self.boost) {
@@ -131,7 +136,7 @@ impl BoostLog {
         match (self.because.take(), seen.reason) {
             (Some(because), _) => because.to_owned(),
             (None, Some(reason)) => reason.to_owned(),
-            (None, None) if matches!(self.boost, Some(Told { cause: Some(Cause::Forecast { .. }), .. })) => {
+            (None, None) if self.boost.as_ref().is_some_and(|boost| boost.is_forecast) => {
                 "the burst that was expected is over, or has not come".to_owned()
             }
             (None, None) => {
@@ -150,6 +155,29 @@ impl BoostLog {
         Some(format!("{reason}{retry}"))
     }
 
+    /// What the history keeps of a boost that is about to be told as [`BoostLog::ended`].
+    pub(super) fn past(&self, record: &BoostRecord, cost: Option<Totals>, ended_unix_ms: u64) -> PastBoost {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let gib = |bytes: u64| bytes as f64 / GIB as f64;
+        let moved = |pick: fn(&Told) -> u64| self.boost.as_ref().map_or(0.0, |boost| gib(pick(boost)));
+        PastBoost {
+            ended_unix_ms,
+            cause: self.boost.as_ref().and_then(|boost| boost.why.clone()),
+            cache_gib: record.size.as_gib(),
+            attach_s: seconds(record.attach_time()),
+            absorb_s: seconds(record.absorb_time()),
+            drain_s: seconds(record.drain_time()),
+            rented_s: record.ended.since(record.started).as_secs_f64(),
+            written_gib: moved(|boost| boost.written),
+            split_gib: moved(|boost| boost.split),
+            drained_gib: moved(|boost| boost.drained),
+            high_water_gib: record.high_water.as_gib(),
+            evicted_gib: record.evicted.as_gib(),
+            cost_agbs: cost.map(|cost| cost.agbs),
+            cost_usd: cost.and_then(|cost| cost.usd),
+        }
+    }
+
     /// A caching volume has been deleted.
     pub(super) fn ended(&mut self, record: &BoostRecord, cost: Option<Totals>, next: Bytes) -> String {
         let rented = time(record.ended.since(record.started));
@@ -160,13 +188,13 @@ impl BoostLog {
         let costs = |when: &str| cost.map(|cost| format!("; {when} {cost}")).unwrap_or_default();
         let boost = self.boost.take();
         self.because = None;
-        let Some(Told { cause, written, split, drained, .. }) = boost.filter(|_| record.adopted.is_some()) else {
+        let Some(Told { why, written, split, drained, .. }) = boost.filter(|_| record.adopted.is_some()) else {
             let cost = costs("it cost");
             return format!("the caching volume was deleted without having been in use, after {rented}{cost}");
         };
         let took = record.drain_time().map(|took| format!(" in {}", time(took))).unwrap_or_default();
         let (drained, next) = (bytes(drained), bytes(next.get()));
-        if cause.is_none() {
+        if why.is_none() {
             let cost = costs("since the start the caching volume cost");
             return format!(
                 "the boost that the last run left has ended: {drained} were drained{took}{cost}; the next caching volume has {next}"

@@ -17,9 +17,11 @@ pub use self::limits::{Limits, Mismatch};
 
 const CONTROL: &str = "/dev/mapper/control";
 const DIRECTORY: &str = "/dev/mapper";
-/// udev's rules without which nobody makes the nodes of mapped devices where udev runs.
-const RULES: &[&str] =
-    &["/usr/lib/udev/rules.d/10-dm.rules", "/lib/udev/rules.d/10-dm.rules", "/etc/udev/rules.d/10-dm.rules"];
+/// Where udev's rules are.
+const RULES_DIRECTORIES: &[&str] =
+    &["/etc/udev/rules.d", "/run/udev/rules.d", "/usr/lib/udev/rules.d", "/lib/udev/rules.d"];
+/// The rules without which nobody makes the nodes of mapped devices where udev runs: libdevmapper's own name, and Debian's.
+const RULES: &[&str] = &["10-dm.rules", "55-dm.rules"];
 const UDEV: &str = "/run/udev/control";
 
 /// Why the device mapper did not do what it was asked. One sentence, with the remedy.
@@ -59,6 +61,10 @@ impl MappedDevice {
     }
 }
 
+fn has_rules(directories: &[&str]) -> bool {
+    directories.iter().any(|directory| RULES.iter().any(|rules| Path::new(directory).join(rules).exists()))
+}
+
 /// Speaks to the device mapper.
 #[derive(Debug)]
 pub struct Mapper {
@@ -76,7 +82,7 @@ impl Mapper {
                 "{CONTROL} cannot be opened ({error}): load the kernel's module dm_mod, and run as root"
             ))
         })?;
-        if Path::new(UDEV).exists() && !RULES.iter().any(|rules| Path::new(rules).exists()) {
+        if Path::new(UDEV).exists() && !has_rules(RULES_DIRECTORIES) {
             return Err(MapperError(
                 "udev runs here without the device mapper's rules: install them (Debian's package dmsetup)".to_owned(),
             ));
@@ -223,5 +229,23 @@ fn remove_node(name: &str) {
     let link = Path::new(DIRECTORY).join(name);
     if !Path::new(UDEV).exists() && fs::read_link(&link).is_ok_and(|target| target.starts_with("../")) {
         let _ = fs::remove_file(link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_are_found_under_the_name_of_libdevmapper_and_under_debians() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        assert!(!has_rules(&["/nowhere", path]));
+        for name in ["10-dm.rules", "55-dm.rules"] {
+            let file = directory.path().join(name);
+            fs::write(&file, "").unwrap();
+            assert!(has_rules(&["/nowhere", path]), "{name}");
+            fs::remove_file(&file).unwrap();
+        }
     }
 }
