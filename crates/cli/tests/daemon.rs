@@ -128,6 +128,18 @@ fn a_device_is_served_boosted_drained_and_stopped() {
     assert_eq!((&drained["phase"], &drained["boosts"]), (&"idle".into(), &1.into()));
     assert!(server.json(&["gc"])["deleted"].as_array().unwrap().is_empty());
 
+    let history = server.json(&["history", "data"]);
+    let past = &history["devices"][0]["boosts"];
+    assert_eq!((past.as_array().unwrap().len(), &past[0]["cause"]), (1, &"somebody asked for it".into()));
+    assert!(past[0]["cache_gib"] == 0.0625 && past[0]["attach_s"].is_number() && past[0]["cost_agbs"].is_number());
+    let page = server.directory.path().join("savings");
+    let people = server.ask(&["history", "--out", page.to_str().unwrap()]);
+    assert!(String::from_utf8(people.stdout).unwrap().contains("data: 1 boosts"));
+    assert!(std::fs::read_to_string(page.join("history.html")).unwrap().contains("<svg"));
+    let unknown = server.ask(&["history", "dta"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8(unknown.stderr).unwrap().contains("did you mean \"data\"?"));
+
     let wrong = server.ask(&["boost", "dta"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8(wrong.stderr).unwrap().contains("did you mean \"data\"?"));

@@ -61,12 +61,9 @@ pub enum Request {
         /// The device's name.
         device: String,
     },
-    /// The last boosts of a device, or of all: answers a [`HistoryReport`](crate::history::HistoryReport).
+    /// The last boosts of all devices: answers a [`HistoryReport`](crate::history::HistoryReport).
     History {
-        /// The device's name.
-        #[serde(default)]
-        device: Option<String>,
-        /// So many boosts of each, at most.
+        /// So many of each, at most.
         last: usize,
     },
     /// Delete volumes that nobody knows of: answers a [`Swept`].

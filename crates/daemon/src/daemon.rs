@@ -371,13 +371,11 @@ impl Inner {
         match devices.get(name) {
             Some(Slot::Running(device)) => Ok(look(device)),
             Some(Slot::Refused(reason)) => Err(reason.clone()),
-            None => Err(self.unknown(name)),
+            None => {
+                let known: Vec<&str> = devices.keys().map(String::as_str).collect();
+                Err(format!("there is no device \"{name}\": this daemon has {}", known.join(", ")))
+            }
         }
-    }
-
-    fn unknown(&self, name: &str) -> String {
-        let known: Vec<&str> = self.config.devices.keys().map(String::as_str).collect();
-        format!("there is no device \"{name}\": this daemon has {}", known.join(", "))
     }
 
     fn asker(&self, name: &str) -> Result<Asker, String> {
@@ -468,14 +466,9 @@ impl Inner {
         match request {
             Request::Status => value(serde_json::to_value(self.status())),
             Request::Gc => value(serde_json::to_value(self.sweep())),
-            Request::History { device, last } => {
+            Request::History { last } => {
                 let names = self.config.devices.keys();
-                let asked = names.filter(|name| device.as_ref().is_none_or(|device| device == *name));
-                let report = HistoryReport::of(&self.config.state_directory, asked, last)?;
-                match device {
-                    Some(device) if report.devices.is_empty() => Err(self.unknown(&device)),
-                    _ => value(serde_json::to_value(report)),
-                }
+                value(serde_json::to_value(HistoryReport::of(&self.config.state_directory, names, last)?))
             }
             Request::Boost { device } => of_device(&device, Ask::Boost),
             Request::Drain { device } => of_device(&device, Ask::Drain),

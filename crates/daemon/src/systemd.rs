@@ -51,32 +51,42 @@ pub fn node(device: &str) -> PathBuf {
 /// and goes before it.
 #[must_use]
 pub fn drop_in(config: &Config) -> String {
-    let mut text = "[Unit]\n".to_owned();
-    let mut line = |key: &str, value: &str| {
-        let _ = writeln!(text, "{key}={value}");
-    };
+    let (disks, files) = backing_volumes(config);
+    let directories = config.providers.values().filter_map(|provider| provider.directory());
+    let mut text =
+        waiting_for(directories.map(Path::to_owned).chain([config.state_directory.clone()]).chain(files), &disks);
+    for (name, _) in config.devices.iter().filter(|(_, device)| device.is_block_device()) {
+        let target = format!("blockdev@{}.target", escaped(&node(name)));
+        let _ = writeln!(text, "Wants={target}\nBefore={target}");
+    }
+    text
+}
+
+/// The drop-in of what maps devices before the service: it needs the disks and the owner records, and nothing of providers.
+#[must_use]
+pub fn map_drop_in(config: &Config) -> String {
+    waiting_for([config.state_directory.clone()].into_iter(), &backing_volumes(config).0)
+}
+
+/// Disks, and files.
+fn backing_volumes(config: &Config) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let backing = |device: &DeviceConfig| match &device.backing {
         Backing::Path(path) => Some(path.clone()),
         Backing::Memory(_) => None,
     };
-    let (disks, files): (Vec<_>, Vec<_>) =
-        config.devices.values().filter_map(backing).partition(|path| path.starts_with(NODES));
-    let directories = config.providers.values().filter_map(|provider| provider.directory());
-    let directories = directories.map(Path::to_owned).chain([config.state_directory.clone()]);
-    for path in directories.chain(files).filter_map(|path| quoted(&path)) {
-        line("RequiresMountsFor", &path);
+    config.devices.values().filter_map(backing).partition(|path| path.starts_with(NODES))
+}
+
+fn waiting_for(paths: impl Iterator<Item = PathBuf>, disks: &[PathBuf]) -> String {
+    let mut text = "[Unit]\n".to_owned();
+    for path in paths.filter_map(|path| quoted(&path)) {
+        let _ = writeln!(text, "RequiresMountsFor={path}");
     }
     // Awaited, as long as systemd waits for a device, but not required: without one of several disks only that one's device
     // is refused, and no slip of udev's about a disk that is there keeps a killed daemon from coming back.
-    for disk in &disks {
+    for disk in disks {
         let unit = escaped(disk) + ".device";
-        line("Wants", &unit);
-        line("After", &unit);
-    }
-    for (name, _) in config.devices.iter().filter(|(_, device)| device.is_block_device()) {
-        let target = format!("blockdev@{}.target", escaped(&node(name)));
-        line("Wants", &target);
-        line("Before", &target);
+        let _ = writeln!(text, "Wants={unit}\nAfter={unit}");
     }
     text
 }
@@ -210,6 +220,13 @@ mod tests {
         let leads_to = |path: &Path| (path == Path::new("/dev/disk/by-id/virtio-data")).then(|| "vdb".to_owned());
         let told = properties(config, block, &ours, leads_to);
         told.into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+    }
+
+    #[test]
+    fn what_is_mapped_at_boot_waits_for_disks_and_records_alone() {
+        let expected = "[Unit]\nRequiresMountsFor=\"/var/lib/surgetank\"\n\
+            Wants=dev-disk-by\\x2did-virtio\\x2ddata.device\nAfter=dev-disk-by\\x2did-virtio\\x2ddata.device\n";
+        assert_eq!(map_drop_in(&config(SECOND)), expected);
     }
 
     #[test]

@@ -149,7 +149,8 @@ impl<'a, 'b> User<'a, 'b> {
         });
         self.step("a reboot with all of that and open files, in a boost", |user| user.reboot(OPEN_FILES, &MOUNTED));
         self.step("a power cut in a boost", Self::power_cut);
-        self.step("a boot without the fast disk", Self::missing_fast_disk);
+        self.step("a boot without the fast disk, which has the newest data", Self::missing_newest_data);
+        self.step("a boot without the fast disk, nothing dirty", Self::missing_fast_disk);
         self.step("a boot with a broken configuration", Self::broken_configuration);
         self.step("the way back", Self::way_back);
         Ok(())
@@ -247,11 +248,12 @@ impl<'a, 'b> User<'a, 'b> {
         Ok(Measured { took_s: Some(took_s), ..Measured::default() })
     }
 
-    /// The disk is not served, and everybody hears of it: nothing is written to the disk underneath or to the root.
-    fn missing_fast_disk(&mut self) -> anyhow::Result<Measured> {
-        self.machine.must("systemctl poweroff --no-block")?;
-        self.machine.wait_off(SHUTDOWN_TIMEOUT)?;
-        let took_s = self.machine.boot(&["nvme"])?;
+    /// Stopped in a boost, then without the disk of the caching volumes: the newest data is not there, so the device is not
+    /// either, and everybody hears of it. Nothing is written to the disk underneath or to the root.
+    fn missing_newest_data(&mut self) -> anyhow::Result<Measured> {
+        self.machine.must("surgetank boost data --wait")?;
+        self.written(&["data"])?;
+        let took_s = self.reboot_without_fast_disk()?;
         self.machine.must("! mountpoint -q /srv/data")?;
         self.machine.must("! mount /srv/data")?;
         self.machine.must(
@@ -261,7 +263,28 @@ impl<'a, 'b> User<'a, 'b> {
         self.machine.wait_off(SHUTDOWN_TIMEOUT)?;
         self.machine.boot(&[])?;
         self.check(&MOUNTED)?;
+        self.machine.must("surgetank drain data --wait")?;
         Ok(Measured { took_s: Some(took_s), ..Measured::default() })
+    }
+
+    /// The same when nothing is dirty: the kernel maps the devices without the daemon, which cannot start.
+    fn missing_fast_disk(&mut self) -> anyhow::Result<Measured> {
+        let took_s = self.reboot_without_fast_disk()?;
+        self.machine.must("! systemctl is-active -q surgetank")?;
+        self.check(&MOUNTED)?;
+        self.written(&MOUNTED)?;
+        self.machine.must("systemctl poweroff --no-block")?;
+        self.machine.wait_off(SHUTDOWN_TIMEOUT)?;
+        self.machine.boot(&[])?;
+        self.check(&MOUNTED)?;
+        self.machine.must("surgetank boost data --wait && surgetank drain data --wait")?;
+        Ok(Measured { took_s: Some(took_s), ..Measured::default() })
+    }
+
+    fn reboot_without_fast_disk(&mut self) -> anyhow::Result<f64> {
+        self.machine.must("systemctl poweroff --no-block")?;
+        self.machine.wait_off(SHUTDOWN_TIMEOUT)?;
+        self.machine.boot(&["nvme"])
     }
 
     /// Whoever mounts the clean disk itself gets it.

@@ -109,6 +109,15 @@ fn people(report: &StatusReport) -> String {
     text
 }
 
+/// A name that none of the daemon's devices has.
+pub fn unknown_device<'a>(name: &str, known: impl Iterator<Item = &'a str> + Clone) -> Failure {
+    let remedy = match nearest(name, known.clone()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("this daemon has {}", known.collect::<Vec<_>>().join(", ")),
+    };
+    Failure::Invalid(format!("there is no device \"{name}\": {remedy}"))
+}
+
 /// A device of a daemon, and whether to wait.
 #[derive(Debug, Args)]
 pub struct Target {
@@ -121,15 +130,10 @@ pub struct Target {
 impl Target {
     fn look(&self) -> Result<DeviceStatus, Failure> {
         let report = self.daemon.ask(Client::status)?;
-        let names: Vec<&str> = report.devices.iter().map(|device| device.name.as_str()).collect();
         if let Some(device) = report.devices.iter().find(|device| device.name == self.device) {
             return Ok(device.clone());
         }
-        let remedy = match nearest(&self.device, names.iter().copied()) {
-            Some(near) => format!("did you mean \"{near}\"?"),
-            None => format!("this daemon has {}", names.join(", ")),
-        };
-        Err(Failure::Invalid(format!("there is no device \"{}\": {remedy}", self.device)))
+        Err(unknown_device(&self.device, report.devices.iter().map(|device| device.name.as_str())))
     }
 
     /// Asks, waits until the device is where `until` says, and answers its status.

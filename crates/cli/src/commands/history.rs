@@ -10,7 +10,7 @@ use surgetank_report::number::{digits, plain, small_dollars, thousands};
 use surgetank_report::{Failure, Page, Table, output};
 use time::OffsetDateTime;
 
-use super::control::Daemon;
+use super::control::{Daemon, unknown_device};
 
 /// Height of a device's picture, in pixels.
 const HEIGHT: u32 = 220;
@@ -39,7 +39,13 @@ pub struct Arguments {
 
 impl Arguments {
     pub fn run(&self) -> Result<(), Failure> {
-        let report = self.daemon.ask(|client| client.history(self.device.clone(), self.last as usize))?;
+        let mut report = self.daemon.ask(|client| client.history(self.last as usize))?;
+        if let Some(device) = &self.device {
+            if !report.devices.iter().any(|found| found.name == *device) {
+                return Err(unknown_device(device, report.devices.iter().map(|found| found.name.as_str())));
+            }
+            report.devices.retain(|found| found.name == *device);
+        }
         let mut text = people(&report);
         if let Some(directory) = &self.out {
             let (page, json) = (page(&report)?, output::json(&report)?);

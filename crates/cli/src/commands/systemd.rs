@@ -34,9 +34,14 @@ impl GenerateUnits {
                 return Ok(());
             }
         };
-        let directory = self.directory.join("surgetank.service.d");
+        self.write("surgetank.service", &systemd::drop_in(&config))?;
+        self.write("surgetank-map.service", &systemd::map_drop_in(&config))
+    }
+
+    fn write(&self, unit: &str, drop_in: &str) -> Result<(), Failure> {
+        let directory = self.directory.join(format!("{unit}.d"));
         fs::create_dir_all(&directory).doing(|| format!("cannot make {}", directory.display()))?;
-        output::write_whole(&directory.join("50-devices.conf"), &systemd::drop_in(&config))
+        output::write_whole(&directory.join("50-devices.conf"), drop_in)
     }
 }
 

@@ -108,12 +108,12 @@ impl Client {
         self.typed(&Request::Status)
     }
 
-    /// The last boosts of a device, or of all.
+    /// The last boosts of each device, at most so many.
     ///
     /// # Errors
     /// As [`Client::ask`].
-    pub fn history(&self, device: Option<String>, last: usize) -> Result<HistoryReport, ClientError> {
-        self.typed(&Request::History { device, last })
+    pub fn history(&self, last: usize) -> Result<HistoryReport, ClientError> {
+        self.typed(&Request::History { last })
     }
 
     /// Delete volumes that nobody knows of.
