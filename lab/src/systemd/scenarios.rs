@@ -132,6 +132,8 @@ impl<'a, 'b> User<'a, 'b> {
             Ok(Measured { took_s: Some(boot_s), ..Measured::default() })
         })?;
         self.first("the README's installation and first use", Self::install)?;
+        // The first caching volume has the README's size; later ones have what was used of it.
+        self.step("kill -9 in a boost of 10 GiB, a writer busy", |user| user.kill(&["data"], true));
         self.step("kill -9, file systems idle", |user| user.kill(&["data"], false));
         if short {
             self.step("a reboot", |user| user.reboot("true", &["data"]));
@@ -142,7 +144,7 @@ impl<'a, 'b> User<'a, 'b> {
             user.written(&MOUNTED)
         })?;
         self.step("kill -9 of four devices, idle", |user| user.kill(&MOUNTED, false));
-        self.step("kill -9 in a boost of 10 GiB, writers busy", |user| user.kill(&MOUNTED, true));
+        self.step("kill -9 of four devices, three in boosts, writers busy", |user| user.kill(&MOUNTED, true));
         self.step("a reboot with mounts of fstab, LVM on top", |user| user.reboot("true", &MOUNTED));
         self.step("a reboot with a mount by hand", |user| {
             user.reboot("mount /dev/disk/by-id/surgetank-hand /srv/hand && echo x >/srv/hand/x", &MOUNTED)
@@ -162,10 +164,8 @@ impl<'a, 'b> User<'a, 'b> {
         }
         // The export that the README promises here: nothing of ours is in the path while the device is calm.
         self.machine.must("test \"$(findmnt -n -o SOURCE /srv/data)\" = /dev/mapper/data")?;
-        self.machine.must("surgetank boost data --wait")?;
-        self.written(&["data"])?;
-        self.machine.must("surgetank drain data --wait")?;
-        Ok(Measured::default())
+        self.machine.must("surgetank boost data --wait && surgetank status | grep -q '10.0 GiB'")?;
+        self.written(&["data"])
     }
 
     /// Writes and syncs a file in each of these places.
