@@ -16,6 +16,7 @@ use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
 use crate::inside::GuestJob;
 use crate::interrupt::Interrupt;
+use crate::kernel::Choice;
 use crate::outages;
 use crate::output::say;
 use crate::peers;
@@ -31,6 +32,9 @@ use crate::validate;
 #[derive(Debug, Parser)]
 #[command(name = "lab", max_term_width = 120)]
 pub struct Arguments {
+    /// The guests' kernel: newest, or a version of Debian's cloud kernels, such as 6.17 (SURGETANK_LAB_KERNEL; default 6.12)
+    #[arg(long, global = true)]
+    kernel: Option<Choice>,
     #[command(subcommand)]
     task: Task,
 }
@@ -121,6 +125,13 @@ struct Run {
 /// Does what was asked.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Some(kernel) = arguments.kernel {
+        kernel.set();
+    }
+    if let Err(error) = Choice::get() {
+        say(&format!("lab: {error}"));
+        return ExitCode::from(2);
+    }
     match run(arguments.task) {
         Ok(code) => code,
         // Wrong input has its place in a file, and a status of its own.

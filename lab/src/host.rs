@@ -10,7 +10,7 @@ use std::time::Duration;
 use surgetank_model::Bytes;
 
 use crate::interrupt::Interrupt;
-use crate::kernel::Kernel;
+use crate::kernel::{Choice, Kernel};
 use crate::plan::Plan;
 
 /// Where distributions put virtiofsd: not on the path.
@@ -62,7 +62,9 @@ impl Lab {
         if !Path::new("/bin/busybox").exists() {
             return Err(Unavailable(format!("there is no busybox here (Debian: busybox-static): {install}")));
         }
-        let kernel = Kernel::prepare(&cache()).map_err(|error| Unavailable(format!("no kernel: {error:#}")))?;
+        let choice = Choice::get().map_err(Unavailable)?;
+        let kernel = Kernel::prepare(&cache(), &choice);
+        let kernel = kernel.map_err(|error| Unavailable(format!("no kernel: {error:#}")))?;
         let scratch = std::env::temp_dir();
         sweep(&scratch);
         Ok(Self { qemu, virtiofsd, kernel, scratch })

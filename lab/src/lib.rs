@@ -5,6 +5,7 @@
 //! runs the host's own programs. [`Lab::open`] finds what that takes, [`Plan::boot`] starts a guest, [`Guest::wait`]
 //! brings back what its script said. Whatever was started or made is ended and removed when its value is dropped.
 
+mod apt;
 mod bar;
 mod bench;
 mod calm;

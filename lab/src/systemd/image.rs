@@ -7,13 +7,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use surgetank_model::Bytes;
 
+use crate::apt;
 use crate::host::Lab;
 use crate::initramfs;
 use crate::interrupt::{Interrupt, output};
-use crate::kernel::unpacked;
 use crate::modules;
 use crate::output::say;
 
@@ -131,27 +131,23 @@ impl Image {
     /// If the packages cannot be had.
     pub fn prepare(lab: &Lab, interrupt: &Interrupt) -> anyhow::Result<Self> {
         let cache = crate::host::cache();
-        let kernel = cache.join("kernel");
-        let (version, _) = unpacked(&kernel)?;
+        let (version, directory) = (&lab.kernel.version, &lab.kernel.modules);
         let mut hasher = DefaultHasher::new();
-        (&version, RELEASE, PACKAGES, MODULES, EARLY, INIT, AGENT, AGENT_UNIT, FSTAB, CARGO).hash(&mut hasher);
+        (version, RELEASE, PACKAGES, MODULES, EARLY, INIT, AGENT, AGENT_UNIT, FSTAB, CARGO).hash(&mut hasher);
         let name = format!("systemd-{:016x}", hasher.finish());
         let image = Self { initramfs: cache.join(format!("{name}.cpio")), root: cache.join(format!("{name}.ext4")) };
         let lock = fs::File::create(cache.join("systemd.lock")).context("cannot lock the cache")?;
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).context("cannot lock the cache")?;
-        let directory = [kernel.join("lib/modules"), kernel.join("usr/lib/modules")];
-        let directory = directory.iter().map(|path| path.join(&version)).find(|path| path.exists());
-        let directory = directory.context("the kernel has no modules")?;
         if !image.initramfs.exists() {
             let busybox = fs::read("/bin/busybox").context("cannot read /bin/busybox (Debian: busybox-static)")?;
-            let early = modules::load_order(&directory, EARLY, &[])?;
+            let early = modules::load_order(directory, EARLY, &[])?;
             let new = image.initramfs.with_extension("new");
             fs::write(&new, initramfs::archive(&busybox, &[("init", INIT)], &early)?)?;
             fs::rename(&new, &image.initramfs)?;
         }
         if !image.root.exists() {
             say("lab: building a Debian with systemd, once");
-            image.build(lab, interrupt, &directory, &version)?;
+            image.build(lab, interrupt, directory, version)?;
         }
         Ok(image)
     }
@@ -164,7 +160,7 @@ impl Image {
     fn build(&self, lab: &Lab, interrupt: &Interrupt, modules: &Path, version: &str) -> anyhow::Result<()> {
         let work = lab.directory()?;
         let (root, sources) = (work.path().join("root"), work.path().join("debian.sources"));
-        fs::write(&sources, debian_sources()?)?;
+        fs::write(&sources, apt::sources(RELEASE)?)?;
         let mut install = Command::new("mmdebstrap");
         install.args(["--quiet", "--mode=root", "--variant=essential"]);
         install.arg(format!("--include={}", PACKAGES.join(",")));
@@ -230,56 +226,4 @@ fn furnish(root: &Path, modules: &Path, version: &str) -> anyhow::Result<()> {
         fs::create_dir_all(root.join(place))?;
     }
     Ok(())
-}
-
-/// The host's own sources of the release, in the form of one file.
-fn debian_sources() -> anyhow::Result<String> {
-    let listed = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().filter_map(Result::ok);
-    let files = listed.map(|entry| entry.path()).chain([PathBuf::from("/etc/apt/sources.list")]);
-    let (mut stanzas, mut lines) = (Vec::new(), Vec::new());
-    for file in files {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        match file.extension().and_then(|suffix| suffix.to_str()) {
-            Some("sources") => {
-                stanzas.extend(text.split("\n\n").filter(|stanza| is_release(stanza)).map(str::to_owned))
-            }
-            Some("list") => lines.extend(text.lines().filter(|line| names_release(line)).map(str::to_owned)),
-            _ => {}
-        }
-    }
-    match (stanzas.is_empty(), lines.is_empty()) {
-        (false, _) => Ok(stanzas.join("\n\n")),
-        (true, false) => Ok(lines.join("\n")),
-        (true, true) => bail!("apt has no source of Debian {RELEASE} here"),
-    }
-}
-
-/// Whether a stanza of deb822 names a suite of the release.
-fn is_release(stanza: &str) -> bool {
-    let suites = stanza.lines().find_map(|line| line.strip_prefix("Suites:"));
-    suites.is_some_and(|suites| suites.split_whitespace().any(is_suite))
-}
-
-/// Whether a line of the old form does.
-fn names_release(line: &str) -> bool {
-    line.starts_with("deb ") && line.split_whitespace().any(is_suite)
-}
-
-fn is_suite(word: &str) -> bool {
-    word == RELEASE || word.strip_prefix(RELEASE).is_some_and(|rest| rest.starts_with('-'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_sources_of_the_release_are_taken() {
-        assert!(is_release("Types: deb\nSuites: bookworm bookworm-updates\nComponents: main"));
-        assert!(is_release("Suites: bookworm-security"));
-        assert!(!is_release("Types: deb\nSuites: nodistro\nComponents: main"));
-        assert!(names_release("deb [signed-by=/k] http://mirror.example bookworm main"));
-        assert!(!names_release("deb http://mirror.example cloud-bookworm main"));
-        assert!(!names_release("# deb http://mirror.example bookworm main"));
-    }
 }
