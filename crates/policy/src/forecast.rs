@@ -162,6 +162,12 @@ impl Forecast {
         self.distrusted = true;
     }
 
+    /// How long it takes from asking for a volume to using it, as far as that is known.
+    #[must_use]
+    pub fn lead(&self) -> Option<Duration> {
+        self.attach.forecast
+    }
+
     /// Whether bursts have come at intervals, and not been forecast in vain.
     #[must_use]
     pub fn is_regular(&self) -> bool {

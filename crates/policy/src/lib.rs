@@ -5,6 +5,7 @@
 //! - [`elastic`]: the controller of one elastic device;
 //! - [`preset`]: the policies by name, each a preset of that controller;
 //! - [`sizing`]: how large the next caching volume is;
+//! - [`bursts`]: how much bursts write; [`worth`]: what a boost saves and costs;
 //! - [`forecast`]: when the next burst comes;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
@@ -15,6 +16,7 @@
 
 pub mod backoff;
 pub mod budget;
+pub mod bursts;
 pub mod elastic;
 pub mod fair;
 pub mod file;
@@ -23,7 +25,8 @@ pub mod planted;
 pub mod preset;
 pub mod sizing;
 pub mod step;
+pub mod worth;
 
-pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
+pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status, Steady};
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};

@@ -4,12 +4,19 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant, Observation};
 
-use super::status::{BoostRecord, Cause};
+use super::meter::Interval;
+use super::status::{BoostRecord, Cause, Prediction};
 use super::{Controller, RECORDS_MAX};
 use crate::forecast::{Expected, Stakes};
 use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
 use crate::step::{Refusal, Step, StepId, StepOutcome};
+
+/// A cache of which so much is dirty has no room.
+const FULL: f64 = 0.95;
+/// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
+/// several times as long as after it.
+const FULL_DRAINS: f64 = 4.0;
 
 /// What the controller is at. All but `Idle` and `Boost` have a step of the same name; that of `Drain` may be `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +69,7 @@ pub(super) struct Rental {
     pub drain_started: Option<Instant>,
     released: Option<Instant>,
     usable: u64,
+    dirty: u64,
     high_water: u64,
     evicted: u64,
     /// Taken over after a restart: its use is known in part only, so nothing is learned from it.
@@ -72,6 +80,12 @@ pub(super) struct Rental {
     expects_until: Option<Instant>,
     /// Changes over what is dirty are to wait for the drain.
     pub finishing: bool,
+    /// What it is expected to come to.
+    pub predicted: Option<Prediction>,
+    /// Bytes that were moved while it absorbed beyond what the backing volume could have.
+    saved: u64,
+    /// Since when nothing more fits on it, though the burst goes on.
+    full_since: Option<Instant>,
 }
 
 impl Rental {
@@ -84,16 +98,29 @@ impl Rental {
             drain_started: None,
             released: None,
             usable: 0,
+            dirty: 0,
             high_water: 0,
             evicted: 0,
             resumed: false,
             dropped: false,
             expects_until: None,
             finishing: false,
+            predicted: None,
+            saved: 0,
+            full_since: None,
         }
     }
 
-    pub fn observe(&mut self, observation: &Observation) {
+    /// An interval in which it absorbed, beside a backing volume that moves `rate` bytes a second.
+    pub fn save(&mut self, interval: &Interval, rate: f64) {
+        // What was moved before it was there, it did not save.
+        if interval.from.is_some() && self.adopted <= interval.from {
+            let without = (rate * interval.length.as_secs_f64()) as u64;
+            self.saved = self.saved.saturating_add(interval.moved.saturating_sub(without));
+        }
+    }
+
+    pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {
         if self.adopted.is_none() || self.released.is_some() {
             return;
         }
@@ -103,9 +130,23 @@ impl Rental {
             return;
         }
         self.dropped = false;
-        self.usable = observation.cache_bytes;
+        (self.usable, self.dirty) = (observation.cache_bytes, observation.dirty_bytes);
+        self.note_full(now, hot);
         self.high_water = self.high_water.max(observation.high_water_bytes);
         self.evicted = self.evicted.max(observation.evicted_bytes);
+    }
+
+    /// Whether a burst goes on for which it has no room, since when.
+    fn note_full(&mut self, now: Instant, hot: bool) {
+        let full = hot && self.usable > 0 && self.dirty as f64 >= FULL * self.usable as f64;
+        self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
+    }
+
+    /// When it has been full for so long that waiting for the end of the burst costs more than a drain beside it, by a backing
+    /// volume that moves `rate` bytes a second; `None`: it is not full.
+    pub fn full_until(&self, rate: f64) -> Option<Instant> {
+        let wait = Duration::try_from_secs_f64(FULL_DRAINS * self.dirty as f64 / rate.max(1.0)).ok()?;
+        self.full_since.map(|since| since + wait)
     }
 
     /// The engine has released it without being asked.
@@ -240,10 +281,27 @@ impl Controller {
             }
             return;
         }
-        match self.affordable(0) {
-            Ok(()) => self.begin(Cause::Utilization(self.meter.utilization)),
-            Err(reason) => self.reason = Some(reason),
+        let begun =
+            if self.config.preset.when.worth { self.begin_if_worth_it() } else { self.begin_above_threshold() };
+        self.reason = begun.err().or(self.reason.take());
+    }
+
+    /// The papers' rule.
+    fn begin_above_threshold(&mut self) -> Result<(), String> {
+        self.affordable(0)?;
+        self.begin(Cause::Utilization(self.meter.utilization));
+        Ok(())
+    }
+
+    fn begin_if_worth_it(&mut self) -> Result<(), String> {
+        let (size, outcome) = self.worth_it()?;
+        self.affordable_with(size, 0)?;
+        self.next_size = size;
+        self.begin(Cause::Saturation { written: Bytes::new(self.bursts.written()) });
+        if let Some(rental) = &mut self.rental {
+            rental.predicted = Some(outcome.prediction());
         }
+        Ok(())
     }
 
     fn decide_boost(&mut self) {
@@ -253,9 +311,20 @@ impl Controller {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
+        } else if self.is_full_in_vain() {
+            self.reason = Some("the caching volume is full, and the burst does not end".to_owned());
+            self.held = true;
+            self.enter_drain();
         } else if !self.expects_burst() && self.meter.calm_for(self.now) >= self.config.inactivity_delay {
             self.enter_drain();
         }
+    }
+
+    /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
+    fn is_full_in_vain(&self) -> bool {
+        let rate = self.meter.backing_rate(self.config.backing_bandwidth);
+        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
+        self.config.preset.when.worth && until.is_some_and(|until| until <= self.now)
     }
 
     /// When the back-off and the least time between boosts are over, if there is one to wait for.
@@ -460,7 +529,12 @@ impl Controller {
         if config.forecast && self.forecast.is_regular() {
             usage.missed = Bytes::new(unboosted);
         }
-        let next = if let Some(size) = config.fixed_size {
+        if rental.usable > 0 {
+            self.usable = rental.usable as f64 / rental.size.get().max(1) as f64;
+        }
+        let next = if config.preset.when.worth {
+            self.best_size(0).0
+        } else if let Some(size) = config.fixed_size {
             size
         } else if config.split {
             sizing::split_next_size(&usage, config.grain, config.backing_bandwidth, config.caching_bandwidth)
@@ -478,6 +552,15 @@ impl Controller {
             if self.records.len() == RECORDS_MAX {
                 self.records.pop_front();
             }
+            let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            let rate = self.meter.backing_rate(self.config.backing_bandwidth);
+            let observed = Prediction::of(rental.saved as f64 / rate.max(1.0), cost);
+            self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
+            // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
+            let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;
+            if ours && (rental.adopted.is_some() || self.backoff_until.is_none()) {
+                self.settle_debt(&observed);
+            }
             self.records.push_back(BoostRecord {
                 size: rental.size,
                 started: rental.started,
@@ -487,6 +570,8 @@ impl Controller {
                 ended: self.now,
                 high_water: Bytes::new(rental.high_water),
                 evicted: Bytes::new(rental.evicted),
+                predicted: rental.predicted,
+                observed,
             });
         }
         if !planted(Bug::WishOutlivesBoost) {

@@ -17,23 +17,28 @@ mod meter;
 mod paying;
 mod status;
 mod steady;
+mod worth;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
-pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, ResumeAt, Status};
+pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status};
 pub use steady::Steady;
 
 use crate::budget::Ledger;
+use crate::bursts::Bursts;
 use crate::forecast::Forecast;
 use crate::step::{Step, StepId, StepOutcome};
+use crate::worth::Terms;
 use drains::Drains;
 use lifecycle::{Rental, Stage, Wish, Work};
-use meter::Meter;
+use meter::{Demand, Meter};
+use worth::Debt;
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
 const RECORDS_MAX: usize = 256;
@@ -47,7 +52,13 @@ pub struct Controller {
     now: Instant,
     meter: Meter,
     forecast: Forecast,
+    bursts: Bursts,
     drains: Drains,
+    debt: Debt,
+    /// Share of the last caching volume that could be used.
+    usable: f64,
+    /// How long it took to detach and delete it.
+    ending: Option<Duration>,
     /// Bytes written above the threshold since the last boost, without a cache.
     unboosted: u64,
     observation: Observation,
@@ -97,6 +108,10 @@ impl Controller {
             now,
             meter: Meter::new(now),
             forecast: Forecast::default(),
+            bursts: Bursts::new(Terms::of(&config).guess(next_size), &learned.bursts),
+            debt: Debt::new(now),
+            usable: worth::USABLE,
+            ending: None,
             drains: Drains::default(),
             unboosted: 0,
             observation: Observation::default(),
@@ -153,10 +168,12 @@ impl Controller {
     /// Takes a sample of the device, once a sampling interval. The interval may vary.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
         self.now = self.now.max(now);
-        let config = &self.config;
-        self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold);
-        if let Some(from) = self.meter.sampled_from {
-            self.forecast.observe(from, self.now, self.meter.hot, config.inactivity_delay);
+        let (config, demand) = (&self.config, self.demand());
+        self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold, demand);
+        let (hot, interval) = (self.meter.hot, self.meter.interval);
+        if let Some(from) = interval.from {
+            self.forecast.observe(from, self.now, hot, config.inactivity_delay);
+            self.bursts.observe(from, self.now, hot, interval.written, config.inactivity_delay);
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;
@@ -171,10 +188,25 @@ impl Controller {
             self.unboosted += written;
         }
         if let Some(rental) = &mut self.rental {
-            rental.observe(&observation);
+            rental.observe(self.now, hot, &observation);
+            if demand == Demand::Absorbed {
+                rental.save(&interval, self.meter.backing_rate(self.config.backing_bandwidth));
+            }
         }
         self.decide();
         self.checked();
+    }
+
+    /// What makes the next sample hot.
+    fn demand(&self) -> Demand {
+        match self.stage {
+            _ if !self.config.preset.when.worth => Demand::Throughput,
+            Stage::Boost => Demand::Absorbed,
+            Stage::Drain | Stage::Absorb | Stage::Release => Demand::Draining,
+            Stage::Idle | Stage::Create | Stage::Attach | Stage::Adopt | Stage::Detach | Stage::Delete => {
+                Demand::Waiting
+            }
+        }
     }
 
     /// Takes the answer to a step. Answers to steps that are not outstanding are ignored.
@@ -289,7 +321,12 @@ impl Controller {
     /// What the driver persists and gives to `new` at the next start.
     #[must_use]
     pub fn learned(&self) -> Learned {
-        Learned { next_size: Some(self.next_size), boosts: self.boosts, rentals: self.ledger.past(self.now) }
+        Learned {
+            next_size: Some(self.next_size),
+            boosts: self.boosts,
+            bursts: self.bursts.past(),
+            rentals: self.ledger.past(self.now),
+        }
     }
 
     /// Why the present boost was begun; `None`: there is none, or an earlier daemon began it.

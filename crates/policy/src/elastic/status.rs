@@ -26,11 +26,34 @@ pub enum Phase {
     Degraded,
 }
 
+/// What a boost is expected to come to, or came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The time that the application waits less.
+    pub saved: Span,
+    /// The caching volume's cost in AGBs.
+    pub cost_agbs: u64,
+}
+
+impl Prediction {
+    /// Of so many seconds and AGBs.
+    #[must_use]
+    pub fn of(saved_s: f64, cost_agbs: f64) -> Self {
+        let saved = Duration::try_from_secs_f64(saved_s.max(0.0)).unwrap_or(Duration::MAX);
+        Self { saved: Span(saved), cost_agbs: cost_agbs.max(0.0).round() as u64 }
+    }
+}
+
 /// Why a boost was begun.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cause {
     /// Utilization was this, which is above the threshold.
     Utilization(f64),
+    /// The backing volume has not kept up while so much was written, and the rest of the burst is expected to pay.
+    Saturation {
+        /// Bytes that the burst has written.
+        written: Bytes,
+    },
     /// A burst is expected, at the latest then.
     Forecast {
         /// Later than that the forecast was wrong.
@@ -80,6 +103,10 @@ pub struct BoostRecord {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// What it was expected to come to; `None`: nobody asked, as for the papers' controller or a boost on request.
+    pub predicted: Option<Prediction>,
+    /// What it came to: what it moved beyond what the backing volume can tells what it saved.
+    pub observed: Prediction,
 }
 
 impl BoostRecord {
@@ -110,6 +137,8 @@ pub struct Learned {
     pub next_size: Option<Bytes>,
     /// Boosts so far.
     pub boosts: u64,
+    /// Bytes written in the last bursts, oldest first.
+    pub bursts: Vec<Bytes>,
     /// Rentals of the last day, for the budget, relative to the moment of the snapshot.
     pub rentals: Vec<PastRental>,
 }
