@@ -46,9 +46,11 @@ impl Bursts {
         Self { sizes, current: None, guess }
     }
 
-    /// A sample from `from` to `to`, in which so much was written. What is apart by less than `calm` is one burst.
-    pub fn observe(&mut self, from: Instant, to: Instant, hot: bool, written: u64, calm: Duration) {
-        if hot && self.current.is_some_and(|burst| from.since(burst.last_hot) >= calm) {
+    /// A sample from `from` to `to`, in which so much was written. What is apart by less than `calm` is one burst. Answers
+    /// whether a burst has ended.
+    pub fn observe(&mut self, from: Instant, to: Instant, hot: bool, written: u64, calm: Duration) -> bool {
+        let ends = hot && self.current.is_some_and(|burst| from.since(burst.last_hot) >= calm);
+        if ends {
             self.end();
         }
         match &mut self.current {
@@ -60,9 +62,11 @@ impl Bursts {
             None if hot => self.current = Some(Burst { last_hot: to, written, pending: 0 }),
             None => {}
         }
-        if self.ends_at(calm).is_some_and(|end| end <= to) {
+        let ended = self.ends_at(calm).is_some_and(|end| end <= to);
+        if ended {
             self.end();
         }
+        ends || ended
     }
 
     /// When the present burst is over, if no hot sample comes; `None`: there is none.

@@ -249,6 +249,13 @@ impl Controller {
         };
         let expected = self.forecast.expected(&stakes).filter(|_| config.forecast)?;
         let start = self.earliest_start().map_or(expected.start, |earliest| earliest.max(expected.start));
+        let start = if !config.preset.when.worth || config.fixed_size.is_some() {
+            start
+        } else if self.next.gain > 0.0 {
+            start.max(self.debt.paid_off(config, self.next.gain))
+        } else {
+            return None;
+        };
         (self.now < expected.until && start < expected.until).then_some(Expected { start, ..expected })
     }
 
@@ -256,7 +263,9 @@ impl Controller {
         let Some(expected) = self.expected() else { return };
         if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
             self.begin(Cause::Forecast { until: expected.until });
+            let predicted = self.config.preset.when.worth.then(|| self.next.prediction());
             if let Some(rental) = &mut self.rental {
+                rental.predicted = predicted;
                 rental.expects_until = Some(expected.until);
             }
         }
@@ -491,6 +500,7 @@ impl Controller {
         }
         if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
             self.forecast.attached(self.now.since(rental.started));
+            self.plan_next();
         }
         self.boosts += 1;
         self.failures = 0;
@@ -532,9 +542,10 @@ impl Controller {
         if rental.usable > 0 {
             self.usable = rental.usable as f64 / rental.size.get().max(1) as f64;
         }
-        let next = if config.preset.when.worth {
-            self.best_size(0).0
-        } else if let Some(size) = config.fixed_size {
+        if config.preset.when.worth {
+            return self.plan_next();
+        }
+        let next = if let Some(size) = config.fixed_size {
             size
         } else if config.split {
             sizing::split_next_size(&usage, config.grain, config.backing_bandwidth, config.caching_bandwidth)

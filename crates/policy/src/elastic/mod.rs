@@ -34,7 +34,7 @@ use crate::budget::Ledger;
 use crate::bursts::Bursts;
 use crate::forecast::Forecast;
 use crate::step::{Step, StepId, StepOutcome};
-use crate::worth::Terms;
+use crate::worth::{Outcome, Terms};
 use drains::Drains;
 use lifecycle::{Rental, Stage, Wish, Work};
 use meter::{Demand, Meter};
@@ -64,6 +64,8 @@ pub struct Controller {
     observation: Observation,
     ledger: Ledger,
     next_size: Bytes,
+    /// What the next burst is worth a boost that is there before it.
+    next: Outcome,
     boosts: u64,
 
     stage: Stage,
@@ -117,6 +119,7 @@ impl Controller {
             observation: Observation::default(),
             ledger: Ledger::new(now, config.tariff(), config.budget, &learned.rentals),
             next_size,
+            next: Outcome::default(),
             boosts: learned.boosts,
             config,
             stage: Stage::Idle,
@@ -173,7 +176,9 @@ impl Controller {
         let (hot, interval) = (self.meter.hot, self.meter.interval);
         if let Some(from) = interval.from {
             self.forecast.observe(from, self.now, hot, config.inactivity_delay);
-            self.bursts.observe(from, self.now, hot, interval.written, config.inactivity_delay);
+            if self.bursts.observe(from, self.now, hot, interval.written, config.inactivity_delay) {
+                self.plan_next();
+            }
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;

@@ -36,6 +36,13 @@ impl Debt {
         (self.agbs - paid_off_per_s * now.since(self.at).as_secs_f64()).max(0.0)
     }
 
+    /// When no more than `gain` is left of it.
+    pub fn paid_off(&self, config: &Config, gain: f64) -> Instant {
+        let rate = PAID_OFF * config.backing_bandwidth.as_mib_s() * config.backing_size.as_gib();
+        let wait = Duration::try_from_secs_f64((self.agbs - gain).max(0.0) / rate.max(f64::MIN_POSITIVE));
+        wait.map_or(Instant::FAR, |wait| self.at + wait)
+    }
+
     fn add(&mut self, now: Instant, config: &Config, loss: f64) {
         self.agbs = (self.left(now, config) + loss).max(0.0);
         self.at = now;
@@ -56,15 +63,25 @@ impl Controller {
         }
     }
 
+    /// Something that the next boost depends on was learned.
+    pub(super) fn plan_next(&mut self) {
+        if self.config.preset.when.worth {
+            let terms = self.terms();
+            // It is there when the burst begins, and was held for that time.
+            let (size, outcome) = self.best_size(0, &Terms { lead: 0.0, end: terms.lead + terms.end, ..terms });
+            (self.next_size, self.next) = (size, outcome);
+        }
+    }
+
     /// The size that pays best for a burst that has written `so_far`, and what it comes to.
-    pub(super) fn best_size(&self, so_far: u64) -> (Bytes, Outcome) {
-        let (terms, likely) = (self.terms(), self.bursts.likely(so_far));
+    fn best_size(&self, so_far: u64, terms: &Terms) -> (Bytes, Outcome) {
+        let likely = self.bursts.likely(so_far);
         let of = |size: Bytes| (size, terms.expected(&likely, size));
         match self.config.fixed_size {
             Some(size) if self.bursts.is_known() => of(self.config.bounds().clamp(size)),
             Some(_) => of(self.config.bounds().clamp(self.config.initial_size)),
             None => {
-                let sizes = sizes(&terms, &likely, &self.config);
+                let sizes = sizes(terms, &likely, &self.config);
                 terms.best(&likely, sizes).unwrap_or_else(|| of(self.next_size))
             }
         }
@@ -75,7 +92,7 @@ impl Controller {
     /// # Errors
     /// Why not; for people.
     pub(super) fn worth_it(&self) -> Result<(Bytes, Outcome), String> {
-        let (size, outcome) = self.best_size(self.bursts.written());
+        let (size, outcome) = self.best_size(self.bursts.written(), &self.terms());
         // Whoever says how large caches are wants them.
         if self.config.fixed_size.is_some() {
             return Ok((size, outcome));
