@@ -6,7 +6,7 @@
 //! - [`preset`]: the policies by name, each a preset of that controller;
 //! - [`sizing`]: how large the next caching volume is;
 //! - [`bursts`]: how much bursts write; [`worth`]: what a boost saves and costs;
-//! - [`forecast`]: when the next burst comes;
+//! - [`forecast`]: when the next burst comes; [`series`]: what comes next in a series, by several experts;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
 //! - [`fair`]: which client of a device is served next, and how much at a time;
@@ -23,6 +23,7 @@ pub mod file;
 pub mod forecast;
 pub mod planted;
 pub mod preset;
+pub mod series;
 pub mod sizing;
 pub mod step;
 pub mod worth;

@@ -6,7 +6,7 @@
 use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
-use crate::bursts::Likely;
+use crate::series::Likely;
 
 /// What a boost is judged by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +45,12 @@ pub struct Outcome {
 impl Terms {
     fn rate(&self) -> f64 {
         if self.split { self.backing + self.caching } else { self.caching }
+    }
+
+    /// Share of a burst's time that a cache saves.
+    #[must_use]
+    pub fn saved_share(&self) -> f64 {
+        (1.0 - self.backing / self.rate()).max(0.0)
     }
 
     /// Bytes of a burst of `written` bytes that a cache without an end takes.
@@ -108,5 +114,74 @@ impl Terms {
             }
         }
         best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: f64 = 1_048_576.0;
+
+    /// The papers' setting: 50 GiB at 33 MiB/s, caches of 128 MiB/s.
+    fn terms() -> Terms {
+        Terms {
+            backing: 33.0 * MIB,
+            caching: 128.0 * MIB,
+            split: true,
+            value_per_s: 50.0 * 33.0,
+            rent_per_s: 128.0,
+            usable: 1.0,
+            lead: 0.0,
+            delay: 0.0,
+            end: 0.0,
+        }
+    }
+
+    fn gib(gib: f64) -> f64 {
+        gib * GIB as f64
+    }
+
+    #[test]
+    fn the_papers_checkpoint() {
+        let terms = terms();
+        let written = gib(4.0);
+        assert_eq!(terms.size_for(written).as_mib().round(), (4096.0f64 * 128.0 / 161.0).round());
+        let outcome = terms.outcome(written, Bytes::from_gib(4));
+        // 4096 MiB take 124.1 s at 33 MiB/s and 25.4 s at 161 MiB/s; the volume is held until all is drained.
+        assert!((outcome.saved_s - (4096.0 / 33.0 - 4096.0 / 161.0)).abs() < 1e-6, "{outcome:?}");
+        assert!((outcome.cost - 512.0 * 4096.0 / 33.0).abs() < 1e-3, "{outcome:?}");
+        // What does not fit takes the backing volume's time: 1 GiB missing costs 1024·N AGBs.
+        let less = terms.outcome(written, Bytes::from_gib(2));
+        assert!((outcome.saved_s - less.saved_s - (terms.absorbed(written) - gib(2.0)) / terms.backing).abs() < 1e-6);
+    }
+
+    #[test]
+    fn above_a_size_no_cache_pays() {
+        let terms = terms();
+        // S* = N·Bb/Bc.
+        assert!((terms.largest() / gib(1.0) - 50.0 * 33.0 / 128.0).abs() < 1e-9);
+        for (written, pays) in [(12.5, true), (13.2, false)] {
+            let sizes = (1..=20).map(Bytes::from_gib);
+            let (_, outcome) = terms.best(&[(gib(written), 1.0)], sizes).unwrap();
+            assert_eq!(outcome.gain > 0.0, pays, "{written}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_burst_that_ends_before_the_cache_is_there_is_lost() {
+        let late = Terms { lead: 60.0, end: 5.0, ..terms() };
+        let outcome = late.outcome(gib(1.0), Bytes::from_gib(1));
+        assert!(outcome.saved_s == 0.0 && outcome.gain < 0.0, "{outcome:?}");
+        assert!((outcome.cost - 65.0 * 128.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_size_is_a_quantile_of_the_likely_bursts() {
+        // Small ones pay for large caches seldom: most bursts have 1 GiB, one in twenty has 8.
+        let sizes = || (1..=8).map(Bytes::from_gib);
+        let (mostly_small, _) = terms().best(&[(gib(1.0), 0.95), (gib(8.0), 0.05)], sizes()).unwrap();
+        let (mostly_large, _) = terms().best(&[(gib(1.0), 0.2), (gib(8.0), 0.8)], sizes()).unwrap();
+        assert!(mostly_small <= Bytes::from_gib(2) && mostly_large >= Bytes::from_gib(6), "{mostly_small} {mostly_large}");
     }
 }

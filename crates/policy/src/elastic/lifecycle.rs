@@ -7,7 +7,7 @@ use surgetank_model::{Bytes, Instant, Observation};
 use super::meter::Interval;
 use super::status::{BoostRecord, Cause, Prediction};
 use super::{Controller, RECORDS_MAX};
-use crate::forecast::{Expected, Stakes};
+use crate::forecast::Expected;
 use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
 use crate::step::{Refusal, Step, StepId, StepOutcome};
@@ -80,6 +80,10 @@ pub(super) struct Rental {
     expects_until: Option<Instant>,
     /// Changes over what is dirty are to wait for the drain.
     pub finishing: bool,
+    /// It is drained because the device is calm, not because the boost must end.
+    keeps: bool,
+    /// Why it was begun, and what it is expected to come to; for people.
+    pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
     /// Bytes that were moved while it absorbed beyond what the backing volume could have.
@@ -105,6 +109,8 @@ impl Rental {
             dropped: false,
             expects_until: None,
             finishing: false,
+            keeps: false,
+            why: String::new(),
             predicted: None,
             saved: 0,
             full_since: None,
@@ -179,7 +185,11 @@ impl Controller {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
             (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
-            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => {
+                if !self.keeps_empty() {
+                    self.enter(Stage::Release);
+                }
+            }
             (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
             (Stage::Drain, _) | (Stage::Release, Work::Outstanding(_)) => self.decide_finish(),
             (Stage::Attach, Work::Retry(_)) if !self.wanted() || self.affordable(0).is_err() => {
@@ -241,13 +251,10 @@ impl Controller {
     /// A boost that is worth starting before the burst, unless it is too late for it.
     pub(super) fn expected(&self) -> Option<Expected> {
         let config = &self.config;
-        let stakes = Stakes {
-            backing_bandwidth: config.backing_bandwidth,
-            backing_size: config.backing_size,
-            caching_bandwidth: config.caching_bandwidth,
-            caching_size: self.next_size,
-        };
-        let expected = self.forecast.expected(&stakes).filter(|_| config.forecast)?;
+        if !config.forecast {
+            return None;
+        }
+        let expected = self.forecast.expected(&self.stakes())?;
         let start = self.earliest_start().map_or(expected.start, |earliest| earliest.max(expected.start));
         let start = if !config.preset.when.worth || config.fixed_size.is_some() {
             start
@@ -262,10 +269,9 @@ impl Controller {
     fn decide_early(&mut self) {
         let Some(expected) = self.expected() else { return };
         if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
-            self.begin(Cause::Forecast { until: expected.until });
             let predicted = self.config.preset.when.worth.then(|| self.next.prediction());
+            self.begin(Cause::Forecast { until: expected.until }, predicted);
             if let Some(rental) = &mut self.rental {
-                rental.predicted = predicted;
                 rental.expects_until = Some(expected.until);
             }
         }
@@ -298,7 +304,7 @@ impl Controller {
     /// The papers' rule.
     fn begin_above_threshold(&mut self) -> Result<(), String> {
         self.affordable(0)?;
-        self.begin(Cause::Utilization(self.meter.utilization));
+        self.begin(Cause::Utilization(self.meter.utilization), None);
         Ok(())
     }
 
@@ -306,10 +312,8 @@ impl Controller {
         let (size, outcome) = self.worth_it()?;
         self.affordable_with(size, 0)?;
         self.next_size = size;
-        self.begin(Cause::Saturation { written: Bytes::new(self.bursts.written()) });
-        if let Some(rental) = &mut self.rental {
-            rental.predicted = Some(outcome.prediction());
-        }
+        let written = Bytes::new(self.bursts.written());
+        self.begin(Cause::Saturation { written }, Some(outcome.prediction()));
         Ok(())
     }
 
@@ -324,16 +328,31 @@ impl Controller {
             self.reason = Some("the caching volume is full, and the burst does not end".to_owned());
             self.held = true;
             self.enter_drain();
-        } else if !self.expects_burst() && self.meter.calm_for(self.now) >= self.config.inactivity_delay {
-            self.enter_drain();
+        } else if !self.expects_burst() {
+            let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
+            let empty = self.observation.dirty_bytes == 0;
+            if calm || (empty && self.kept_until().is_some_and(|until| until <= self.now)) {
+                self.enter_drain();
+                if let Some(rental) = &mut self.rental {
+                    rental.keeps = self.config.preset.when.worth;
+                }
+            }
         }
+    }
+
+    /// Nobody has ended the boost, and a cache with nothing dirty is worth keeping for the next burst.
+    fn keeps_empty(&self) -> bool {
+        self.rental.as_ref().is_some_and(|rental| rental.keeps)
+            && self.kept_until().is_some_and(|until| until > self.now)
+            && self.affordable(self.dirty_soon()).is_ok()
     }
 
     /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
     fn is_full_in_vain(&self) -> bool {
         let rate = self.meter.backing_rate(self.config.backing_bandwidth);
         let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
-        self.config.preset.when.worth && until.is_some_and(|until| until <= self.now)
+        let asked = self.cause() == Some(Cause::Request);
+        self.config.preset.when.worth && !asked && until.is_some_and(|until| until <= self.now) && !planted(Bug::FullForEver)
     }
 
     /// When the back-off and the least time between boosts are over, if there is one to wait for.
@@ -359,19 +378,19 @@ impl Controller {
 
     /// The burst that this boost was started for goes on.
     pub(super) fn wanted(&self) -> bool {
-        let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
         match self.wish {
             Wish::Boost => true,
             Wish::End => false,
-            Wish::None => self.expects_burst() || !calm,
+            Wish::None => self.expects_burst() || self.kept_until().is_none_or(|until| until > self.now),
         }
     }
 
-    pub(super) fn begin(&mut self, cause: Cause) {
+    pub(super) fn begin(&mut self, cause: Cause, predicted: Option<Prediction>) {
         let size = self.next_size;
         self.reason = None;
         self.ledger.open(self.now, size);
-        self.rental = Some(Rental { cause: Some(cause), ..Rental::new(self.now, size) });
+        let why = cause.sentence(self.now, &self.config, predicted.as_ref());
+        self.rental = Some(Rental { cause: Some(cause), why, predicted, ..Rental::new(self.now, size) });
         self.enter(Stage::Create);
     }
 
@@ -379,6 +398,11 @@ impl Controller {
     pub(super) fn end_requested(&mut self) {
         match (self.stage, self.work) {
             (Stage::Boost, _) => self.enter_drain(),
+            (Stage::Drain, _) => {
+                if let Some(rental) = &mut self.rental {
+                    rental.keeps = false;
+                }
+            }
             (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
             // Seen when the outstanding step is answered.
             (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.wish = Wish::End,
@@ -389,6 +413,7 @@ impl Controller {
     fn enter_drain(&mut self) {
         if let Some(rental) = &mut self.rental {
             rental.drain_started = Some(self.now);
+            rental.keeps = false;
         }
         self.finishes();
         self.enter(Stage::Drain);
@@ -470,9 +495,15 @@ impl Controller {
             Stage::Idle | Stage::Boost => {}
             Stage::Create => {
                 self.last_boost = self.rental.as_ref().map(|rental| rental.started);
+                if !self.wanted() {
+                    self.note_lead_above();
+                }
                 self.enter(if self.wanted() { Stage::Attach } else { Stage::Delete });
             }
             Stage::Attach => {
+                if !self.wanted() && self.attempts == 0 {
+                    self.note_lead();
+                }
                 let paid = self.affordable(self.dirty_soon());
                 self.enter(if self.wanted() && paid.is_ok() { Stage::Adopt } else { Stage::Detach });
                 self.reason = paid.err().or(self.reason.take());
@@ -494,14 +525,27 @@ impl Controller {
         }
     }
 
-    fn adopted(&mut self) {
-        if let Some(rental) = &mut self.rental {
-            rental.adopted = Some(self.now);
-        }
+    /// The volume is in use, or would be if the burst had not ended.
+    fn note_lead(&mut self) {
         if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
             self.forecast.attached(self.now.since(rental.started));
             self.plan_next();
         }
+    }
+
+    /// It takes at least so long.
+    fn note_lead_above(&mut self) {
+        let took = self.rental.as_ref().map_or(Duration::ZERO, |rental| self.now.since(rental.started));
+        if self.forecast.lead().is_none_or(|lead| lead < took) {
+            self.note_lead();
+        }
+    }
+
+    fn adopted(&mut self) {
+        if let Some(rental) = &mut self.rental {
+            rental.adopted = Some(self.now);
+        }
+        self.note_lead();
         self.boosts += 1;
         self.failures = 0;
         self.backoff_until = None;

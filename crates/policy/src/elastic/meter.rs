@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use surgetank_model::{Bandwidth, Instant, Observation};
 
+use crate::planted::{Bug, planted};
+
 /// Share of an interval in which requests must be in the device for its backing volume to be saturated. Below 1, since a
 /// closed loop has moments between two requests.
 const SATURATED: f64 = 0.9;
@@ -119,6 +121,7 @@ impl Meter {
         let rate = self.backing_rate(backing);
         // In bytes, as the others: what the backing volume moves in the time.
         let busy = (self.interval.busy.as_secs_f64() - SATURATED * seconds) * backing.get() as f64;
+        let busy = if planted(Bug::LoadIsBurst) { f64::INFINITY } else { busy };
         let written = above(self.interval.written, limit);
         let conditions: &[f64] = match demand {
             Demand::Throughput => &[above(self.interval.moved, limit)],

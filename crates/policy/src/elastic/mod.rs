@@ -32,7 +32,7 @@ pub use steady::Steady;
 
 use crate::budget::Ledger;
 use crate::bursts::Bursts;
-use crate::forecast::Forecast;
+use crate::forecast::{Forecast, Past};
 use crate::step::{Step, StepId, StepOutcome};
 use crate::worth::{Outcome, Terms};
 use drains::Drains;
@@ -55,6 +55,8 @@ pub struct Controller {
     bursts: Bursts,
     drains: Drains,
     debt: Debt,
+    /// What boosts have saved, in AGBs, without what they cost.
+    saved_agbs: f64,
     /// Share of the last caching volume that could be used.
     usable: f64,
     /// How long it took to detach and delete it.
@@ -109,9 +111,14 @@ impl Controller {
             random: Random::from_seed(config.seed),
             now,
             meter: Meter::new(now),
-            forecast: Forecast::default(),
+            forecast: Forecast::new(&Past {
+                pauses: learned.pauses.iter().map(|pause| pause.0).collect(),
+                periods: learned.periods.iter().map(|period| period.0).collect(),
+                lead: learned.lead.map(|lead| lead.0),
+            }),
             bursts: Bursts::new(Terms::of(&config).guess(next_size), &learned.bursts),
-            debt: Debt::new(now),
+            debt: Debt::new(now, learned.debt_agbs as f64),
+            saved_agbs: learned.saved_agbs as f64,
             usable: worth::USABLE,
             ending: None,
             drains: Drains::default(),
@@ -266,7 +273,7 @@ impl Controller {
                 self.affordable(0).map_err(HintRefused)?;
                 self.held = false;
                 self.wish = Wish::Boost;
-                self.begin(Cause::Request);
+                self.begin(Cause::Request, None);
             }
             Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
             Stage::Boost | Stage::Absorb => self.wish = Wish::None,
@@ -326,10 +333,17 @@ impl Controller {
     /// What the driver persists and gives to `new` at the next start.
     #[must_use]
     pub fn learned(&self) -> Learned {
+        let Past { pauses, periods, lead } = self.forecast.past();
+        let spans = |times: Vec<Duration>| times.into_iter().map(Span).collect();
         Learned {
             next_size: Some(self.next_size),
             boosts: self.boosts,
             bursts: self.bursts.past(),
+            pauses: spans(pauses),
+            periods: spans(periods),
+            lead: lead.map(Span),
+            saved_agbs: self.saved_agbs as u64,
+            debt_agbs: self.debt.left(self.now, &self.config) as u64,
             rentals: self.ledger.past(self.now),
         }
     }
@@ -338,6 +352,12 @@ impl Controller {
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         self.rental.as_ref()?.cause
+    }
+
+    /// The same in a sentence for people, with what it is expected to save.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        self.rental.as_ref().filter(|rental| rental.cause.is_some()).map(|rental| rental.why.as_str())
     }
 
     /// The next finished boost, oldest first; each is given once.

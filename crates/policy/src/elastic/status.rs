@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant};
 
+use super::Config;
 use crate::budget::{BudgetUse, PastRental};
 
 /// Where an elastic device is.
@@ -61,6 +62,33 @@ pub enum Cause {
     },
     /// A user asked for it.
     Request,
+}
+
+impl Cause {
+    pub(super) fn sentence(&self, now: Instant, config: &Config, predicted: Option<&Prediction>) -> String {
+        let backing = config.backing_bandwidth.as_mib_s();
+        let cause = match self {
+            Self::Utilization(utilization) => format!(
+                "utilization is {:.0} % of {backing:.0} MiB/s, above the threshold of {:.0} %",
+                utilization * 100.0,
+                config.utilization_threshold * 100.0
+            ),
+            Self::Saturation { written } => {
+                format!("the backing volume is saturated, and a burst has written {:.0} MiB", written.as_mib())
+            }
+            Self::Forecast { until } => {
+                format!("a burst is expected within {:.0} s, as the last ones came", until.since(now).as_secs_f64())
+            }
+            Self::Request => "somebody asked for it".to_owned(),
+        };
+        match predicted {
+            Some(Prediction { saved, cost_agbs }) => {
+                let saved = saved.0.as_secs_f64();
+                format!("{cause}; it is expected to save {saved:.0} s of waiting for {cost_agbs} AGBs")
+            }
+            None => cause,
+        }
+    }
 }
 
 /// A snapshot for people and reports.
@@ -139,6 +167,16 @@ pub struct Learned {
     pub boosts: u64,
     /// Bytes written in the last bursts, oldest first.
     pub bursts: Vec<Bytes>,
+    /// Times from the end of a burst to the onset of the next, oldest first.
+    pub pauses: Vec<Span>,
+    /// Times from onset to onset, oldest first.
+    pub periods: Vec<Span>,
+    /// Time from asking for a volume to using it.
+    pub lead: Option<Span>,
+    /// What boosts have saved, in AGBs, without what they cost.
+    pub saved_agbs: u64,
+    /// What boosts in vain have cost, as far as it is not paid off, in AGBs.
+    pub debt_agbs: u64,
     /// Rentals of the last day, for the budget, relative to the moment of the snapshot.
     pub rentals: Vec<PastRental>,
 }

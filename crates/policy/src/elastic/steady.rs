@@ -47,7 +47,9 @@ impl Controller {
         };
         let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let calm = match (self.stage, self.work) {
-            (Stage::Boost, _) | (Stage::Attach, Work::Retry(_)) => self.meter.calm_after(config.inactivity_delay),
+            (Stage::Boost, _) if self.observation.dirty_bytes > 0 => self.meter.calm_after(config.inactivity_delay),
+            (Stage::Boost, _) => self.meter.calm_after(config.inactivity_delay).min(self.kept_until()),
+            (Stage::Attach, Work::Retry(_)) => self.kept_until(),
             _ => None,
         };
         let rental = self.rental.as_ref().and_then(|rental| rental.full_until(self.meter.backing_rate(config.backing_bandwidth)));

@@ -4,15 +4,21 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant};
 
-use super::status::Prediction;
+use super::status::{Cause, Prediction};
 use super::{Config, Controller};
-use crate::bursts::Likely;
+use crate::forecast::Stakes;
+use crate::planted::{Bug, planted};
+use crate::series::Likely;
 use crate::worth::{Outcome, Terms};
 
 /// Sizes that are compared at most.
 const SIZES_MAX: u64 = 16;
 /// Of a cache that was never used, so much is taken to be usable: the log has overhead.
 pub(super) const USABLE: f64 = 0.97;
+/// A cache is kept for so many samples of calm at least: bursts have gaps.
+const KEPT_SAMPLES: u32 = 5;
+/// Share of what was saved so far that a wait in vain for a burst may cost, if it can be kept below.
+const VAIN_MAX: f64 = 0.01;
 /// Share of what the backing volume costs that pays for boosts in vain.
 const PAID_OFF: f64 = 0.01;
 
@@ -26,8 +32,9 @@ pub(super) struct Debt {
 }
 
 impl Debt {
-    pub fn new(now: Instant) -> Self {
-        Self { agbs: 0.0, at: now, boosts: 0 }
+    /// So much is left of it from the last run.
+    pub fn new(now: Instant, agbs: f64) -> Self {
+        Self { agbs, at: now, boosts: 0 }
     }
 
     /// What is left of it.
@@ -87,6 +94,39 @@ impl Controller {
         }
     }
 
+    /// What a forecast is weighed by.
+    pub(super) fn stakes(&self) -> Stakes {
+        let terms = self.terms();
+        Stakes {
+            holding_per_s: terms.rent_per_s * self.next_size.as_gib(),
+            lateness_per_s: self.value_of_lateness(),
+            end_s: terms.end,
+            vain_max: VAIN_MAX * self.saved_agbs,
+        }
+    }
+
+    /// When an empty cache is not worth keeping any more, if the device stays calm; `None`: it is not calm.
+    pub(super) fn kept_until(&self) -> Option<Instant> {
+        let delay = self.config.inactivity_delay;
+        let rental = self.rental.as_ref()?;
+        if !self.config.preset.when.worth || rental.cause == Some(Cause::Request) {
+            return self.meter.calm_after(delay);
+        }
+        let terms = self.terms();
+        let rent = terms.rent_per_s * rental.size.as_gib();
+        let sampling = self.forecast.sampling();
+        let late = self.value_of_lateness() * (terms.lead + sampling.as_secs_f64());
+        let penalty = late + rent * (terms.lead + terms.end);
+        let calm = self.meter.calm_for(self.now).as_secs_f64();
+        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty)).unwrap_or(Duration::MAX);
+        self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling))
+    }
+
+    fn value_of_lateness(&self) -> f64 {
+        let terms = self.terms();
+        terms.value_per_s * terms.saved_share()
+    }
+
     /// The size for the present burst if a boost is expected to pay for itself, and for those in vain.
     ///
     /// # Errors
@@ -97,14 +137,14 @@ impl Controller {
         if self.config.fixed_size.is_some() {
             return Ok((size, outcome));
         }
-        if outcome.gain <= 0.0 {
+        if outcome.gain <= 0.0 && !planted(Bug::CostForgotten) {
             return Err(format!(
                 "no caching volume is expected to pay for this burst: one of {size} costs {:.0} AGBs and saves {:.1} s",
                 outcome.cost, outcome.saved_s
             ));
         }
         let debt = self.debt.left(self.now, &self.config);
-        if outcome.gain <= debt {
+        if outcome.gain <= debt && !planted(Bug::CostForgotten) {
             return Err(format!(
                 "the last {} boosts cost more than they saved: the next begins when it is expected to save the {debt:.0} \
                  AGBs that they cost too much, or later",
@@ -116,7 +156,9 @@ impl Controller {
 
     /// A boost has ended that cost and saved this.
     pub(super) fn settle_debt(&mut self, came_to: &Prediction) {
+        self.saved_agbs += self.config.value_of_time * came_to.saved.0.as_secs_f64();
         let loss = came_to.cost_agbs as f64 - self.config.value_of_time * came_to.saved.0.as_secs_f64();
+        let loss = if planted(Bug::DebtForgotten) { 0.0 } else { loss };
         self.debt.add(self.now, &self.config, loss);
     }
 }
