@@ -14,6 +14,8 @@ pub struct KernelStatistics {
     pub written_bytes: u64,
     /// Requests that have ended: reads, writes, discards and flushes.
     pub requests: u64,
+    /// The time in which there was a request in the device.
+    pub busy: Duration,
     /// The time that requests have spent in the device, summed over them.
     pub in_queue: Duration,
 }
@@ -35,6 +37,7 @@ impl KernelStatistics {
             read_bytes: field(2)?.checked_mul(SECTOR)?,
             written_bytes: field(6)?.checked_mul(SECTOR)?,
             requests: [field(0)?, field(4)?, later(11), later(15)].into_iter().fold(0, u64::saturating_add),
+            busy: Duration::from_millis(field(9)?),
             in_queue: Duration::from_millis(field(10)?),
         })
     }
@@ -51,6 +54,7 @@ mod tests {
             read_bytes: 4096,
             written_bytes: 8192,
             requests: 23,
+            busy: Duration::from_millis(40),
             in_queue: Duration::from_millis(123),
         };
         assert_eq!(KernelStatistics::parse(text), Some(expected));

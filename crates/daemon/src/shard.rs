@@ -524,7 +524,7 @@ impl Running {
     fn sample(&mut self, now: Instant) -> Sample {
         let (backing, cache) = self.volumes.moved();
         let size_bytes = self.volumes.backing().size();
-        let (observation, status) = (self.engine.observation(), self.engine.status());
+        let (observation, status) = (self.engine.observation(now), self.engine.status());
         let (cache_gone, changes) = (self.volumes.cache_gone(), self.changes.load(Ordering::Relaxed));
         let is_transparent = self.engine.is_transparent();
         Sample { now, observation, status, backing, cache, size_bytes, cache_gone, is_transparent, changes }

@@ -113,6 +113,9 @@ pub struct CachingStatus {
     pub dirty_gib: f64,
     /// Most of it in use.
     pub high_water_gib: f64,
+    /// Why it was rented, and what it is expected to save.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// A range of the device.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use surgetank_model::Instant;
@@ -35,6 +36,8 @@ struct Traffic {
     before: Option<KernelStatistics>,
     straight: Moved,
     requests: u64,
+    /// Of all requests.
+    busy: Duration,
 }
 
 impl Traffic {
@@ -50,6 +53,7 @@ impl Traffic {
         self.straight.read_bytes = self.straight.read_bytes.max(read);
         self.straight.written_bytes = self.straight.written_bytes.max(written);
         self.requests = self.requests.max(requests);
+        self.busy = self.busy.max(kernel.busy.saturating_sub(before.busy));
     }
 
     /// The sample as if all requests had passed through the engine.
@@ -58,6 +62,8 @@ impl Traffic {
         sample.observation.read_bytes += read_bytes;
         sample.observation.written_bytes += written_bytes;
         sample.observation.requests += requests;
+        // The kernel counts this for requests that go straight and for others alike.
+        sample.observation.busy = sample.observation.busy.max(self.busy);
         sample.backing.read_bytes += read_bytes;
         sample.backing.written_bytes += written_bytes;
     }

@@ -1,5 +1,7 @@
 //! What a controller is told about an elastic device, once a sampling interval.
 
+use std::time::Duration;
+
 /// Counters and levels of one elastic device at one moment. Counters only grow; the controller takes differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
@@ -9,6 +11,8 @@ pub struct Observation {
     pub written_bytes: u64,
     /// Requests that the application has completed (counter).
     pub requests: u64,
+    /// Time in which at least one of the application's requests was in the device, waiting or being served (counter).
+    pub busy: Duration,
     /// Bytes not yet on the backing volume (level). Includes data lost with a failed cache.
     pub dirty_bytes: u64,
     /// Largest `dirty_bytes` plus recyclable space in use since the caching volume was adopted (level).

@@ -35,7 +35,8 @@ pub struct Tariff {
 }
 
 impl Tariff {
-    fn agbs_per_s(&self, size: Bytes) -> f64 {
+    /// AGBs a second.
+    pub(crate) fn agbs_per_s(&self, size: Bytes) -> f64 {
         size.as_gib() * self.bandwidth.as_mib_s()
     }
 

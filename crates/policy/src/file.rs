@@ -30,6 +30,8 @@ pub struct PolicyConfig {
     pub split: Option<bool>,
     /// Attach before expected bursts; absent: the policy's default.
     pub forecast: Option<bool>,
+    /// AGBs that a second of waiting is worth; absent: what the backing volume costs.
+    pub value_of_time: Option<f64>,
     /// Least time from boost to boost; absent: the policy's default.
     pub boost_interval: Option<Duration>,
     /// The most that caching volumes may cost.
@@ -68,6 +70,7 @@ impl Default for PolicyConfig {
             grain: Bytes::from_gib(1),
             split: None,
             forecast: None,
+            value_of_time: None,
             boost_interval: None,
             budget: Budget::default(),
             retry: (Duration::from_secs(2), Duration::from_secs(300)),
@@ -96,6 +99,7 @@ impl PolicyConfig {
             size_max: volumes.caching_sizes.1,
             split: self.split.unwrap_or(defaults.split),
             forecast: self.forecast.unwrap_or(defaults.forecast),
+            value_of_time: self.value_of_time.unwrap_or(defaults.value_of_time),
             boost_interval_min: self
                 .boost_interval
                 .unwrap_or_else(|| self.preset.boost_interval(self.inactivity_delay)),
@@ -132,6 +136,7 @@ pub struct RawPolicy {
     size_grain: Option<Spanned<Bytes>>,
     split: Option<bool>,
     forecast: Option<bool>,
+    value_of_time: Option<Spanned<f64>>,
     boost_interval: Option<Span>,
     retry_first: Option<Spanned<Span>>,
     retry_longest: Option<Span>,
@@ -187,6 +192,11 @@ impl RawPolicy {
             grain,
             split: self.split,
             forecast: self.forecast,
+            value_of_time: source.number(
+                self.value_of_time.as_ref(),
+                |value| value >= 0.0,
+                "value_of_time is in AGBs a second and at least 0: leave it out for what the backing volume costs",
+            )?,
             boost_interval: self.boost_interval.map(|span| span.0),
             budget: Budget {
                 agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,

@@ -2,50 +2,45 @@
 //!
 //! A reactive controller loses the time to notice a burst and to create and attach a volume, every time. Applications
 //! that compute and checkpoint in turn are regular: either their pauses are alike (a fixed amount of work between
-//! checkpoints) or their onsets are (a timer). Two experts, one for each, forecast the next onset from the median of what
-//! they saw; the one that erred less is heard. Whether and when to attach early weighs what an early volume costs against
-//! what a late one costs, in AGBs: at the quantile `early / (early + late)` of the onset both are balanced, and a volume
-//! that waits in vain is deleted when waiting has cost as much as being late would have (ski rental: at most twice
-//! the best that hindsight could do).
+//! checkpoints) or their onsets are (a timer). Each is a [`Series`], and the one that was forecast better is heard.
+//!
+//! When to ask for a volume and how long to wait with it follows from what that costs: holding it before the onset, being
+//! late for one that comes earlier, and waiting for one that comes later or never. The plan with the least expected cost is
+//! followed if it is below that of reacting. It never waits for longer than twice what being late costs (ski rental), and in
+//! vain for more than a share of what was saved so far, or as short as a wait can be.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use surgetank_model::{Bandwidth, Bytes, Instant};
+use surgetank_model::Instant;
 
-/// Intervals and errors that an expert remembers: enough for a median, few enough to follow a change.
-const MEMORY: usize = 8;
-/// With one interval seen nothing is known of its spread: this share of it.
-const SPREAD_UNKNOWN: f64 = 0.02;
+use crate::series::{self, Series};
+
+/// Attach times that are remembered.
+const ATTACHES: usize = 8;
 /// After a forecast in vain, an onset within this share of an interval of its forecast restores trust.
 const TRUST: f64 = 0.10;
+/// Onsets that stand for what is forecast.
+const ONSETS: u32 = 16;
+/// Gaps that are remembered.
+const GAPS: usize = 16;
+/// With fewer of them known, a gap may as well be as long as its penalty pays for.
+const GAPS_KNOWN: usize = 3;
+/// The weight of an error to that of the next one.
+const FADING: f64 = 0.8;
 
 /// What being early and being late cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stakes {
-    /// Bandwidth of the backing volume (Bb).
-    pub backing_bandwidth: Bandwidth,
-    /// Size of the backing volume (N).
-    pub backing_size: Bytes,
-    /// Bandwidth of the caching volume (Bc).
-    pub caching_bandwidth: Bandwidth,
-    /// Size of the caching volume (M).
-    pub caching_size: Bytes,
-}
-
-impl Stakes {
-    /// AGBs a second of holding the caching volume: Bc·M.
-    fn holding_per_s(&self) -> f64 {
-        self.caching_bandwidth.as_mib_s() * self.caching_size.as_gib()
-    }
-
-    /// AGBs of a burst that is absorbed later by `delay`: the application and its backing volume take longer by the
-    /// share of the delay that the caching volume would have saved, Bb·N·delay·Bc/(Bb+Bc).
-    fn lateness(&self, delay: Duration) -> f64 {
-        let (backing, caching) = (self.backing_bandwidth.as_mib_s(), self.caching_bandwidth.as_mib_s());
-        backing * self.backing_size.as_gib() * delay.as_secs_f64() * caching / (backing + caching).max(1.0)
-    }
+    /// AGBs a second of holding the caching volume.
+    pub holding_per_s: f64,
+    /// AGBs of a burst that is absorbed a second later.
+    pub lateness_per_s: f64,
+    /// Seconds to detach and delete a volume that waited in vain.
+    pub end_s: f64,
+    /// AGBs that a wait in vain may cost, if it can be kept below.
+    pub vain_max: f64,
 }
 
 /// An early boost that pays.
@@ -57,32 +52,42 @@ pub struct Expected {
     pub until: Instant,
 }
 
-/// What it forecasts follows from what it saw, and is asked for far more often.
+/// Intervals of one kind, and how well they were forecast.
 #[derive(Clone, Debug, Default)]
-struct Expert {
-    intervals: VecDeque<Duration>,
-    errors: VecDeque<Duration>,
-    forecast: Option<Duration>,
-    /// Mean error, or a guess before any is known.
-    spread: Duration,
+struct Intervals {
+    series: Series,
+    /// Seconds by which the forecasts' medians were off, faded.
+    error: f64,
+    count: u32,
 }
 
-impl Expert {
+impl Intervals {
+    fn median(&self) -> Option<f64> {
+        series::median(&self.series.forecast())
+    }
+
+    /// Whether it is about what was forecast.
+    fn is_near(&self, interval: Duration) -> bool {
+        let seconds = interval.as_secs_f64();
+        self.median().is_some_and(|median| (seconds - median).abs() <= TRUST * median)
+    }
+
+    fn past(&self) -> Vec<Duration> {
+        self.series.values().filter_map(|seconds| Duration::try_from_secs_f64(seconds).ok()).collect()
+    }
+
     fn saw(&mut self, interval: Duration) {
-        if let Some(forecast) = self.forecast {
-            remember(&mut self.errors, interval.abs_diff(forecast));
+        let seconds = interval.as_secs_f64();
+        if let Some(median) = self.median() {
+            self.error = self.error * FADING + (seconds - median).abs();
         }
-        remember(&mut self.intervals, interval);
-        self.forecast = median(&self.intervals);
-        self.spread = match self.errors.len() {
-            0 => self.forecast.unwrap_or_default().mul_f64(SPREAD_UNKNOWN),
-            count => self.errors.iter().sum::<Duration>() / count as u32,
-        };
+        self.count = self.count.saturating_add(1);
+        self.series.push(seconds);
     }
 }
 
-fn median(intervals: &VecDeque<Duration>) -> Option<Duration> {
-    let mut sorted: Vec<Duration> = intervals.iter().copied().collect();
+fn median(times: &VecDeque<Duration>) -> Option<Duration> {
+    let mut sorted: Vec<Duration> = times.iter().copied().collect();
     sorted.sort_unstable();
     let middle = sorted.len() / 2;
     match sorted.len() {
@@ -92,18 +97,11 @@ fn median(intervals: &VecDeque<Duration>) -> Option<Duration> {
     }
 }
 
-fn remember(memory: &mut VecDeque<Duration>, value: Duration) {
-    if memory.len() == MEMORY {
-        memory.pop_front();
-    }
-    memory.push_back(value);
-}
-
 /// A burst as the device saw it.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     onset: Instant,
-    /// The end of the last sample above the threshold.
+    /// The end of the last hot sample.
     last_hot: Instant,
 }
 
@@ -112,34 +110,66 @@ struct Burst {
 pub struct Forecast {
     burst: Option<Burst>,
     /// From the end of a burst to the next onset.
-    pauses: Expert,
+    pauses: Intervals,
     /// From onset to onset.
-    periods: Expert,
-    /// Time from asking for a volume to using it.
-    attach: Expert,
-    /// The longest sample lately: an onset is known no better.
+    periods: Intervals,
+    /// Seconds between two hot samples, whether or not a burst ended.
+    gaps: VecDeque<f64>,
+    /// Times from asking for a volume to using it.
+    attaches: VecDeque<Duration>,
+    /// The last hot sample's length: an onset is known no better.
     sampling: Duration,
     distrusted: bool,
     /// The last answer: it is asked for with every sample and changes with few.
     memo: Cell<Option<(Stakes, Option<Expected>)>>,
 }
 
+/// What is known over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// From the end of a burst to the next onset, oldest first.
+    pub pauses: Vec<Duration>,
+    /// From onset to onset, oldest first.
+    pub periods: Vec<Duration>,
+    /// From asking for a volume to using it.
+    pub lead: Option<Duration>,
+}
+
 impl Forecast {
-    /// The device was above the threshold, or not, from `from` to `to`. What is apart by less than `calm` is one burst.
+    /// That of a device of which this is known.
+    #[must_use]
+    pub fn new(past: &Past) -> Self {
+        let mut forecast = Self::default();
+        past.pauses.iter().for_each(|pause| forecast.pauses.saw(*pause));
+        past.periods.iter().for_each(|period| forecast.periods.saw(*period));
+        forecast.attaches.extend(past.lead);
+        forecast
+    }
+
+    /// What the next run needs to know.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        Past { pauses: self.pauses.past(), periods: self.periods.past(), lead: self.lead() }
+    }
+
+    /// The device was hot, or not, from `from` to `to`. What is apart by less than `calm` is one burst.
     pub fn observe(&mut self, from: Instant, to: Instant, hot: bool, calm: Duration) {
         if !hot {
             return;
         }
         self.memo.set(None);
         self.sampling = to.since(from);
+        if let Some(gap) = self.burst.map(|burst| from.since(burst.last_hot)).filter(|gap| !gap.is_zero()) {
+            if self.gaps.len() == GAPS {
+                self.gaps.pop_front();
+            }
+            self.gaps.push_back(gap.as_secs_f64());
+        }
         match &mut self.burst {
             Some(burst) if from.since(burst.last_hot) < calm => burst.last_hot = to,
             Some(Burst { onset, last_hot }) => {
                 let (pause, period) = (from.since(*last_hot), from.since(*onset));
-                let near = |expert: &Expert, interval: Duration| {
-                    expert.forecast.is_some_and(|forecast| interval.abs_diff(forecast) <= forecast.mul_f64(TRUST))
-                };
-                if near(&self.pauses, pause) || near(&self.periods, period) {
+                if self.pauses.is_near(pause) || self.periods.is_near(period) {
                     self.distrusted = false;
                 }
                 self.pauses.saw(pause);
@@ -150,10 +180,35 @@ impl Forecast {
         }
     }
 
-    /// A volume was in use so long after it was asked for.
+    /// For how many seconds of calm, of which `calm` have passed, an empty cache is best kept: longer costs `holding_per_s`, and
+    /// a burst that finds none costs `penalty`, both in AGBs. With few gaps known, until holding has cost the penalty: at most
+    /// twice what hindsight would have paid (ski rental). Later than that never.
+    #[must_use]
+    pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64) -> f64 {
+        let longest = penalty / holding_per_s.max(f64::MIN_POSITIVE);
+        if self.gaps.len() < GAPS_KNOWN {
+            return longest;
+        }
+        let sampling = self.sampling.as_secs_f64();
+        let ahead = || self.gaps.iter().copied().filter(|gap| *gap > calm);
+        let cost = |until: f64| -> f64 {
+            let of = |gap: f64| {
+                if gap < until { holding_per_s * (gap - calm) } else { holding_per_s * (until - calm) + penalty }
+            };
+            ahead().map(of).sum()
+        };
+        let untils = ahead().map(|gap| gap + sampling).filter(|until| *until <= longest);
+        let best = untils.map(|until| (until, cost(until))).min_by(|one, other| one.1.total_cmp(&other.1));
+        best.filter(|(_, least)| *least < cost(calm)).map_or(calm, |(until, _)| until)
+    }
+
+    /// A volume was in use so long after it was asked for, or would have been.
     pub fn attached(&mut self, after: Duration) {
         self.memo.set(None);
-        self.attach.saw(after);
+        if self.attaches.len() == ATTACHES {
+            self.attaches.pop_front();
+        }
+        self.attaches.push_back(after);
     }
 
     /// A volume waited in vain: no more forecasts until one would have been right.
@@ -162,10 +217,22 @@ impl Forecast {
         self.distrusted = true;
     }
 
+    /// How long it takes from asking for a volume to using it, as far as that is known.
+    #[must_use]
+    pub fn lead(&self) -> Option<Duration> {
+        median(&self.attaches)
+    }
+
+    /// The last hot sample's length.
+    #[must_use]
+    pub fn sampling(&self) -> Duration {
+        self.sampling
+    }
+
     /// Whether bursts have come at intervals, and not been forecast in vain.
     #[must_use]
     pub fn is_regular(&self) -> bool {
-        !self.distrusted && self.pauses.forecast.is_some()
+        !self.distrusted && self.pauses.count > 0
     }
 
     /// When to ask for a volume for the next burst; `None` if that is not known, or does not pay.
@@ -182,23 +249,80 @@ impl Forecast {
     }
 
     fn find_expected(&self, stakes: &Stakes) -> Option<Expected> {
-        let burst = self.burst?;
-        let lead = self.attach.forecast?;
-        let (pause, period) = (self.pauses.forecast?, self.periods.forecast?);
-        let onset =
-            if self.periods.spread < self.pauses.spread { burst.onset + period } else { burst.last_hot + pause };
-        let spread = self.pauses.spread.min(self.periods.spread).max(self.sampling);
-        let early = stakes.holding_per_s() * spread.as_secs_f64();
-        let late = stakes.lateness(lead + self.sampling);
-        if self.distrusted || early >= late {
+        let (burst, lead) = (self.burst?, self.lead()?);
+        if self.distrusted {
             return None;
         }
-        // The onset taken as spread evenly around the forecast; the volume is there at the balanced quantile.
-        let quantile = early / (early + late);
-        let before = lead + spread.mul_f64(1.0 - 2.0 * quantile);
-        let patience = Duration::from_secs_f64((late / stakes.holding_per_s()).min(1e6));
-        let start = Instant::from_nanoseconds(onset.since(Instant::ZERO + before).as_nanos() as u64);
-        Some(Expected { start, until: onset + spread + patience })
+        let (from, intervals) = if self.periods.error < self.pauses.error {
+            (burst.onset, &self.periods)
+        } else {
+            (burst.last_hot, &self.pauses)
+        };
+        let plan = Plan {
+            stakes,
+            onsets: series::quantiles(&intervals.series.forecast(), ONSETS),
+            // As often as not, what came n times comes once more than n times in n + 1.
+            comes: f64::from(intervals.count + 1) / f64::from(intervals.count + 2),
+            lead: lead.as_secs_f64(),
+            sampling: self.sampling.as_secs_f64(),
+        };
+        let (ready, until) = plan.best()?;
+        let ready = from + Duration::try_from_secs_f64(ready.max(0.0)).ok()?;
+        let start = Instant::from_nanoseconds(ready.since(Instant::ZERO + lead).as_nanos() as u64);
+        Some(Expected { start, until: from + Duration::try_from_secs_f64(until).ok()? })
+    }
+}
+
+/// What is weighed, in seconds after the burst before, and in AGBs.
+struct Plan<'a> {
+    stakes: &'a Stakes,
+    /// Equally likely, in order.
+    onsets: Vec<f64>,
+    /// The chance that there is another burst.
+    comes: f64,
+    lead: f64,
+    sampling: f64,
+}
+
+impl Plan<'_> {
+    /// What reacting loses.
+    fn late(&self) -> f64 {
+        self.stakes.lateness_per_s * (self.lead + self.sampling)
+    }
+
+    /// What a volume costs that is there when `ready` and waits for the burst until then.
+    fn cost(&self, ready: f64, until: f64) -> f64 {
+        let Stakes { holding_per_s, lateness_per_s, end_s, .. } = *self.stakes;
+        let vain = holding_per_s * (until - ready + end_s);
+        let of = |onset: &f64| match *onset {
+            onset if onset > until => vain + self.late(),
+            onset if onset >= ready => holding_per_s * (onset - ready),
+            onset => (lateness_per_s * (ready - onset)).min(self.late()),
+        };
+        let comes = self.onsets.iter().map(of).sum::<f64>() / self.onsets.len() as f64;
+        self.comes * comes + (1.0 - self.comes) * (vain + holding_per_s * self.lead)
+    }
+
+    /// When to be ready, and how long to wait, at the least cost; `None`: reacting costs less.
+    fn best(&self) -> Option<(f64, f64)> {
+        let Stakes { holding_per_s, end_s, vain_max, .. } = *self.stakes;
+        // An onset is noticed at the end of its sample, and known no better than that.
+        let spare = 2.0 * self.sampling;
+        let shortest = holding_per_s * (self.lead + self.sampling + spare + end_s);
+        let mut best = (self.comes * self.late(), None);
+        for (index, first) in self.onsets.iter().enumerate() {
+            let ready = first - self.sampling;
+            for until in self.onsets[index..].iter().map(|last| last + spare) {
+                let held = holding_per_s * (until - ready);
+                let in_vain = held + holding_per_s * (self.lead + end_s);
+                let waits = held <= 2.0 * self.late() && in_vain <= vain_max.max(shortest);
+                let cost = self.cost(ready, until);
+                if waits && cost < best.0 {
+                    best = (cost, Some((ready, until)));
+                }
+            }
+        }
+        best.1
     }
 }
 
@@ -210,11 +334,12 @@ mod tests {
     const CALM: Duration = Duration::from_secs(30);
 
     fn stakes() -> Stakes {
+        // The papers' volumes, with a cache of 4 GiB.
         Stakes {
-            backing_bandwidth: Bandwidth::from_mib_s(33),
-            backing_size: Bytes::from_gib(50),
-            caching_bandwidth: Bandwidth::from_mib_s(128),
-            caching_size: Bytes::from_gib(4),
+            holding_per_s: 4.0 * 128.0,
+            lateness_per_s: 50.0 * 33.0 * 128.0 / 161.0,
+            end_s: 3.0,
+            vain_max: f64::INFINITY,
         }
     }
 
@@ -263,6 +388,19 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_cache_is_kept_for_gaps_that_are_short() {
+        // Nothing is known: as long as the penalty pays for.
+        assert_eq!(after(&[(0, 5)], 8).keep_for(0.0, 10.0, 200.0), 20.0);
+        let short = after(&[(0, 5), (15, 20), (30, 35), (300, 305), (315, 320), (330, 335)], 8);
+        assert_eq!(short.keep_for(1.0, 10.0, 200.0), 11.0);
+        // It has passed, and the next is too long.
+        assert_eq!(short.keep_for(12.0, 10.0, 200.0), 12.0);
+        let long = after(&[(0, 5), (100, 105), (200, 205), (300, 305)], 8);
+        assert_eq!(long.keep_for(1.0, 10.0, 200.0), 1.0);
+        assert_eq!(long.keep_for(1.0, 1.0, 200.0), 96.0);
+    }
+
+    #[test]
     fn a_miss_silences_it_until_it_would_have_been_right() {
         let mut forecast = after(&[(0, 40), (440, 480), (880, 920)], 8);
         assert!(forecast.expected(&stakes()).is_some());
@@ -281,8 +419,20 @@ mod tests {
         assert_eq!(forecast.expected(&stakes()), None);
     }
 
+    #[test]
+    fn a_wait_in_vain_costs_a_share_of_what_was_saved_where_it_can() {
+        let seldom = [(0, 40), (430, 480), (880, 920), (1330, 1370), (1760, 1800)];
+        let waits = |vain_max| {
+            let expected = after(&seldom, 8).expected(&Stakes { vain_max, ..stakes() }).unwrap();
+            expected.until.since(expected.start)
+        };
+        assert!(waits(1000.0) < waits(f64::INFINITY));
+        // The lead, and three samples.
+        assert_eq!(waits(1000.0).as_secs_f64().round(), 11.0);
+    }
+
     proptest! {
-        /// A volume that waits in vain costs no more than its attach, twice the spread and what being late would cost.
+        /// A volume that waits in vain costs no more than its attach, some samples and twice what being late would cost.
         #[test]
         fn a_wait_in_vain_is_bounded(pauses in prop::collection::vec(40u64..2000, 2..12), attach in 1u64..60) {
             let mut at = 0;
@@ -294,9 +444,8 @@ mod tests {
             let stakes = stakes();
             if let Some(expected) = after(&bursts, attach).expected(&stakes) {
                 let held = expected.until.since(expected.start).as_secs_f64();
-                let late = stakes.lateness(Duration::from_secs(attach + 1));
-                let patience = late / stakes.holding_per_s();
-                prop_assert!(held <= attach as f64 + 3.0 * patience + 1e-6, "{held} {patience}");
+                let late = stakes.lateness_per_s * (attach + 1) as f64;
+                prop_assert!(held <= attach as f64 + 2.0 * late / stakes.holding_per_s + 1e-6, "{held}");
             }
         }
     }

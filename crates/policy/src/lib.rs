@@ -5,7 +5,8 @@
 //! - [`elastic`]: the controller of one elastic device;
 //! - [`preset`]: the policies by name, each a preset of that controller;
 //! - [`sizing`]: how large the next caching volume is;
-//! - [`forecast`]: when the next burst comes;
+//! - [`bursts`]: how much bursts write; [`worth`]: what a boost saves and costs;
+//! - [`forecast`]: when the next burst comes; [`series`]: what comes next in a series, by several experts;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
 //! - [`fair`]: which client of a device is served next, and how much at a time;
@@ -15,15 +16,18 @@
 
 pub mod backoff;
 pub mod budget;
+pub mod bursts;
 pub mod elastic;
 pub mod fair;
 pub mod file;
 pub mod forecast;
 pub mod planted;
 pub mod preset;
+pub mod series;
 pub mod sizing;
 pub mod step;
+pub mod worth;
 
-pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, ResumeAt, Status, Steady};
+pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status, Steady};
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};

@@ -20,5 +20,13 @@ surgetank_model::plant_bugs! {
         BillStaysOpen,
         /// What was asked for of one boost is asked of the next.
         WishOutlivesBoost,
+        /// A backing volume that serves its load in time is taken for saturated.
+        LoadIsBurst,
+        /// A boost begins though it is expected to cost more than it saves.
+        CostForgotten,
+        /// What boosts in vain have cost holds up no other.
+        DebtForgotten,
+        /// A full cache waits for the end of a burst that has none.
+        FullForEver,
     }
 }

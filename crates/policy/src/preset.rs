@@ -22,6 +22,8 @@ pub struct Preset {
 /// When a boost starts, beside the utilization threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct When {
+    /// For bursts alone that the backing volume cannot serve in time, and that pay: see [`crate::worth`].
+    pub worth: bool,
     /// Before a burst that is expected: see [`crate::forecast`].
     pub forecast: bool,
     /// Least time from the start of one boost to the start of the next, in inactivity delays.
@@ -45,13 +47,13 @@ impl Preset {
         Self {
             name: "paper",
             about: "The papers' controller",
-            when: When { forecast: false, interval_delays: 0 },
+            when: When { worth: false, forecast: false, interval_delays: 0 },
             how: How { split: false, read_fill: ReadFill::Always, planned_size: false },
         },
         Self {
             name: "adaptive",
-            about: "The same with split and forecasts",
-            when: When { forecast: true, interval_delays: 1 },
+            about: "Boosts that pay, with split and forecasts",
+            when: When { worth: true, forecast: true, interval_delays: 1 },
             how: How { split: true, read_fill: ReadFill::SecondHit, planned_size: true },
         },
     ];

@@ -121,7 +121,7 @@ impl<'a> Block<'a> {
         match what {
             What::Effect(id, outcome) => self.engine.complete(self.now, id, outcome),
             What::Sample => {
-                let (now, observation) = (self.now, self.engine.observation());
+                let (now, observation) = (self.now, self.engine.observation(self.now));
                 self.control(|control| control.observe(now, observation));
                 self.queue.push(self.now + self.setup.sampling, What::Sample);
             }
@@ -356,6 +356,7 @@ impl Machine for Block<'_> {
     fn finish(self) -> Share {
         Share {
             boosts: self.control.map(|control| control.into_boosts()).unwrap_or_default(),
+            busy: self.engine.observation(self.now).busy,
             traffic: self.traffic,
             events: self.events,
         }

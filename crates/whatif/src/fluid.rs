@@ -108,6 +108,8 @@ struct Levels {
     write_left: f64,
     read: f64,
     written: f64,
+    /// Seconds in which there was something to do.
+    busy: f64,
     capacity: f64,
     dirty: f64,
     high_water: f64,
@@ -126,6 +128,9 @@ impl Levels {
 
     fn after(mut self, flows: &Flows, seconds: f64) -> Self {
         let moved = flows.application * seconds;
+        if self.is_busy() {
+            self.busy += seconds;
+        }
         if self.write_left > 0.0 {
             self.written += moved.min(self.write_left);
             self.write_left = settle(self.write_left - moved);
@@ -414,6 +419,7 @@ impl<'a> Fluid<'a> {
             read_bytes: levels.read as u64,
             written_bytes: levels.written as u64,
             requests: ((levels.read + levels.written) / self.setup.application.request.get() as f64) as u64,
+            busy: Duration::from_secs_f64(levels.busy),
             dirty_bytes: levels.dirty as u64,
             high_water_bytes: levels.high_water as u64,
             evicted_bytes: levels.evicted as u64,
@@ -524,6 +530,7 @@ impl Machine for Fluid<'_> {
         self.end_stretch();
         Share {
             boosts: self.controller.map(Steps::into_boosts).unwrap_or_default(),
+            busy: Duration::from_secs_f64(self.levels.busy),
             traffic: self.traffic,
             events: self.events,
         }

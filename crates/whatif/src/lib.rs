@@ -73,6 +73,7 @@ trait Machine {
 struct Share {
     boosts: Vec<Boost>,
     traffic: volume::Traffic,
+    busy: Duration,
     events: u64,
 }
 
@@ -137,6 +138,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
         cost_total,
         boosts: first.boosts,
         traffic: first.traffic,
+        busy: first.busy,
         simulated_vms: setup.machines(),
         events,
     }

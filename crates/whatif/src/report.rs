@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 use surgetank_planner::Mode;
-use surgetank_policy::BoostRecord;
+use surgetank_policy::{BoostRecord, Prediction};
 
 use crate::setup::AppPhase;
 use crate::volume::Traffic;
@@ -29,6 +29,10 @@ pub struct Boost {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// What it was expected to come to, if the policy asks.
+    pub predicted: Option<Prediction>,
+    /// What it came to, as the controller saw it.
+    pub observed: Prediction,
 }
 
 /// When a phase took place; it ends when the last machine is done.
@@ -69,6 +73,8 @@ pub struct RunReport {
     pub boosts: Vec<Boost>,
     /// The first machine's I/O.
     pub traffic: Traffic,
+    /// Time in which the first machine's application had I/O outstanding.
+    pub busy: Duration,
     /// Machines that were simulated; one stands for all if all are alike.
     pub simulated_vms: u32,
     /// Events handled.
@@ -113,5 +119,7 @@ pub(crate) fn boost(record: &BoostRecord) -> Boost {
         drain: record.drain_time(),
         high_water: record.high_water,
         evicted: record.evicted,
+        predicted: record.predicted,
+        observed: record.observed,
     }
 }

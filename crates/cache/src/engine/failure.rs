@@ -115,7 +115,7 @@ impl Trouble {
 impl Engine {
     /// The caching volume vanished. It is waited for as in any outage, and left alone until [`Engine::cache_returned`].
     pub fn cache_gone(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.cache_failing();
         if self.stage != EngineStage::Failing {
             return;
@@ -129,7 +129,7 @@ impl Engine {
 
     /// The caching volume that had vanished is there again: the driver has put it under its effects.
     pub fn cache_returned(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
         if let Some(outage) = self.boost.as_mut().and_then(|boost| boost.trouble.outage.as_mut()) {
             outage.gone = false;

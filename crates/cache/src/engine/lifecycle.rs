@@ -73,7 +73,7 @@ pub(super) enum Step {
 impl Engine {
     /// The caching volume that is to be read back cannot be opened: requests wait for it as for one that cannot be read.
     pub fn recovery_unavailable(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         if self.stage == EngineStage::Recovering && self.recovery.is_none() {
             self.unrecovered_since.get_or_insert(self.now);
         }
@@ -84,7 +84,7 @@ impl Engine {
     /// # Errors
     /// If a cache is already in use, or the volume is too small.
     pub fn adopt(&mut self, now: Instant, attach: Attach) -> Result<(), Rejected> {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         if self.stage != EngineStage::PassThrough || self.step != Step::None {
             return Err(Rejected(format!(
                 "a caching volume cannot be adopted in stage {:?}: release the present one first",
@@ -130,7 +130,7 @@ impl Engine {
 
     /// Says what is wanted of the adopted cache. `Absorb` cancels a release that has not written CLEAN yet.
     pub fn set_mode(&mut self, now: Instant, mode: CacheMode) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
         if let Some(boost) = self.boost.as_mut() {
             boost.drain.finishing = mode == CacheMode::Finish;
@@ -161,7 +161,7 @@ impl Engine {
     /// # Errors
     /// If there is no cache to release.
     pub fn release(&mut self, now: Instant) -> Result<(), Rejected> {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
         match (self.stage, self.boost.as_mut()) {
             (EngineStage::Absorb | EngineStage::Drain | EngineStage::Releasing | EngineStage::Failing, Some(boost)) => {
@@ -179,7 +179,7 @@ impl Engine {
     /// The driver stops in order, once all requests are answered: the log is closed, so that the next recovery knows that
     /// every record in it was whole. Ends in `Event::Stopped`.
     pub fn stop(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.stopping = true;
         let closes = self.step == Step::None && matches!(self.stage, EngineStage::Absorb | EngineStage::Drain);
         if !closes || planted(Bug::StopNotMarked) {

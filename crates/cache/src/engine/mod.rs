@@ -350,9 +350,21 @@ impl Engine {
         engine
     }
 
+    /// Time has passed until `now`.
+    pub(super) fn pass_to(&mut self, now: Instant) {
+        self.counters.busy = self.busy_until(now);
+        self.now = self.now.max(now);
+    }
+
+    /// Time until `now` in which there was a request of the application.
+    fn busy_until(&self, now: Instant) -> Duration {
+        let waits = !self.requests.is_empty() || !self.waiting.is_empty();
+        self.counters.busy + if waits { now.since(self.now) } else { Duration::ZERO }
+    }
+
     /// Takes the outcome of an effect.
     pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
         let Some(pending) = self.pending.take(effect) else { return };
         let result = match &outcome {
@@ -406,7 +418,7 @@ impl Engine {
 
     /// Lets time pass; call at `next_deadline`.
     pub fn tick(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
     }
 
@@ -521,7 +533,7 @@ impl Engine {
     /// A snapshot for people and tests.
     #[must_use]
     pub fn status(&self) -> Status {
-        let observation = self.observation();
+        let observation = self.observation(self.now);
         let boost = self.boost.as_ref();
         Status {
             stage: self.stage,
@@ -541,13 +553,14 @@ impl Engine {
 
     /// What the controller is told each sampling interval.
     #[must_use]
-    pub fn observation(&self) -> Observation {
+    pub fn observation(&self, now: Instant) -> Observation {
         let boost = self.boost.as_ref();
         let lost = self.loss.as_ref().map_or(0, Loss::total);
         Observation {
             read_bytes: self.counters.read_bytes,
             written_bytes: self.counters.written_bytes,
             requests: self.counters.requests,
+            busy: self.busy_until(now),
             dirty_bytes: boost.map_or(0, |boost| (boost.space.dirty + boost.queued_blocks) * u64::from(BLOCK)) + lost,
             high_water_bytes: boost
                 .map_or(0, |boost| u64::from(boost.space.high_water) * u64::from(boost.space.geometry.segment_size)),

@@ -38,7 +38,7 @@ impl Engine {
     ///
     /// What was written there meanwhile is not known to be durable, and the application counts on its next flush for it.
     pub fn enter_path(&mut self, now: Instant) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.last_activity = self.now;
         if !planted(Bug::UnseenWritesDurable) {
             self.backing.wrote_for_application(false);

@@ -1,6 +1,7 @@
 //! Requests from submission to reply: admission, range locks, waiting, parts.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use surgetank_model::{Instant, Operation, Request, RequestId};
 
@@ -34,6 +35,8 @@ pub(super) struct Counters {
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub requests: u64,
+    /// Time in which there was a request, until the last event.
+    pub busy: Duration,
 }
 
 /// The blocks that a request touches.
@@ -52,7 +55,7 @@ pub(super) fn is_change(operation: Operation) -> bool {
 impl Engine {
     /// Takes a request; exactly one `Effect::Reply` answers it.
     pub fn submit(&mut self, now: Instant, mut request: Request) {
-        self.now = self.now.max(now);
+        self.pass_to(now);
         self.needs_pump = true;
         if self.own_flush != Some(request.id) {
             self.count_unseen_writes();

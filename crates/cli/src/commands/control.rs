@@ -90,6 +90,9 @@ fn people(report: &StatusReport) -> String {
             let retry = device.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
             text.push_str(&format!("\n{name}: {}{retry}", line(reason)));
         }
+        if let Some(why) = device.caching.as_ref().and_then(|caching| caching.why.as_ref()) {
+            text.push_str(&format!("\n{name}: the boost began because {}", line(why)));
+        }
         if device.lost_bytes > 0 {
             let ranges = match device.lost_range_count {
                 // While they are being read back.
@@ -373,6 +376,7 @@ mod tests {
                 size_gib: 10.0,
                 dirty_gib: 0.25,
                 high_water_gib: 0.5,
+                why: None,
             }),
             boosts: 3,
             next_cache_gib: Some(4.0),

@@ -47,13 +47,14 @@ pub(super) struct Seen<'a> {
     pub now: Instant,
     pub phase: Phase,
     pub cause: Option<Cause>,
+    /// The cause in words.
+    pub why: Option<&'a str>,
     pub boosts: u64,
     /// Of the caching volume that is rented or being rented.
     pub size: Option<Bytes>,
     pub volume: &'a str,
     pub reason: Option<&'a str>,
     pub threshold: f64,
-    pub backing_mib_s: f64,
     pub delay: Duration,
     pub dirty: u64,
 }
@@ -101,7 +102,7 @@ impl BoostLog {
     pub(super) fn look(&mut self, seen: &Seen<'_>) -> Vec<String> {
         let mut said = Vec::new();
         if let (None, Some(size)) = (&self.boost, seen.size) {
-            let why = seen.cause.map(|cause| why(cause, seen));
+            let why = seen.why.map(str::to_owned);
             let renting = bytes(size.get());
             said.extend(
                 why.as_ref().map(|why| format!("a boost begins: {why}; renting a caching volume of {renting}")),
@@ -200,6 +201,13 @@ impl BoostLog {
                 "the boost that the last run left has ended: {drained} were drained{took}{cost}; the next caching volume has {next}"
             );
         }
+        let saved = record.predicted.map_or_else(String::new, |predicted| {
+            let [saved, expected] = [record.observed.saved.0, predicted.saved.0].map(time);
+            format!(
+                "; it saved {saved} of waiting for {} AGBs, where {expected} for {} were expected",
+                record.observed.cost_agbs, predicted.cost_agbs
+            )
+        });
         let split = match split {
             0 => String::new(),
             split => format!(" ({} of it straight to the backing volume)", bytes(split)),
@@ -207,23 +215,8 @@ impl BoostLog {
         let (written, cost) = (bytes(written), costs("it cost"));
         format!(
             "the boost has ended after {rented}: {written} were written while it was in use{split}, and {drained} drained{took}\
-             {cost}; the next caching volume has {next}"
+             {cost}{saved}; the next caching volume has {next}"
         )
-    }
-}
-
-fn why(cause: Cause, seen: &Seen<'_>) -> String {
-    match cause {
-        Cause::Utilization(utilization) => format!(
-            "utilization is {:.0} % of {:.0} MiB/s, above the threshold of {:.0} %",
-            utilization * 100.0,
-            seen.backing_mib_s,
-            seen.threshold * 100.0
-        ),
-        Cause::Forecast { until } => {
-            format!("a burst is expected within {}, as the last ones came", time(until.since(seen.now)))
-        }
-        Cause::Request => "somebody asked for it".to_owned(),
     }
 }
 
@@ -276,12 +269,12 @@ impl Reconciler {
             now,
             phase: status.phase,
             cause: controller.cause(),
+            why: controller.why(),
             boosts: status.boosts,
             size: status.cache_size,
             volume: volume.map_or("", |id| &id.0),
             reason: status.backing_off.as_deref(),
             threshold: config.utilization_threshold,
-            backing_mib_s: config.backing_bandwidth.get() as f64 / MIB as f64,
             delay: config.inactivity_delay,
             dirty: self.last.as_ref().map_or(0, |sample| sample.status.dirty_bytes),
         });
@@ -341,6 +334,9 @@ impl Reconciler {
 
 #[cfg(test)]
 mod tests {
+    use surgetank_model::units::Span;
+    use surgetank_policy::Prediction;
+
     use super::*;
 
     fn seen(at: u64, phase: Phase) -> Seen<'static> {
@@ -348,12 +344,12 @@ mod tests {
             now: Instant::ZERO + Duration::from_millis(at),
             phase,
             cause: Some(Cause::Utilization(0.92)),
+            why: Some("utilization is 92 %"),
             boosts: 3,
             size: Some(Bytes::from_gib(10)),
             volume: "vol-1",
             reason: None,
             threshold: 0.3,
-            backing_mib_s: 33.0,
             delay: Duration::from_secs(30),
             dirty: 0,
         }
@@ -370,19 +366,21 @@ mod tests {
             ended: at(263),
             high_water: Bytes::ZERO,
             evicted: Bytes::ZERO,
+            predicted: None,
+            observed: Prediction::default(),
         }
     }
 
     #[test]
     fn a_boost_is_told_from_its_reason_to_its_cost() {
         let mut log = BoostLog::default();
-        let idle = Seen { size: None, cause: None, ..seen(0, Phase::Idle) };
+        let idle = Seen { size: None, cause: None, why: None, ..seen(0, Phase::Idle) };
         assert!(log.look(&idle).is_empty());
         log.count(500 * MIB, 0, 0, 0);
         assert_eq!(
             log.look(&seen(1000, Phase::Attaching)),
             [
-                "a boost begins: utilization is 92 % of 33 MiB/s, above the threshold of 30 %; renting a caching volume of 10 GiB"
+                "a boost begins: utilization is 92 %; renting a caching volume of 10 GiB"
             ]
         );
         assert!(log.look(&seen(2000, Phase::Attaching)).is_empty());
@@ -412,17 +410,24 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_is_told() {
-        let until = Instant::ZERO + Duration::from_secs(25);
-        for (cause, expected) in [
-            (Cause::Request, "somebody asked for it;"),
-            (Cause::Forecast { until }, "a burst is expected within 25 s,"),
-        ] {
-            let said = BoostLog::default().look(&Seen { cause: Some(cause), ..seen(0, Phase::Attaching) });
-            assert!(said.len() == 1 && said[0].starts_with(&format!("a boost begins: {expected}")), "{said:?}");
-        }
+    fn what_was_expected_is_told_beside_what_came() {
         let mut log = BoostLog::default();
-        let resumed = Seen { cause: None, dirty: 5 * MIB, ..seen(0, Phase::Drain) };
+        assert_eq!(log.look(&seen(0, Phase::Attaching)).len(), 1);
+        let span = |seconds| Span(Duration::from_secs(seconds));
+        let record = BoostRecord {
+            predicted: Some(Prediction { saved: span(98), cost_agbs: 66_000 }),
+            observed: Prediction { saved: span(91), cost_agbs: 65_024 },
+            ..record(true)
+        };
+        let ended = log.ended(&record, None, Bytes::from_gib(8));
+        let saved = "; it saved 1 min 31 s of waiting for 65024 AGBs, where 1 min 38 s for 66000 were expected;";
+        assert!(ended.contains(saved), "{ended}");
+    }
+
+    #[test]
+    fn what_the_last_run_left_is_told() {
+        let mut log = BoostLog::default();
+        let resumed = Seen { cause: None, why: None, dirty: 5 * MIB, ..seen(0, Phase::Drain) };
         assert_eq!(log.look(&resumed), ["draining what the last run left on its caching volume"]);
         let ended = log.ended(&record(true), None, Bytes::from_gib(8));
         let left = "the boost that the last run left has ended: 0 KiB were drained in 3 min 3 s; the next caching volume has 8 GiB";

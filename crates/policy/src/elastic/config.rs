@@ -41,6 +41,10 @@ pub struct Config {
     pub split: bool,
     /// Attach before a burst that is expected: see [`crate::forecast`].
     pub forecast: bool,
+    /// AGBs that a second is worth in which the application waits for the device, at least 0. By default what the backing
+    /// volume costs in it (Bb·N), since it is rented for as long as the application runs. The papers' controller does not
+    /// ask.
+    pub value_of_time: f64,
     /// Waits after refusals.
     pub backoff: Backoff,
     /// How often an attach is tried before the volume is deleted, at least 1.
@@ -87,6 +91,7 @@ impl Config {
             size_max: Bytes::from_gib(16 * 1024),
             split: preset.how.split,
             forecast: preset.when.forecast,
+            value_of_time: backing_bandwidth.as_mib_s() * backing_size.as_gib(),
             backoff: Backoff::default(),
             attach_attempts: 3,
             boost_interval_min: preset.boost_interval(inactivity_delay),
@@ -121,6 +126,12 @@ impl Config {
         }
         if self.initial_size == Bytes::ZERO {
             return Err("initial_size is zero: write the first cache's size, such as \"10 GiB\"".to_owned());
+        }
+        if !(self.value_of_time >= 0.0 && self.value_of_time.is_finite()) {
+            return Err(format!(
+                "value_of_time is {}: it is in AGBs a second, at least 0, and by default what the backing volume costs",
+                self.value_of_time
+            ));
         }
         let limits = [
             ("agbs_per_hour", self.budget.agbs_per_hour),

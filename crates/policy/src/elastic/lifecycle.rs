@@ -4,12 +4,19 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant, Observation};
 
-use super::status::{BoostRecord, Cause};
+use super::meter::Interval;
+use super::status::{BoostRecord, Cause, Prediction};
 use super::{Controller, RECORDS_MAX};
-use crate::forecast::{Expected, Stakes};
+use crate::forecast::Expected;
 use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
 use crate::step::{Refusal, Step, StepId, StepOutcome};
+
+/// A cache of which so much is dirty has no room.
+const FULL: f64 = 0.95;
+/// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
+/// several times as long as after it.
+const FULL_DRAINS: f64 = 4.0;
 
 /// What the controller is at. All but `Idle` and `Boost` have a step of the same name; that of `Drain` may be `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +69,7 @@ pub(super) struct Rental {
     pub drain_started: Option<Instant>,
     released: Option<Instant>,
     usable: u64,
+    dirty: u64,
     high_water: u64,
     evicted: u64,
     /// Taken over after a restart: its use is known in part only, so nothing is learned from it.
@@ -72,6 +80,16 @@ pub(super) struct Rental {
     expects_until: Option<Instant>,
     /// Changes over what is dirty are to wait for the drain.
     pub finishing: bool,
+    /// It is drained because the device is calm, not because the boost must end.
+    keeps: bool,
+    /// Why it was begun, and what it is expected to come to; for people.
+    pub why: String,
+    /// What it is expected to come to.
+    pub predicted: Option<Prediction>,
+    /// Bytes that were moved while it absorbed beyond what the backing volume could have.
+    saved: u64,
+    /// Since when nothing more fits on it, though the burst goes on.
+    full_since: Option<Instant>,
 }
 
 impl Rental {
@@ -84,16 +102,31 @@ impl Rental {
             drain_started: None,
             released: None,
             usable: 0,
+            dirty: 0,
             high_water: 0,
             evicted: 0,
             resumed: false,
             dropped: false,
             expects_until: None,
             finishing: false,
+            keeps: false,
+            why: String::new(),
+            predicted: None,
+            saved: 0,
+            full_since: None,
         }
     }
 
-    pub fn observe(&mut self, observation: &Observation) {
+    /// An interval in which it absorbed, beside a backing volume that moves `rate` bytes a second.
+    pub fn save(&mut self, interval: &Interval, rate: f64) {
+        // What was moved before it was there, it did not save.
+        if interval.from.is_some() && self.adopted <= interval.from {
+            let without = (rate * interval.length.as_secs_f64()) as u64;
+            self.saved = self.saved.saturating_add(interval.moved.saturating_sub(without));
+        }
+    }
+
+    pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {
         if self.adopted.is_none() || self.released.is_some() {
             return;
         }
@@ -103,9 +136,23 @@ impl Rental {
             return;
         }
         self.dropped = false;
-        self.usable = observation.cache_bytes;
+        (self.usable, self.dirty) = (observation.cache_bytes, observation.dirty_bytes);
+        self.note_full(now, hot);
         self.high_water = self.high_water.max(observation.high_water_bytes);
         self.evicted = self.evicted.max(observation.evicted_bytes);
+    }
+
+    /// Whether a burst goes on for which it has no room, since when.
+    fn note_full(&mut self, now: Instant, hot: bool) {
+        let full = hot && self.usable > 0 && self.dirty as f64 >= FULL * self.usable as f64;
+        self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
+    }
+
+    /// When it has been full for so long that waiting for the end of the burst costs more than a drain beside it, by a backing
+    /// volume that moves `rate` bytes a second; `None`: it is not full.
+    pub fn full_until(&self, rate: f64) -> Option<Instant> {
+        let wait = Duration::try_from_secs_f64(FULL_DRAINS * self.dirty as f64 / rate.max(1.0)).ok()?;
+        self.full_since.map(|since| since + wait)
     }
 
     /// The engine has released it without being asked.
@@ -138,7 +185,11 @@ impl Controller {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
             (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
-            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => {
+                if !self.keeps_empty() {
+                    self.enter(Stage::Release);
+                }
+            }
             (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
             (Stage::Drain, _) | (Stage::Release, Work::Outstanding(_)) => self.decide_finish(),
             (Stage::Attach, Work::Retry(_)) if !self.wanted() || self.affordable(0).is_err() => {
@@ -200,21 +251,26 @@ impl Controller {
     /// A boost that is worth starting before the burst, unless it is too late for it.
     pub(super) fn expected(&self) -> Option<Expected> {
         let config = &self.config;
-        let stakes = Stakes {
-            backing_bandwidth: config.backing_bandwidth,
-            backing_size: config.backing_size,
-            caching_bandwidth: config.caching_bandwidth,
-            caching_size: self.next_size,
-        };
-        let expected = self.forecast.expected(&stakes).filter(|_| config.forecast)?;
+        if !config.forecast {
+            return None;
+        }
+        let expected = self.forecast.expected(&self.stakes())?;
         let start = self.earliest_start().map_or(expected.start, |earliest| earliest.max(expected.start));
+        let start = if !config.preset.when.worth || config.fixed_size.is_some() {
+            start
+        } else if self.next.gain > 0.0 {
+            start.max(self.debt.paid_off(config, self.next.gain))
+        } else {
+            return None;
+        };
         (self.now < expected.until && start < expected.until).then_some(Expected { start, ..expected })
     }
 
     fn decide_early(&mut self) {
         let Some(expected) = self.expected() else { return };
         if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
-            self.begin(Cause::Forecast { until: expected.until });
+            let predicted = self.config.preset.when.worth.then(|| self.next.prediction());
+            self.begin(Cause::Forecast { until: expected.until }, predicted);
             if let Some(rental) = &mut self.rental {
                 rental.expects_until = Some(expected.until);
             }
@@ -240,10 +296,25 @@ impl Controller {
             }
             return;
         }
-        match self.affordable(0) {
-            Ok(()) => self.begin(Cause::Utilization(self.meter.utilization)),
-            Err(reason) => self.reason = Some(reason),
-        }
+        let begun =
+            if self.config.preset.when.worth { self.begin_if_worth_it() } else { self.begin_above_threshold() };
+        self.reason = begun.err().or(self.reason.take());
+    }
+
+    /// The papers' rule.
+    fn begin_above_threshold(&mut self) -> Result<(), String> {
+        self.affordable(0)?;
+        self.begin(Cause::Utilization(self.meter.utilization), None);
+        Ok(())
+    }
+
+    fn begin_if_worth_it(&mut self) -> Result<(), String> {
+        let (size, outcome) = self.worth_it()?;
+        self.affordable_with(size, 0)?;
+        self.next_size = size;
+        let written = Bytes::new(self.bursts.written());
+        self.begin(Cause::Saturation { written }, Some(outcome.prediction()));
+        Ok(())
     }
 
     fn decide_boost(&mut self) {
@@ -253,9 +324,35 @@ impl Controller {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
-        } else if !self.expects_burst() && self.meter.calm_for(self.now) >= self.config.inactivity_delay {
+        } else if self.is_full_in_vain() {
+            self.reason = Some("the caching volume is full, and the burst does not end".to_owned());
+            self.held = true;
             self.enter_drain();
+        } else if !self.expects_burst() {
+            let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
+            let empty = self.observation.dirty_bytes == 0;
+            if calm || (empty && self.kept_until().is_some_and(|until| until <= self.now)) {
+                self.enter_drain();
+                if let Some(rental) = &mut self.rental {
+                    rental.keeps = self.config.preset.when.worth;
+                }
+            }
         }
+    }
+
+    /// Nobody has ended the boost, and a cache with nothing dirty is worth keeping for the next burst.
+    fn keeps_empty(&self) -> bool {
+        self.rental.as_ref().is_some_and(|rental| rental.keeps)
+            && self.kept_until().is_some_and(|until| until > self.now)
+            && self.affordable(self.dirty_soon()).is_ok()
+    }
+
+    /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
+    fn is_full_in_vain(&self) -> bool {
+        let rate = self.meter.backing_rate(self.config.backing_bandwidth);
+        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
+        let asked = self.cause() == Some(Cause::Request);
+        self.config.preset.when.worth && !asked && until.is_some_and(|until| until <= self.now) && !planted(Bug::FullForEver)
     }
 
     /// When the back-off and the least time between boosts are over, if there is one to wait for.
@@ -281,19 +378,19 @@ impl Controller {
 
     /// The burst that this boost was started for goes on.
     pub(super) fn wanted(&self) -> bool {
-        let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
         match self.wish {
             Wish::Boost => true,
             Wish::End => false,
-            Wish::None => self.expects_burst() || !calm,
+            Wish::None => self.expects_burst() || self.kept_until().is_none_or(|until| until > self.now),
         }
     }
 
-    pub(super) fn begin(&mut self, cause: Cause) {
+    pub(super) fn begin(&mut self, cause: Cause, predicted: Option<Prediction>) {
         let size = self.next_size;
         self.reason = None;
         self.ledger.open(self.now, size);
-        self.rental = Some(Rental { cause: Some(cause), ..Rental::new(self.now, size) });
+        let why = cause.sentence(self.now, &self.config, predicted.as_ref());
+        self.rental = Some(Rental { cause: Some(cause), why, predicted, ..Rental::new(self.now, size) });
         self.enter(Stage::Create);
     }
 
@@ -301,6 +398,11 @@ impl Controller {
     pub(super) fn end_requested(&mut self) {
         match (self.stage, self.work) {
             (Stage::Boost, _) => self.enter_drain(),
+            (Stage::Drain, _) => {
+                if let Some(rental) = &mut self.rental {
+                    rental.keeps = false;
+                }
+            }
             (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
             // Seen when the outstanding step is answered.
             (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.wish = Wish::End,
@@ -311,6 +413,7 @@ impl Controller {
     fn enter_drain(&mut self) {
         if let Some(rental) = &mut self.rental {
             rental.drain_started = Some(self.now);
+            rental.keeps = false;
         }
         self.finishes();
         self.enter(Stage::Drain);
@@ -392,9 +495,15 @@ impl Controller {
             Stage::Idle | Stage::Boost => {}
             Stage::Create => {
                 self.last_boost = self.rental.as_ref().map(|rental| rental.started);
+                if !self.wanted() {
+                    self.note_lead_above();
+                }
                 self.enter(if self.wanted() { Stage::Attach } else { Stage::Delete });
             }
             Stage::Attach => {
+                if !self.wanted() && self.attempts == 0 {
+                    self.note_lead();
+                }
                 let paid = self.affordable(self.dirty_soon());
                 self.enter(if self.wanted() && paid.is_ok() { Stage::Adopt } else { Stage::Detach });
                 self.reason = paid.err().or(self.reason.take());
@@ -416,13 +525,27 @@ impl Controller {
         }
     }
 
+    /// The volume is in use, or would be if the burst had not ended.
+    fn note_lead(&mut self) {
+        if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
+            self.forecast.attached(self.now.since(rental.started));
+            self.plan_next();
+        }
+    }
+
+    /// It takes at least so long.
+    fn note_lead_above(&mut self) {
+        let took = self.rental.as_ref().map_or(Duration::ZERO, |rental| self.now.since(rental.started));
+        if self.forecast.lead().is_none_or(|lead| lead < took) {
+            self.note_lead();
+        }
+    }
+
     fn adopted(&mut self) {
         if let Some(rental) = &mut self.rental {
             rental.adopted = Some(self.now);
         }
-        if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
-            self.forecast.attached(self.now.since(rental.started));
-        }
+        self.note_lead();
         self.boosts += 1;
         self.failures = 0;
         self.backoff_until = None;
@@ -460,6 +583,12 @@ impl Controller {
         if config.forecast && self.forecast.is_regular() {
             usage.missed = Bytes::new(unboosted);
         }
+        if rental.usable > 0 {
+            self.usable = rental.usable as f64 / rental.size.get().max(1) as f64;
+        }
+        if config.preset.when.worth {
+            return self.plan_next();
+        }
         let next = if let Some(size) = config.fixed_size {
             size
         } else if config.split {
@@ -478,6 +607,15 @@ impl Controller {
             if self.records.len() == RECORDS_MAX {
                 self.records.pop_front();
             }
+            let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            let rate = self.meter.backing_rate(self.config.backing_bandwidth);
+            let observed = Prediction::of(rental.saved as f64 / rate.max(1.0), cost);
+            self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
+            // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
+            let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;
+            if ours && (rental.adopted.is_some() || self.backoff_until.is_none()) {
+                self.settle_debt(&observed);
+            }
             self.records.push_back(BoostRecord {
                 size: rental.size,
                 started: rental.started,
@@ -487,6 +625,8 @@ impl Controller {
                 ended: self.now,
                 high_water: Bytes::new(rental.high_water),
                 evicted: Bytes::new(rental.evicted),
+                predicted: rental.predicted,
+                observed,
             });
         }
         if !planted(Bug::WishOutlivesBoost) {

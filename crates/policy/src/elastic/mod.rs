@@ -17,23 +17,28 @@ mod meter;
 mod paying;
 mod status;
 mod steady;
+mod worth;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
-pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, ResumeAt, Status};
+pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status};
 pub use steady::Steady;
 
 use crate::budget::Ledger;
-use crate::forecast::Forecast;
+use crate::bursts::Bursts;
+use crate::forecast::{Forecast, Past};
 use crate::step::{Step, StepId, StepOutcome};
+use crate::worth::{Outcome, Terms};
 use drains::Drains;
 use lifecycle::{Rental, Stage, Wish, Work};
-use meter::Meter;
+use meter::{Demand, Meter};
+use worth::Debt;
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
 const RECORDS_MAX: usize = 256;
@@ -47,12 +52,22 @@ pub struct Controller {
     now: Instant,
     meter: Meter,
     forecast: Forecast,
+    bursts: Bursts,
     drains: Drains,
+    debt: Debt,
+    /// What boosts have saved, in AGBs, without what they cost.
+    saved_agbs: f64,
+    /// Share of the last caching volume that could be used.
+    usable: f64,
+    /// How long it took to detach and delete it.
+    ending: Option<Duration>,
     /// Bytes written above the threshold since the last boost, without a cache.
     unboosted: u64,
     observation: Observation,
     ledger: Ledger,
     next_size: Bytes,
+    /// What the next burst is worth a boost that is there before it.
+    next: Outcome,
     boosts: u64,
 
     stage: Stage,
@@ -96,12 +111,22 @@ impl Controller {
             random: Random::from_seed(config.seed),
             now,
             meter: Meter::new(now),
-            forecast: Forecast::default(),
+            forecast: Forecast::new(&Past {
+                pauses: learned.pauses.iter().map(|pause| pause.0).collect(),
+                periods: learned.periods.iter().map(|period| period.0).collect(),
+                lead: learned.lead.map(|lead| lead.0),
+            }),
+            bursts: Bursts::new(Terms::of(&config).guess(next_size), &learned.bursts),
+            debt: Debt::new(now, learned.debt_agbs as f64),
+            saved_agbs: learned.saved_agbs as f64,
+            usable: worth::USABLE,
+            ending: None,
             drains: Drains::default(),
             unboosted: 0,
             observation: Observation::default(),
             ledger: Ledger::new(now, config.tariff(), config.budget, &learned.rentals),
             next_size,
+            next: Outcome::default(),
             boosts: learned.boosts,
             config,
             stage: Stage::Idle,
@@ -153,10 +178,14 @@ impl Controller {
     /// Takes a sample of the device, once a sampling interval. The interval may vary.
     pub fn observe(&mut self, now: Instant, observation: Observation) {
         self.now = self.now.max(now);
-        let config = &self.config;
-        self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold);
-        if let Some(from) = self.meter.sampled_from {
-            self.forecast.observe(from, self.now, self.meter.hot, config.inactivity_delay);
+        let (config, demand) = (&self.config, self.demand());
+        self.meter.observe(self.now, &observation, config.backing_bandwidth, config.utilization_threshold, demand);
+        let (hot, interval) = (self.meter.hot, self.meter.interval);
+        if let Some(from) = interval.from {
+            self.forecast.observe(from, self.now, hot, config.inactivity_delay);
+            if self.bursts.observe(from, self.now, hot, interval.written, config.inactivity_delay) {
+                self.plan_next();
+            }
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;
@@ -171,10 +200,25 @@ impl Controller {
             self.unboosted += written;
         }
         if let Some(rental) = &mut self.rental {
-            rental.observe(&observation);
+            rental.observe(self.now, hot, &observation);
+            if demand == Demand::Absorbed {
+                rental.save(&interval, self.meter.backing_rate(self.config.backing_bandwidth));
+            }
         }
         self.decide();
         self.checked();
+    }
+
+    /// What makes the next sample hot.
+    fn demand(&self) -> Demand {
+        match self.stage {
+            _ if !self.config.preset.when.worth => Demand::Throughput,
+            Stage::Boost => Demand::Absorbed,
+            Stage::Drain | Stage::Absorb | Stage::Release => Demand::Draining,
+            Stage::Idle | Stage::Create | Stage::Attach | Stage::Adopt | Stage::Detach | Stage::Delete => {
+                Demand::Waiting
+            }
+        }
     }
 
     /// Takes the answer to a step. Answers to steps that are not outstanding are ignored.
@@ -229,7 +273,7 @@ impl Controller {
                 self.affordable(0).map_err(HintRefused)?;
                 self.held = false;
                 self.wish = Wish::Boost;
-                self.begin(Cause::Request);
+                self.begin(Cause::Request, None);
             }
             Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
             Stage::Boost | Stage::Absorb => self.wish = Wish::None,
@@ -289,13 +333,31 @@ impl Controller {
     /// What the driver persists and gives to `new` at the next start.
     #[must_use]
     pub fn learned(&self) -> Learned {
-        Learned { next_size: Some(self.next_size), boosts: self.boosts, rentals: self.ledger.past(self.now) }
+        let Past { pauses, periods, lead } = self.forecast.past();
+        let spans = |times: Vec<Duration>| times.into_iter().map(Span).collect();
+        Learned {
+            next_size: Some(self.next_size),
+            boosts: self.boosts,
+            bursts: self.bursts.past(),
+            pauses: spans(pauses),
+            periods: spans(periods),
+            lead: lead.map(Span),
+            saved_agbs: self.saved_agbs as u64,
+            debt_agbs: self.debt.left(self.now, &self.config) as u64,
+            rentals: self.ledger.past(self.now),
+        }
     }
 
     /// Why the present boost was begun; `None`: there is none, or an earlier daemon began it.
     #[must_use]
     pub fn cause(&self) -> Option<Cause> {
         self.rental.as_ref()?.cause
+    }
+
+    /// The same in a sentence for people, with what it is expected to save.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        self.rental.as_ref().filter(|rental| rental.cause.is_some()).map(|rental| rental.why.as_str())
     }
 
     /// The next finished boost, oldest first; each is given once.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use surgetank_model::Bytes;
+
 use super::Controller;
 use super::drains::Way;
 use super::lifecycle::{Stage, Work};
@@ -19,13 +21,18 @@ impl Controller {
         if planted(Bug::NextIntervalForgotten) {
             return dirty;
         }
-        let more = self.config.caching_bandwidth.get() as f64 * self.meter.interval.as_secs_f64();
+        let more = self.config.caching_bandwidth.get() as f64 * self.meter.interval.length.as_secs_f64();
         dirty.saturating_add(more as u64).min(size.max(dirty))
     }
 
     /// Whether the budget allows to hold a volume until a full cache at the start, or `dirty` bytes during a boost, are
     /// drained while the application rewrites as it did lately, and the volume is gone.
     pub(super) fn affordable(&self, dirty: u64) -> Result<(), String> {
+        self.affordable_with(self.next_size, dirty)
+    }
+
+    /// The same, if a boost were to begin with a caching volume of `size`.
+    pub(super) fn affordable_with(&self, size: Bytes, dirty: u64) -> Result<(), String> {
         if self.ledger.is_unlimited() {
             return Ok(());
         }
@@ -34,7 +41,7 @@ impl Controller {
             Some(rental) => (rental.size, self.drains.time_to_drain_at_ease(self.now, dirty, backing)),
             // A boost that must end before its cache was full would be a waste.
             None if planted(Bug::StartIsFree) => return Ok(()),
-            None => (self.next_size, self.drains.time_to_drain(self.now, self.next_size.get(), backing)),
+            None => (size, self.drains.time_to_drain(self.now, size.get(), backing)),
         };
         self.ledger.fits(self.now, size, self.and_gone(drain))
     }
@@ -53,7 +60,7 @@ impl Controller {
     /// The time of a drain, until the next observation, and for deleting the volume.
     fn and_gone(&self, drain: Duration) -> Duration {
         let reserve = if planted(Bug::ReserveForgotten) { Duration::ZERO } else { self.config.budget_reserve };
-        drain + reserve + self.meter.interval
+        drain + reserve + self.meter.interval.length
     }
 
     /// How the present drain goes; `None`: there is none.

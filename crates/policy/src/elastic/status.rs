@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant};
 
+use super::Config;
 use crate::budget::{BudgetUse, PastRental};
 
 /// Where an elastic device is.
@@ -26,11 +27,34 @@ pub enum Phase {
     Degraded,
 }
 
+/// What a boost is expected to come to, or came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The time that the application waits less.
+    pub saved: Span,
+    /// The caching volume's cost in AGBs.
+    pub cost_agbs: u64,
+}
+
+impl Prediction {
+    /// Of so many seconds and AGBs.
+    #[must_use]
+    pub fn of(saved_s: f64, cost_agbs: f64) -> Self {
+        let saved = Duration::try_from_secs_f64(saved_s.max(0.0)).unwrap_or(Duration::MAX);
+        Self { saved: Span(saved), cost_agbs: cost_agbs.max(0.0).round() as u64 }
+    }
+}
+
 /// Why a boost was begun.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Cause {
     /// Utilization was this, which is above the threshold.
     Utilization(f64),
+    /// The backing volume has not kept up while so much was written, and the rest of the burst is expected to pay.
+    Saturation {
+        /// Bytes that the burst has written.
+        written: Bytes,
+    },
     /// A burst is expected, at the latest then.
     Forecast {
         /// Later than that the forecast was wrong.
@@ -38,6 +62,33 @@ pub enum Cause {
     },
     /// A user asked for it.
     Request,
+}
+
+impl Cause {
+    pub(super) fn sentence(&self, now: Instant, config: &Config, predicted: Option<&Prediction>) -> String {
+        let backing = config.backing_bandwidth.as_mib_s();
+        let cause = match self {
+            Self::Utilization(utilization) => format!(
+                "utilization is {:.0} % of {backing:.0} MiB/s, above the threshold of {:.0} %",
+                utilization * 100.0,
+                config.utilization_threshold * 100.0
+            ),
+            Self::Saturation { written } => {
+                format!("the backing volume is saturated, and a burst has written {:.0} MiB", written.as_mib())
+            }
+            Self::Forecast { until } => {
+                format!("a burst is expected within {:.0} s, as the last ones came", until.since(now).as_secs_f64())
+            }
+            Self::Request => "somebody asked for it".to_owned(),
+        };
+        match predicted {
+            Some(Prediction { saved, cost_agbs }) => {
+                let saved = saved.0.as_secs_f64();
+                format!("{cause}; it is expected to save {saved:.0} s of waiting for {cost_agbs} AGBs")
+            }
+            None => cause,
+        }
+    }
 }
 
 /// A snapshot for people and reports.
@@ -80,6 +131,10 @@ pub struct BoostRecord {
     pub high_water: Bytes,
     /// Bytes that a larger cache would have taken.
     pub evicted: Bytes,
+    /// What it was expected to come to; `None`: nobody asked, as for the papers' controller or a boost on request.
+    pub predicted: Option<Prediction>,
+    /// What it came to: what it moved beyond what the backing volume can tells what it saved.
+    pub observed: Prediction,
 }
 
 impl BoostRecord {
@@ -110,6 +165,18 @@ pub struct Learned {
     pub next_size: Option<Bytes>,
     /// Boosts so far.
     pub boosts: u64,
+    /// Bytes written in the last bursts, oldest first.
+    pub bursts: Vec<Bytes>,
+    /// Times from the end of a burst to the onset of the next, oldest first.
+    pub pauses: Vec<Span>,
+    /// Times from onset to onset, oldest first.
+    pub periods: Vec<Span>,
+    /// Time from asking for a volume to using it.
+    pub lead: Option<Span>,
+    /// What boosts have saved, in AGBs, without what they cost.
+    pub saved_agbs: u64,
+    /// What boosts in vain have cost, as far as it is not paid off, in AGBs.
+    pub debt_agbs: u64,
     /// Rentals of the last day, for the budget, relative to the moment of the snapshot.
     pub rentals: Vec<PastRental>,
 }

@@ -24,7 +24,7 @@ impl Controller {
         let (config, hot) = (&self.config, self.meter.hot);
         // Without an inactivity delay the forecast takes every sample above the threshold for a burst of its own.
         if (hot && config.inactivity_delay.is_zero())
-            || !self.meter.is_clear_of(config.utilization_threshold, config.backing_bandwidth)
+            || !self.meter.is_clear()
             || self.observation.cache_failed
             || self.rental.as_ref().is_some_and(Rental::is_dropped)
         {
@@ -32,6 +32,8 @@ impl Controller {
         }
         let unlimited = self.ledger.is_unlimited();
         let steady = match (self.stage, self.work) {
+            // How much a burst has written counts, up to the sample that decides.
+            (Stage::Idle, _) if hot && config.preset.when.worth => self.held,
             (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
@@ -45,11 +47,17 @@ impl Controller {
         };
         let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let calm = match (self.stage, self.work) {
-            (Stage::Boost, _) | (Stage::Attach, Work::Retry(_)) => self.meter.calm_after(config.inactivity_delay),
+            (Stage::Boost, _) if self.observation.dirty_bytes > 0 => self.meter.calm_after(config.inactivity_delay),
+            (Stage::Boost, _) => self.meter.calm_after(config.inactivity_delay).min(self.kept_until()),
+            (Stage::Attach, Work::Retry(_)) => self.kept_until(),
             _ => None,
         };
+        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(self.meter.backing_rate(config.backing_bandwidth)));
+        let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
+        let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
+        let until = [expected.or(calm), full, burst].into_iter().flatten().min();
         // The forecast learns it from what is above the threshold, and a budget pays for another one.
         let counts_interval = hot || !unlimited;
-        steady.then(|| Steady { until: expected.or(calm).unwrap_or(Instant::FAR), counts_interval })
+        steady.then(|| Steady { until: until.unwrap_or(Instant::FAR), counts_interval })
     }
 }

@@ -12,7 +12,7 @@ use surgetank_model::units::MIB;
 use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{Config, Controller, Learned, Phase, Preset, Refusal, Step, StepId, StepOutcome};
+use surgetank_policy::{BoostRecord, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome};
 
 const BACKING_MIB_S: u64 = 30;
 const CACHING_MIB_S: u64 = 120;
@@ -35,6 +35,10 @@ pub struct Plan {
     /// Chance per second that a user asks for something.
     pub hints: f64,
     pub adaptive: bool,
+    /// What a second of waiting is worth ÷ what the backing volume costs in it.
+    pub value_of_time: f64,
+    /// What is absorbed is so slow that it saves nothing.
+    pub useless: bool,
     pub interval_s: u64,
     pub budget_agbs_hour: Option<f64>,
     pub budget_agbs_day: Option<f64>,
@@ -51,6 +55,8 @@ impl Default for Plan {
             provider_faults: false,
             hints: 0.0,
             adaptive: false,
+            value_of_time: 1000.0,
+            useless: false,
             interval_s: 0,
             budget_agbs_hour: None,
             budget_agbs_day: None,
@@ -106,6 +112,8 @@ pub struct World {
     pub charged: Account,
     /// How often each step was answered how.
     pub answers: BTreeMap<(&'static str, &'static str), u64>,
+    /// The boosts that have ended.
+    pub records: Vec<BoostRecord>,
     pub hot_before: bool,
     pub hinted: bool,
 }
@@ -129,6 +137,8 @@ impl World {
         // Three steps of up to three seconds delete a volume, each seen up to a second later.
         config.budget_reserve = Duration::from_secs(RESERVE_S);
         config.forecast = plan.forecasts();
+        // Bursts of chance seldom pay: what they teach is looked at elsewhere.
+        config.value_of_time *= plan.value_of_time;
         config.seed = plan.seed;
         config.validate().unwrap();
         Self {
@@ -150,6 +160,7 @@ impl World {
             billed: Account::default(),
             charged: Account::default(),
             answers: BTreeMap::new(),
+            records: Vec::new(),
             hot_before: false,
             hinted: false,
             plan,
@@ -162,12 +173,20 @@ impl World {
         let gib = if self.excused { 0.0 } else { self.billed_mib as f64 / 1024.0 };
         self.spent.push(gib * CACHING_MIB_S as f64);
         let before = self.observation.written_bytes;
+        // Requests wait for what serves them: the cache while it absorbs, else the backing volume.
+        let absorbs = self.real.adopted && !self.real.draining && !self.real.failed;
+        let served = if absorbs { CACHING_MIB_S } else { BACKING_MIB_S };
+        self.observation.busy += Duration::from_secs(1).mul_f64((demand as f64 / served as f64).min(1.0));
         self.traffic(demand, faults);
         // The drain does not count: only what the application moved.
         let moved = self.observation.written_bytes - before;
         self.answer(faults);
         self.controller.observe(self.now, self.observation);
-        self.hot_before = moved as f64 > 0.30 * (BACKING_MIB_S * MIB) as f64;
+        let threshold = if self.plan.adaptive { 0.9 } else { 0.3 };
+        self.hot_before = moved as f64 > threshold * (BACKING_MIB_S * MIB) as f64;
+        while let Some(record) = self.controller.next_record() {
+            self.records.push(record);
+        }
         if self.plan.hints > 0.0 && self.random.chance(self.plan.hints) {
             match self.random.below(3) {
                 0 => self.hinted |= self.controller.hint_boost(self.now).is_ok(),
@@ -206,7 +225,7 @@ impl World {
                 observation.high_water_bytes = observation.high_water_bytes.max(observation.dirty_bytes);
             }
         } else {
-            let wanted = demand.min(CACHING_MIB_S) * MIB;
+            let wanted = demand.min(if self.plan.useless { BACKING_MIB_S } else { CACHING_MIB_S }) * MIB;
             let absorbed = wanted.min(size * MIB - observation.dirty_bytes);
             observation.dirty_bytes += absorbed;
             observation.evicted_bytes += wanted - absorbed;
@@ -396,6 +415,37 @@ impl World {
             most = most.max(sum);
         }
         most
+    }
+
+    /// What is wrong with how boosts pay, if anything: one was begun though it was not expected to pay, waited for the end of a
+    /// burst without one, or those in vain cost more than what is allowed: what one boost may lose, once what one was expected
+    /// to gain, and 1 % of what the backing volume costs.
+    pub fn vain(&self) -> Option<String> {
+        let config = self.controller.config();
+        let (mut net, mut gain_max, mut loss_max, mut longest) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
+        for record in self.records.iter().filter(|record| record.predicted.is_some()) {
+            let gain = |outcome: &Prediction| {
+                config.value_of_time * outcome.saved.0.as_secs_f64() - outcome.cost_agbs as f64
+            };
+            let expected = record.predicted.as_ref().map_or(0.0, gain);
+            // Numbers for people are rounded.
+            if expected < -1.0 {
+                return Some(format!("a boost was begun that was expected to lose {expected:.0} AGBs"));
+            }
+            net -= gain(&record.observed);
+            gain_max = gain_max.max(expected);
+            loss_max = loss_max.max(-gain(&record.observed));
+            let drain = config.backing_bandwidth.time_for(record.size.get()).as_secs_f64();
+            longest = longest.max(record.ended.since(record.started).as_secs_f64() / (100.0 + 12.0 * drain));
+        }
+        let paid = config.backing_bandwidth.as_mib_s() * config.backing_size.as_gib() * self.now.as_seconds();
+        let allowed = gain_max + loss_max + 0.01 * paid + 1.0;
+        if net > allowed {
+            return Some(format!("boosts in vain cost {net:.0} AGBs, where {allowed:.0} are allowed"));
+        }
+        // Rewriting and faults prolong boosts.
+        let steady = self.plan.rewrites.is_empty() && self.plan.faults == 0.0;
+        (steady && longest > 1.0).then(|| format!("a boost lasted {longest:.1} times as long as it may"))
     }
 
     /// Which window's budget was exceeded at some moment, and by how much.

@@ -169,7 +169,7 @@ impl World<'_> {
 
     /// What the controller sees: also what went straight.
     pub(super) fn observed(&self) -> Observation {
-        let mut observation = self.engine.observation();
+        let mut observation = self.engine.observation(self.now);
         if let Some(mapped) = &self.mapped {
             observation.read_bytes += mapped.counted.read_bytes;
             observation.written_bytes += mapped.counted.written_bytes;

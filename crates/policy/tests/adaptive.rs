@@ -1,0 +1,276 @@
+//! When `adaptive` boosts, how big, and when it gives up, in a world without chance.
+
+use std::time::Duration;
+
+use surgetank_model::units::MIB;
+use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
+use surgetank_policy::{BoostRecord, Cause, Config, Controller, Learned, Phase, Preset, Step, StepId, StepOutcome};
+
+const BACKING_MIB_S: u64 = 33;
+const CACHING_MIB_S: u64 = 128;
+
+/// A controller of the papers' volumes, its clock and its device, and a provider that takes its time to create a volume.
+struct Rig {
+    controller: Controller,
+    now: Instant,
+    observation: Observation,
+    create_s: u64,
+    pending: Option<(Instant, StepId)>,
+    sizes: Vec<Bytes>,
+}
+
+impl Rig {
+    fn new(create_s: u64, change: impl FnOnce(&mut Config), learned: Learned) -> Self {
+        let mut config = Config::new(
+            Preset::ADAPTIVE,
+            Bandwidth::from_mib_s(BACKING_MIB_S),
+            Bytes::from_gib(50),
+            Bandwidth::from_mib_s(CACHING_MIB_S),
+        );
+        config.initial_size = Bytes::from_gib(4);
+        change(&mut config);
+        config.validate().unwrap();
+        let mut controller = Controller::new(Instant::ZERO, config, learned);
+        let observation = Observation::default();
+        controller.observe(Instant::ZERO, observation);
+        Self { controller, now: Instant::ZERO, observation, create_s, pending: None, sizes: Vec::new() }
+    }
+
+    fn absorbs(&self) -> bool {
+        self.controller.phase() == Phase::Boost
+    }
+
+    /// A second in which so much is read and written, and requests are in the device for a share of it.
+    fn second(&mut self, read_mib: u64, written_mib: u64, busy: f64) {
+        self.now += Duration::from_secs(1);
+        self.observation.read_bytes += read_mib * MIB;
+        self.observation.written_bytes += written_mib * MIB;
+        self.observation.busy += Duration::from_secs(1).mul_f64(busy);
+        let (dirty, cache) = (self.observation.dirty_bytes, self.observation.cache_bytes);
+        self.observation.dirty_bytes = if self.absorbs() && written_mib > 0 {
+            (dirty + written_mib.min(CACHING_MIB_S) * MIB).min(cache)
+        } else {
+            dirty.saturating_sub(BACKING_MIB_S * MIB)
+        };
+        if let Some((_, id)) = self.pending.take_if(|(at, _)| *at <= self.now) {
+            self.controller.complete(self.now, id, StepOutcome::Done);
+        }
+        self.controller.observe(self.now, self.observation);
+        while self.controller.next_deadline().is_some_and(|at| at <= self.now) {
+            self.controller.tick(self.now);
+        }
+        self.take_steps();
+    }
+
+    fn take_steps(&mut self) {
+        while let Some((id, step)) = self.controller.next_step() {
+            match step {
+                Step::Create { size } => {
+                    self.sizes.push(size);
+                    self.pending = Some((self.now + Duration::from_secs(self.create_s), id));
+                    continue;
+                }
+                Step::Adopt => self.observation.cache_bytes = self.sizes.last().unwrap().get(),
+                Step::Release => self.observation.cache_bytes = 0,
+                _ => {}
+            }
+            self.controller.complete(self.now, id, StepOutcome::Done);
+        }
+    }
+
+    fn calm(&mut self, seconds: u64) {
+        (0..seconds).for_each(|_| self.second(0, 0, 0.0));
+    }
+
+    /// Writes so much, as fast as the volumes take it. Answers whether the cache was there from the start.
+    fn burst(&mut self, mib: u64) -> bool {
+        let (in_time, mut left) = (self.absorbs(), mib);
+        while left > 0 {
+            let full = self.observation.dirty_bytes >= self.observation.cache_bytes;
+            let rate = if self.absorbs() && !full { BACKING_MIB_S + CACHING_MIB_S } else { BACKING_MIB_S };
+            let written = rate.min(left);
+            self.second(0, written, written as f64 / rate as f64);
+            left -= written;
+        }
+        in_time
+    }
+
+    fn records(&mut self) -> Vec<BoostRecord> {
+        std::iter::from_fn(|| self.controller.next_record()).collect()
+    }
+
+    fn value_of_time(&self) -> f64 {
+        self.controller.config().value_of_time
+    }
+}
+
+fn usual(create_s: u64) -> Rig {
+    Rig::new(create_s, |_| {}, Learned::default())
+}
+
+#[test]
+fn a_load_that_the_backing_volume_serves_is_no_burst() {
+    let mut rig = usual(8);
+    for _ in 0..3600 {
+        rig.second(0, 29, 0.88);
+    }
+    assert_eq!(rig.sizes, []);
+}
+
+#[test]
+fn reads_that_no_cache_has_are_no_burst() {
+    let mut rig = usual(8);
+    for _ in 0..3600 {
+        rig.second(30, 3, 1.0);
+    }
+    assert_eq!(rig.sizes, []);
+}
+
+#[test]
+fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
+    let mut rig = usual(8);
+    rig.second(0, 33, 1.0);
+    assert_eq!(rig.controller.cause(), Some(Cause::Saturation { written: Bytes::from_mib(33) }));
+    let why = rig.controller.why().unwrap().to_owned();
+    assert!(why.starts_with("the backing volume is saturated, and a burst has written 33 MiB; it is expected to"), "{why}");
+    rig.burst(4000);
+    rig.calm(300);
+    let [record] = rig.records()[..] else { panic!("one boost: {:?}", rig.sizes) };
+    let (predicted, saved) = (record.predicted.unwrap().saved.0.as_secs_f64(), record.observed.saved.0.as_secs_f64());
+    // The first guess is as large as the cache, and says nothing of the 8 s until it is there.
+    assert!(saved > 80.0 && saved < predicted && predicted < 140.0, "{saved} {predicted}");
+    assert!(record.observed.cost_agbs as f64 <= saved * rig.value_of_time(), "{record:?}");
+    // The next is expected as it was.
+    rig.burst(200);
+    let expected = rig.controller.why().unwrap();
+    assert!(expected.contains("it is expected to save 9"), "{expected}");
+}
+
+#[test]
+fn bursts_that_end_before_a_cache_is_there_are_given_up() {
+    let mut rig = usual(60);
+    for burst in 0..60 {
+        rig.burst(330 + burst % 7);
+        rig.calm(60 + 13 * (burst * burst % 11));
+    }
+    assert!(rig.sizes.len() <= 2, "{:?}", rig.sizes);
+}
+
+#[test]
+fn what_was_given_up_is_tried_again_when_bursts_grow() {
+    let mut rig = usual(20);
+    for _ in 0..10 {
+        rig.burst(300);
+        rig.calm(200);
+    }
+    let before = rig.sizes.len();
+    assert!(before <= 2, "{:?}", rig.sizes);
+    for _ in 0..3 {
+        rig.burst(5000);
+        rig.calm(400);
+    }
+    assert!(rig.sizes.len() >= before + 3, "{:?}", rig.sizes);
+    let saved: f64 = rig.records().iter().map(|record| record.observed.saved.0.as_secs_f64()).sum();
+    assert!(saved > 200.0, "{saved}");
+}
+
+#[test]
+fn regular_bursts_find_the_cache_although_it_takes_a_minute() {
+    let mut rig = usual(60);
+    let in_time = (0..20).filter(|_| {
+        rig.calm(300);
+        rig.burst(1024)
+    });
+    let in_time = in_time.count();
+    assert!(in_time >= 16, "{in_time} of 20, {:?}", rig.sizes);
+}
+
+#[test]
+fn nothing_is_rented_for_bursts_too_large_to_pay() {
+    let mut rig = usual(8);
+    for _ in 0..2 {
+        rig.burst(40_000);
+        rig.calm(3000);
+    }
+    let before = rig.sizes.len();
+    for _ in 0..4 {
+        rig.burst(40_000);
+        rig.calm(3000);
+    }
+    assert_eq!(rig.sizes.len(), before, "{:?}", rig.sizes);
+}
+
+#[test]
+fn a_burst_without_an_end_is_not_waited_for() {
+    let mut rig = usual(8);
+    rig.burst(200_000);
+    assert_ne!(rig.controller.phase(), Phase::Boost);
+    assert!(rig.controller.status().backing_off.is_some_and(|why| why.contains("the burst does not end")));
+}
+
+#[test]
+fn an_empty_cache_is_returned_early_when_no_burst_is_near() {
+    let mut rig = usual(2);
+    for _ in 0..6 {
+        rig.burst(1000);
+        rig.calm(400);
+    }
+    let held = rig.records().last().map(|record| record.ended.since(record.released.unwrap_or(record.ended)));
+    assert_eq!(held, Some(Duration::ZERO));
+    // 800 MiB take 25 s to drain; the inactivity delay would have been 30 s of calm.
+    rig.burst(1000);
+    rig.calm(29);
+    assert_eq!(rig.controller.phase(), Phase::Idle);
+}
+
+#[test]
+fn nobody_pays_for_time_that_is_worth_nothing() {
+    let mut rig = Rig::new(8, |config| config.value_of_time = 0.0, Learned::default());
+    for _ in 0..5 {
+        rig.burst(5000);
+        rig.calm(400);
+    }
+    assert_eq!(rig.sizes, []);
+}
+
+#[test]
+fn a_request_is_followed_whatever_is_expected() {
+    let mut rig = Rig::new(1, |config| config.value_of_time = 0.0, Learned::default());
+    rig.controller.hint_boost(rig.now).unwrap();
+    rig.take_steps();
+    rig.burst(500);
+    assert!(rig.absorbs());
+    rig.calm(60);
+    let [record] = rig.records()[..] else { panic!("one boost") };
+    assert_eq!(record.predicted, None);
+}
+
+#[test]
+fn what_was_learned_is_known_over_a_restart() {
+    let mut rig = usual(8);
+    for _ in 0..5 {
+        rig.burst(3000);
+        rig.calm(300);
+    }
+    let learned = rig.controller.learned();
+    let mut again = Rig::new(8, |_| {}, learned.clone());
+    assert_eq!(again.controller.learned(), learned);
+    // After one burst, the next is expected.
+    again.burst(3000);
+    again.calm(300);
+    assert!(again.burst(3000));
+}
+
+/// What a daemon of today has written.
+#[test]
+fn an_older_state_is_read() {
+    let older = "next_size = \"4 GiB\"\nboosts = 7\n[[rentals]]\nstarted_ago = \"1 h\"\nlasted = \"5 min\"\nsize = \"4 GiB\"\n";
+    let learned: Learned = toml::from_str(older).unwrap();
+    assert_eq!((learned.boosts, learned.lead, learned.bursts.len()), (7, None, 0));
+    let mut rig = Rig::new(8, |config| config.initial_size = Bytes::from_gib(1), learned);
+    rig.second(0, 33, 1.0);
+    assert_eq!(rig.sizes, [Bytes::from_gib(4)]);
+    let newer = rig.controller.learned();
+    let written = toml::to_string(&newer).unwrap();
+    assert_eq!(toml::from_str::<Learned>(&written).unwrap(), newer);
+}
