@@ -110,6 +110,80 @@ impl Drop for Server {
     }
 }
 
+/// The files that applications copy.
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/clients")
+}
+
+#[test]
+fn applications_in_python_and_c_announce_bursts() {
+    let server = Server::start();
+    let script = "import surgetank, sys
+surgetank.boost('data', burst_bytes=64 << 20, starts_in_s=0.5)
+device, = surgetank.status()['devices']
+assert device['phase'] != 'idle', device
+try:
+    surgetank.boost('dta')
+except surgetank.Refused as refused:
+    print(refused)
+surgetank.drain('data')
+";
+    let python = Command::new("python3")
+        .args(["-c", script])
+        .env("PYTHONPATH", clients())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("SURGETANK_SOCKET", &server.socket)
+        .output()
+        .unwrap();
+    assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+    assert_eq!(python.stdout, b"there is no device \"dta\": this daemon has data\n");
+    server.json(&["drain", "data", "--wait"]);
+
+    let source = server.directory.path().join("application.c");
+    let program = server.directory.path().join("application");
+    let text = "#include \"surgetank.h\"
+int main(void)
+{
+    char why[256] = \"\";
+    if (surgetank_boost(NULL, \"data\", 64ULL << 20, 0, why, sizeof why) != 0)
+        return puts(why), 1;
+    if (surgetank_boost(NULL, \"dta\", 0, 0, why, sizeof why) == 0)
+        return 2;
+    puts(why);
+    if (surgetank_boost(\"/nowhere\", \"data\", 0, 0, why, sizeof why) == 0)
+        return 3;
+    puts(why);
+    return surgetank_drain(NULL, \"data\", why, sizeof why) == 0 ? 0 : 4;
+}
+";
+    std::fs::write(&source, text).unwrap();
+    let strict = ["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror"];
+    let compiled =
+        Command::new("cc").args(strict).arg("-I").arg(clients()).arg("-o").args([&program, &source]).output();
+    let compiled = compiled.unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let ran = Command::new(&program).env("SURGETANK_SOCKET", &server.socket).output().unwrap();
+    let said = String::from_utf8(ran.stdout).unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    assert!(said.contains("there is no device") && said.contains("/nowhere: No such file or directory"), "{said}");
+    server.json(&["drain", "data", "--wait"]);
+    let boosts = &server.json(&["history"])["devices"][0]["boosts"];
+    assert_eq!(boosts.as_array().unwrap().len(), 2);
+    assert!(boosts[0]["expected_saved_s"].is_number(), "what is announced with its size has an expectation");
+}
+
+#[test]
+fn a_burst_is_announced_with_its_size_and_time() {
+    let server = Server::start();
+    let announced = server.json(&["boost", "data", "--for", "16 MiB", "--in", "200 ms", "--wait"]);
+    assert_eq!(announced["phase"], "boost");
+    assert_eq!(announced["caching"]["size_gib"], 0.03125, "what 16 MiB need, and the log, in steps of 16 MiB");
+    server.json(&["drain", "data", "--wait"]);
+    let wrong = server.ask(&["boost", "data", "--for", "16"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("unit"));
+}
+
 #[test]
 fn a_device_is_served_boosted_drained_and_stopped() {
     let server = Server::start();
@@ -134,7 +208,7 @@ fn a_device_is_served_boosted_drained_and_stopped() {
     assert!(past[0]["cache_gib"] == 0.0625 && past[0]["attach_s"].is_number() && past[0]["cost_agbs"].is_number());
     let page = server.directory.path().join("savings");
     let people = server.ask(&["history", "--out", page.to_str().unwrap()]);
-    assert!(String::from_utf8(people.stdout).unwrap().contains("data: 1 boosts"));
+    assert!(String::from_utf8(people.stdout).unwrap().contains("data: 1 boosts saved"));
     assert!(std::fs::read_to_string(page.join("history.html")).unwrap().contains("<svg"));
     let unknown = server.ask(&["history", "dta"]);
     assert_eq!(unknown.status.code(), Some(2));

@@ -135,7 +135,7 @@ fn the_binary_at_the_path_takes_over_unless_it_refuses() {
     let (machine, _) = machine("nbd", "on_stop = \"drain\"");
     let service = Service::start(&machine);
     let client = &service.running.client;
-    client.ask(&Request::Boost { device: "data".into() }).unwrap();
+    client.ask(&Request::boost("data")).unwrap();
     eventually("boost", || service.running.phase() == Some(DevicePhase::Boost));
     let mut nbd = common::nbd(&service.running.socket).unwrap();
     for block in 0..8 {

@@ -38,10 +38,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Request {
     /// The status of all devices: answers a [`StatusReport`].
     Status,
-    /// Boost a device now.
+    /// Boost a device for a burst.
     Boost {
         /// Its name.
         device: String,
+        /// Bytes that the burst writes, if that is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        burst_bytes: Option<u64>,
+        /// When it begins, in milliseconds; now if it is not said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        starts_in_ms: Option<u64>,
     },
     /// End a device's boost.
     Drain {
@@ -72,6 +78,14 @@ pub enum Request {
     Reload,
     /// Stop the daemon, as SIGTERM does.
     Stop,
+}
+
+impl Request {
+    /// To boost a device now.
+    #[must_use]
+    pub fn boost(device: &str) -> Self {
+        Self::Boost { device: device.to_owned(), burst_bytes: None, starts_in_ms: None }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -248,12 +262,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/control.sock");
         let handler: Handler = Arc::new(|request| match request {
-            Request::Boost { device } => Ok(Value::String(device)),
+            Request::Boost { device, .. } => Ok(Value::String(device)),
             _ => Err("no".to_owned()),
         });
         let server = Bound::new(&path).unwrap().serve(handler).unwrap();
         let client = Client::new(&path);
-        assert_eq!(client.ask(&Request::Boost { device: "data".into() }), Ok(Value::String("data".into())));
+        assert_eq!(client.ask(&Request::boost("data")), Ok(Value::String("data".into())));
         assert_eq!(client.ask(&Request::Stop), Err(ClientError::Refused("no".into())));
         assert!(Bound::new(&path).is_err_and(|error| error.contains("another surgetank daemon")));
         let mut stream = UnixStream::connect(&path).unwrap();

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use surgetank_device::discovery::{Disks, Watch};
+use surgetank_model::Bytes;
+use surgetank_policy::BurstHint;
 use surgetank_provider::Provider;
 
 use crate::clock::Clock;
@@ -470,7 +472,11 @@ impl Inner {
                 let names = self.config.devices.keys();
                 value(serde_json::to_value(HistoryReport::of(&self.config.state_directory, names, last)?))
             }
-            Request::Boost { device } => of_device(&device, Ask::Boost),
+            Request::Boost { device, burst_bytes, starts_in_ms } => {
+                let starts_in = Duration::from_millis(starts_in_ms.unwrap_or_default());
+                let hint = BurstHint { size: burst_bytes.map(Bytes::new), starts_in };
+                of_device(&device, Ask::Boost(hint))
+            }
             Request::Drain { device } => of_device(&device, Ask::Drain),
             Request::Resize { device } => {
                 let size = of_device(&device, Ask::Resize)?;

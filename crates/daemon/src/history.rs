@@ -45,6 +45,12 @@ pub struct PastBoost {
     pub high_water_gib: f64,
     /// What a larger one would have taken.
     pub evicted_gib: f64,
+    /// The time that the application was expected to wait less; null: nobody asked, as for a boost on request.
+    pub expected_saved_s: Option<f64>,
+    /// What the caching volume was expected to cost, in adjusted GB-seconds.
+    pub expected_cost_agbs: Option<f64>,
+    /// The time that the application waited less, by what was moved beyond what the backing volume can.
+    pub saved_s: f64,
     /// Adjusted GB-seconds of the caching volume; null: its bandwidth is not known.
     pub cost_agbs: Option<f64>,
     /// Its price; null: not known.
@@ -193,6 +199,9 @@ mod tests {
             drained_gib: 3.0,
             high_water_gib: 3.0,
             evicted_gib: 0.0,
+            expected_saved_s: Some(30.0),
+            expected_cost_agbs: Some(70_000.0),
+            saved_s: 25.0,
             cost_agbs: Some(76_800.0),
             cost_usd: None,
         }

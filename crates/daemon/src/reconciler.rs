@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::{Epoch, Event};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
-use surgetank_policy::{Controller, Learned, Refusal, ResumeAt, StepOutcome};
+use surgetank_policy::{BurstHint, Controller, Learned, Refusal, ResumeAt, StepOutcome};
 use surgetank_rental::Ended;
 
 use crate::accounting::Accounts;
@@ -49,8 +49,8 @@ pub enum Ask {
     Status,
     /// Everything for a report.
     Report,
-    /// Boost now.
-    Boost,
+    /// Boost for a burst.
+    Boost(BurstHint),
     /// End the boost.
     Drain,
     /// End the boost and delete the caching volume without waiting.

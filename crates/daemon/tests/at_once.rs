@@ -131,7 +131,7 @@ fn a_boost_is_counted_however_the_daemon_ends() {
         let mut running = Running::start(&machine, None);
         eventually("the last boost is over", || running.phase() == Some(DevicePhase::Idle));
         assert_eq!(counted(&running), boosts - 1);
-        running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
+        running.client.ask(&Request::boost("data")).unwrap();
         eventually("boost", || running.phase() == Some(DevicePhase::Boost));
         assert_eq!(counted(&running), boosts);
         running.kill();
@@ -171,7 +171,7 @@ fn only_what_follows_a_crash_is_said_to_follow_one() {
     std::fs::write(machine.path("config.toml"), machine.config_text(&device, &common::failing::slow())).unwrap();
     let mut running = Running::start(&machine, None);
     // The last caching volume may still be being detached.
-    eventually("it is asked", || running.client.ask(&Request::Boost { device: "data".into() }).is_ok());
+    eventually("it is asked", || running.client.ask(&Request::boost("data")).is_ok());
     eventually("boost", || running.phase() == Some(DevicePhase::Boost));
     fill(&mut running.nbd().unwrap(), 8, 2);
     running.kill();

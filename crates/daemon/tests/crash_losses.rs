@@ -126,7 +126,7 @@ impl Trial {
     /// A boost with data that are not all on the backing volume yet.
     fn dirty(&self, running: &mut Running) {
         let mut nbd = running.nbd().unwrap();
-        running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
+        running.client.ask(&Request::boost("data")).unwrap();
         eventually("boost", || running.phase() == Some(DevicePhase::Boost));
         fill(&mut nbd, BLOCKS, 3);
         nbd.flush().unwrap();
@@ -153,7 +153,7 @@ impl Trial {
         read_back(&mut nbd, whole, context);
         self.suffer(Suffers::Nothing, Some(&mut running));
         eventually(&format!("{context}: it boosts again"), || {
-            let _ = running.client.ask(&Request::Boost { device: "data".into() });
+            let _ = running.client.ask(&Request::boost("data"));
             running.phase() == Some(DevicePhase::Boost)
         });
         running.client.ask(&Request::Drain { device: "data".into() }).unwrap();

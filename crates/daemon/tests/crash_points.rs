@@ -148,7 +148,7 @@ fn boost(running: &mut Running, oracle: &mut Oracle, random: &mut Random) -> boo
             return true;
         }
     }
-    if running.client.ask(&Request::Boost { device: "data".into() }).is_err() {
+    if running.client.ask(&Request::boost("data")).is_err() {
         return true;
     }
     eventually("boost", || running.phase() == Some(DevicePhase::Boost) || running.dead());

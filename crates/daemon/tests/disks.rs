@@ -228,7 +228,7 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
 }
 
 fn boost(daemon: &Daemon) {
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    daemon.handle(Request::boost("data")).unwrap();
 }
 
 /// A boost that finds its disk, with data that come back through the drain.

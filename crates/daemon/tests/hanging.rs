@@ -67,7 +67,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
 
     // While a volume is being created: it comes late, and is used.
     provider.close(true);
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    daemon.handle(Request::boost("data")).unwrap();
     for version in 1..4 {
         nbd.write(0, &pattern(0, version, MIB as usize)).unwrap();
         assert_eq!(status(&daemon, "data").phase, DevicePhase::Attaching);

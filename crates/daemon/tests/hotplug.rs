@@ -181,7 +181,7 @@ fn boosted(running: &Running) {
         let phase = running.phase();
         if phase == Some(DevicePhase::Idle) {
             // Refused while it waits after a refusal.
-            let _ = running.client.ask(&Request::Boost { device: "data".into() });
+            let _ = running.client.ask(&Request::boost("data"));
         }
         phase == Some(DevicePhase::Boost)
     });

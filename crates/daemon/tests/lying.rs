@@ -84,7 +84,7 @@ fn start(machine: &Machine, provider: impl FnOnce(LocalProvider) -> Arc<dyn Prov
 /// Asks for a boost, and awaits this reason why there is none.
 fn awaits_refusal(machine: &Machine, daemon: &Daemon, why: &str) {
     let mut nbd = common::connect(machine, "data");
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    daemon.handle(Request::boost("data")).unwrap();
     let until = Instant::now() + common::TIMEOUT;
     let mut reason = String::new();
     while !reason.contains(why) {

@@ -113,7 +113,7 @@ fn served_devices() -> usize {
 
 fn boost(running: &Running) {
     eventually("a boost", || {
-        let _ = running.client.ask(&Request::Boost { device: "data".into() });
+        let _ = running.client.ask(&Request::boost("data"));
         running.phase() == Some(DevicePhase::Boost)
     });
     assert_eq!(map(running), "served");
@@ -358,7 +358,7 @@ fn guest_crashes_in_switches() {
                 let ask = if running.phase() == Some(DevicePhase::Boost) {
                     Request::Drain { device: "data".into() }
                 } else {
-                    Request::Boost { device: "data".into() }
+                    Request::boost("data")
                 };
                 let _ = running.client.ask(&ask);
                 running.dead()

@@ -48,7 +48,7 @@ fn goes_on(machine: &Machine, daemon: &Daemon) {
     find(&mut connect(machine, "data"), BLOCKS, 3);
     assert_eq!(status(daemon, "data").lost_bytes, 0);
     eventually("it boosts again", || {
-        let _ = daemon.handle(Request::Boost { device: "data".into() });
+        let _ = daemon.handle(Request::boost("data"));
         status(daemon, "data").phase == DevicePhase::Boost
     });
 }

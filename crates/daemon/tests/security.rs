@@ -98,7 +98,7 @@ fn files_are_private_whatever_the_umask_and_logs_hold_no_secrets() {
 
     let daemon = Daemon::start(config.clone()).unwrap();
     let mut nbd = common::connect(&machine, "data");
-    client.ask(&Request::Boost { device: "data".into() }).unwrap();
+    client.ask(&Request::boost("data")).unwrap();
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for offset in (0..8 * MIB).step_by(MIB as usize) {
         nbd.write(offset, &pattern(offset, 1, MIB as usize)).unwrap();

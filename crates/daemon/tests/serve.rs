@@ -42,7 +42,7 @@ fn a_boost_on_request_absorbs_drains_and_deletes_everything() {
     let daemon = Daemon::start(config).unwrap();
     let client = Client::new(socket);
     let mut nbd = common::connect(&machine, "data");
-    client.ask(&Request::Boost { device: "data".into() }).unwrap();
+    client.ask(&Request::boost("data")).unwrap();
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     assert_eq!(machine.rented(), 1);
     for offset in (0..16 * MIB).step_by(MIB as usize) {
@@ -142,7 +142,7 @@ fn a_block_device_is_boosted_under_its_user() {
     let address = daemon.address("data").unwrap();
     assert!(address.starts_with("/dev/loop"), "{address}");
     let device = OpenOptions::new().read(true).write(true).open(&address).unwrap();
-    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+    daemon.handle(Request::boost("data")).unwrap();
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for offset in (0..16 * MIB).step_by(MIB as usize) {
         device.write_all_at(&pattern(offset, 2, MIB as usize), offset).unwrap();

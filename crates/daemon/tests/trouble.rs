@@ -77,7 +77,7 @@ fn a_provider_that_fails_by_chance_leaves_nothing_behind() {
             eventually("a boost is begun", || {
                 let idle = status(&daemon, "data").phase == DevicePhase::Idle;
                 if idle {
-                    daemon.handle(Request::Boost { device: "data".into() }).unwrap();
+                    daemon.handle(Request::boost("data")).unwrap();
                 }
                 status(&daemon, "data").phase == DevicePhase::Boost
             });
@@ -103,8 +103,8 @@ fn several_devices_boost_side_by_side_and_one_that_cannot_start_does_not_hinder(
     let refused = status(&daemon, "c");
     assert_eq!(refused.phase, DevicePhase::Degraded);
     assert!(refused.reason.unwrap().contains("does not exist"));
-    assert!(daemon.handle(Request::Boost { device: "c".into() }).unwrap_err().contains("does not exist"));
-    assert!(daemon.handle(Request::Boost { device: "d".into() }).unwrap_err().contains("there is no device \"d\""));
+    assert!(daemon.handle(Request::boost("c")).unwrap_err().contains("does not exist"));
+    assert!(daemon.handle(Request::boost("d")).unwrap_err().contains("there is no device \"d\""));
     for name in ["a", "b"] {
         boost(&daemon, name);
     }

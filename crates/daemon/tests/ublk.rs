@@ -114,7 +114,7 @@ fn guest_geometry_contents_and_size() {
     // Reads, writes, FUA, flushes, discards and zeroes of any number of sectors, against a model of every sector.
     let mut writers = Writer::several(2, 64 * MIB, 5);
     let mut block = Block::open(&served).unwrap();
-    running.client.ask(&Request::Boost { device: "data".into() }).unwrap();
+    running.client.ask(&Request::boost("data")).unwrap();
     for writer in &mut writers {
         (0..400).for_each(|_| writer.step(&mut block).unwrap());
     }
@@ -179,7 +179,7 @@ fn guest_a_cache_that_takes_long_to_read_back() {
         let mut block = Block::open(&served).unwrap();
         writers[0].check(&mut block).unwrap();
         eventually("a boost", || {
-            let _ = running.client.ask(&Request::Boost { device: "data".into() });
+            let _ = running.client.ask(&Request::boost("data"));
             running.phase() == Some(DevicePhase::Boost)
         });
         (0..40).for_each(|_| writers[0].step(&mut block).unwrap());

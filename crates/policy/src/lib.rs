@@ -28,6 +28,9 @@ pub mod sizing;
 pub mod step;
 pub mod worth;
 
-pub use elastic::{BoostRecord, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status, Steady};
+pub use elastic::{
+    BoostRecord, BurstHint, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status,
+    Steady,
+};
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};

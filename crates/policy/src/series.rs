@@ -41,8 +41,7 @@ enum Kind {
     Season(usize),
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Recent, Kind::Last, Kind::Trend, Kind::Season(2), Kind::Season(3), Kind::Season(4)];
+const KINDS: [Kind; 6] = [Kind::Recent, Kind::Last, Kind::Trend, Kind::Season(2), Kind::Season(3), Kind::Season(4)];
 
 #[derive(Clone, Debug)]
 struct Expert {
@@ -99,7 +98,8 @@ fn loss(likely: &[Likely], value: f64) -> f64 {
     let logs: Vec<(f64, f64)> = likely.iter().map(|(likely, weight)| (likely.ln(), *weight)).collect();
     let value = value.ln();
     let far: f64 = logs.iter().map(|(log, weight)| weight * (log - value).abs()).sum();
-    let wide: f64 = logs.iter().flat_map(|one| logs.iter().map(move |other| one.1 * other.1 * (one.0 - other.0).abs())).sum();
+    let wide: f64 =
+        logs.iter().flat_map(|one| logs.iter().map(move |other| one.1 * other.1 * (one.0 - other.0).abs())).sum();
     far - wide / 2.0
 }
 
@@ -126,10 +126,7 @@ pub struct Series {
 
 impl Default for Series {
     fn default() -> Self {
-        Self {
-            values: VecDeque::new(),
-            experts: KINDS.map(|kind| Expert { kind, loss: 0.0, errors: VecDeque::new() }),
-        }
+        Self { values: VecDeque::new(), experts: KINDS.map(|kind| Expert { kind, loss: 0.0, errors: VecDeque::new() }) }
     }
 }
 

@@ -106,9 +106,8 @@ impl Terms {
         let mut best: Option<(Bytes, Outcome)> = None;
         for size in sizes {
             let outcome = self.expected(likely, size);
-            let better = best.is_none_or(|(other, best)| {
-                outcome.gain > best.gain || (outcome.gain >= best.gain && size < other)
-            });
+            let better = best
+                .is_none_or(|(other, best)| outcome.gain > best.gain || (outcome.gain >= best.gain && size < other));
             if better {
                 best = Some((size, outcome));
             }
@@ -182,6 +181,9 @@ mod tests {
         let sizes = || (1..=8).map(Bytes::from_gib);
         let (mostly_small, _) = terms().best(&[(gib(1.0), 0.95), (gib(8.0), 0.05)], sizes()).unwrap();
         let (mostly_large, _) = terms().best(&[(gib(1.0), 0.2), (gib(8.0), 0.8)], sizes()).unwrap();
-        assert!(mostly_small <= Bytes::from_gib(2) && mostly_large >= Bytes::from_gib(6), "{mostly_small} {mostly_large}");
+        assert!(
+            mostly_small <= Bytes::from_gib(2) && mostly_large >= Bytes::from_gib(6),
+            "{mostly_small} {mostly_large}"
+        );
     }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
-use surgetank_policy::{BoostRecord, Cause, Config, Controller, Learned, Phase, Preset, Step, StepId, StepOutcome};
+use surgetank_policy::{
+    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Step, StepId, StepOutcome,
+};
 
 const BACKING_MIB_S: u64 = 33;
 const CACHING_MIB_S: u64 = 128;
@@ -132,7 +134,10 @@ fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
     rig.second(0, 33, 1.0);
     assert_eq!(rig.controller.cause(), Some(Cause::Saturation { written: Bytes::from_mib(33) }));
     let why = rig.controller.why().unwrap().to_owned();
-    assert!(why.starts_with("the backing volume is saturated, and a burst has written 33 MiB; it is expected to"), "{why}");
+    assert!(
+        why.starts_with("the backing volume is saturated, and a burst has written 33 MiB; it is expected to"),
+        "{why}"
+    );
     rig.burst(4000);
     rig.calm(300);
     let [record] = rig.records()[..] else { panic!("one boost: {:?}", rig.sizes) };
@@ -245,6 +250,66 @@ fn a_request_is_followed_whatever_is_expected() {
     assert_eq!(record.predicted, None);
 }
 
+fn announce(rig: &mut Rig, gib: u64, starts_in_s: u64) {
+    let hint = BurstHint { size: Some(Bytes::from_gib(gib)), starts_in: Duration::from_secs(starts_in_s) };
+    rig.controller.hint_burst(rig.now, hint).unwrap();
+    rig.take_steps();
+}
+
+#[test]
+fn an_announced_burst_finds_a_cache_of_its_size_rented_no_earlier_than_need_be() {
+    let mut rig = usual(8);
+    // How long it takes is not known yet: at once.
+    announce(&mut rig, 8, 60);
+    assert_eq!(rig.sizes.len(), 1);
+    rig.calm(60);
+    assert!(rig.burst(8 << 10), "kept until the burst comes, which is later than the inactivity delay");
+    rig.calm(600);
+    // 8 GiB × 128 ÷ (33 + 128), and what the log needs.
+    assert_eq!(rig.sizes, [Bytes::from_gib(7)]);
+    let [record] = rig.records()[..] else { panic!("one boost") };
+    let predicted = record.predicted.unwrap();
+    let (expected, saved) = (predicted.saved.0.as_secs_f64(), record.observed.saved.0.as_secs_f64());
+    assert!((expected - saved).abs() < 0.1 * expected, "{expected} s were expected, and {saved} s saved");
+
+    announce(&mut rig, 2, 60);
+    rig.calm(45);
+    assert_eq!(rig.sizes.len(), 1, "attaching takes 8 s");
+    rig.calm(15);
+    assert!(rig.burst(2 << 10));
+    assert_eq!(rig.sizes[1], Bytes::from_gib(2));
+}
+
+#[test]
+fn an_announced_burst_that_does_not_come_costs_no_more_than_its_wait() {
+    let mut rig = usual(8);
+    announce(&mut rig, 4, 20);
+    rig.calm(200);
+    assert_eq!(rig.controller.phase(), Phase::Idle);
+    let [record] = rig.records()[..] else { panic!("one boost") };
+    let most = Duration::from_secs(20) + rig.controller.config().inactivity_delay + Duration::from_secs(3);
+    assert!(record.ended.since(record.started) <= most, "{record:?}");
+    // Taken back before it is time.
+    announce(&mut rig, 4, 600);
+    rig.calm(60);
+    rig.controller.hint_drain(rig.now);
+    rig.calm(1000);
+    assert_eq!(rig.sizes.len(), 1);
+}
+
+#[test]
+fn a_burst_that_is_announced_while_the_last_volume_leaves_is_not_forgotten() {
+    let mut rig = usual(8);
+    announce(&mut rig, 4, 20);
+    rig.calm(200);
+    announce(&mut rig, 4, 100);
+    // Another boost is in the way.
+    rig.controller.hint_boost(rig.now).unwrap();
+    rig.take_steps();
+    rig.calm(100);
+    assert!(rig.burst(4 << 10));
+}
+
 #[test]
 fn what_was_learned_is_known_over_a_restart() {
     let mut rig = usual(8);
@@ -264,7 +329,8 @@ fn what_was_learned_is_known_over_a_restart() {
 /// What a daemon of today has written.
 #[test]
 fn an_older_state_is_read() {
-    let older = "next_size = \"4 GiB\"\nboosts = 7\n[[rentals]]\nstarted_ago = \"1 h\"\nlasted = \"5 min\"\nsize = \"4 GiB\"\n";
+    let older =
+        "next_size = \"4 GiB\"\nboosts = 7\n[[rentals]]\nstarted_ago = \"1 h\"\nlasted = \"5 min\"\nsize = \"4 GiB\"\n";
     let learned: Learned = toml::from_str(older).unwrap();
     assert_eq!((learned.boosts, learned.lead, learned.bursts.len()), (7, None, 0));
     let mut rig = Rig::new(8, |config| config.initial_size = Bytes::from_gib(1), learned);

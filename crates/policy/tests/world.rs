@@ -178,9 +178,8 @@ fn boosts_in_vain_have_a_bounded_cost() {
         assert_eq!(world.vain(), None, "seed {seed}");
         boosts += world.records.len();
         let value = world.controller.config().value_of_time;
-        let paid = |record: &&BoostRecord| {
-            value * record.observed.saved.0.as_secs_f64() >= record.observed.cost_agbs as f64
-        };
+        let paid =
+            |record: &&BoostRecord| value * record.observed.saved.0.as_secs_f64() >= record.observed.cost_agbs as f64;
         vain += world.records.iter().filter(|record| !paid(record)).count();
     }
     println!("{boosts} boosts, {vain} in vain");

@@ -9,8 +9,10 @@ use serde_json::Value;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::status::{DevicePhase, DeviceStatus, StatusReport};
+use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
+use surgetank_model::units::Span;
 use surgetank_report::{Failure, Table, output};
 
 use crate::commands::whereabouts::{self, Whereabouts};
@@ -171,11 +173,19 @@ impl Target {
 #[command(after_help = "Examples:
   surgetank boost data
   surgetank boost data --wait && run-the-checkpoint
+  surgetank boost data --for \"8 GiB\" --in \"20 s\"
 
-The device boosts before the burst begins, so the burst does not wait for a volume.")]
+The device boosts before the burst begins, so the burst does not wait for a volume. With --in the volume is rented as \
+late as attaching has taken so far allows; with --for it is as large as the burst needs.")]
 pub struct Boost {
     #[command(flatten)]
     target: Target,
+    /// What the burst writes: the caching volume has the size for it
+    #[arg(long = "for", value_name = "SIZE")]
+    burst: Option<Bytes>,
+    /// When the burst begins; now, if it is not said
+    #[arg(long = "in", value_name = "TIME")]
+    starts_in: Option<Span>,
     /// Return when the caching volume absorbs
     #[arg(long)]
     wait: bool,
@@ -183,8 +193,14 @@ pub struct Boost {
 
 impl Boost {
     pub fn run(&self) -> Result<(), Failure> {
-        let request = Request::Boost { device: self.target.device.clone() };
-        self.target.ask(&request, "boosting", self.wait.then_some(|status| status.phase == DevicePhase::Boost))
+        let milliseconds = |span: Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX);
+        let request = Request::Boost {
+            device: self.target.device.clone(),
+            burst_bytes: self.burst.map(Bytes::get),
+            starts_in_ms: self.starts_in.map(milliseconds),
+        };
+        let done = if self.starts_in.is_some() { "the burst is announced" } else { "boosting" };
+        self.target.ask(&request, done, self.wait.then_some(|status| status.phase == DevicePhase::Boost))
     }
 }
 

@@ -23,7 +23,8 @@ const HEIGHT: u32 = 220;
   surgetank history --json | jq '.devices[].boosts[-1]'
   surgetank history --out savings
 
-Finished boosts of all runs of the daemon: why each began, what it moved, and what its caching volume cost.")]
+Finished boosts of all runs of the daemon: why each began, what it moved, and what it saved and cost beside what was \
+expected. AGBs are adjusted GB-seconds: GB × MB/s × seconds rented.")]
 pub struct Arguments {
     /// Name of the device; all devices, if none is named
     device: Option<String>,
@@ -79,11 +80,14 @@ fn table(boosts: &[PastBoost]) -> Table {
             seconds(boost.absorb_s),
             seconds(boost.drain_s),
             digits(boost.rented_s),
+            seconds(boost.expected_saved_s),
+            digits(boost.saved_s),
+            boost.expected_cost_agbs.map_or_else(|| "-".to_owned(), thousands),
             boost.cost_agbs.map_or_else(|| "unknown".to_owned(), thousands),
             boost.cost_usd.map_or_else(|| "unknown".to_owned(), small_dollars),
         ]
     };
-    Table::of("ended (UTC)|why it began|cache GiB|written GiB|drained GiB|attach s|absorb s|drain s|rented s|AGBs|USD")
+    Table::of("ended (UTC)|why it began|cache GiB|written GiB|drained GiB|attach s|absorb s|drain s|rented s|saved s: expected|was|AGBs: expected|was|USD")
         .words(2)
         .with(boosts.iter().map(row))
 }
@@ -100,8 +104,9 @@ fn summary(device: &DeviceHistory) -> String {
         (None, _) => "an unknown price".to_owned(),
     };
     let mut text = format!(
-        "{} boosts, {} GiB written meanwhile, {} GiB drained, for {cost}",
+        "{} boosts saved {} s of waiting for {cost}; {} GiB were written meanwhile, and {} GiB drained",
         boosts.len(),
+        digits(sum(|boost| boost.saved_s)),
         plain(sum(|boost| boost.written_gib)),
         plain(sum(|boost| boost.drained_gib)),
     );
@@ -142,10 +147,11 @@ fn page(report: &HistoryReport) -> Result<String, Failure> {
     Ok(page.html(". AGBs: size in GB × reserved bandwidth in MB/s × seconds rented."))
 }
 
-/// What was written in each boost, and how much of the cache it took.
+/// What was written in each boost and how much of the cache it took; below, what it was expected to save and did.
 fn picture(device: &DeviceHistory) -> Picture {
     let boosts = &device.boosts;
-    let numbered = |pick: fn(&PastBoost) -> f64| (0..).map(f64::from).zip(boosts.iter().map(pick)).collect::<Vec<_>>();
+    let numbered =
+        |pick: fn(&PastBoost) -> f64| (0u32..).map(f64::from).zip(boosts.iter().map(pick)).collect::<Vec<_>>();
     let highest = boosts.iter().flat_map(|boost| [boost.written_gib, boost.cache_gib]).fold(1e-3, f64::max);
     let dots = |points: Vec<(f64, f64)>, colour, radius| {
         points.into_iter().map(move |at| Mark::Dot { at, colour, radius }).collect::<Vec<_>>()
@@ -155,14 +161,21 @@ fn picture(device: &DeviceHistory) -> Picture {
         dots(numbered(|boost| boost.high_water_gib), Colour::ORANGE, 3),
     ];
     let cache = Mark::line(numbered(|boost| boost.cache_gib), Colour::GREY, 1);
-    let x = Axis::linear("", -0.5..(boosts.len() as f64 - 0.5)).format(|number| format!("{:.0}", number + 1.0));
-    let plot = Plot::new("boosts, the oldest first", HEIGHT, x, Axis::linear("GiB", 0.0..highest * 1.1));
-    let plot = plot.mark(cache).marks(marks.into_iter().flatten());
+    let x = || Axis::linear("", -0.5..(boosts.len() as f64 - 0.5)).format(|number| format!("{:.0}", number + 1.0));
+    let moved = Plot::new("GiB of each boost, the oldest first", HEIGHT, x(), Axis::linear("GiB", 0.0..highest * 1.1));
+    let moved = moved.mark(cache).marks(marks.into_iter().flatten());
+    let expected = |boost: &PastBoost| boost.expected_saved_s.unwrap_or_default();
+    let most = boosts.iter().map(|boost| boost.saved_s.max(expected(boost))).fold(1e-3, f64::max);
+    let saved = Plot::new("seconds of waiting saved", HEIGHT, x(), Axis::linear("s", 0.0..most * 1.1))
+        .mark(Mark::line(numbered(expected), Colour::GREY, 1))
+        .marks(dots(numbered(|boost| boost.saved_s), Colour::GREEN, 4));
     Picture::new(&format!("boosts of {}", device.name))
         .entry(Colour::BLUE, "written while it was in use")
         .entry(Colour::ORANGE, "most of the caching volume in use")
-        .entry(Colour::GREY, "size of the caching volume")
-        .plot(plot)
+        .entry(Colour::GREEN, "time saved")
+        .entry(Colour::GREY, "size of the caching volume; time that was expected to be saved")
+        .plot(moved)
+        .plot(saved)
 }
 
 #[cfg(test)]
@@ -183,6 +196,9 @@ mod tests {
             drained_gib: 3.0,
             high_water_gib: 3.25,
             evicted_gib: 0.0,
+            expected_saved_s: Some(30.0),
+            expected_cost_agbs: Some(70_000.0),
+            saved_s: 25.0,
             cost_agbs: Some(76_800.0),
             cost_usd: None,
         }
@@ -195,7 +211,8 @@ mod tests {
         let report = HistoryReport { devices: vec![data, DeviceHistory { name: "idle".into(), ..Default::default() }] };
         let text = people(&report);
         for part in [
-            "data: 2 boosts, 8 GiB written meanwhile, 6 GiB drained, for 153,600 AGBs; 1 of them never came into use; 1 entries",
+            "data: 2 boosts saved 50.0 s of waiting for 153,600 AGBs; 8 GiB were written meanwhile, and 6 GiB drained; 1 of them \
+             never came into use; 1 entries",
             "1970-01-01 00:00",
             "2025-11-24 18:03",
             "somebody asked for it",

@@ -23,9 +23,9 @@ impl Reconciler {
                 self.note_size(size);
                 Ok(Answer::Size(size))
             }
-            Ask::Boost if self.ending => Err(format!("the device {} is being stopped", self.parts.name)),
-            Ask::Boost => {
-                self.boostable()?.hint_boost(now).map_err(|refused| refused.to_string())?;
+            Ask::Boost(_) if self.ending => Err(format!("the device {} is being stopped", self.parts.name)),
+            Ask::Boost(hint) => {
+                self.boostable()?.hint_burst(now, hint).map_err(|refused| refused.to_string())?;
                 Ok(Answer::Done)
             }
             Ask::Drain => self.drain(now),

@@ -174,6 +174,9 @@ impl BoostLog {
             drained_gib: moved(|boost| boost.drained),
             high_water_gib: record.high_water.as_gib(),
             evicted_gib: record.evicted.as_gib(),
+            expected_saved_s: record.predicted.map(|predicted| predicted.saved.0.as_secs_f64()),
+            expected_cost_agbs: record.predicted.map(|predicted| predicted.cost_agbs as f64),
+            saved_s: record.observed.saved.0.as_secs_f64(),
             cost_agbs: cost.map(|cost| cost.agbs),
             cost_usd: cost.and_then(|cost| cost.usd),
         }
@@ -379,9 +382,7 @@ mod tests {
         log.count(500 * MIB, 0, 0, 0);
         assert_eq!(
             log.look(&seen(1000, Phase::Attaching)),
-            [
-                "a boost begins: utilization is 92 %; renting a caching volume of 10 GiB"
-            ]
+            ["a boost begins: utilization is 92 %; renting a caching volume of 10 GiB"]
         );
         assert!(log.look(&seen(2000, Phase::Attaching)).is_empty());
         assert_eq!(

@@ -145,7 +145,7 @@ pub fn insist(daemon: &Daemon, request: &Request) {
 }
 
 pub fn boost(daemon: &Daemon, name: &str) {
-    insist(daemon, &Request::Boost { device: name.into() });
+    insist(daemon, &Request::boost(name));
     eventually("boost", || status(daemon, name).phase == DevicePhase::Boost);
 }
 

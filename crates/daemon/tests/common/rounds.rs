@@ -132,7 +132,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
     let rest = |random: &mut Random, most: u64| std::thread::sleep(pace * Duration::from_millis(random.below(most)));
     while !seen.over() {
         // Refused while the caching volume is read back.
-        let _ = client.ask(&Request::Boost { device: device() });
+        let _ = client.ask(&Request::boost(&device()));
         rest(random, 300);
         let end = if random.chance(0.5) {
             Request::Drain { device: device() }
@@ -143,7 +143,7 @@ pub fn conduct(client: &Client, seen: &Seen, random: &mut Random) {
         rest(random, 120);
         if random.chance(0.5) {
             let ending = matches!(*seen.phase.lock().unwrap(), Some(DevicePhase::Drain | DevicePhase::Detaching));
-            if client.ask(&Request::Boost { device: device() }).is_ok() && ending {
+            if client.ask(&Request::boost(&device())).is_ok() && ending {
                 *seen.cancelled.lock().unwrap() = Some(Instant::now());
                 seen.calls_off.fetch_add(1, Ordering::Relaxed);
             }

@@ -325,7 +325,7 @@ impl Drover {
         match status.phase {
             DevicePhase::Idle if self.boosts == most => return false,
             // Refused while it cools down after a refusal: asked again.
-            DevicePhase::Idle => drop(daemon.handle(Request::Boost { device })),
+            DevicePhase::Idle => drop(daemon.handle(Request::boost(&device))),
             DevicePhase::Boost if !self.written => {
                 // A device that recovers answers late.
                 let mut nbd = crate::common::nbd(&self.socket).unwrap();

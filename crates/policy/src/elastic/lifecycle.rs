@@ -160,6 +160,11 @@ impl Rental {
         self.dropped
     }
 
+    /// It is rented for a burst that begins by then.
+    pub fn await_burst(&mut self, until: Instant) {
+        self.expects_until = Some(until);
+    }
+
     /// Until when the burst that it was rented for is expected; `None`: it has come, or there was none.
     pub fn expects_until(&self) -> Option<Instant> {
         self.expects_until
@@ -181,6 +186,7 @@ impl Controller {
     pub(super) fn decide(&mut self) {
         self.follow_cache();
         self.follow_forecast();
+        self.follow_announcement();
         match (self.stage, self.work) {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
@@ -235,7 +241,9 @@ impl Controller {
             self.meter.restart_calm(self.now);
         }
         if in_vain {
-            self.forecast.missed();
+            if matches!(self.cause(), Some(Cause::Forecast { .. })) {
+                self.forecast.missed();
+            }
             if self.stage == Stage::Boost {
                 self.enter_drain();
             } else if matches!(self.stage, Stage::Create | Stage::Attach | Stage::Adopt) && self.wish == Wish::None {
@@ -272,7 +280,7 @@ impl Controller {
             let predicted = self.config.preset.when.worth.then(|| self.next.prediction());
             self.begin(Cause::Forecast { until: expected.until }, predicted);
             if let Some(rental) = &mut self.rental {
-                rental.expects_until = Some(expected.until);
+                rental.await_burst(expected.until);
             }
         }
     }
@@ -296,8 +304,7 @@ impl Controller {
             }
             return;
         }
-        let begun =
-            if self.config.preset.when.worth { self.begin_if_worth_it() } else { self.begin_above_threshold() };
+        let begun = if self.config.preset.when.worth { self.begin_if_worth_it() } else { self.begin_above_threshold() };
         self.reason = begun.err().or(self.reason.take());
     }
 
@@ -352,7 +359,10 @@ impl Controller {
         let rate = self.meter.backing_rate(self.config.backing_bandwidth);
         let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
         let asked = self.cause() == Some(Cause::Request);
-        self.config.preset.when.worth && !asked && until.is_some_and(|until| until <= self.now) && !planted(Bug::FullForEver)
+        self.config.preset.when.worth
+            && !asked
+            && until.is_some_and(|until| until <= self.now)
+            && !planted(Bug::FullForEver)
     }
 
     /// When the back-off and the least time between boosts are over, if there is one to wait for.

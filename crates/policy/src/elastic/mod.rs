@@ -12,6 +12,7 @@
 mod check;
 mod config;
 mod drains;
+mod hints;
 mod lifecycle;
 mod meter;
 mod paying;
@@ -27,6 +28,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
+pub use hints::BurstHint;
 pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status};
 pub use steady::Steady;
 
@@ -36,6 +38,7 @@ use crate::forecast::{Forecast, Past};
 use crate::step::{Step, StepId, StepOutcome};
 use crate::worth::{Outcome, Terms};
 use drains::Drains;
+use hints::Announced;
 use lifecycle::{Rental, Stage, Wish, Work};
 use meter::{Demand, Meter};
 use worth::Debt;
@@ -87,6 +90,8 @@ pub struct Controller {
     held: bool,
     /// What was asked for while a step was outstanding.
     wish: Wish,
+    /// A burst that somebody announced.
+    announced: Option<Announced>,
     /// The caching volume failed.
     degraded: bool,
 
@@ -139,6 +144,7 @@ impl Controller {
             rental: None,
             held: false,
             wish: Wish::None,
+            announced: None,
             degraded: false,
             failures: 0,
             backoff_until: None,
@@ -249,6 +255,11 @@ impl Controller {
     /// When [`Controller::tick`] must be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        let announced = self.announced.map(|announced| announced.boost).filter(|boost| *boost > self.now);
+        [announced, self.next_decision()].into_iter().flatten().min()
+    }
+
+    fn next_decision(&self) -> Option<Instant> {
         match self.work {
             Work::Retry(at) => Some(at),
             _ if self.stage == Stage::Idle && self.meter.hot && !self.held => {
@@ -259,64 +270,6 @@ impl Controller {
             }
             _ => None,
         }
-    }
-
-    /// Starts a boost now, or absorbs again (`surgetank boost`). Neither the threshold nor a back-off holds it up; the
-    /// budget does. It ends as every boost: when utilization has been below the threshold for the inactivity delay.
-    ///
-    /// # Errors
-    /// Why it cannot start now.
-    pub fn hint_boost(&mut self, now: Instant) -> Result<(), HintRefused> {
-        self.now = self.now.max(now);
-        match self.stage {
-            Stage::Idle => {
-                self.affordable(0).map_err(HintRefused)?;
-                self.held = false;
-                self.wish = Wish::Boost;
-                self.begin(Cause::Request, None);
-            }
-            Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
-            Stage::Boost | Stage::Absorb => self.wish = Wish::None,
-            Stage::Release if self.overtaken => self.wish = Wish::None,
-            Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
-                self.affordable(self.dirty_soon()).map_err(HintRefused)?;
-                self.held = false;
-                self.absorb_again();
-            }
-            Stage::Drain | Stage::Release => {
-                return Err(HintRefused(
-                    "the caching volume is being released after a failure: try again when it is gone".to_owned(),
-                ));
-            }
-            Stage::Detach | Stage::Delete => {
-                return Err(HintRefused(
-                    "the last caching volume is being detached: try again when it is gone".to_owned(),
-                ));
-            }
-        }
-        self.meter.restart_calm(self.now);
-        self.checked();
-        Ok(())
-    }
-
-    /// Ends the boost now (`surgetank drain`): drains with priority, then releases, detaches and deletes. No other
-    /// boost starts before traffic has been below the threshold once. Nothing happens without a boost.
-    pub fn hint_drain(&mut self, now: Instant) {
-        self.now = self.now.max(now);
-        self.held = self.meter.hot;
-        self.wish = Wish::None;
-        self.end_requested();
-        self.checked();
-    }
-
-    /// As [`Controller::hint_drain`], and what waits for another try is tried at once (`surgetank detach`).
-    pub fn hint_detach(&mut self, now: Instant) {
-        self.hint_drain(now);
-        if let Work::Retry(_) = self.work {
-            self.work = Work::Retry(self.now);
-            self.decide();
-        }
-        self.checked();
     }
 
     /// After every event of a debug build.

@@ -52,7 +52,10 @@ impl Controller {
             (Stage::Attach, Work::Retry(_)) => self.kept_until(),
             _ => None,
         };
-        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(self.meter.backing_rate(config.backing_bandwidth)));
+        let rental = self
+            .rental
+            .as_ref()
+            .and_then(|rental| rental.full_until(self.meter.backing_rate(config.backing_bandwidth)));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
         let until = [expected.or(calm), full, burst].into_iter().flatten().min();

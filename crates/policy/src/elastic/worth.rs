@@ -59,7 +59,7 @@ impl Debt {
 
 impl Controller {
     /// What boosts are judged by now.
-    fn terms(&self) -> Terms {
+    pub(super) fn terms(&self) -> Terms {
         let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
         Terms {
             backing: self.meter.backing_rate(self.config.backing_bandwidth),

@@ -12,7 +12,9 @@ use surgetank_model::units::MIB;
 use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
-use surgetank_policy::{BoostRecord, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome};
+use surgetank_policy::{
+    BoostRecord, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome,
+};
 
 const BACKING_MIB_S: u64 = 30;
 const CACHING_MIB_S: u64 = 120;
@@ -424,9 +426,8 @@ impl World {
         let config = self.controller.config();
         let (mut net, mut gain_max, mut loss_max, mut longest) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
         for record in self.records.iter().filter(|record| record.predicted.is_some()) {
-            let gain = |outcome: &Prediction| {
-                config.value_of_time * outcome.saved.0.as_secs_f64() - outcome.cost_agbs as f64
-            };
+            let gain =
+                |outcome: &Prediction| config.value_of_time * outcome.saved.0.as_secs_f64() - outcome.cost_agbs as f64;
             let expected = record.predicted.as_ref().map_or(0.0, gain);
             // Numbers for people are rounded.
             if expected < -1.0 {
