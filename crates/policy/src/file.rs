@@ -30,7 +30,7 @@ pub struct PolicyConfig {
     pub split: Option<bool>,
     /// Attach before expected bursts; absent: the policy's default.
     pub forecast: Option<bool>,
-    /// AGBs that a second of waiting is worth; absent: what the backing volume costs.
+    /// AGBs that a second of waiting is worth; absent: twice what the backing volume costs.
     pub value_of_time: Option<f64>,
     /// Least time from boost to boost; absent: the policy's default.
     pub boost_interval: Option<Duration>,
@@ -195,7 +195,7 @@ impl RawPolicy {
             value_of_time: source.number(
                 self.value_of_time.as_ref(),
                 |value| value >= 0.0,
-                "value_of_time is in AGBs a second and at least 0: leave it out for what the backing volume costs",
+                "value_of_time is in AGBs a second and at least 0: leave it out for twice what the backing volume costs",
             )?,
             boost_interval: self.boost_interval.map(|span| span.0),
             budget: Budget {

@@ -21,12 +21,18 @@ use crate::series::{self, Series};
 const ATTACHES: usize = 8;
 /// After a forecast in vain, an onset within this share of an interval of its forecast restores trust.
 const TRUST: f64 = 0.10;
+/// So much of a forecast must be near for that.
+const NEAR: f64 = 0.25;
+/// A volume that waits must be there for so much of what is forecast: else it is a bet.
+const CAUGHT: f64 = 0.5;
 /// Onsets that stand for what is forecast.
 const ONSETS: u32 = 16;
 /// Gaps that are remembered.
 const GAPS: usize = 16;
 /// With fewer of them known, a gap may as well be as long as its penalty pays for.
 const GAPS_KNOWN: usize = 3;
+/// An empty cache is never kept for longer than so many times the usual delay.
+const DELAYS_MAX: f64 = 10.0;
 /// The weight of an error to that of the next one.
 const FADING: f64 = 0.8;
 
@@ -69,7 +75,9 @@ impl Intervals {
     /// Whether it is about what was forecast.
     fn is_near(&self, interval: Duration) -> bool {
         let seconds = interval.as_secs_f64();
-        self.median().is_some_and(|median| (seconds - median).abs() <= TRUST * median)
+        let forecast = self.series.forecast();
+        let near = forecast.iter().filter(|(value, _)| (seconds - value).abs() <= TRUST * value);
+        near.map(|(_, weight)| weight).sum::<f64>() >= NEAR
     }
 
     fn past(&self) -> Vec<Duration> {
@@ -181,14 +189,15 @@ impl Forecast {
     }
 
     /// For how many seconds of calm, of which `calm` have passed, an empty cache is best kept: longer costs `holding_per_s`, and
-    /// a burst that finds none costs `penalty`, both in AGBs. With few gaps known, until holding has cost the penalty: at most
-    /// twice what hindsight would have paid (ski rental). Later than that never.
+    /// a burst that finds none costs `penalty`, both in AGBs. With few gaps known, until holding has cost the penalty, or the
+    /// usual `delay` has passed: at most twice what hindsight would have paid (ski rental). Later than that never.
     #[must_use]
-    pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64) -> f64 {
+    pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64, delay: f64) -> f64 {
         let longest = penalty / holding_per_s.max(f64::MIN_POSITIVE);
         if self.gaps.len() < GAPS_KNOWN {
-            return longest;
+            return longest.min(delay);
         }
+        let longest = longest.min(DELAYS_MAX * delay);
         let sampling = self.sampling.as_secs_f64();
         let ahead = || self.gaps.iter().copied().filter(|gap| *gap > calm);
         let cost = |until: f64| -> f64 {
@@ -316,8 +325,9 @@ impl Plan<'_> {
                 let held = holding_per_s * (until - ready);
                 let in_vain = held + holding_per_s * (self.lead + end_s);
                 let waits = held <= 2.0 * self.late() && in_vain <= vain_max.max(shortest);
+                let caught = self.onsets.iter().filter(|onset| (ready..=until).contains(*onset)).count();
                 let cost = self.cost(ready, until);
-                if waits && cost < best.0 {
+                if waits && caught as f64 >= CAUGHT * self.onsets.len() as f64 && cost < best.0 {
                     best = (cost, Some((ready, until)));
                 }
             }
@@ -390,14 +400,14 @@ mod tests {
     #[test]
     fn an_empty_cache_is_kept_for_gaps_that_are_short() {
         // Nothing is known: as long as the penalty pays for.
-        assert_eq!(after(&[(0, 5)], 8).keep_for(0.0, 10.0, 200.0), 20.0);
+        assert_eq!(after(&[(0, 5)], 8).keep_for(0.0, 10.0, 200.0, 30.0), 20.0);
         let short = after(&[(0, 5), (15, 20), (30, 35), (300, 305), (315, 320), (330, 335)], 8);
-        assert_eq!(short.keep_for(1.0, 10.0, 200.0), 11.0);
+        assert_eq!(short.keep_for(1.0, 10.0, 200.0, 30.0), 11.0);
         // It has passed, and the next is too long.
-        assert_eq!(short.keep_for(12.0, 10.0, 200.0), 12.0);
+        assert_eq!(short.keep_for(12.0, 10.0, 200.0, 30.0), 12.0);
         let long = after(&[(0, 5), (100, 105), (200, 205), (300, 305)], 8);
-        assert_eq!(long.keep_for(1.0, 10.0, 200.0), 1.0);
-        assert_eq!(long.keep_for(1.0, 1.0, 200.0), 96.0);
+        assert_eq!(long.keep_for(1.0, 10.0, 200.0, 30.0), 1.0);
+        assert_eq!(long.keep_for(1.0, 1.0, 200.0, 30.0), 96.0);
     }
 
     #[test]
@@ -421,14 +431,14 @@ mod tests {
 
     #[test]
     fn a_wait_in_vain_costs_a_share_of_what_was_saved_where_it_can() {
-        let seldom = [(0, 40), (430, 480), (880, 920), (1330, 1370), (1760, 1800)];
-        let waits = |vain_max| {
-            let expected = after(&seldom, 8).expected(&Stakes { vain_max, ..stakes() }).unwrap();
-            expected.until.since(expected.start)
-        };
-        assert!(waits(1000.0) < waits(f64::INFINITY));
-        // The lead, and three samples.
-        assert_eq!(waits(1000.0).as_secs_f64().round(), 11.0);
+        let expected = |bursts: &[(u64, u64)], vain_max| after(bursts, 8).expected(&Stakes { vain_max, ..stakes() });
+        let varying = [(0, 40), (430, 480), (880, 920), (1330, 1370), (1760, 1800)];
+        assert!(expected(&varying, f64::INFINITY).is_some());
+        assert_eq!(expected(&varying, 1000.0), None);
+        // The lead and three samples: no wait is shorter.
+        let alike = [(0, 40), (440, 480), (880, 920), (1320, 1360)];
+        let wait = expected(&alike, 1000.0).map(|expected| expected.until.since(expected.start));
+        assert_eq!(wait, Some(Duration::from_secs(8 + 3)));
     }
 
     proptest! {

@@ -148,7 +148,7 @@ fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
     // The next is expected as it was.
     rig.burst(200);
     let expected = rig.controller.why().unwrap();
-    assert!(expected.contains("it is expected to save 9"), "{expected}");
+    assert!(expected.contains("it is expected to save 8"), "{expected}");
 }
 
 #[test]
@@ -163,16 +163,15 @@ fn bursts_that_end_before_a_cache_is_there_are_given_up() {
 
 #[test]
 fn what_was_given_up_is_tried_again_when_bursts_grow() {
-    let mut rig = usual(20);
-    for _ in 0..10 {
-        rig.burst(300);
-        rig.calm(200);
+    let mut rig = usual(60);
+    for burst in 0..20 {
+        rig.burst(330);
+        rig.calm(60 + 13 * (burst * burst % 11));
     }
     let before = rig.sizes.len();
-    assert!(before <= 2, "{:?}", rig.sizes);
-    for _ in 0..3 {
-        rig.burst(5000);
-        rig.calm(400);
+    for burst in 0..3 {
+        rig.burst(9000);
+        rig.calm(400 + 50 * burst);
     }
     assert!(rig.sizes.len() >= before + 3, "{:?}", rig.sizes);
     let saved: f64 = rig.records().iter().map(|record| record.observed.saved.0.as_secs_f64()).sum();
@@ -191,26 +190,25 @@ fn regular_bursts_find_the_cache_although_it_takes_a_minute() {
 }
 
 #[test]
-fn nothing_is_rented_for_bursts_too_large_to_pay() {
+fn nothing_is_rented_while_more_is_to_come_than_pays() {
     let mut rig = usual(8);
     for _ in 0..2 {
         rig.burst(40_000);
         rig.calm(3000);
     }
     let before = rig.sizes.len();
-    for _ in 0..4 {
-        rig.burst(40_000);
-        rig.calm(3000);
-    }
-    assert_eq!(rig.sizes.len(), before, "{:?}", rig.sizes);
+    // S* is 25.8 GiB at the default value of time: the rest of a burst pays for a cache, all of it does not.
+    rig.burst(12_000);
+    assert_eq!(rig.sizes.len(), before);
+    rig.burst(16_000);
+    assert_eq!(rig.sizes.len(), before + 1);
 }
 
 #[test]
 fn a_burst_without_an_end_is_not_waited_for() {
     let mut rig = usual(8);
     rig.burst(200_000);
-    assert_ne!(rig.controller.phase(), Phase::Boost);
-    assert!(rig.controller.status().backing_off.is_some_and(|why| why.contains("the burst does not end")));
+    assert_eq!((rig.controller.phase(), rig.sizes.len()), (Phase::Idle, 1));
 }
 
 #[test]

@@ -41,9 +41,9 @@ pub struct Config {
     pub split: bool,
     /// Attach before a burst that is expected: see [`crate::forecast`].
     pub forecast: bool,
-    /// AGBs that a second is worth in which the application waits for the device, at least 0. By default what the backing
-    /// volume costs in it (Bb·N), since it is rented for as long as the application runs. The papers' controller does not
-    /// ask.
+    /// AGBs that a second is worth in which the application waits for the device, at least 0. By default twice what the backing
+    /// volume costs in it (Bb·N): it is rented for as long as the application runs, and so is the machine that waits, which
+    /// costs no less. The papers' controller does not ask.
     pub value_of_time: f64,
     /// Waits after refusals.
     pub backoff: Backoff,
@@ -91,7 +91,7 @@ impl Config {
             size_max: Bytes::from_gib(16 * 1024),
             split: preset.how.split,
             forecast: preset.when.forecast,
-            value_of_time: backing_bandwidth.as_mib_s() * backing_size.as_gib(),
+            value_of_time: 2.0 * backing_bandwidth.as_mib_s() * backing_size.as_gib(),
             backoff: Backoff::default(),
             attach_attempts: 3,
             boost_interval_min: preset.boost_interval(inactivity_delay),
@@ -129,7 +129,7 @@ impl Config {
         }
         if !(self.value_of_time >= 0.0 && self.value_of_time.is_finite()) {
             return Err(format!(
-                "value_of_time is {}: it is in AGBs a second, at least 0, and by default what the backing volume costs",
+                "value_of_time is {}: it is in AGBs a second, at least 0, and by default twice what the backing volume costs",
                 self.value_of_time
             ));
         }

@@ -15,6 +15,8 @@ use crate::worth::{Outcome, Terms};
 const SIZES_MAX: u64 = 16;
 /// Of a cache that was never used, so much is taken to be usable: the log has overhead.
 pub(super) const USABLE: f64 = 0.97;
+/// What boosts in vain have cost is to be paid off by so many boosts like the one that is expected.
+const PAID_BY: f64 = 4.0;
 /// A cache is kept for so many samples of calm at least: bursts have gaps.
 const KEPT_SAMPLES: u32 = 5;
 /// Share of what was saved so far that a wait in vain for a burst may cost, if it can be kept below.
@@ -43,10 +45,10 @@ impl Debt {
         (self.agbs - paid_off_per_s * now.since(self.at).as_secs_f64()).max(0.0)
     }
 
-    /// When no more than `gain` is left of it.
+    /// When boosts of so much `gain` may pay off the rest of it.
     pub fn paid_off(&self, config: &Config, gain: f64) -> Instant {
         let rate = PAID_OFF * config.backing_bandwidth.as_mib_s() * config.backing_size.as_gib();
-        let wait = Duration::try_from_secs_f64((self.agbs - gain).max(0.0) / rate.max(f64::MIN_POSITIVE));
+        let wait = Duration::try_from_secs_f64((self.agbs - PAID_BY * gain).max(0.0) / rate.max(f64::MIN_POSITIVE));
         wait.map_or(Instant::FAR, |wait| self.at + wait)
     }
 
@@ -115,10 +117,14 @@ impl Controller {
         let terms = self.terms();
         let rent = terms.rent_per_s * rental.size.as_gib();
         let sampling = self.forecast.sampling();
-        let late = self.value_of_lateness() * (terms.lead + sampling.as_secs_f64());
+        // The next volume is there in time, if the burst is expected, else late.
+        let late = match self.expected() {
+            Some(_) => rent * sampling.as_secs_f64(),
+            None => self.value_of_lateness() * (terms.lead + sampling.as_secs_f64()),
+        };
         let penalty = late + rent * (terms.lead + terms.end);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
-        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty)).unwrap_or(Duration::MAX);
+        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty, terms.delay)).unwrap_or(Duration::MAX);
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling))
     }
 
@@ -144,11 +150,12 @@ impl Controller {
             ));
         }
         let debt = self.debt.left(self.now, &self.config);
-        if outcome.gain <= debt && !planted(Bug::CostForgotten) {
+        if PAID_BY * outcome.gain <= debt && !planted(Bug::CostForgotten) {
             return Err(format!(
-                "the last {} boosts cost more than they saved: the next begins when it is expected to save the {debt:.0} \
-                 AGBs that they cost too much, or later",
-                self.debt.boosts
+                "the last {} boosts cost more than they saved: the next begins when a burst is worth {:.0} AGBs more than its \
+                 caching volume costs, or later",
+                self.debt.boosts,
+                debt / PAID_BY
             ));
         }
         Ok((size, outcome))
@@ -179,10 +186,10 @@ impl Terms {
         }
     }
 
-    /// What stands for the first burst: what a cache of `size` absorbs, or half of the largest that pays.
+    /// What stands for the first burst: what a cache of `size` absorbs, or a quarter of the largest that pays.
     pub(super) fn guess(&self, size: Bytes) -> u64 {
         let share = self.absorbed(1.0).max(f64::MIN_POSITIVE);
-        (size.get() as f64 / share).min(self.largest() / 2.0) as u64
+        (size.get() as f64 / share).min(self.largest() / 4.0) as u64
     }
 }
 
