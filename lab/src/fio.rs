@@ -63,18 +63,37 @@ impl Measured {
 impl Load {
     /// Runs it with a command that starts fio.
     pub fn run(self, interrupt: &Interrupt, mut fio: Command, target: &Target) -> anyhow::Result<Measured> {
-        fio.args(words(self.shape));
-        match target {
-            Target::Device(path) => {
-                fio.args(["--ioengine=io_uring", "--direct=1"]).arg(format!("--filename={}", path.display()))
-            }
-            Target::Nbd(address) => fio.arg("--ioengine=nbd").arg(format!("--uri={address}")),
-        };
-        match self.amount {
-            Amount::Time(time) => fio.arg("--time_based").arg(format!("--runtime={}ms", time.as_millis())),
-            Amount::Bytes(bytes) => fio.arg(format!("--size={bytes}")),
-        };
+        fio.args(self.arguments(target));
         parse(&String::from_utf8_lossy(&interrupt.run(&mut fio)?.stdout))
+    }
+
+    /// Runs it on all targets at once, by one fio with a job for each.
+    pub fn run_on_all(self, interrupt: &Interrupt, targets: &[Target]) -> anyhow::Result<Vec<Measured>> {
+        let mut fio = Command::new("fio");
+        targets.iter().for_each(|target| {
+            fio.args(self.arguments(target));
+        });
+        parse_all(&String::from_utf8_lossy(&interrupt.run(&mut fio)?.stdout))
+    }
+
+    /// A job in fio's words.
+    fn arguments(self, target: &Target) -> Vec<String> {
+        let mut arguments: Vec<String> = words(self.shape).map(str::to_owned).collect();
+        arguments.extend(match target {
+            Target::Device(path) => {
+                vec![
+                    "--ioengine=io_uring".to_owned(),
+                    "--direct=1".to_owned(),
+                    format!("--filename={}", path.display()),
+                ]
+            }
+            Target::Nbd(address) => vec!["--ioengine=nbd".to_owned(), format!("--uri={address}")],
+        });
+        arguments.extend(match self.amount {
+            Amount::Time(time) => vec!["--time_based".to_owned(), format!("--runtime={}ms", time.as_millis())],
+            Amount::Bytes(bytes) => vec![format!("--size={bytes}")],
+        });
+        arguments
     }
 
     /// What counts: requests per second of a random load, MiB/s of others.
@@ -131,23 +150,30 @@ struct Latency {
     mean: f64,
 }
 
-/// What fio says of its first job. It may say a line or two before its document. `job_runtime` covers the flush at the end,
-/// `runtime` of a side not.
+/// What fio says of its first job.
 pub fn parse(said: &str) -> anyhow::Result<Measured> {
+    parse_all(said)?.into_iter().next().context("fio ran no job")
+}
+
+/// What fio says of its jobs. It may say a line or two before its document. `job_runtime` covers the flush at the end,
+/// `runtime` of a side not.
+fn parse_all(said: &str) -> anyhow::Result<Vec<Measured>> {
     const MIB: f64 = 1_048_576.0;
     let start = said.find('{').context("fio printed no JSON")?;
     let document: Document = serde_json::from_str(&said[start..]).context("cannot read fio's JSON")?;
-    let job = document.jobs.first().context("fio ran no job")?;
-    let run_s = (job.job_runtime / 1000.0).max(0.001);
-    let flush_ns = if job.sync.total_ios > 0.0 { job.sync.lat_ns.mean } else { 0.0 };
-    Ok(Measured {
-        run_s,
-        moved_mib: (job.read.io_bytes + job.write.io_bytes) / MIB,
-        written_mib: job.write.io_bytes / MIB,
-        iops: (job.read.total_ios + job.write.total_ios) / run_s,
-        write_us: (job.write.lat_ns.mean + flush_ns) / 1000.0,
-        busy_s: 0.0,
-    })
+    let measured = document.jobs.iter().map(|job| {
+        let run_s = (job.job_runtime / 1000.0).max(0.001);
+        let flush_ns = if job.sync.total_ios > 0.0 { job.sync.lat_ns.mean } else { 0.0 };
+        Measured {
+            run_s,
+            moved_mib: (job.read.io_bytes + job.write.io_bytes) / MIB,
+            written_mib: job.write.io_bytes / MIB,
+            iops: (job.read.total_ios + job.write.total_ios) / run_s,
+            write_us: (job.write.lat_ns.mean + flush_ns) / 1000.0,
+            busy_s: 0.0,
+        }
+    });
+    Ok(measured.collect())
 }
 
 #[cfg(test)]

@@ -152,8 +152,10 @@ struct Status {
 /// What it says of its device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    name: String,
-    address: String,
+    /// Its name.
+    pub name: String,
+    /// Where its users find it; empty until it is served.
+    pub address: String,
     export: String,
     /// What it does.
     pub phase: String,
@@ -192,9 +194,14 @@ impl Surgetank {
     }
 
     /// The same by a command that starts the binary; every wait ends on Ctrl-C.
-    pub fn serve(
+    pub fn serve(command: Command, elastic: &Elastic, places: &Places, interrupt: &Interrupt) -> anyhow::Result<Self> {
+        Self::serve_all(command, &[(DEVICE.to_owned(), elastic.clone())], places, interrupt)
+    }
+
+    /// The same for several devices, with their names.
+    pub fn serve_all(
         mut command: Command,
-        elastic: &Elastic,
+        devices: &[(String, Elastic)],
         places: &Places,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
@@ -208,7 +215,7 @@ impl Surgetank {
             Rent::Plugged(_) => DRAIN,
         };
         let config = files.join("surgetank.toml");
-        fs::write(&config, configuration(places, elastic))?;
+        fs::write(&config, configuration(places, devices))?;
         // It inherits this thread's.
         setpriority_process(None, NICE)?;
         let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config));
@@ -217,9 +224,21 @@ impl Surgetank {
         let mut surgetank = Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() };
         surgetank.wait_for("the daemon's export", TIMEOUT, |surgetank| {
             // Until its control socket is there, nobody answers.
-            Ok(surgetank.status().ok().filter(|device| !device.address.is_empty()).map(|_| ()))
+            let found = surgetank.devices().unwrap_or_default();
+            let served = found.iter().filter(|device| !device.address.is_empty()).count();
+            Ok((served == devices.len()).then_some(()))
         })?;
         Ok(surgetank)
+    }
+
+    /// Boosts all devices at once, and waits until all caching volumes absorb.
+    pub fn boost_all(&mut self) -> anyhow::Result<()> {
+        for device in self.devices()? {
+            self.ask(&json!({"command": "boost", "device": device.name}))?;
+        }
+        self.wait_for("the boosts", TIMEOUT, |surgetank| {
+            Ok(surgetank.devices()?.iter().all(|device| device.phase == "boost").then_some(()))
+        })
     }
 
     /// What is rented now.
@@ -337,19 +356,32 @@ impl Surgetank {
 
     /// What it says of its device.
     pub fn status(&self) -> anyhow::Result<DeviceStatus> {
+        self.devices()?.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")
+    }
+
+    /// What it says of all its devices.
+    pub fn devices(&self) -> anyhow::Result<Vec<DeviceStatus>> {
         let said = self.ask(&json!({"command": "status"}))?;
         let status: Status = serde_json::from_value(said).context("the daemon's status cannot be read")?;
-        status.devices.into_iter().find(|device| device.name == DEVICE).context("status does not list the device")
+        Ok(status.devices)
     }
 }
 
-fn configuration(places: &Places, elastic: &Elastic) -> String {
-    let (name, provider) = match &places.rent {
-        Rent::Local(directory) => ("local", format!("[provider.local]\ndirectory = \"{}\"\n", directory.display())),
+fn configuration(places: &Places, devices: &[(String, Elastic)]) -> String {
+    let provider = match &places.rent {
+        Rent::Local(directory) => format!("[provider.local]\ndirectory = \"{}\"\n", directory.display()),
         Rent::Plugged(url) => {
-            ("host", format!("[provider.host]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n"))
+            format!("[provider.host]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n")
         }
     };
+    let files = places.files.display();
+    let sections: String = devices.iter().map(|(name, elastic)| section(places, name, elastic)).collect();
+    format!("state_directory = \"{files}/state\"\nrun_directory = \"{files}/run\"\n{provider}{sections}")
+}
+
+/// What a configuration says of one device.
+fn section(places: &Places, device: &str, elastic: &Elastic) -> String {
+    let name = if matches!(places.rent, Rent::Local(_)) { "local" } else { "host" };
     let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, triggers, .. } = elastic;
     let (slow_mib_s, fast_mib_s) = elastic.rates_mib_s;
     let iops = |iops: Option<u64>| iops.map_or(String::new(), |iops| format!("iops = \"{iops} IOPS\"\n"));
@@ -360,18 +392,15 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
     // Whatever becomes of a mode, what it has rented is not left to the next one.
     let on_stop = if matches!(places.rent, Rent::Plugged(_)) { "on_stop = \"drain\"\n" } else { "" };
     format!(
-        "state_directory = \"{files}/state\"\n\
-         run_directory = \"{files}/run\"\n\
-         {provider}\
-         [device.{DEVICE}]\n\
+        "[device.{device}]\n\
          backing = \"{slow}\"\n\
          export = \"{export}\"\n\
          throttle = {throttle}\n\
          {on_stop}\
-         [device.{DEVICE}.backing_limits]\n\
+         [device.{device}.backing_limits]\n\
          bandwidth = \"{slow_mib_s} MiB/s\"\n\
          {slow_iops}\
-         [device.{DEVICE}.caching]\n\
+         [device.{device}.caching]\n\
          provider = \"{name}\"\n\
          bandwidth = \"{fast_mib_s} MiB/s\"\n\
          {fast_iops}\
@@ -380,7 +409,7 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
          initial_size = \"{initial} MiB\"\n\
          min_size = \"{min} MiB\"\n\
          max_size = \"{max} MiB\"\n\
-         [device.{DEVICE}.policy]\n\
+         [device.{device}.policy]\n\
          name = \"{policy}\"\n\
          size_grain = \"{grain_mib} MiB\"\n\
          utilization_threshold = {threshold:?}\n\
@@ -391,7 +420,6 @@ fn configuration(places: &Places, elastic: &Elastic) -> String {
         slow = slow.display(),
         slow_iops = iops(elastic.iops.0),
         fast_iops = iops(elastic.iops.1),
-        files = places.files.display(),
         threshold = triggers.threshold,
         inactivity = triggers.inactivity.as_millis(),
         sampling = triggers.sampling.as_millis(),

@@ -223,6 +223,33 @@ fn child_serves() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
+/// Not a test: the process whose memory `idle_sessions_keep_no_buffers_in_memory` measures.
+#[test]
+#[ignore = "run by another test"]
+fn child_measures_idle_sessions() {
+    let resident = || {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        let field = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        field.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    };
+    let (before, sessions) = (resident(), 8);
+    let devices: Vec<Device> = (0..sessions).map(|_| Device::start(MIB, 512)).collect();
+    let grown = (resident() - before) / sessions;
+    // The device itself is 1 MiB of memory.
+    assert!(grown < 3 * MIB, "{grown} bytes a session");
+    devices.into_iter().for_each(Device::close);
+}
+
+#[test]
+fn idle_sessions_keep_no_buffers_in_memory() {
+    if !can_run() {
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", "child_measures_idle_sessions", "--ignored", "--nocapture"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn what_a_killed_process_leaves_is_cleared() {
     if !can_run() {

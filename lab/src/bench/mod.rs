@@ -1,6 +1,7 @@
 //! `make bench`: the bars of `docs/BENCHMARKS.md` that need no guest, each a ratio of two things measured in one run.
 
 mod boost;
+mod devices;
 mod exports;
 mod losses;
 mod mrc;
@@ -63,6 +64,8 @@ enum Part {
     Losses,
     /// How long a device is away after its daemon was killed in a boost
     Recovery,
+    /// Many devices of one daemon: idle, and boosting at once
+    Devices,
 }
 
 impl Part {
@@ -75,6 +78,7 @@ impl Part {
             Self::Sim => sim::run(bench, report).context("simulator"),
             Self::Losses => losses::run(bench, report).context("losses"),
             Self::Recovery => recovery::run(bench, report).context("recovery"),
+            Self::Devices => devices::run(bench, report).context("devices"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A disk by itself, and the same disk under a calm device that the kernel maps, in turns.
+//! A disk by itself, the same disk under a linear map of nobody's but the kernel's, and under a calm device, in turns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::machine::{self, STAT, busy_s, process_s};
 use crate::samples;
 use crate::surgetank::{Elastic, Places, Surgetank};
 
-/// What is asked of both.
+/// What is asked of all.
 pub const SHAPES: [(&str, &str); 6] = [
     ("4 KiB reads, depth 1", "--rw=randread --bs=4k --iodepth=1"),
     ("4 KiB reads, depth 32", "--rw=randread --bs=4k --iodepth=32"),
@@ -34,15 +34,22 @@ pub struct CalmOrder {
     pub time_s: f64,
 }
 
+/// Disks of the guest: in the host's memory, without a limit, and held to a limit by QEMU.
+pub const DISKS: [&str; 2] = ["unlimited", "limited"];
+
 /// One turn, or what the daemon was found to do all the time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CalmSample {
-    /// Both under one load.
+    /// All under one load.
     Turn {
+        /// Which of [`DISKS`].
+        disk: usize,
         /// Which of [`SHAPES`].
         load: usize,
         raw: Side,
+        /// A linear map made by `dmsetup`: what the kernel's device mapper costs by itself.
+        linear: Side,
         mapped: Side,
     },
     /// The daemon, from its start to the end of all loads.
@@ -55,8 +62,8 @@ pub enum CalmSample {
     },
 }
 
-/// One of the two under a load.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// One of them under a load.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Side {
     /// Requests per second, or MiB/s.
     pub rate: f64,
@@ -66,36 +73,66 @@ pub struct Side {
 
 /// Measures.
 pub fn calm(order: &CalmOrder) -> anyhow::Result<()> {
-    let raw = machine::disk("plain")?;
     let kinds = ["dm", "ublk", "fuse"];
     let export = kinds.into_iter().find(|kind| *kind == order.export).unwrap_or("dm");
-    // No load is a burst of such a disk.
-    let elastic = Elastic { export, ..Elastic::steered("adaptive", &raw, 64, (100_000, 100_000)) };
-    let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::local("/run/calm", "/run/calm"))?;
-    let device = surgetank.device()?;
-    let (process, began) = (surgetank.process(), Instant::now());
-    let (busy_before, moved_before) = (process_s(process)?, moved_bytes(process));
-    for round in 0..order.rounds {
-        for (index, (_, shape)) in SHAPES.iter().enumerate() {
-            let load = Load { shape, amount: Amount::Time(Duration::from_secs_f64(order.time_s)) };
-            // Who begins changes from round to round.
-            let turn = if round % 2 == 0 {
-                let raw = side(load, &raw)?;
-                (raw, side(load, &device)?)
-            } else {
-                let mapped = side(load, &device)?;
-                (side(load, &raw)?, mapped)
-            };
-            samples::add(&CalmSample::Turn { load: index, raw: turn.0, mapped: turn.1 })?;
+    for (number, name) in DISKS.into_iter().enumerate() {
+        let raw = machine::disk(name)?;
+        let linear = Linear::over(&raw)?;
+        // No load is a burst of such a disk.
+        let elastic = Elastic { export, ..Elastic::steered("adaptive", &raw, 64, (100_000, 100_000)) };
+        let files = format!("/run/calm-{name}");
+        let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::local(&files, &files))?;
+        let sides = [raw, linear.node.clone(), surgetank.device()?];
+        let (process, began) = (surgetank.process(), Instant::now());
+        let (busy_before, moved_before) = (process_s(process)?, moved_bytes(process));
+        for round in 0..order.rounds {
+            for (index, (_, shape)) in SHAPES.iter().enumerate() {
+                if number > 0 && shape.ends_with("iodepth=1") {
+                    // One request at a time does not reach the limit.
+                    continue;
+                }
+                let load = Load { shape, amount: Amount::Time(Duration::from_secs_f64(order.time_s)) };
+                let mut measured = [Side::default(); 3];
+                // Who begins changes from round to round.
+                for turn in 0..3 {
+                    let at = (round as usize + turn) % 3;
+                    measured[at] = side(load, &sides[at])?;
+                }
+                let [raw, linear, mapped] = measured;
+                samples::add(&CalmSample::Turn { disk: number, load: index, raw, linear, mapped })?;
+            }
         }
+        let daemon = CalmSample::Daemon {
+            busy_s: process_s(process)? - busy_before,
+            of_s: began.elapsed().as_secs_f64(),
+            moved_bytes: moved_bytes(process) - moved_before,
+        };
+        samples::add(&daemon)?;
+        surgetank.stop()?;
     }
-    let daemon = CalmSample::Daemon {
-        busy_s: process_s(process)? - busy_before,
-        of_s: began.elapsed().as_secs_f64(),
-        moved_bytes: moved_bytes(process) - moved_before,
-    };
-    samples::add(&daemon)?;
-    surgetank.stop()
+    Ok(())
+}
+
+/// A linear map over a whole disk, which is removed when it is dropped. The device mapper lets several maps share a disk.
+struct Linear {
+    name: &'static str,
+    node: PathBuf,
+}
+
+impl Linear {
+    fn over(disk: &Path) -> anyhow::Result<Self> {
+        let name = "lab-linear";
+        let table = format!("0 {} linear {} 0", machine::sectors(disk)?, disk.display());
+        machine::run("dmsetup", &["create", "--noudevsync", name, "--table", &table])?;
+        let minor = machine::run("dmsetup", &["info", "--columns", "--noheadings", "-o", "minor", name])?;
+        Ok(Self { name, node: PathBuf::from(format!("/dev/dm-{}", minor.trim())) })
+    }
+}
+
+impl Drop for Linear {
+    fn drop(&mut self) {
+        let _ = machine::run("dmsetup", &["remove", "--noudevsync", self.name]);
+    }
 }
 
 fn side(load: Load, device: &Path) -> anyhow::Result<Side> {

@@ -25,7 +25,7 @@ use crate::flags::name;
 use crate::messages;
 use crate::plan::quoted;
 
-pub use calm::{CalmOrder, CalmSample, SHAPES, Side};
+pub use calm::{CalmOrder, CalmSample, DISKS, SHAPES, Side};
 pub use cut::{Life, PHASE, TROUBLE, VERDICT, Verdict};
 pub use load::{Load, Shape};
 pub use measure::{Found, Order, PeerKind, PeerSample};

@@ -15,13 +15,20 @@ use surgetank_model::random::Random;
 use super::child::Running;
 use super::{Machine, Shape, eventually};
 
+/// How many times as long as on a real processor everything takes: tests in an emulated guest have it.
+const PACE: &str = "SURGETANK_PACE";
+
 /// How long a kill waits for the moment it is meant for, at the usual pace.
 const AIM_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How many times as long as on a real processor everything takes: `SURGETANK_PACE` says so in an emulated guest. People
-/// who changed their minds as fast there would never let a boost begin.
+/// Whether this test runs in an emulated guest.
+pub fn is_emulated() -> bool {
+    std::env::var_os(PACE).is_some()
+}
+
+/// People who changed their minds as fast in a guest as on a real processor would never let a boost begin.
 fn pace() -> u32 {
-    std::env::var("SURGETANK_PACE").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    std::env::var(PACE).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 /// Where a device is, seen from outside.

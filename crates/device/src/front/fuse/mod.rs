@@ -86,6 +86,7 @@ impl FuseFront {
     /// # Errors
     /// If the directory cannot be made, is served by a living process, or FUSE refuses the mount.
     pub fn start(config: &FuseConfig) -> Result<Self, FrontError> {
+        map_large_buffers();
         let directory = prepare(config)?;
         let wake = Wake::new().map_err(|error| FrontError::new("cannot make an eventfd", error, "close some files"))?;
         let calls = Arc::new(Calls::new(wake, BufferPool::new(POOL_BYTES), config.export.size));
@@ -149,6 +150,23 @@ fn prepare(config: &FuseConfig) -> Result<PathBuf, FrontError> {
         other => other.map_err(failed)?,
     }
     Ok(directory)
+}
+
+/// Has the C library map what is as large as a session's buffer: 16 MiB, of which the kernel fills as much as its largest request
+/// takes. Such a mapping has no pages until they are written to. Left to itself, the library takes all but the first from
+/// its heap, because that has been freed once, and clears them, which makes every page of them resident.
+fn map_large_buffers() {
+    #[cfg(target_env = "gnu")]
+    {
+        const LARGE: libc::c_int = 8 << 20;
+        // What the heap keeps of what it is given back: as much as if the library had chosen.
+        const KEPT: libc::c_int = 4 * LARGE;
+        // SAFETY: both change where memory is taken from, and nothing that has been taken.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        }
+    }
 }
 
 fn mount(config: &FuseConfig, directory: &Path, calls: &Arc<Calls>) -> Result<Session<DiskFilesystem>, FrontError> {
