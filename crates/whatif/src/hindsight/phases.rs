@@ -119,7 +119,8 @@ impl<'a> Phases<'a> {
         let mut now = States::new(count);
         now.costs[0] = self.problem.per_s * started;
         let mut arcs = Vec::with_capacity(self.works.len());
-        let mut earliest = started;
+        // Nothing was rented before, so the backing volume alone has served what came before.
+        let mut latest = started;
         for (index, work) in self.works.iter().enumerate() {
             let mut next = States::new(count);
             let drained =
@@ -129,14 +130,14 @@ impl<'a> Phases<'a> {
                 stage.read(&now.costs, &mut next);
             } else {
                 stage.keep(&now.costs, &mut next);
-                for source in stage.sources(&now.costs, (self.problem.before - earliest).max(0.0)) {
+                for source in stage.sources(&now.costs, (self.problem.before - latest).max(0.0)) {
                     stage.start(&source, &mut next);
                 }
             }
             for cost in &mut next.costs {
                 *cost += self.problem.per_s * work.gap;
             }
-            earliest += self.problem.both(work.bytes, 0.0) + work.gap;
+            latest += self.problem.backing.time(work.bytes) + work.gap;
             arcs.push(next.arcs);
             now.costs = next.costs;
         }
