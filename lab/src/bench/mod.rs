@@ -6,6 +6,7 @@ mod losses;
 mod mrc;
 mod nbdkit;
 mod passthrough;
+mod policy;
 mod recovery;
 mod rig;
 mod sim;
@@ -43,6 +44,8 @@ pub struct Arguments {
     #[arg(long, value_parser = absolute)]
     scratch: Option<PathBuf>,
     #[command(flatten)]
+    policy: policy::Arguments,
+    #[command(flatten)]
     product: Product,
 }
 
@@ -63,6 +66,8 @@ enum Part {
     Losses,
     /// How long a device is away after its daemon was killed in a boost
     Recovery,
+    /// Policies and static volumes against the best that could have been done, in the simulator
+    Policy,
 }
 
 impl Part {
@@ -75,6 +80,7 @@ impl Part {
             Self::Sim => sim::run(bench, report).context("simulator"),
             Self::Losses => losses::run(bench, report).context("losses"),
             Self::Recovery => recovery::run(bench, report).context("recovery"),
+            Self::Policy => policy::run(&bench.policy, &bench.out, report).context("policies"),
         }
     }
 }
@@ -111,6 +117,8 @@ struct Bench {
     directory: PathBuf,
     surgetank: PathBuf,
     quick: bool,
+    out: PathBuf,
+    policy: policy::Arguments,
 }
 
 impl Bench {
@@ -171,15 +179,25 @@ fn one_core(program: &Path) -> Command {
 impl Arguments {
     /// Measures and reports; whether every bar was met.
     pub fn run(&self) -> anyhow::Result<bool> {
-        if !rustix::process::geteuid().is_root() {
+        // The policies alone are simulated, in this process.
+        let is_simulated = self.parts == [Part::Policy];
+        if !is_simulated && !rustix::process::geteuid().is_root() {
             bail!("the bench makes loop devices and mounts: run it as root (sudo make bench)");
         }
-        let (interrupt, surgetank) = (Interrupt::install()?, self.product.binary()?);
+        let interrupt = Interrupt::install()?;
+        let surgetank = if is_simulated { PathBuf::new() } else { self.product.binary()? };
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         let parent = self.scratch.as_ref().unwrap_or(&self.out);
         let scratch = tempfile::Builder::new().prefix("scratch-").tempdir_in(parent);
         let scratch = scratch.context("cannot make a scratch directory")?;
-        let bench = Bench { interrupt, directory: scratch.path().to_owned(), surgetank, quick: self.quick };
+        let bench = Bench {
+            interrupt,
+            directory: scratch.path().to_owned(),
+            surgetank,
+            quick: self.quick,
+            out: self.out.clone(),
+            policy: self.policy.clone(),
+        };
         let mut report = Report { quick: self.quick, versions: versions(), rows: Vec::new(), skipped: Vec::new() };
         for part in Part::value_variants() {
             if self.parts.is_empty() || self.parts.contains(part) {

@@ -10,7 +10,7 @@ use crate::setup::{Fidelity, Setup};
 use crate::volume::BURST;
 
 /// More sizes than this are taken together: the least cost of a group, and the most room.
-const SIZES_MAX: u64 = 40;
+const SIZES_MAX: usize = 40;
 /// What the fastest run is worth: a second more than any cost of it.
 const ENDLESS: f64 = 1e6;
 
@@ -162,6 +162,17 @@ impl Problem {
     }
 }
 
+/// Where groups of `1..=count` end: each is larger than all before it by the same factor, or has one member.
+fn ends(count: u64) -> impl Iterator<Item = u64> {
+    let series = move |share: f64| {
+        let next = move |end: &u64| (*end < count).then(|| ((*end as f64 * share) as u64).clamp(*end + 1, count));
+        std::iter::successors(Some(1), next)
+    };
+    let shares = (0..60).map(|step| 1.0 + f64::from(step) / 20.0);
+    let few = shares.filter(|share| series(*share).count() <= SIZES_MAX).next();
+    series(few.unwrap_or(4.0))
+}
+
 /// The sizes that a controller may rent, each as a group of one, or so many together that there are few groups.
 fn groups(policy: &Config, written: Bytes) -> Vec<(Bytes, Bytes)> {
     let grain = Bytes::new(policy.grain.get().max(1));
@@ -169,11 +180,10 @@ fn groups(policy: &Config, written: Bytes) -> Vec<(Bytes, Bytes)> {
     // A cache that holds everything is as good as a larger one.
     let useful = most.min(written.round_up(grain).max(policy.size_min).max(grain));
     let count = useful.get().div_ceil(grain.get());
-    let together = count.div_ceil(SIZES_MAX).max(1);
-    let of = |number: u64| Bytes::new(number.saturating_mul(grain.get())).min(most);
-    let grid = (0..count.div_ceil(together)).map(|group| {
-        let (first, last) = (group * together + 1, ((group + 1) * together).min(count));
-        (of(first).max(policy.size_min.min(most)), of(last).max(policy.size_min.min(most)))
+    let of = |number: u64| Bytes::new(number.saturating_mul(grain.get())).min(most).max(policy.size_min.min(most));
+    let grid = ends(count).scan(0, |before, last| {
+        let first = std::mem::replace(before, last) + 1;
+        Some((of(first), of(last)))
     });
     let told = [Some(policy.initial_size), policy.fixed_size].into_iter().flatten().map(|size| size.min(most));
     let mut groups: Vec<_> = grid.chain(told.map(|size| (size, size))).collect();

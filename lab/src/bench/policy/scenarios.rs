@@ -70,7 +70,7 @@ pub const SCENARIOS: &[Scenario] = &[
     row("single and large", HeldOut, || then(application([(60.0, 30.0 * GIB)]), 1800.0), ""),
     row("tiny", Training, || bursts(120, |_| (20.0, 48.0)), ""),
     row("small and frequent", HeldOut, || bursts(80, |_| (45.0, 300.0)), ""),
-    row("larger than any cache", Training, || bursts(6, |_| (900.0, 20.0 * GIB)), "caching = { size_max = \"4 GiB\" }"),
+    row("larger than any cache", Training, || bursts(6, |_| (900.0, 20.0 * GIB)), "size_max = \"4 GiB\""),
     row("above what pays", HeldOut, || bursts(6, |_| (1500.0, 16.0 * GIB)), ""),
     row("back to back", Training, || bursts(12, |_| (15.0, 4.0 * GIB)), ""),
     row("back to back in groups", HeldOut, || bursts(20, |number| (if number % 4.0 == 0.0 { 900.0 } else { 20.0 }, 2.5 * GIB)), ""),
