@@ -7,7 +7,7 @@ use surgetank_planner::Mode;
 
 use super::{Boost, ModeOutcome, RunOutcome};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot};
-use crate::number::{difference, digits, thousands};
+use crate::number::{difference, digits, plain, thousands};
 use crate::table::Table;
 
 const PANEL_HEIGHT: u32 = 150;
@@ -55,8 +55,9 @@ impl Hindsight {
 
     fn value_of_time(&self) -> String {
         match self.value_of_time_per_s {
-            Some(value) => format!("{} {} a second", digits(value), self.currency),
-            None => "infinite".to_owned(),
+            Some(value) if self.currency == "USD" => format!("a value of time of {} USD an hour", plain(value * 3600.0)),
+            Some(value) => format!("a value of time of {} {} a second", plain(value), self.currency),
+            None => "an infinite value of time".to_owned(),
         }
     }
 
@@ -83,7 +84,7 @@ impl Hindsight {
     pub(super) fn verdict(&self) -> String {
         let elastic = self.modes.get(&Mode::Elastic).map_or(0.0, |elastic| elastic.regret_ratio);
         format!(
-            "At a value of time of {}, no controller is below {} {}: the elastic mode is {} above that, hindsight's plan {}.",
+            "At {}, no controller is below {} {}: the elastic mode is {} above that, hindsight's plan {}.",
             self.value_of_time(),
             amount(self.bound),
             self.unit(),
@@ -93,8 +94,13 @@ impl Hindsight {
     }
 }
 
+/// AGBs by the million, or a fraction of a dollar.
 fn amount(value: f64) -> String {
-    if value.abs() >= 1000.0 { thousands(value) } else { digits(value) }
+    match value.abs() {
+        large if large >= 1000.0 => thousands(value),
+        small if small < 1.0 => format!("{value:.5}"),
+        _ => digits(value),
+    }
 }
 
 fn percent(ratio: f64) -> String {
