@@ -44,7 +44,7 @@ pub struct Arguments {
     #[arg(long, value_parser = absolute)]
     scratch: Option<PathBuf>,
     #[command(flatten)]
-    policy: policy::Arguments,
+    policy: policy::Policies,
     #[command(flatten)]
     product: Product,
 }
@@ -118,7 +118,7 @@ struct Bench {
     surgetank: PathBuf,
     quick: bool,
     out: PathBuf,
-    policy: policy::Arguments,
+    policy: policy::Policies,
 }
 
 impl Bench {

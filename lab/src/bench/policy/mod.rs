@@ -39,7 +39,7 @@ pub const VALUES: [f64; 3] = [0.0, 10.0, 100.0];
 
 /// Flags of this part.
 #[derive(Args, Clone, Debug)]
-pub struct Arguments {
+pub struct Policies {
     /// Policy: only this scenario, by its name
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
@@ -114,7 +114,7 @@ pub struct Document {
 }
 
 /// Runs every scenario and judges.
-pub fn run(arguments: &Arguments, out: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
+pub fn run(arguments: &Policies, out: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
     let (mut rows, mut notes) = (generated(), Vec::new());
     match traces::rows(arguments.data.as_deref()) {
         Ok(recorded) => rows.extend(recorded),
