@@ -45,7 +45,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ),
     ("sim", Tools, &["model", "cache", "policy", "rental"]),
     ("fuzz", Tools, &["model", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
-    ("lab", Tools, &["model", "policy", "nbd", "provider", "report"]),
+    ("lab", Tools, &["model", "policy", "planner", "nbd", "trace", "provider", "whatif", "report"]),
     ("xtask", Tools, &[]),
 ];
 

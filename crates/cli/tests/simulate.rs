@@ -140,6 +140,44 @@ fn the_jobs_of_a_log_are_replayed() {
 }
 
 #[test]
+fn hindsight_is_below_every_mode_and_its_plan_is_near_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), SCENARIO);
+    let out = directory.path().join("out");
+    let out = out.display().to_string();
+    for value in ["0", "6600", "inf"] {
+        let found = json(&simulate(&file, &["--hindsight", "--value-of-time", value, "--json", "--out", &out]));
+        let hindsight = &found["hindsight"];
+        let bound = hindsight["bound"].as_f64().unwrap();
+        let objective = |place: &str| hindsight.pointer(place).and_then(Value::as_f64).unwrap();
+        let elastic = objective("/modes/elastic/objective");
+        assert!(bound > 0.0 && bound <= elastic, "{value}: {hindsight}");
+        assert!(objective("/plan/objective") >= bound && objective("/plan/regret_ratio") < 0.05, "{value}: {hindsight}");
+        assert!((objective("/modes/elastic/regret_ratio") - (elastic / bound - 1.0)).abs() < 1e-9, "{value}");
+        assert_eq!(hindsight["value_of_time_per_s"].is_null(), value == "inf");
+    }
+    let page = fs::read_to_string(directory.path().join("out/report.html")).unwrap();
+    assert!(page.contains("In hindsight"));
+    let said = simulate(&file, &["--hindsight"]);
+    assert!(String::from_utf8_lossy(&said.stdout).contains("no controller is below"));
+}
+
+#[test]
+fn hindsight_in_money_needs_prices() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), SCENARIO);
+    let said = simulate(&file, &["--hindsight", "--value-of-time", "3 USD/h"]);
+    let error = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(2) && error.contains("usd_per_gib_month"), "{error}");
+    let prices = ["--set", "backing.usd_per_gib_month=0.04", "--set", "caching.usd_per_gib_month=0.125"];
+    let flags: Vec<&str> = ["--hindsight", "--value-of-time", "3 USD/h", "--json"].into_iter().chain(prices).collect();
+    assert_eq!(json(&simulate(&file, &flags))["hindsight"]["currency"], "USD");
+    for wrong in ["-1", "fast", "3 USD"] {
+        assert_eq!(simulate(&file, &["--hindsight", "--value-of-time", wrong]).status.code(), Some(2), "{wrong}");
+    }
+}
+
+#[test]
 fn mistakes_get_one_sentence_and_leave_no_file() {
     let directory = tempfile::tempdir().unwrap();
     let good = scenario(directory.path(), SCENARIO);

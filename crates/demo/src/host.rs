@@ -314,6 +314,7 @@ fn one_boost(boost: &surgetank_daemon::accounting::BoostReport, origin_s: f64) -
         drain_s: boost.drain_s.unwrap_or_default(),
         cache_gib: boost.cache_gib,
         high_water_gib: boost.high_water_gib,
+        delete_s: 0.0,
     }
 }
 

@@ -47,19 +47,41 @@ impl Tariff {
         Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s() * seconds, usd: self.usd(size, seconds) }
     }
 
+    /// What a volume of `size` costs for each second that is billed.
+    #[must_use]
+    pub fn per_second(&self, size: Bytes) -> Cost {
+        Cost {
+            agbs: size.as_gib() * self.bandwidth.as_mib_s(),
+            usd: self.usd_per_hour(size).map(|usd| usd / 3600.0),
+        }
+    }
+
+    /// The shortest time that is billed in money. AGBs are by the moment.
+    #[must_use]
+    pub fn minimum(&self) -> Duration {
+        match &self.money {
+            Money::Type(volume_type) => volume_type.billing.billed(Duration::ZERO),
+            Money::Unknown | Money::PerGib(_) => Duration::ZERO,
+        }
+    }
+
     fn usd(&self, size: Bytes, seconds: f64) -> Option<f64> {
         let rented = Duration::try_from_secs_f64(seconds).ok()?;
+        let hours = match &self.money {
+            Money::Type(volume_type) => volume_type.billing.billed(rented).as_secs_f64() / 3600.0,
+            Money::Unknown | Money::PerGib(_) => seconds / 3600.0,
+        };
+        Some(self.usd_per_hour(size)? * hours)
+    }
+
+    fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
         match &self.money {
             Money::Unknown => None,
-            Money::PerGib(usd) => {
-                let billing = Billing::default();
-                Some(usd * size.as_gib() * seconds / 3600.0 / f64::from(billing.hours_per_month))
-            }
+            Money::PerGib(usd) => Some(usd * size.as_gib() / f64::from(Billing::default().hours_per_month)),
             Money::Type(volume_type) => {
                 let need = Limits { bandwidth: Some(self.bandwidth), iops: None };
                 let offer = volume_type.cheapest_with(size, &need)?;
-                let hours = volume_type.billing.billed(rented).as_secs_f64() / 3600.0;
-                Some(volume_type.price_per_hour_with(offer.size, &offer.bought)? * hours)
+                volume_type.price_per_hour_with(offer.size, &offer.bought)
             }
         }
     }

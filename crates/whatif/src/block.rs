@@ -9,6 +9,7 @@ use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
 use surgetank_rental::{Answer, Command};
 
 use crate::control::{Control, sampled, unexpected};
+use crate::lateness::Lateness;
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::{Server, Traffic};
 use crate::{Machine, Mode, Share, within_longest};
@@ -45,6 +46,9 @@ pub struct Block<'a> {
     backing: Server,
     cache: Option<Server>,
     traffic: Traffic,
+    lateness: Lateness,
+    /// Bytes that were submitted.
+    submitted: u64,
     control: Option<Box<Control>>,
     work: Work,
     in_flight: u32,
@@ -76,6 +80,8 @@ impl<'a> Block<'a> {
             backing: Server::new(Instant::ZERO, disk.limits, disk.credits.as_ref()),
             cache: None,
             traffic: Traffic::default(),
+            lateness: Lateness::default(),
+            submitted: 0,
             control: (mode == Mode::Elastic).then(|| Box::new(Control::new(setup, vm))),
             work: Work::default(),
             in_flight: 0,
@@ -219,10 +225,20 @@ impl<'a> Block<'a> {
             Action::RecordHealed { id, .. } => self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done)),
             Action::Reply { result, .. } => {
                 self.in_flight -= 1;
+                self.note_done();
                 if let Err(error) = result {
                     self.failed = Some(Stuck(format!("a simulated request failed at {}: {error:?}", self.now)));
                 }
             }
+        }
+    }
+
+    /// A request is done: those in flight are the ones that were submitted last, or about.
+    fn note_done(&mut self) {
+        if !self.lateness.is_done() {
+            let in_flight = u64::from(self.in_flight) * self.setup.application.request.get();
+            let all = self.in_flight == 0 && self.work.read == 0 && self.work.written == 0;
+            self.lateness.reach(self.now, self.submitted.saturating_sub(in_flight) as f64, all);
         }
     }
 
@@ -280,6 +296,7 @@ impl<'a> Block<'a> {
         let length = wanted.min(size - *cursor);
         let offset = *cursor;
         *left = left.saturating_sub(length);
+        self.submitted += length;
         self.traffic.application.add(self.now, length as f64);
         *cursor = if *cursor + length >= size { 0 } else { *cursor + length };
         self.request(operation, offset, length);
@@ -328,6 +345,7 @@ impl Machine for Block<'_> {
                 self.advance(Instant::ZERO + at)?;
                 self.work.read += read.get();
                 self.work.written += written.get();
+                self.lateness.arrive(self.now, read.get() as f64 + written.get() as f64);
                 self.pump();
             }
             AppPhase::Finish => {
@@ -358,6 +376,7 @@ impl Machine for Block<'_> {
             boosts: self.control.map(|control| control.into_boosts()).unwrap_or_default(),
             busy: self.engine.observation(self.now).busy,
             traffic: self.traffic,
+            late: self.lateness.late(),
             events: self.events,
         }
     }

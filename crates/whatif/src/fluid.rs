@@ -9,6 +9,7 @@
 //! Flows last for stretches; within one, levels follow from its start and not from what happened meanwhile. So samples in
 //! which the controller decides nothing ([`Steps::steady`]) are left out, and not a bit of the outcome changes.
 
+mod script;
 mod steps;
 
 use std::time::Duration;
@@ -18,7 +19,9 @@ use surgetank_model::volume_type::CreditUnit;
 use surgetank_model::{Bytes, Instant, Limits, Observation};
 use surgetank_policy::StepId;
 
+pub use self::script::{Script, Scripted};
 use self::steps::{Change, Steps};
+use crate::lateness::Lateness;
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::Traffic;
 use crate::{Machine, Mode, Share, within_longest};
@@ -189,6 +192,8 @@ pub struct Fluid<'a> {
     disk: Rate,
     cache: Rate,
     controller: Option<Steps>,
+    /// In place of a controller.
+    script: Script,
     /// At most a step and an absorb that overtakes it.
     steps: Vec<(Instant, StepId)>,
     /// Nanoseconds between samples.
@@ -204,6 +209,7 @@ pub struct Fluid<'a> {
     /// From `since` on; `None` until it is asked for.
     stretch: Option<Stretch>,
     traffic: Traffic,
+    lateness: Lateness,
     events: u64,
 }
 
@@ -231,6 +237,7 @@ impl<'a> Fluid<'a> {
             disk: rate,
             cache: Rate::new(setup.caching.limits, request),
             controller: (mode == Mode::Elastic).then(|| Steps::new(setup, vm)),
+            script: Script::default(),
             steps: Vec::new(),
             sampling: setup.sampling.as_nanos().max(1) as u64,
             last_sample: None,
@@ -241,6 +248,7 @@ impl<'a> Fluid<'a> {
             since: Instant::ZERO,
             stretch: None,
             traffic: Traffic::default(),
+            lateness: Lateness::default(),
             events: 0,
         }
     }
@@ -289,6 +297,7 @@ impl<'a> Fluid<'a> {
                 self.end_stretch();
             }
             self.take_due()?;
+            self.follow_script();
             if self.now >= to || self.has_reached(goal) {
                 return Ok(());
             }
@@ -307,9 +316,14 @@ impl<'a> Fluid<'a> {
             Goal::Time => false,
             Goal::Done => !self.levels.is_busy(),
             Goal::Settled => {
-                self.last_sample == Some(self.now) && self.controller.as_ref().is_none_or(Steps::is_settled)
+                let sampled = self.controller.is_none() || self.last_sample == Some(self.now);
+                sampled && self.is_settled()
             }
         }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.script.is_done() && self.controller.as_ref().is_none_or(Steps::is_settled)
     }
 
     /// Before anything is changed that flows depend on.
@@ -322,6 +336,7 @@ impl<'a> Fluid<'a> {
             self.traffic.drain.flow(self.since, self.now, -flows.dirty);
             self.levels = self.levels.after(&flows, seconds);
             self.disk.spend(flows.backing, seconds);
+            self.lateness.flow(self.since, self.now, flows.application * seconds, !self.levels.is_busy());
         }
         self.since = self.now;
         self.samples = 0;
@@ -347,6 +362,7 @@ impl<'a> Fluid<'a> {
     fn next_event(&mut self, to: Instant) -> Instant {
         let stretch = self.stretch.unwrap_or_else(|| self.begin_stretch());
         let mut next = self.steps.iter().fold(to.min(stretch.until), |next, (at, _)| next.min(*at));
+        next = self.script.next_at(self.now).map_or(next, |at| next.min(at));
         if let Some(controller) = &self.controller {
             next = controller.next_deadline().map_or(next, |deadline| next.min(deadline));
             next = next.min(self.sample_before(controller, &stretch, next));
@@ -449,18 +465,23 @@ impl<'a> Fluid<'a> {
         self.levels.write_left += written.get() as f64;
     }
 
+    /// Takes a caching volume into use, if it has room for anything.
+    fn adopt(&mut self, size: Bytes) -> bool {
+        let capacity = capacity(size);
+        if capacity > 0.0 {
+            self.stage = FluidStage::Absorb;
+            self.levels = Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
+        }
+        capacity > 0.0
+    }
+
     fn carry_out(&mut self, change: Change) {
         let now = self.now;
         self.end_stretch();
         match change {
             Change::Adopt(size) => {
-                let capacity = capacity(size);
-                if capacity > 0.0 {
-                    self.stage = FluidStage::Absorb;
-                    self.levels =
-                        Levels { capacity, dirty: 0.0, high_water: 0.0, evicted: 0.0, drained: 0.0, ..self.levels };
-                }
-                self.tell(|controller| controller.adopted(now, capacity > 0.0));
+                let success = self.adopt(size);
+                self.tell(|controller| controller.adopted(now, success));
             }
             Change::Absorb => {
                 let releasing = self.stage == FluidStage::Release;
@@ -507,6 +528,7 @@ impl Machine for Fluid<'_> {
             AppPhase::Arrive { at, read, written } => {
                 self.go(Instant::ZERO + at, Goal::Time)?;
                 self.ask(read, written);
+                self.lateness.arrive(self.now, read.get() as f64 + written.get() as f64);
             }
             AppPhase::Finish => self.go(Instant::FAR, Goal::Done)?,
         }
@@ -519,19 +541,19 @@ impl Machine for Fluid<'_> {
 
     fn settle(&mut self) -> Result<(), Stuck> {
         const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
-        let is_settled = |fluid: &Self| fluid.controller.as_ref().is_none_or(Steps::is_settled);
-        if !is_settled(self) {
+        if !self.is_settled() {
             self.go(self.now + LONGEST, Goal::Settled)?;
         }
-        if is_settled(self) { Ok(()) } else { Err(Stuck("a caching volume is never deleted".to_owned())) }
+        if self.is_settled() { Ok(()) } else { Err(Stuck("a caching volume is never deleted".to_owned())) }
     }
 
     fn finish(mut self) -> Share {
         self.end_stretch();
         Share {
-            boosts: self.controller.map(Steps::into_boosts).unwrap_or_default(),
             busy: Duration::from_secs_f64(self.levels.busy),
+            boosts: self.controller.map_or(self.script.into_boosts(), Steps::into_boosts),
             traffic: self.traffic,
+            late: self.lateness.late(),
             events: self.events,
         }
     }

@@ -7,7 +7,8 @@
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
 //!   [`control`]: its production controller and rental code, and the modelled provider that they rent from;
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
-//! - [`report`]: what came out.
+//! - [`report`]: what came out, [`lateness`] of a trace's replay;
+//! - [`hindsight`]: what the best controller could have made of it, had it known what comes.
 //!
 //! Machines of a bulk-synchronous application meet at the end of each phase and share nothing else, so each is run on
 //! its own from one meeting to the next.
@@ -15,6 +16,8 @@
 pub mod block;
 pub mod control;
 pub mod fluid;
+pub mod hindsight;
+pub mod lateness;
 pub mod report;
 pub mod scenario;
 pub mod setup;
@@ -74,6 +77,8 @@ struct Share {
     boosts: Vec<Boost>,
     traffic: volume::Traffic,
     busy: Duration,
+    /// For how long arrivals of a trace were late.
+    late: Duration,
     events: u64,
 }
 
@@ -90,12 +95,23 @@ pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<RunReport, S
 }
 
 fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<RunReport, Stuck> {
+    run_told(setup, mode, machines, |_, _, _| ())
+}
+
+/// The same; `tell` a machine something before each phase, whose number it gets, and before it settles.
+fn run_told<M: Machine>(
+    setup: &Setup,
+    mode: Mode,
+    machines: impl Iterator<Item = M>,
+    tell: impl Fn(&mut M, usize, Instant),
+) -> Result<RunReport, Stuck> {
     let mut machines: Vec<M> = machines.collect();
     let mut now = Instant::ZERO;
     let mut phases = Vec::with_capacity(setup.application.phases.len());
-    for &phase in &setup.application.phases {
+    for (number, &phase) in setup.application.phases.iter().enumerate() {
         let mut end = now;
         for machine in &mut machines {
+            tell(machine, number, now);
             end = end.max(machine.run(phase)?);
         }
         for machine in &mut machines {
@@ -105,6 +121,7 @@ fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<I
         now = end;
     }
     for machine in &mut machines {
+        tell(machine, phases.len(), now);
         machine.settle()?;
     }
     let shares: Vec<Share> = machines.into_iter().map(Machine::finish).collect();
@@ -124,6 +141,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
     let simulated = shares.len().max(1) as f64;
     let (cost, cost_total) = (times(1.0 / simulated), times(f64::from(setup.vms) / simulated));
     let events = shares.iter().map(|share| share.events).sum();
+    let late = shares.iter().map(|share| share.late).sum::<Duration>().div_f64(simulated);
     let first = if shares.is_empty() { Share::default() } else { shares.swap_remove(0) };
     let counted_from = match setup.application.initial_phases {
         0 => Instant::ZERO,
@@ -134,6 +152,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
         counted_from,
         end,
         phases,
+        late,
         cost,
         cost_total,
         boosts: first.boosts,

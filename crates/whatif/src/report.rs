@@ -65,6 +65,8 @@ pub struct RunReport {
     pub end: Instant,
     /// When each phase took place.
     pub phases: Vec<PhaseTime>,
+    /// For how long arrivals of a trace were late, on average over the machines.
+    pub late: Duration,
     /// Cost of one machine, on average.
     pub cost: Cost,
     /// Cost of all machines.
@@ -92,6 +94,14 @@ impl RunReport {
     #[must_use]
     pub fn wall(&self) -> Duration {
         self.end.since(Instant::ZERO)
+    }
+
+    /// Time lost against a backing volume that is infinitely fast: what an application waited for its I/O, the initial dump's
+    /// included, or for how long a trace's device was late.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        let waited = self.phases.iter().filter(|phase| matches!(phase.phase, AppPhase::Write(_) | AppPhase::Read(_)));
+        waited.map(PhaseTime::time).sum::<Duration>() + self.late
     }
 
     /// MiB/s that a machine wrote in its write phases, as the application saw it; `None` if it wrote nothing.

@@ -6,7 +6,7 @@ use surgetank_model::volume_type::{CreditUnit, Credits};
 use surgetank_model::{Instant, Limits, TokenBucket};
 
 /// Unused rate that a volume saves up: the throttle decorator's, so that the demo and its simulation are alike.
-const BURST: Duration = Duration::from_millis(25);
+pub(crate) const BURST: Duration = Duration::from_millis(25);
 /// Length of an interval of [`Activity`]: the papers measure I/O activity at this granularity.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 

@@ -7,6 +7,7 @@ mod losses;
 mod mrc;
 mod nbdkit;
 mod passthrough;
+mod policy;
 mod recovery;
 mod rig;
 mod sim;
@@ -44,6 +45,8 @@ pub struct Arguments {
     #[arg(long, value_parser = absolute)]
     scratch: Option<PathBuf>,
     #[command(flatten)]
+    policy: policy::Policies,
+    #[command(flatten)]
     product: Product,
 }
 
@@ -66,6 +69,8 @@ enum Part {
     Recovery,
     /// Many devices of one daemon: idle, and boosting at once
     Devices,
+    /// Policies and static volumes against the best that could have been done, in the simulator
+    Policy,
 }
 
 impl Part {
@@ -79,6 +84,7 @@ impl Part {
             Self::Losses => losses::run(bench, report).context("losses"),
             Self::Recovery => recovery::run(bench, report).context("recovery"),
             Self::Devices => devices::run(bench, report).context("devices"),
+            Self::Policy => policy::run(&bench.policy, &bench.out, report).context("policies"),
         }
     }
 }
@@ -115,6 +121,8 @@ struct Bench {
     directory: PathBuf,
     surgetank: PathBuf,
     quick: bool,
+    out: PathBuf,
+    policy: policy::Policies,
 }
 
 impl Bench {
@@ -175,15 +183,25 @@ fn one_core(program: &Path) -> Command {
 impl Arguments {
     /// Measures and reports; whether every bar was met.
     pub fn run(&self) -> anyhow::Result<bool> {
-        if !rustix::process::geteuid().is_root() {
+        // The policies alone are simulated, in this process.
+        let is_simulated = self.parts == [Part::Policy];
+        if !is_simulated && !rustix::process::geteuid().is_root() {
             bail!("the bench makes loop devices and mounts: run it as root (sudo make bench)");
         }
-        let (interrupt, surgetank) = (Interrupt::install()?, self.product.binary()?);
+        let interrupt = Interrupt::install()?;
+        let surgetank = if is_simulated { PathBuf::new() } else { self.product.binary()? };
         fs::create_dir_all(&self.out).with_context(|| format!("cannot make {}", self.out.display()))?;
         let parent = self.scratch.as_ref().unwrap_or(&self.out);
         let scratch = tempfile::Builder::new().prefix("scratch-").tempdir_in(parent);
         let scratch = scratch.context("cannot make a scratch directory")?;
-        let bench = Bench { interrupt, directory: scratch.path().to_owned(), surgetank, quick: self.quick };
+        let bench = Bench {
+            interrupt,
+            directory: scratch.path().to_owned(),
+            surgetank,
+            quick: self.quick,
+            out: self.out.clone(),
+            policy: self.policy.clone(),
+        };
         let mut report = Report { quick: self.quick, versions: versions(), rows: Vec::new(), skipped: Vec::new() };
         for part in Part::value_variants() {
             if self.parts.is_empty() || self.parts.contains(part) {

@@ -25,15 +25,19 @@ pub fn mode_outcome(setup: &Setup, found: &whatif::RunReport) -> ModeOutcome {
     }
 }
 
-fn boost(boost: &whatif::Boost) -> Boost {
+/// A boost of a run.
+pub fn boost(boost: &whatif::Boost) -> Boost {
     let seconds = |time: Option<std::time::Duration>| time.map_or(0.0, |time| time.as_secs_f64());
+    let (attach_s, absorb_s, drain_s) = (seconds(boost.attach), seconds(boost.absorb), seconds(boost.drain));
+    let rented_s = boost.ended.since(boost.started).as_secs_f64();
     Boost {
         start_s: boost.started.as_seconds(),
-        attach_s: seconds(boost.attach),
-        absorb_s: seconds(boost.absorb),
-        drain_s: seconds(boost.drain),
+        attach_s,
+        absorb_s,
+        drain_s,
         cache_gib: boost.size.as_gib(),
         high_water_gib: boost.high_water.as_gib(),
+        delete_s: (rented_s - attach_s - absorb_s - drain_s).max(0.0),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `surgetank simulate FILE`: a scenario in virtual time, under the production controller.
 
 mod answer;
+mod hindsight;
 mod sweep;
 mod values;
 
@@ -21,6 +22,7 @@ use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
 use crate::policy::preset;
 use crate::source;
+use hindsight::ValueOfTime;
 use values::{Setting, Sweep};
 
 /// Traces are replayed in steps of this: what a controller that samples each second can see.
@@ -31,6 +33,7 @@ const STEP: Duration = Duration::from_secs(1);
 #[command(after_help = "Examples:
   surgetank simulate cm1.toml
   surgetank simulate cm1.toml --out report --policy paper
+  surgetank simulate cm1.toml --hindsight --value-of-time 16500
   surgetank simulate cm1.toml --sweep caching.checkpoint_cache=2..12GiB \\
       --csv sweep.csv
   surgetank simulate cm1.toml --sweep app.vms=1,8,32 \\
@@ -39,7 +42,12 @@ const STEP: Duration = Duration::from_secs(1);
 The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, \
 jitter and faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a \
 unit and an optional /STEP, or a list, for any key of the file; several make a grid. One run drives the block \
-cache request by request, a sweep its fluid model (--model overrides this).")]
+cache request by request, a sweep its fluid model (--model overrides this).
+
+--hindsight adds the least cost + value of time × delay that any controller of this device could have reached, had it \
+known what comes, and a plan that comes near it. The delay is what the application waits for its I/O; for a trace, \
+how long requests of more than a second ago wait. A value of time is AGBs per second (1650 is what the papers' backing \
+volume costs), money per hour where prices are known, 0 for the cheapest run, or inf for the fastest.")]
 pub struct Arguments {
     /// The scenario
     file: PathBuf,
@@ -52,6 +60,12 @@ pub struct Arguments {
     /// Set a key of the file, for example \"policy.sampling=5 s\"
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<Setting>,
+    /// Compare with the best that could have been made of the run
+    #[arg(long, conflicts_with = "sweep")]
+    hindsight: bool,
+    /// What a second of delay is worth in AGBs, or an hour in money, such as \"3 USD/h\"; or inf
+    #[arg(long, value_name = "VALUE", requires = "hindsight", default_value = "0")]
+    value_of_time: ValueOfTime,
     /// Vary a key of the file, for example caching.checkpoint_cache=2..12GiB
     #[arg(long, value_name = "KEY=VALUES")]
     sweep: Vec<Sweep>,
@@ -111,9 +125,14 @@ impl Arguments {
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
         let mut outcome = RunOutcome::default();
+        let mut runs = Vec::new();
         for mode in Mode::ALL {
             let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
             outcome.modes.insert(mode, answer::mode_outcome(&setup, &found));
+            runs.push(found);
+        }
+        if self.hindsight {
+            outcome.hindsight = Some(hindsight::compare(&setup, self.value_of_time, fidelity, &runs)?);
         }
         answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
         outcome.relate();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use surgetank_planner::Mode;
 
-use super::{Activity, ModeOutcome, RunOutcome};
+use super::{Activity, ModeOutcome, RunOutcome, hindsight};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
 use crate::number::{difference, dollars, thousands};
@@ -87,6 +87,9 @@ pub fn text(outcome: &RunOutcome) -> String {
         let _ = writeln!(text, "\n{boosts}");
     }
     let _ = write!(text, "\n{}", verdict(outcome));
+    if let Some(found) = &outcome.hindsight {
+        let _ = write!(text, "\n\n{}\n\n{}", found.table(), found.verdict());
+    }
     for (name, value) in outcome.parameters.iter().filter(|(name, _)| name == "money") {
         let _ = write!(text, "\n{name}: {value}");
     }
@@ -110,6 +113,10 @@ pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
         .section("Accumulated cost over time")
         .picture(&cost(outcome))?
         .note("AGBs: size in GB × reserved bandwidth in MB/s × seconds.");
+    if let Some(found) = &outcome.hindsight {
+        let picture = hindsight::picture(outcome, found, wall_s(outcome));
+        page = page.section("In hindsight").table(&found.table()).picture(&picture)?.note(&found.verdict());
+    }
     let boosts = boosts(outcome);
     if !boosts.is_empty() {
         page = page.section("Boosts of the elastic device").table(&boosts);

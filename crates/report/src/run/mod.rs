@@ -1,6 +1,7 @@
 //! An application's run in the three modes, measured or simulated: the numbers, and their report.
 
 mod answer;
+mod hindsight;
 
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use serde::Serialize;
 use surgetank_planner::Mode;
 
 pub use answer::{html, mode_colour, text, write};
+pub use hindsight::{Hindsight, Regret};
 
 /// Throughput of one sampling interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -59,6 +61,20 @@ pub struct Boost {
     pub cache_gib: f64,
     /// Most of it in use.
     pub high_water_gib: f64,
+    /// From the release until the bill ended.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub delete_s: f64,
+}
+
+impl Boost {
+    /// The end of the bill.
+    fn ended_s(&self) -> f64 {
+        self.start_s + self.attach_s + self.absorb_s + self.drain_s + self.delete_s
+    }
+}
+
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
 }
 
 /// One mode's run.
@@ -120,6 +136,9 @@ pub struct RunOutcome {
     /// VMs that were simulated; costs and series are one VM's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vms: Option<u32>,
+    /// The best that could have been made of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hindsight: Option<Hindsight>,
     /// What was asked for and where it ran: name and value.
     #[serde(serialize_with = "as_map")]
     pub parameters: Vec<(String, String)>,
@@ -208,6 +227,7 @@ pub mod sample {
                     drain_s: 6.0,
                     cache_gib: [0.625, 0.25, 0.25, 0.25][number],
                     high_water_gib: 0.2,
+                    delete_s: 0.0,
                 });
             }
             clock = end;
