@@ -55,6 +55,8 @@ impl Tariff {
                 let billing = Billing::default();
                 Some(usd * size.as_gib() * seconds / 3600.0 / f64::from(billing.hours_per_month))
             }
+            // How many transactions there will be is not known here, and what they cost is not nothing.
+            Money::Type(volume_type) if bills_transactions(volume_type) => None,
             Money::Type(volume_type) => {
                 let need = Limits { bandwidth: Some(self.bandwidth), iops: None };
                 let offer = volume_type.cheapest_with(size, &need)?;
@@ -74,8 +76,20 @@ impl Tariff {
                 let price = volume_type.price.as_ref()?;
                 let date = price.as_of.as_deref().unwrap_or("undated");
                 let (key, source, confidence) = (volume_type.key(), &price.source, &price.confidence);
-                Some(format!("{key}: {source} ({date}, {confidence})"))
+                let beside = match price.transactions_10k_usd {
+                    Some(usd) if usd > 0.0 => format!(
+                        "; unknown in money, because ${usd} for 10,000 transactions come on top: write usd_per_gib_month to leave \
+                         them out"
+                    ),
+                    _ => String::new(),
+                };
+                Some(format!("{key}: {source} ({date}, {confidence}){beside}"))
             }
         }
     }
+}
+
+/// Whether each request costs money beside the volume.
+fn bills_transactions(volume_type: &VolumeType) -> bool {
+    volume_type.price.as_ref().is_some_and(|price| price.transaction_usd().is_some())
 }

@@ -19,6 +19,7 @@ use surgetank_model::{Bytes, Instant, Limits, Observation};
 use surgetank_policy::StepId;
 
 use self::steps::{Change, Steps};
+use crate::bursts::Watch;
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::Traffic;
 use crate::{Machine, Mode, Share, within_longest};
@@ -204,6 +205,7 @@ pub struct Fluid<'a> {
     /// From `since` on; `None` until it is asked for.
     stretch: Option<Stretch>,
     traffic: Traffic,
+    bursts: Watch,
     events: u64,
 }
 
@@ -241,6 +243,7 @@ impl<'a> Fluid<'a> {
             since: Instant::ZERO,
             stretch: None,
             traffic: Traffic::default(),
+            bursts: Watch::new(&setup.application, setup.policy.inactivity_delay),
             events: 0,
         }
     }
@@ -295,7 +298,10 @@ impl<'a> Fluid<'a> {
             let next = self.next_event(to);
             at_this_moment = if next > self.now { 0 } else { at_this_moment + 1 };
             if at_this_moment > STALLED {
-                return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
+                let now = self.now;
+                return Err(Stuck(format!(
+                    "the simulated device does not get beyond {now}: simulate it with --model block"
+                )));
             }
             within_longest(next)?;
             self.now = next;
@@ -321,6 +327,7 @@ impl<'a> Fluid<'a> {
             self.traffic.caching.flow(self.since, self.now, flows.dirty);
             self.traffic.drain.flow(self.since, self.now, -flows.dirty);
             self.levels = self.levels.after(&flows, seconds);
+            self.bursts.progress(self.since, self.now, self.levels.read_left + self.levels.write_left);
             self.disk.spend(flows.backing, seconds);
         }
         self.since = self.now;
@@ -445,6 +452,7 @@ impl<'a> Fluid<'a> {
     /// The application asks for this.
     fn ask(&mut self, read: Bytes, written: Bytes) {
         self.end_stretch();
+        self.bursts.ask(read.get().saturating_add(written.get()));
         self.levels.read_left += read.get() as f64;
         self.levels.write_left += written.get() as f64;
     }
@@ -531,6 +539,7 @@ impl Machine for Fluid<'_> {
         Share {
             boosts: self.controller.map(Steps::into_boosts).unwrap_or_default(),
             busy: Duration::from_secs_f64(self.levels.busy),
+            bursts: self.bursts.into_served(),
             traffic: self.traffic,
             events: self.events,
         }

@@ -7,12 +7,14 @@
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
 //!   [`control`]: its production controller and rental code, and the modelled provider that they rent from;
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
+//! - [`bursts`]: when a replayed load's bursts are served;
 //! - [`report`]: what came out.
 //!
 //! Machines of a bulk-synchronous application meet at the end of each phase and share nothing else, so each is run on
 //! its own from one meeting to the next.
 
 pub mod block;
+pub mod bursts;
 pub mod control;
 pub mod fluid;
 pub mod report;
@@ -27,6 +29,7 @@ use surgetank_model::cost::Cost;
 pub use surgetank_planner::Mode;
 pub use surgetank_planner::scenario::Latencies;
 
+pub use bursts::Burst;
 pub use report::{Boost, PhaseTime, RunReport};
 pub use setup::{AppPhase, Application, Caching, Fidelity, Setup, Stuck, Volume};
 
@@ -72,6 +75,7 @@ trait Machine {
 #[derive(Debug, Default)]
 struct Share {
     boosts: Vec<Boost>,
+    bursts: Vec<Burst>,
     traffic: volume::Traffic,
     busy: Duration,
     events: u64,
@@ -82,14 +86,27 @@ struct Share {
 /// # Errors
 /// What does not come to an end, in one sentence.
 pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<RunReport, Stuck> {
+    run_shown(setup, mode, fidelity, |_| ())
+}
+
+/// The same; `shown` is told how many of the application's phases are done.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_shown(setup: &Setup, mode: Mode, fidelity: Fidelity, shown: impl FnMut(usize)) -> Result<RunReport, Stuck> {
     let machines = setup.machines();
     match fidelity {
-        Fidelity::Block => run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm))),
-        Fidelity::Fluid => run_machines(setup, mode, (0..machines).map(|vm| fluid::Fluid::new(setup, mode, vm))),
+        Fidelity::Block => run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm)), shown),
+        Fidelity::Fluid => run_machines(setup, mode, (0..machines).map(|vm| fluid::Fluid::new(setup, mode, vm)), shown),
     }
 }
 
-fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<RunReport, Stuck> {
+fn run_machines<M: Machine>(
+    setup: &Setup,
+    mode: Mode,
+    machines: impl Iterator<Item = M>,
+    mut shown: impl FnMut(usize),
+) -> Result<RunReport, Stuck> {
     let mut machines: Vec<M> = machines.collect();
     let mut now = Instant::ZERO;
     let mut phases = Vec::with_capacity(setup.application.phases.len());
@@ -102,6 +119,7 @@ fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<I
             machine.advance(end)?;
         }
         phases.push(PhaseTime { phase, from: now, until: end });
+        shown(phases.len());
         now = end;
     }
     for machine in &mut machines {
@@ -137,6 +155,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
         cost,
         cost_total,
         boosts: first.boosts,
+        bursts: first.bursts,
         traffic: first.traffic,
         busy: first.busy,
         simulated_vms: setup.machines(),
