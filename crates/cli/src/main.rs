@@ -17,10 +17,14 @@ use surgetank_report::{Failure, output};
 fn main() -> ExitCode {
     let cli = match commands::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(usage) => {
-            // Help and version go to stdout with status 0, wrong use to stderr with status 2.
-            let _ = usage.print();
-            return if usage.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        Err(usage) if usage.use_stderr() => {
+            output::note(&format!("{}surgetank: {}", logging::error_prefix(), commands::usage(&usage)));
+            return ExitCode::from(2);
+        }
+        Err(help) => {
+            // Help and version go to stdout.
+            let _ = help.print();
+            return ExitCode::SUCCESS;
         }
     };
     match cli.run() {

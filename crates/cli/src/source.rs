@@ -1,20 +1,130 @@
 //! Files that commands read: scenarios, catalogs, points, traces.
 
 use std::path::Path;
+use std::time::Duration;
 
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
-use surgetank_report::Failure;
-use surgetank_trace::TraceError;
+use surgetank_report::output::note;
+use surgetank_report::{Failure, progress};
+use surgetank_trace::{Format, Options, Series, TraceError};
 
 /// Reads a file that is to be parsed.
 ///
 /// # Errors
 /// If it cannot be read or is not UTF-8.
 pub fn read(file: &Path) -> Result<Source, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    let bytes = std::fs::read(file).map_err(|error| {
         Failure::Invalid(format!("{}: cannot be read: {error}; check the path and its permissions", file.display()))
     })?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let file = file.display();
+        Failure::Invalid(format!(
+            "{file}:{line}: it is no text in UTF-8: name a TOML file (traces go to --trace or trace = …)"
+        ))
+    })?;
     Ok(Source { file: file.to_owned(), text })
+}
+
+/// How a trace is read.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct TraceOptions {
+    /// The trace's format; by default told from its name and beginning
+    #[arg(long, value_enum, ignore_case = true)]
+    format: Option<FormatName>,
+    /// Stop at a broken line instead of counting it
+    #[arg(long)]
+    strict: bool,
+}
+
+impl TraceOptions {
+    /// For the readers.
+    pub fn options(self) -> Options {
+        Options { format: self.format.map(|name| name.0), strict: self.strict }
+    }
+
+    /// Whether a broken line is an error.
+    pub fn strict(self) -> bool {
+        self.strict
+    }
+
+    /// Refuses flags that have nothing to be about.
+    ///
+    /// # Errors
+    /// Which flag, and `remedy`.
+    pub fn none_given(self, remedy: &str) -> Result<(), Failure> {
+        let given = [("--format", self.format.is_some()), ("--strict", self.strict)];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => Err(Failure::Invalid(format!("{flag} is about a trace, and there is none: {remedy}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads how much is moved in each interval, with a bar on a terminal, and tells people what was left out.
+    ///
+    /// # Errors
+    /// What is wrong with the trace.
+    pub fn series(self, trace: &Path, interval: Duration) -> Result<Series, Failure> {
+        let bar = progress::bar("reading {bar:30.colour} {percent:>3} %  {eta} left", 0);
+        let series = Series::open(trace, self.options(), interval, |(done, total)| {
+            bar.set_length(total.unwrap_or(done));
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        let series = series.map_err(unreadable)?;
+        tell(&series.warnings);
+        Ok(series)
+    }
+}
+
+/// Tells people what they must know of an input.
+pub fn tell(warnings: &[String]) {
+    warnings.iter().for_each(|warning| note(&format!("surgetank: {warning}")));
+}
+
+/// A format under the name that people give.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatName(pub Format);
+
+impl ValueEnum for FormatName {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: &[FormatName] = &[
+            FormatName(Format::Plain),
+            FormatName(Format::Msr),
+            FormatName(Format::Csv),
+            FormatName(Format::Vscsi),
+            FormatName(Format::OracleGeneral),
+            FormatName(Format::FioIolog),
+            FormatName(Format::Blkparse),
+            FormatName(Format::Arc),
+            FormatName(Format::DarshanDxt),
+            FormatName(Format::MqSim),
+            FormatName(Format::Iostat),
+            FormatName(Format::Sar),
+        ];
+        ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (help, aliases): (_, &[&str]) = match self.0 {
+            Format::Plain => ("One key a token", &["txt"]),
+            Format::Msr => ("MSR Cambridge CSV", &["msr-csv"]),
+            Format::Csv => ("CSV with a header: time_s, op, offset_bytes, length_bytes", &["named-csv"]),
+            Format::Vscsi => ("vscsiStats records, version 1 or 2", &["cloudphysics"]),
+            Format::OracleGeneral => ("libCacheSim's oracleGeneral records", &["oracle-general"]),
+            Format::FioIolog => ("fio's iolog, version 2 or 3", &["fio-iolog", "iolog"]),
+            Format::Blkparse => ("Text that blkparse prints", &["blktrace"]),
+            Format::Arc => ("First block, count, ignored, request number", &["lis"]),
+            Format::DarshanDxt => ("Text that darshan-dxt-parser prints", &["darshan", "darshan-dxt"]),
+            Format::MqSim => ("Arrival in ns, device, sector, sectors, type", &["mq-sim"]),
+            Format::Iostat => ("Reports of iostat -t: rates, no requests", &[]),
+            Format::Sar => ("Reports of sar -b or -d: rates, no requests", &[]),
+        };
+        Some(PossibleValue::new(self.0.name()).help(help).aliases(aliases.iter().copied()))
+    }
 }
 
 /// Why a trace cannot be read.

@@ -87,6 +87,25 @@ fn wrong_use_is_status_2() {
 }
 
 #[test]
+fn mistakes_in_flags_are_told_in_the_same_voice() {
+    for (arguments, expected) in [
+        (&[][..], "requires a subcommand"),
+        (&["fly"], "unrecognized subcommand 'fly'"),
+        (&["status", "--fast"], "unexpected argument '--fast'"),
+        (&["price"], "--capacity <S>"),
+        (&["price", "--capacity", "4"], "has no unit"),
+        (&["mrc", "a", "--format", "pcap"], "[possible values: plain, msr"),
+        (&["mrc", "a", "--formt", "csv"], "'--format' exists"),
+        (&["recommend", "--interval", "1 s"], "--trace <TRACE>"),
+    ] {
+        let said = refused(arguments, 2);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert!(!said.contains("error:") && !said.contains("Usage:"), "{arguments:?}: {said}");
+        assert!(said.contains("; see surgetank") && said.trim_end().ends_with("--help"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn without_a_daemon_the_remedy_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("none.sock");

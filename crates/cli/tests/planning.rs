@@ -403,5 +403,72 @@ fn recommend_compares_the_options_for_a_trace() {
     assert!(refused(&arguments, 2).contains("is empty"));
     assert!(!none.exists());
     assert_eq!(empty.directory().read_dir().unwrap().count(), 1);
-    assert_eq!(surgetank(&["recommend"]).status.code(), Some(2));
+    let said = refused(&["recommend"], 2);
+    assert!(said.contains("recommend --trace load.csv"), "{said}");
+    assert!(refused(&["recommend", File::new(CM1).path(), "--strict"], 2).contains("--strict is about a trace"));
+}
+
+#[test]
+fn the_capacity_of_a_trace_is_the_sum_over_its_disks() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("three.csv");
+    let lines =
+        "time_s,op,offset_bytes,length_bytes,disk\n0,W,0,3221225472,a\n1,W,0,3221225472,b\n2,W,0,3221225472,c\nx\n";
+    std::fs::write(&trace, format!("{lines}60,W,0,1048576000,c\n100,W,0,4096,c\n")).unwrap();
+    let output = surgetank(&["recommend", "--trace", trace.to_str().unwrap(), "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    near(&found["application"]["capacity_gib"], 9.0);
+    let said = text(&output.stderr);
+    assert!(said.contains("three.csv:5: ") && said.contains("(1 of 7)"), "{said}");
+    assert_eq!(found["broken"], 1);
+    assert!(found["warnings"][0].as_str().unwrap().contains("three.csv:5:"), "{found}");
+    // Reports of rates say nothing of addresses.
+    let report = "Linux 6.1 (h)\n\n10:00:00\nDevice r/s rkB/s w/s wkB/s\nsda 1 1 1 1\n\n10:00:10\nsda 0 0 90 90000\n\n10:10:10\nsda 0 0 0 0\n";
+    let io = directory.path().join("io.txt");
+    std::fs::write(&io, report).unwrap();
+    let arguments = ["recommend", "--trace", io.to_str().unwrap()];
+    assert!(refused(&arguments, 2).contains("--capacity \"500 GiB\""));
+    let found = json(&[&arguments[..], &["--capacity", "100 GiB"]].concat());
+    near(&found["application"]["recorded_s"], 610.0);
+    near(&found["application"]["largest_burst_gib"], 900_000.0 / 1_048_576.0);
+}
+
+#[test]
+fn what_can_hardly_be_meant_is_told() {
+    let slow = File::new(&CM1.split("[[calibration]]").next().unwrap().replace("128 MiB/s", "16 MiB/s"));
+    let output = surgetank(&["predict", slow.path()]);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("slower than the backing volume"), "{said}");
+    let sizing = ["model", "sizing", "--cache", "4 GiB", "--high-water", "5 GiB", "--evicted", "0 GiB"];
+    assert!(refused(&sizing, 2).contains("--high-water is 5 GiB, above the cache of 4 GiB"));
+    let interval = ["model", "interval", "--checkpoint", "4 GiB", "--throughput", "32 MiB/s", "--mtbf"];
+    assert!(refused(&[&interval[..], &["100 s"]].concat(), 3).contains("a checkpoint takes 128.0 s"));
+    let output = surgetank(&[&interval[..], &["150 s"]].concat());
+    assert!(
+        output.status.success() && text(&output.stderr).contains("longer than the MTBF"),
+        "{}",
+        text(&output.stderr)
+    );
+    let burst =
+        ["model", "burst", "--dataset", "4 GiB", "--backing-bandwidth", "33 MiB/s", "--caching-bandwidth", "128 MiB/s"];
+    let found = json(&[&burst[..], &["--cache", "50 GiB"]].concat());
+    assert_eq!((&found["worth_it"], &found["any_worth_it"]), (&Value::Bool(false), &Value::Bool(true)));
+    let people = text(&surgetank(&[&burst[..], &["--cache", "50 GiB"]].concat()).stdout);
+    assert!(people.contains("the cheapest of the caches that were given, 50 GiB, does not pay"), "{people}");
+}
+
+#[test]
+fn files_that_are_no_text_and_very_long_values_get_one_short_sentence() {
+    let binary = File::new("");
+    std::fs::write(&binary.1, [b'a', b'\n', 0xff, 0xfe, 0]).unwrap();
+    assert!(refused(&["predict", binary.path()], 2).contains("s.toml:2: it is no text in UTF-8"));
+    let long = File::new(&CM1.replace("1100 s", &"A".repeat(2 << 20)));
+    let said = refused(&["predict", long.path()], 2);
+    assert!(said.len() < 2000 && said.contains("s.toml:3:11: "), "{} bytes", said.len());
+    let twice = File::new(&CM1.replace("vms = 32", "vms = 32\nvms = 31"));
+    assert!(
+        refused(&["predict", twice.path()], 2).contains("s.toml:3:1: the setting \"vms\" stands here a second time")
+    );
+    let flag = format!("--capacity={}", "9".repeat(1 << 16));
+    assert!(refused(&["price", &flag], 2).len() < 2000);
 }

@@ -113,18 +113,32 @@ fn a_trace_is_replayed() {
 fn the_jobs_of_a_log_are_replayed() {
     let directory = tempfile::tempdir().unwrap();
     // Two jobs of 8 processors, an hour and ten minutes from the start on, and one that is too large.
-    let log = "; MaxProcs: 64\n1 0 0 3600 8 -1 -1\n2 0 0 600 8 -1 -1\n3 0 0 600 64 -1 -1\n4 0 0\n";
-    fs::write(directory.path().join("log.swf"), log).unwrap();
+    let rest = "-1 -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1";
+    let log = format!("; MaxProcs: 64\n1 0 0 3600 8 {rest}\n2 0 0 600 8 {rest}\n3 0 0 600 64 {rest}\n4 0 0\n");
+    fs::write(directory.path().join("log.swf"), &log).unwrap();
     let app = SCENARIO.find("[backing]").unwrap();
     let jobs = "[jobs]\nlog = \"log.swf\"\ninterval = \"30 min\"\nmemory = \"128 MiB\"\nprocessors_max = 8\n";
     let file = scenario(directory.path(), &format!("{jobs}{}", &SCENARIO[app..]));
     let output = simulate(&file, &["--json"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("log.swf:5: a job has 3 fields"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("log.swf:5: a job has 3 fields") && said.contains("was left out (1 of 5)"), "{said}");
+    let strict = simulate(&file, &["--strict"]);
+    assert_eq!(strict.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&strict.stderr).contains("log.swf:5: a job has 3 fields"));
+    assert_eq!(simulate(&file, &["--format", "csv"]).status.code(), Some(2));
     let found = json(&output);
     let completion = |mode: &str| found["modes"][mode]["completion_s"].as_f64().unwrap();
     // The first checkpoint comes at 600 s, the last of 1 GiB at 3600 s.
     assert!((completion("static_slow") - (3600.0 + 1024.0 / 33.0)).abs() < 1.5, "{found}");
     assert!((completion("static_fast") - (3600.0 + 1024.0 / 128.0)).abs() < 1.5, "{found}");
+
+    // Where some jobs lack memory in the log, it is said how many; where all do, what to write.
+    let known = log.replacen("3600 8 -1 -1", "3600 8 -1 131072", 1);
+    fs::write(directory.path().join("part.swf"), known).unwrap();
+    let text = format!("[jobs]\nlog = \"part.swf\"\n{}", &SCENARIO[app..]);
+    let output = simulate(&scenario(directory.path(), &text), &["--json"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("2 of 3 jobs have no memory in the log"), "{said}");
 
     for (wrong, place) in [
         ("interval = \"0 s\"", "scenario.toml:3:12: interval is zero"),
@@ -137,6 +151,65 @@ fn the_jobs_of_a_log_are_replayed() {
         let expected = if place == "log.swf" { "write memory" } else { place };
         assert!(output.status.code() == Some(2) && said.contains(expected), "{wrong}: {said}");
     }
+}
+
+/// A log whose jobs write in very many bursts of about a minute, over 29 days.
+fn long_log(directory: &Path) -> std::path::PathBuf {
+    let job = |number: u64| {
+        let (start, processors) = (number * 60, 1 + number % 7);
+        format!("{number} {start} 0 30 {processors} -1 -1 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n")
+    };
+    fs::write(directory.join("long.swf"), (0..41_760).map(job).collect::<String>()).unwrap();
+    let app = SCENARIO.find("[backing]").unwrap();
+    let jobs = "[jobs]\nlog = \"long.swf\"\nmemory = \"64 MiB\"\n";
+    scenario(directory, &format!("{jobs}{}", &SCENARIO[app..]))
+}
+
+#[test]
+fn a_month_of_jobs_fits_on_a_page_and_says_what_its_bursts_waited() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = long_log(directory.path());
+    let out = directory.path().join("out");
+    let flags = ["--model", "fluid", "--policy", "paper", "--set", "policy.inactivity_delay=5 s"];
+    let output = simulate(&file, &[&flags[..], &["--out", &out.display().to_string()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.lines().count() < 45 && text.contains("in vain") && text.contains("29 d"), "{text}");
+    assert!(text.contains("mean wait") && text.contains("A burst waits") && text.contains("on static-slow"), "{text}");
+    for name in ["report.html", "report.json"] {
+        let size = fs::metadata(out.join(name)).unwrap().len();
+        assert!(size < 2 << 20, "{name} has {size} bytes");
+    }
+    let kept: Value = serde_json::from_str(&fs::read_to_string(out.join("report.json")).unwrap()).unwrap();
+    let elastic = &kept["modes"]["elastic"];
+    assert!(elastic["boost_summary"]["count"].as_u64().unwrap() > 1000, "{}", elastic["boost_summary"]);
+    let waits = |mode: &str| kept["modes"][mode]["bursts"]["waited_mean_s"].as_f64().unwrap();
+    assert!(waits("static_slow") > waits("static_fast"), "{} {}", waits("static_slow"), waits("static_fast"));
+    assert_eq!(kept["modes"]["static_slow"]["bursts"]["count"], 41_760);
+}
+
+#[test]
+fn a_replay_on_a_volume_that_is_never_busy_gains_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let line = |second: u64| format!("{second},W,0,65536\n");
+    let trace = format!("time_s,op,offset_bytes,length_bytes\n{}oops\n", (0..300).map(line).collect::<String>());
+    fs::write(directory.path().join("idle.csv"), trace).unwrap();
+    let app = SCENARIO.find("[backing]").unwrap();
+    let file = scenario(directory.path(), &format!("trace = \"idle.csv\"\n{}", &SCENARIO[app..]));
+    let output = simulate(&file, &[]);
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && text.contains("Nothing is gained: static-slow alone is as fast."),
+        "{text}{said}"
+    );
+    assert!(said.contains("idle.csv:302: ") && said.contains("(1 of 302)"), "{said}");
+    assert_eq!(simulate(&file, &["--strict"]).status.code(), Some(2));
+    let said = String::from_utf8_lossy(&simulate(&file, &["--format", "msr"]).stderr).into_owned();
+    assert!(said.contains("idle.csv:1:"), "{said}");
+    // Flags about a trace where there is none.
+    let application = scenario(directory.path(), SCENARIO);
+    let said = String::from_utf8_lossy(&simulate(&application, &["--strict"]).stderr).into_owned();
+    assert!(said.contains("--strict is about a trace"), "{said}");
 }
 
 #[test]
@@ -152,7 +225,10 @@ fn hindsight_is_below_every_mode_and_its_plan_is_near_it() {
         let objective = |place: &str| hindsight.pointer(place).and_then(Value::as_f64).unwrap();
         let elastic = objective("/modes/elastic/objective");
         assert!(bound > 0.0 && bound <= elastic, "{value}: {hindsight}");
-        assert!(objective("/plan/objective") >= bound && objective("/plan/regret_ratio") < 0.05, "{value}: {hindsight}");
+        assert!(
+            objective("/plan/objective") >= bound && objective("/plan/regret_ratio") < 0.05,
+            "{value}: {hindsight}"
+        );
         assert!((objective("/modes/elastic/regret_ratio") - (elastic / bound - 1.0)).abs() < 1e-9, "{value}");
         assert_eq!(hindsight["value_of_time_per_s"].is_null(), value == "inf");
     }

@@ -33,11 +33,15 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Resu
         .custom_flags(libc::O_NOFOLLOW)
         .open(&temporary)?;
     let mut file = BufWriter::new(file);
-    write(&mut file)?;
-    let file = file.into_inner().map_err(IntoInnerError::into_error)?;
-    file.sync_all()?;
-    let length = file.metadata()?.len();
-    rustix::fs::renameat_with(CWD, Path::new(&temporary), CWD, path, RenameFlags::empty())?;
+    let written = write(&mut file).and_then(|()| {
+        let file = file.into_inner().map_err(IntoInnerError::into_error)?;
+        file.sync_all()?;
+        let length = file.metadata()?.len();
+        rustix::fs::renameat_with(CWD, Path::new(&temporary), CWD, path, RenameFlags::empty())?;
+        Ok(length)
+    });
+    // On a full disk the part that was written would only take up room.
+    let length = written.inspect_err(|_| drop(fs::remove_file(&temporary)))?;
     File::open(directory)?.sync_all()?;
     Ok(length)
 }

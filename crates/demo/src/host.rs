@@ -303,6 +303,7 @@ fn activity(sample: &surgetank_daemon::accounting::Activity, origin_s: f64) -> A
         cache_mib_s: rate(sample.cache_written_bytes),
         backing_mib_s: rate(sample.backing_written_bytes),
         drain_mib_s: rate(sample.drained_bytes),
+        application_peak_mib_s: None,
     }
 }
 

@@ -159,7 +159,10 @@ impl Catalog {
             let known = self.types.iter_mut().find(|known| known.key() == key);
             let known =
                 known.ok_or_else(|| (Some(span), format!("there is no volume type {key} to give a price to")))?;
-            known.price = Some(price);
+            known.price = Some(match &known.price {
+                Some(listed) => price.over(listed),
+                None => price,
+            });
         }
         self.take_prices().map_err(whole)
     }

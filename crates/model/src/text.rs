@@ -46,6 +46,23 @@ pub fn json(document: &str) -> Cow<'_, str> {
     })
 }
 
+/// At most about so many characters: of what is longer, the beginning and the end, where a message names its place and the
+/// remedy.
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let count = text.chars().count();
+    if count <= most {
+        return Cow::Borrowed(text);
+    }
+    let (first, last) = (most * 2 / 3, most / 3);
+    let beginning: String = text.chars().take(first).collect();
+    let end: String = text.chars().skip(count - last).collect();
+    Cow::Owned(format!("{beginning} [… {} characters …] {end}", count - first - last))
+}
+
 fn escaped(text: &str, stays: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
     if text.chars().all(&stays) {
         return Cow::Borrowed(text);
@@ -76,6 +93,16 @@ mod tests {
             assert!(line(&text).chars().all(is_plain), "{character:?}");
             assert!(!character.is_control() || !is_plain(character), "{character:?}");
         }
+    }
+
+    #[test]
+    fn long_text_keeps_its_beginning_and_its_end() {
+        assert_eq!(shortened("ä".repeat(30).as_str(), 30), "ä".repeat(30));
+        let long = format!("place: {}; remedy", "ü".repeat(1 << 20));
+        let short = shortened(&long, 90);
+        assert!(short.chars().count() < 130, "{short}");
+        assert!(short.starts_with("place: ü") && short.ends_with("ü; remedy"), "{short}");
+        assert!(short.contains("[… 1048501 characters …]"), "{short}");
     }
 
     #[test]

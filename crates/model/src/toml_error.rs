@@ -8,7 +8,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toml::Spanned;
 
+use crate::text;
 use crate::units::Span;
+
+/// A longer message echoes what somebody wrote.
+const MESSAGE_MAX: usize = 700;
+/// More of a name is not needed to find it.
+const NAME_MAX: usize = 60;
 
 /// What is wrong with a file. One sentence with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +54,40 @@ impl Source {
     /// # Errors
     /// If the text is not TOML, or not of this shape.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(&self.text).map_err(|error| self.at(error.span(), remedy(error.message())))
+        toml::from_str(&self.text).map_err(|error| {
+            let message = error.message();
+            if message.contains("duplicate key") {
+                let name = error.span().and_then(|span| self.text.get(span)).unwrap_or_default();
+                let name = text::shortened(name.trim_matches(['"', '\'', '[', ']', ' ']), NAME_MAX);
+                let message = format!("the setting \"{name}\" stands here a second time: remove one of the two");
+                return self.at(error.span(), message);
+            }
+            if message.contains("recurs") {
+                let message = "brackets or names are nested too deeply here: no setting is nested like that";
+                return self.at(error.span().or_else(|| self.deepest()), message);
+            }
+            self.at(error.span(), remedy(message))
+        })
+    }
+
+    /// Where brackets are nested most deeply; of dotted names, the line with the most dots.
+    fn deepest(&self) -> Option<Range<usize>> {
+        let (mut depth, mut deepest, mut at) = (0usize, 0, None);
+        for (index, byte) in self.text.bytes().enumerate() {
+            match byte {
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' => depth = depth.saturating_sub(1),
+                b'\n' | b'.' if depth == 0 => {}
+                _ => continue,
+            }
+            if depth > deepest {
+                (deepest, at) = (depth, Some(index..index));
+            }
+        }
+        let dots = |line: &str| line.matches('.').count();
+        let start = |line: &str| line.as_ptr() as usize - self.text.as_ptr() as usize;
+        let dotted = self.text.lines().max_by_key(|line| dots(line)).filter(|line| dots(line) > deepest);
+        dotted.map(|line| start(line)..start(line)).or(at)
     }
 
     /// An error at a span of bytes of the text.
@@ -60,7 +99,8 @@ impl Source {
             let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
             (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
         });
-        ConfigError { file: self.file.clone(), place, message: message.into() }
+        let message = text::shortened(&message.into(), MESSAGE_MAX).into_owned();
+        ConfigError { file: self.file.clone(), place, message }
     }
 }
 
@@ -192,6 +232,17 @@ mod tests {
         assert!(error("backing = \"a\"").contains("\"size\" is missing"));
         assert!(error("backing = ").starts_with("x.toml:1:"));
         assert!(error("ä = \"ü\"").starts_with("x.toml:1:1: "));
+    }
+
+    #[test]
+    fn the_parsers_own_words_are_replaced_and_bounded() {
+        let twice = error("backing = \"a\"\nsize = \"1 GiB\"\nsize = \"2 GiB\"");
+        assert_eq!(twice, "x.toml:3:1: the setting \"size\" stands here a second time: remove one of the two");
+        assert!(error("[backing]\na = 1\n[backing]\n").contains("the setting \"backing\" stands here a second time"));
+        let deep = error(&format!("backing = \"a\"\nsize = {}", "[".repeat(5000)));
+        assert!(deep.starts_with("x.toml:2:") && deep.contains("nested too deeply"), "{deep}");
+        let long = error(&format!("backing = \"a\"\nsize = \"{}\"", "A".repeat(2 << 20)));
+        assert!(long.starts_with("x.toml:2:8: ") && long.len() < 1000, "{}", long.len());
     }
 
     #[test]

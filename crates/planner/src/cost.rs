@@ -50,10 +50,7 @@ impl Tariff {
     /// What a volume of `size` costs for each second that is billed.
     #[must_use]
     pub fn per_second(&self, size: Bytes) -> Cost {
-        Cost {
-            agbs: size.as_gib() * self.bandwidth.as_mib_s(),
-            usd: self.usd_per_hour(size).map(|usd| usd / 3600.0),
-        }
+        Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s(), usd: self.usd_per_hour(size).map(|usd| usd / 3600.0) }
     }
 
     /// The shortest time that is billed in money. AGBs are by the moment.
@@ -78,6 +75,8 @@ impl Tariff {
         match &self.money {
             Money::Unknown => None,
             Money::PerGib(usd) => Some(usd * size.as_gib() / f64::from(Billing::default().hours_per_month)),
+            // How many transactions there will be is not known here, and what they cost is not nothing.
+            Money::Type(volume_type) if bills_transactions(volume_type) => None,
             Money::Type(volume_type) => {
                 let need = Limits { bandwidth: Some(self.bandwidth), iops: None };
                 let offer = volume_type.cheapest_with(size, &need)?;
@@ -96,8 +95,20 @@ impl Tariff {
                 let price = volume_type.price.as_ref()?;
                 let date = price.as_of.as_deref().unwrap_or("undated");
                 let (key, source, confidence) = (volume_type.key(), &price.source, &price.confidence);
-                Some(format!("{key}: {source} ({date}, {confidence})"))
+                let beside = match price.transactions_10k_usd {
+                    Some(usd) if usd > 0.0 => format!(
+                        "; unknown in money, because ${usd} for 10,000 transactions come on top: write usd_per_gib_month to leave \
+                         them out"
+                    ),
+                    _ => String::new(),
+                };
+                Some(format!("{key}: {source} ({date}, {confidence}){beside}"))
             }
         }
     }
+}
+
+/// Whether each request costs money beside the volume.
+fn bills_transactions(volume_type: &VolumeType) -> bool {
+    volume_type.price.as_ref().is_some_and(|price| price.transaction_usd().is_some())
 }

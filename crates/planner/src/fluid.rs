@@ -30,10 +30,10 @@ impl Absorb {
         }
     }
 
-    /// How a controller absorbs; without one, as the product does best: split.
+    /// How a controller absorbs.
     #[must_use]
-    pub fn of(policy: Option<&PolicyConfig>) -> Self {
-        let split = policy.is_none_or(|policy| policy.split.unwrap_or(policy.preset.how.split));
+    pub fn of(policy: &PolicyConfig) -> Self {
+        let split = policy.split.unwrap_or(policy.preset.how.split);
         if split { Self::Split } else { Self::WriteBack }
     }
 }

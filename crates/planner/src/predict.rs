@@ -111,7 +111,7 @@ impl<'a> Predictor<'a> {
             app: scenario.app()?,
             calibration: Calibration::new(&scenario.calibration),
             pipes: Pipes { backing: backing.bandwidth, caching: caching.bandwidth },
-            absorb: Absorb::of(scenario.policy.as_ref()),
+            absorb: Absorb::of(&scenario.controller()),
             delays: Delays {
                 boost: latencies.create + latencies.attach,
                 quiet: scenario.policy.as_ref().map_or_else(Default::default, |policy| policy.inactivity_delay),
@@ -284,6 +284,8 @@ impl<'a> Predictor<'a> {
             Absorb::Split => "bursts split over both volumes",
             Absorb::WriteBack => "bursts go to the caching volume",
         };
+        let policy = self.scenario.controller().preset.name;
+        let how = format!("policy {policy}: {how}");
         if self.calibration.is_empty() {
             notes.push(format!(
                 "no calibration points: the fluid model answers, a bound that no real volume beats ({how})"

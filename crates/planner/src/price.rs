@@ -37,6 +37,8 @@ pub struct PriceOption {
     pub throughput_mib_s: Option<f64>,
     /// For all together, a month; `None`: unknown.
     pub usd_month: Option<f64>,
+    /// USD for 10,000 transactions, which come on top, so that `usd_month` is the least; `None`: none are billed.
+    pub transactions_10k_usd: Option<f64>,
     /// Whether what is needed is there for ever; else while burst credits last.
     pub sustained: bool,
     /// For people: how long credits last, tiers, charges beside, how often it can be modified in place.
@@ -47,8 +49,8 @@ pub struct PriceOption {
     pub price_confidence: Option<String>,
 }
 
-/// All options of a catalog, cheapest first: the sustained ones of known price, then those on credits, then those whose
-/// price is unknown. For each type the least number of volumes at its lowest price, and a single volume if that costs
+/// All options of a catalog, cheapest first: the sustained ones, of these the ones whose transactions cost extra at last,
+/// then those on credits, then those whose price is unknown. For each type the least number of volumes at its lowest price, and a single volume if that costs
 /// more.
 #[must_use]
 pub fn options(catalog: &Catalog, need: &Need, provider: Option<&str>) -> Vec<PriceOption> {
@@ -57,7 +59,8 @@ pub fn options(catalog: &Catalog, need: &Need, provider: Option<&str>) -> Vec<Pr
     let mut options: Vec<PriceOption> =
         catalog.iter().filter(wanted).flat_map(|known| of_type(catalog, known, need)).collect();
     options.sort_by(|one, other| {
-        let key = |option: &PriceOption| (option.usd_month.is_none(), !option.sustained);
+        let depends = |option: &PriceOption| option.transactions_10k_usd.is_some();
+        let key = |option: &PriceOption| (option.usd_month.is_none(), !option.sustained, depends(option));
         key(one).cmp(&key(other)).then(
             one.usd_month
                 .unwrap_or_default()
@@ -76,6 +79,7 @@ fn end_games(options: &mut [PriceOption]) {
     for game in games {
         let ends = |option: &&mut PriceOption| {
             option.sustained
+                && option.transactions_10k_usd.is_none()
                 && option.provider == game.provider
                 && option.usd_month.zip(game.usd_month).is_some_and(|(usd, on_credits)| usd <= on_credits)
         };
@@ -201,6 +205,7 @@ fn option(
         iops: offer.gives.iops.map(|iops| iops.get().saturating_mul(count)),
         throughput_mib_s: offer.gives.bandwidth.map(|bandwidth| bandwidth.as_mib_s() * f64::from(volumes)),
         usd_month: total(volumes, offer),
+        transactions_10k_usd: price.and_then(|price| price.transactions_10k_usd).filter(|usd| *usd > 0.0),
         sustained: supply == Supply::Sustained,
         note,
         price_as_of: price.and_then(|price| price.as_of.clone()),

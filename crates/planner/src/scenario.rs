@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use surgetank_model::toml_error::{ConfigError, Source};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog, VolumeType};
+use surgetank_policy::Preset;
 use surgetank_policy::file::{PolicyConfig, RawPolicy};
 use toml::Spanned;
 
@@ -30,7 +31,7 @@ pub struct Scenario {
     pub caching: Caching,
     /// What was measured; empty: the fluid model answers.
     pub calibration: Vec<CalibrationPoint>,
-    /// The controller, if the file has a `[policy]` section.
+    /// The controller, if the file has a `[policy]` section; without a name in it `adaptive`.
     pub policy: Option<PolicyConfig>,
     /// How long the provider takes.
     pub provider: Latencies,
@@ -140,13 +141,34 @@ impl Scenario {
         source.parse::<RawScenario>()?.check(source, catalog)
     }
 
+    /// The controller: the file's, else `adaptive`. Prediction and simulation assume the same.
+    #[must_use]
+    pub fn controller(&self) -> PolicyConfig {
+        let default = || PolicyConfig { preset: Preset::ADAPTIVE, ..PolicyConfig::default() };
+        self.policy.clone().unwrap_or_else(default)
+    }
+
+    /// What is possible and hardly meant, in sentences.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let (backing, caching) = (self.backing.bandwidth, self.caching.bandwidth);
+        let slower = caching < backing;
+        let message = || {
+            format!(
+                "the caching volumes ({caching}) are slower than the backing volume ({backing}), so that a boost hardly helps: \
+                 check that the two are not exchanged"
+            )
+        };
+        slower.then(message).into_iter().collect()
+    }
+
     /// The application, for what cannot do without.
     ///
     /// # Errors
     /// One sentence: the file has none.
     pub fn app(&self) -> Result<&App, &'static str> {
         self.app.as_ref().ok_or(
-            "the file has a trace but no [app]: add the section [app], such as vms = 1, compute = \"10 min\", \
+            "the file has a trace or [jobs] and no [app], so there is nothing to predict: surgetank simulate replays it; or add the section [app], such as vms = 1, compute = \"10 min\", \
              checkpoints = 3, checkpoint_size = \"4 GiB\"",
         )
     }

@@ -90,6 +90,8 @@ pub struct Application {
     pub background_mib_s: f64,
     /// Average bytes of a request in bursts.
     pub request_kib: f64,
+    /// Requests of the whole record.
+    pub requests: u64,
     /// The highest rate of any interval.
     pub peak_mib_s: f64,
     /// Average over the whole record.
@@ -144,6 +146,7 @@ pub fn fit(load: &Load, detection: &Detection) -> Result<(Application, Vec<Found
             period_s: median(periods),
             background_mib_s: if compute_s > 0.0 { background.max(0.0) / compute_s } else { 0.0 },
             request_kib: request_bytes / of as f64 / 1024.0,
+            requests: all_requests,
             peak_mib_s: peak,
             mean_mib_s: mean,
             capacity_gib: load.capacity.as_gib(),

@@ -7,6 +7,7 @@ use surgetank_model::toml_error::Source;
 use surgetank_model::volume_type::{Offer, Provision, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Instant, Iops, Limits, VolumeType};
 use surgetank_planner::calibration::Calibration;
+use surgetank_planner::cost::Tariff;
 use surgetank_planner::credits::{Demand, Segment, serve};
 use surgetank_planner::fluid::{Absorb, Pipes};
 use surgetank_planner::interval::{Checkpointing, ElasticDevice, interval};
@@ -139,7 +140,9 @@ proptest! {
                 prop_assert!(known.offer(size, &each, Supply::Sustained).is_some_and(|offer| offer.size == size), "{option:?}");
             }
         }
-        let rank = |option: &PriceOption| (option.usd_month.is_none(), !option.sustained);
+        let rank = |option: &PriceOption| {
+            (option.usd_month.is_none(), !option.sustained, option.transactions_10k_usd.is_some())
+        };
         for pair in found.windows(2) {
             prop_assert!(rank(&pair[0]) < rank(&pair[1]) || rank(&pair[0]) == rank(&pair[1]) && pair[0].usd_month <= pair[1].usd_month);
         }
@@ -355,4 +358,23 @@ fn money_is_billed_as_the_type_says() {
     let unknown = surgetank_planner::cost::Tariff::new(Bandwidth::from_mib_s(1), None, None);
     assert_eq!(unknown.cost(Bytes::from_gib(1), 1.0).usd, None);
     assert!(tariff.source().unwrap().contains("2026-09-30, secondary"));
+}
+
+#[test]
+fn what_bills_transactions_has_no_price_that_leaves_them_out() {
+    let catalog = Catalog::builtin();
+    let known = catalog.find("azure", "standard-ssd").unwrap();
+    let tariff = Tariff::new(Bandwidth::from_mib_s(50), Some(known), None);
+    let cost = tariff.cost(Bytes::from_gib(100), 3600.0);
+    assert_eq!(cost.usd, None);
+    assert!(tariff.source().unwrap().contains("$0.002 for 10,000 transactions come on top"));
+    // A price that the user gives is the user's.
+    assert!(
+        Tariff::new(Bandwidth::from_mib_s(50), Some(known), Some(0.1)).cost(Bytes::from_gib(100), 3600.0).usd.is_some()
+    );
+    let need = Need { capacity: Bytes::from_gib(500), limits: Limits::NONE };
+    let found = options(&catalog, &need, Some("azure"));
+    let with = found.iter().position(|option| option.transactions_10k_usd.is_some()).unwrap();
+    assert!(found[..with].iter().all(|option| option.sustained && option.usd_month.is_some()), "they win over none");
+    assert!(with > 0);
 }

@@ -71,10 +71,40 @@ fn what_only_the_simulator_needs_is_read() {
         Latencies { create: ms(12_000), attach: ms(2500), detach: ms(800), delete: ms(0), ..Latencies::default() };
     assert_eq!(scenario.provider, expected);
     // The same settings where others look for them.
-    let in_app =
-        load(&CM1.replace("[backing]", "interval = \"5 min\"\ntrace = \"t.csv\"\nseed = 1\n[backing]")).unwrap();
-    assert_eq!(in_app.interval, Some(Duration::from_secs(300)));
-    assert_eq!(in_app.trace.as_deref(), Some(Path::new("dir/t.csv")));
+    let in_app = load(&CM1.replace("[backing]", "interval = \"5 min\"\nseed = 1\n[backing]")).unwrap();
+    assert_eq!((in_app.interval, in_app.seed), (Some(Duration::from_secs(300)), 1));
+}
+
+#[test]
+fn a_policy_that_is_not_named_is_adaptive() {
+    assert_eq!(load(CM1).unwrap().controller().preset, Preset::ADAPTIVE);
+    let sampled = load(&format!("{CM1}[policy]\nsampling = \"5 s\"\n")).unwrap().controller();
+    assert_eq!((sampled.preset, sampled.sampling), (Preset::ADAPTIVE, Duration::from_secs(5)));
+    assert_eq!(load(&format!("{CM1}[policy]\nname = \"paper\"\n")).unwrap().controller().preset, Preset::PAPER);
+}
+
+#[test]
+fn one_thing_runs() {
+    let in_app = load(&CM1.replace("[backing]", "trace = \"t.csv\"\n[backing]")).unwrap_err();
+    assert!(in_app.contains(":1:1: the file has [app] as well as a trace"), "{in_app}");
+    let both = load(&format!("trace = \"t.csv\"\n{CM1}")).unwrap_err();
+    assert!(both.contains(":2:1: the file has [app] as well as a trace"), "{both}");
+    let jobs = load(&format!("{CM1}[jobs]\nlog = \"l.swf\"\n")).unwrap_err();
+    assert!(jobs.contains("the file has [app] as well as [jobs]"), "{jobs}");
+    let (_, without_app) = CM1.split_at(CM1.find("[backing]").unwrap());
+    let interval = load(&format!("trace = \"t.csv\"\ninterval = \"5 min\"\n{without_app}")).unwrap_err();
+    assert!(interval.contains(":2:12: interval is the compute time between checkpoints"), "{interval}");
+}
+
+#[test]
+fn a_caching_volume_slower_than_the_backing_volume_is_warned_of() {
+    assert!(load(CM1).unwrap().warnings().is_empty());
+    let without_points = CM1.split("[[calibration]]").next().unwrap();
+    let slow = load(&without_points.replace("128 MiB/s", "16 MiB/s")).unwrap().warnings();
+    assert!(
+        slow[0].contains("the caching volumes (16 MiB/s) are slower than the backing volume (33 MiB/s)"),
+        "{slow:?}"
+    );
 }
 
 #[test]

@@ -75,6 +75,31 @@ fn what_lives_on_credits_slows_down_when_bursts_follow_each_other_too_fast() {
     assert!(both.iter().any(|(close, apart)| close - apart > 10.0), "{both:?}");
 }
 
+#[test]
+fn transactions_are_part_of_the_cost() {
+    // 60,000 requests of 64 KiB in bursts: at $0.002 for 10,000 they cost 1.2 cents.
+    let mut load = bursty(3, 300, 100, 20, 0);
+    load.moments.iter_mut().filter(|moment| moment.written > 0).for_each(|moment| moment.requests = 320);
+    load.capacity = Bytes::from_gib(4);
+    let (app, bursts) = found(&load);
+    assert_eq!(app.requests, 96_000);
+    let answer = compare(&Catalog::builtin(), &app, &bursts, Some("azure"), &Constraint::default());
+    let on = |name: &str| answer.considered.iter().filter(move |choice| choice.volume_type == name);
+    assert!(on("standard-ssd").count() > 0);
+    for choice in on("standard-ssd") {
+        assert!((choice.transactions_usd - 96_000.0 * 0.002 / 10_000.0).abs() < 1e-9 || choice.caching.is_some());
+        assert!(choice.cost_usd > choice.transactions_usd && choice.transactions_usd >= 0.0192 - 1e-9, "{choice:?}");
+    }
+    assert!(
+        on("premium-ssd-v2").filter(|choice| choice.caching.is_none()).all(|choice| choice.transactions_usd == 0.0)
+    );
+    // Requests larger than a transaction count as several.
+    let (large, bursts) = found(&bursty(3, 300, 100, 20, 0));
+    let answer = compare(&Catalog::builtin(), &large, &bursts, Some("azure"), &Constraint::default());
+    let one = answer.considered.iter().find(|one| one.volume_type == "standard-ssd" && one.caching.is_none()).unwrap();
+    assert!((one.transactions_usd - 6000.0 * 4.0 * 0.002 / 10_000.0).abs() < 1e-9, "{one:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 

@@ -156,6 +156,12 @@ struct RawBudget {
 }
 
 impl RawPolicy {
+    /// The same under this policy, where the section names none.
+    #[must_use]
+    pub fn or_named(self, preset: Preset) -> Self {
+        Self { name: Some(self.name.unwrap_or(preset)), ..self }
+    }
+
     /// Checks it; `source` is the file in which it stands.
     ///
     /// # Errors

@@ -44,6 +44,57 @@ pub fn difference(ratio: f64, decimals: usize) -> String {
     format!("{:+.decimals$} %", (ratio - 1.0) * 100.0)
 }
 
+/// What AGBs are, where they are shown.
+pub const AGBS_EXPLAINED: &str = "AGBs: GiB rented × MiB/s reserved × seconds";
+
+/// From here on tenths of a second say nothing, and hours more than thousands of seconds.
+const LONG_S: f64 = 3.0 * 3600.0;
+const DAYS_S: f64 = 2.0 * 24.0 * 3600.0;
+
+/// A time as people say it: "2.31 s", "1231.0 s", from three hours on "5 h 12 min", from two days on "29 d 3 h".
+#[must_use]
+pub fn duration(seconds: f64) -> String {
+    let whole = |unit: f64| (seconds / unit).floor();
+    match seconds {
+        _ if seconds < 10.0 => format!("{seconds:.2} s"),
+        _ if seconds < LONG_S => format!("{seconds:.1} s"),
+        _ if seconds < DAYS_S => format!("{:.0} h {:.0} min", whole(3600.0), (seconds % 3600.0 / 60.0).floor()),
+        _ => format!("{} d {:.0} h", thousands(whole(86_400.0)), (seconds % 86_400.0 / 3600.0).floor()),
+    }
+}
+
+/// A large number by its prefix, with four digits: 85,932,800 is "85.93 M". Below a million as [`thousands`].
+#[must_use]
+pub fn prefixed(value: f64) -> String {
+    const PREFIXES: [(f64, &str); 4] = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
+    // What rounds up to a thousand of one prefix is one of the next.
+    match PREFIXES.iter().find(|(unit, _)| value.abs() >= unit * 0.999_95) {
+        None => thousands(value),
+        Some((unit, prefix)) => {
+            let scaled = value / unit;
+            let decimals = if scaled.abs() < 10.0 {
+                3
+            } else if scaled.abs() < 100.0 {
+                2
+            } else {
+                1
+            };
+            format!("{scaled:.decimals$} {prefix}")
+        }
+    }
+}
+
+/// GiB with the unit that suits: "92 MiB", "6 GiB", "1.5 TiB".
+#[must_use]
+pub fn gibibytes(gib: f64) -> String {
+    match gib {
+        _ if gib.abs() < 0.000_95 => format!("{} KiB", plain((gib * 1_048_576.0).round())),
+        _ if gib.abs() < 0.95 => format!("{} MiB", digits(gib * 1024.0).trim_end_matches(".00")),
+        _ if gib.abs() < 1024.0 => format!("{} GiB", plain((gib * 100.0).round() / 100.0)),
+        _ => format!("{} TiB", plain((gib / 10.24).round() / 100.0)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +107,19 @@ mod tests {
         assert_eq!(thousands(1_234_567.0), "1,234,567");
         assert_eq!(thousands(-1234.0), "-1,234");
         assert_eq!(thousands(-123_456.0), "-123,456");
+    }
+
+    #[test]
+    fn long_times_and_large_numbers_are_readable() {
+        let times = [2.314, 1231.04, 10_800.0, 18_720.0, 172_799.0, 2_516_400.0];
+        let shown = ["2.31 s", "1231.0 s", "3 h 0 min", "5 h 12 min", "47 h 59 min", "29 d 3 h"];
+        assert_eq!(times.map(duration).each_ref().map(String::as_str), shown);
+        let values = [2_685.4, 999_949.0, 999_999.0, 85_932_800.0, -1.5e9, 4.237e12];
+        let shown = ["2,685", "999,949", "1.000 M", "85.93 M", "-1.500 G", "4.237 T"];
+        assert_eq!(values.map(prefixed).each_ref().map(String::as_str), shown);
+        let sizes = [0.0, 0.0625, 0.09, 0.5, 6.0, 10.244, 2048.0];
+        let shown = ["0 KiB", "64.0 MiB", "92.2 MiB", "512 MiB", "6 GiB", "10.24 GiB", "2 TiB"];
+        assert_eq!(sizes.map(gibibytes).each_ref().map(String::as_str), shown);
     }
 
     #[test]

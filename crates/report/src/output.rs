@@ -55,13 +55,16 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
 /// # Errors
 /// If the directory cannot be made or a file cannot be written.
 pub fn write_into(directory: &Path, page: (&str, &str), beside: &[(&str, &str)]) -> Result<PathBuf, Failure> {
+    let was_there = directory.exists();
     fs::create_dir_all(directory).doing(|| format!("cannot make the directory {}", directory.display()))?;
-    for (name, text) in beside {
-        write_whole(&directory.join(name), text)?;
+    let files = || beside.iter().copied().chain([page]);
+    let all = files().try_for_each(|(name, text)| write_whole(&directory.join(name), text));
+    if all.is_err() && !was_there {
+        // A full disk leaves nothing of a report that is not whole.
+        files().for_each(|(name, _)| drop(fs::remove_file(directory.join(name))));
+        let _ = fs::remove_dir(directory);
     }
-    let path = directory.join(page.0);
-    write_whole(&path, page.1)?;
-    Ok(path)
+    all.map(|()| directory.join(page.0))
 }
 
 /// A document as JSON, for a file.
@@ -72,13 +75,42 @@ pub fn json(document: &impl Serialize) -> Result<String, Failure> {
     serde_json::to_string_pretty(document).doing(|| "cannot write the report as JSON".to_owned())
 }
 
-/// Tells people something beside the answer, in one line. Nobody reading it is no reason to stop.
+/// More characters in one line are somebody's data rather than our words.
+const NOTE_MAX: usize = 1500;
+
+/// Tells people something beside the answer, in one line of bounded length. Nobody reading it is no reason to stop.
 pub fn note(note: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", text::line(note));
+    let _ = writeln!(io::stderr().lock(), "{}", text::line(&text::shortened(note, NOTE_MAX)));
 }
 
 /// Whether to colour what goes to stderr: a terminal, and `NO_COLOR` unset or empty (no-color.org).
 #[must_use]
 pub fn colours_on_stderr() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_behind() {
+        let place = tempfile::tempdir().unwrap();
+        // A page that is a directory cannot be replaced by a file.
+        fs::create_dir_all(place.path().join("old/report.html/x")).unwrap();
+        for name in ["old", "new"] {
+            let directory = place.path().join(name);
+            let page = if name == "old" { "report.html" } else { "no/report.html" };
+            assert!(write_into(&directory, (page, "page"), &[]).is_err());
+        }
+        let left: Vec<_> =
+            fs::read_dir(place.path().join("old")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["report.html"]);
+        assert!(!place.path().join("new").exists());
+        let path = write_into(&place.path().join("new"), ("report.html", "page"), &[("report.json", "{}")]).unwrap();
+        assert_eq!(
+            (fs::read_to_string(path).unwrap(), fs::read_dir(place.path().join("new")).unwrap().count()),
+            ("page".to_owned(), 2)
+        );
+    }
 }

@@ -62,6 +62,12 @@ impl Page {
         self.part(html! { p class="note" { (text) } })
     }
 
+    /// Adds remarks.
+    #[must_use]
+    pub fn notes(self, texts: &[String]) -> Self {
+        texts.iter().fold(self, |page, text| page.note(text))
+    }
+
     /// Adds a table.
     #[must_use]
     pub fn table(self, table: &Table) -> Self {

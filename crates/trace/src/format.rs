@@ -21,6 +21,14 @@ pub enum Format {
     Blkparse,
     /// The ARC authors' traces: first 512-byte block, count, ignored, request number (ARC03).
     Arc,
+    /// Text that darshan-dxt-parser prints: the traced accesses of an application's processes to its files.
+    DarshanDxt,
+    /// MQSim's traces: arrival in ns, device, first 512-byte sector, sectors, type (0 writes, 1 reads).
+    MqSim,
+    /// Reports of iostat: rates of whole intervals, no requests.
+    Iostat,
+    /// Reports of sar about I/O (`-b`) or devices (`-d`): rates of whole intervals, no requests.
+    Sar,
 }
 
 impl Format {
@@ -34,6 +42,10 @@ impl Format {
         ("fio", Self::FioIolog),
         ("blkparse", Self::Blkparse),
         ("arc", Self::Arc),
+        ("dxt", Self::DarshanDxt),
+        ("mqsim", Self::MqSim),
+        ("iostat", Self::Iostat),
+        ("sar", Self::Sar),
     ];
 
     /// Its name.
@@ -46,6 +58,12 @@ impl Format {
     #[must_use]
     pub fn has_times(self) -> bool {
         !matches!(self, Self::Plain | Self::Arc)
+    }
+
+    /// Whether it has requests; else only what was moved in each interval.
+    #[must_use]
+    pub fn has_requests(self) -> bool {
+        !matches!(self, Self::Iostat | Self::Sar)
     }
 
     /// Whether requests carry an address and a length in bytes, so that they can be split into blocks.
@@ -63,48 +81,26 @@ impl Format {
     /// By the name of the file, whatever it is compressed with.
     #[must_use]
     pub fn of_name(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
-        let raw = [".zst", ".zstd", ".xz", ".gz"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(&name);
-        let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| raw.ends_with(suffix));
+        let name = unpacked_name(path)?;
+        let ends = |suffixes: &[&str]| suffixes.iter().any(|suffix| name.ends_with(suffix));
         match () {
             () if ends(&[".vscsi", ".vscsitrace"]) => Some(Self::Vscsi),
             () if ends(&[".oraclegeneral", ".oraclegeneral.bin"]) => Some(Self::OracleGeneral),
             () if ends(&[".iolog", ".fio"]) => Some(Self::FioIolog),
             () if ends(&[".blkparse"]) => Some(Self::Blkparse),
             () if ends(&[".lis", ".arc"]) => Some(Self::Arc),
+            () if ends(&[".dxt"]) => Some(Self::DarshanDxt),
+            () if ends(&[".iostat"]) => Some(Self::Iostat),
             () if ends(&[".plain", ".keys"]) => Some(Self::Plain),
             // What .csv, .txt, .log and .trace hold is seen better by looking.
             () => None,
         }
     }
-
-    /// By what the file begins with; `None` if it could be anything.
-    #[must_use]
-    pub fn of_head(head: &[u8]) -> Option<Self> {
-        if head.starts_with(b"fio version ") {
-            return Some(Self::FioIolog);
-        }
-        if head.contains(&0) {
-            return crate::parse::vscsi::version(head).map(|_| Self::Vscsi);
-        }
-        let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-        let first = lines.find(|line| !line.is_empty() && !line.starts_with(b"#"))?;
-        let words: Vec<&[u8]> = first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).collect();
-        let device = |word: &[u8]| word.splitn(2, |byte| *byte == b',').all(is_number) && word.contains(&b',');
-        if words.len() >= 6 && device(words[0]) {
-            return Some(Self::Blkparse);
-        }
-        let fields: Vec<&[u8]> = first.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).collect();
-        if fields.len() >= 6 && (is_number(fields[0]) || fields[0].eq_ignore_ascii_case(b"timestamp")) {
-            return Some(Self::Msr);
-        }
-        if fields.len() >= 2 {
-            return Some(Self::Csv);
-        }
-        Some(Self::Plain)
-    }
 }
 
-fn is_number(word: &[u8]) -> bool {
-    !word.is_empty() && word.iter().all(u8::is_ascii_digit)
+/// The file's name in lower case, without the suffix of its compression.
+pub(crate) fn unpacked_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+    let raw = [".zst", ".zstd", ".xz", ".gz"].iter().find_map(|suffix| name.strip_suffix(suffix));
+    Some(raw.map(str::to_owned).unwrap_or(name))
 }

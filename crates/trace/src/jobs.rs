@@ -8,8 +8,11 @@ use std::time::Duration;
 use surgetank_model::{Bytes, Instant};
 
 use crate::error::TraceError;
+use crate::look::SWF_FIELDS;
 use crate::parse::Broken;
+use crate::parse::fields::shown_shortly;
 use crate::parse::lines::Lines;
+use crate::reader::{left_out, unreadable};
 use crate::series::{SAMPLES_MAX, Sample, Series};
 use crate::source::Source;
 
@@ -48,8 +51,21 @@ pub struct JobLog {
     pub broken: u64,
     /// The first of them.
     pub first_broken: Option<Broken>,
+    /// Lines in all, comments too.
+    pub lines: u64,
 }
 
+/// How many of the jobs that write have no memory in the log, so that it is unknown what they write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    /// So many.
+    pub jobs: usize,
+    /// Of so many.
+    pub of: usize,
+}
+
+/// More memory than any processor has: 64 TiB.
+const MEMORY_MAX_KB: f64 = (64u64 << 30) as f64;
 /// More checkpoints than any log comes to at a sensible interval.
 const CHECKPOINTS_MAX: u64 = 100_000_000;
 
@@ -59,15 +75,14 @@ impl JobLog {
     /// # Errors
     /// If it cannot be read, holds no job, or (`strict`) has a broken line.
     pub fn read(path: &Path, strict: bool) -> Result<Self, TraceError> {
-        let name = path.display();
-        let invalid =
-            |error| TraceError::Invalid(format!("cannot read {name}: {error}; name a job log that you may read"));
-        let (mut source, _) = Source::open(path).map_err(invalid)?;
+        let name = path.display().to_string();
+        let (mut source, _) = Source::open(path)?;
         let mut log = Self::default();
         let mut lines = Lines::default();
         loop {
-            let (window, last) = source.window().map_err(invalid)?;
+            let (window, last) = source.window().map_err(|error| unreadable(&name, &error))?;
             let take = |line, found: Result<&[u8], String>| {
+                log.lines += 1;
                 let Err(reason) = found.and_then(|words| log.line(words)) else { return Ok(()) };
                 let broken = Broken { line, reason };
                 log.broken += 1;
@@ -94,11 +109,11 @@ impl JobLog {
         if line.starts_with(b";") {
             return Ok(());
         }
-        let mut fields = [-1.0; 10];
+        let mut fields = [-1.0; SWF_FIELDS];
         let mut found = 0;
         for (field, word) in fields.iter_mut().zip(line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()))
         {
-            let text = String::from_utf8_lossy(&word[..word.len().min(40)]);
+            let text = shown_shortly(word);
             *field = text
                 .parse::<f64>()
                 .ok()
@@ -106,10 +121,10 @@ impl JobLog {
                 .ok_or_else(|| format!("field {} is {text:?}, not a number", found + 1))?;
             found += 1;
         }
-        let [_, submitted, waited, ran, allocated, _, used, asked, _, memory] = fields;
-        if found < 5 {
-            return Err(format!("a job has {found} fields, and 18 in the Standard Workload Format"));
+        if found < SWF_FIELDS {
+            return Err(format!("a job has {found} fields, and {SWF_FIELDS} in the Standard Workload Format"));
         }
+        let [_, submitted, waited, ran, allocated, _, used, asked, _, memory, ..] = fields;
         // -1 is unknown.
         let processors = if allocated > 0.0 { allocated } else { asked };
         let span = |seconds: f64| Duration::try_from_secs_f64(seconds).map_err(|_| format!("{seconds} s is no time"));
@@ -120,6 +135,9 @@ impl JobLog {
         }
         let start = span(submitted + waited.max(0.0))?;
         let kilobytes = [used, memory].into_iter().find(|kilobytes| *kilobytes > 0.0);
+        if let Some(kilobytes) = kilobytes.filter(|kilobytes| *kilobytes > MEMORY_MAX_KB) {
+            return Err(format!("{kilobytes} KB of memory a processor are more than any has: the log may count bytes"));
+        }
         self.jobs.push(Job {
             start,
             run,
@@ -129,10 +147,27 @@ impl JobLog {
         Ok(())
     }
 
+    /// How many jobs the rule counts whose memory is not known: they write nothing.
+    #[must_use]
+    pub fn lacking(&self, rule: &Checkpoints) -> Lacking {
+        let largest = rule.processors_max.unwrap_or(u64::MAX);
+        let counted = || self.jobs.iter().filter(|job| job.processors <= largest);
+        let is_lacking = |job: &&Job| rule.per_processor.or(job.memory).is_none();
+        Lacking { jobs: counted().filter(is_lacking).count(), of: counted().count() }
+    }
+
+    /// What people must know of it, in sentences: the first line that was left out and how many there are.
+    #[must_use]
+    pub fn warnings(&self, name: &Path) -> Vec<String> {
+        let broken = self.first_broken.as_ref();
+        let place = |Broken { line, reason }: &Broken| format!("{}:{line}: {reason}", name.display());
+        broken.map(|first| left_out(&place(first), self.broken, self.lines)).into_iter().collect()
+    }
+
     /// What the jobs write, interval by interval, from the start of the first job on.
     ///
     /// # Errors
-    /// If a job's memory is not known, or there would be absurdly many checkpoints or intervals.
+    /// If no job's memory is known, or there would be absurdly many checkpoints or intervals.
     pub fn series(&self, rule: &Checkpoints, interval: Duration) -> Result<Series, TraceError> {
         let invalid = |text: String| Err(TraceError::Invalid(text));
         let jobs = || {
@@ -142,6 +177,13 @@ impl JobLog {
         let Some(origin) = jobs().map(|job| job.start).min() else {
             return invalid("no job of the log is as small as processors_max: raise it".to_owned());
         };
+        let Lacking { jobs: lacking, of } = self.lacking(rule);
+        if lacking == of {
+            return invalid(format!(
+                "the log does not say how much memory any of its {of} jobs used: write memory, bytes of a checkpoint for each \
+                 processor, such as \"1 GiB\", in [jobs]"
+            ));
+        }
         let every = rule.every.max(Duration::from_millis(1));
         let regular = |job: &Job| (job.run.as_nanos() - 1) / every.as_nanos();
         if jobs().map(|job| regular(job) + 1).sum::<u128>() > u128::from(CHECKPOINTS_MAX) {
@@ -151,13 +193,7 @@ impl JobLog {
         }
         let mut samples: Vec<Sample> = Vec::new();
         for job in jobs() {
-            let Some(memory) = rule.per_processor.or(job.memory) else {
-                return invalid(
-                    "the log does not say how much memory a job used: write memory, bytes of a checkpoint for each \
-                     processor, such as \"1 GiB\""
-                        .to_owned(),
-                );
-            };
+            let Some(memory) = rule.per_processor.or(job.memory) else { continue };
             let bytes = memory.get().saturating_mul(job.processors);
             let times = (1..=regular(job) as u32).map(|number| every.saturating_mul(number)).chain([job.run]);
             for after in times {
@@ -173,8 +209,7 @@ impl JobLog {
                 samples[index].requests += 1;
             }
         }
-        let end = samples.iter().map(|sample| sample.written).max().unwrap_or_default();
-        Ok(Series { interval, start: Instant::ZERO, samples, end, broken: self.broken })
+        Ok(Series { interval, start: Instant::ZERO, samples, touched: None, broken: self.broken, warnings: Vec::new() })
     }
 }
 
@@ -185,10 +220,10 @@ mod tests {
     use super::*;
 
     const LOG: &str = "; MaxProcs: 8\n\
-        1 100 20 7200 4 -1 -1 4 7200 -1 1\n\
+        1 100 20 7200 4 -1 -1 4 7200 -1 1 -1 -1 -1 -1 -1 -1 -1\n\
         \n\
-        2 100 0 0 4 -1 -1 4 7200 -1 0\n\
-        3 200 -1 1800 -1 -1 2048 2 3600 -1 1\n\
+        2 100 0 0 4 -1 -1 4 7200 -1 0 -1 -1 -1 -1 -1 -1 -1\n\
+        3 200 -1 1800 -1 -1 2048 2 3600 -1 1 -1 -1 -1 -1 -1 -1 -1\n\
         4 x\n";
 
     fn read(text: &str, strict: bool) -> Result<JobLog, String> {
@@ -206,14 +241,20 @@ mod tests {
         assert_eq!((log.jobs[1].processors, log.jobs[1].memory), (2, Some(Bytes::from_mib(2))));
         assert!(read(LOG, true).unwrap_err().contains("log.swf:6: field 2 is \"x\""));
         assert!(read("; nothing\n", false).unwrap_err().contains("no job that ran"));
-        assert!(read("1 2 3\n", false).unwrap_err().contains("log.swf:1: a job has 3 fields"));
+        // A table of six columns is no such log, however numeric it is.
+        let said = read("1 2 3 4 5 6\n7 8 9 10 11 12\n", false).unwrap_err();
+        assert!(said.contains("log.swf:1: a job has 6 fields, and 18"), "{said}");
+        let warnings = log.warnings(Path::new("log.swf"));
+        assert!(warnings[0].contains("log.swf:6: field 2 is \"x\"") && warnings[0].contains("1 of 5"), "{warnings:?}");
+        let bytes = LOG.replace("-1 1800 -1 -1 2048 2", "-1 1800 2 -1 99999999999 2");
+        assert!(read(&bytes, true).unwrap_err().contains("log.swf:5: 99999999999 KB of memory"));
     }
 
     proptest! {
         #[test]
         fn no_line_and_no_job_is_too_odd(
             bytes in prop::collection::vec(any::<u8>(), 0..80),
-            numbers in prop::collection::vec(prop_oneof![any::<f64>(), -2.0..1e6f64], 5..12),
+            numbers in prop::collection::vec(prop_oneof![any::<f64>(), -2.0..1e6f64], 15..20),
         ) {
             let mut log = JobLog::default();
             let _ = log.line(&bytes);
@@ -243,8 +284,16 @@ mod tests {
             .collect();
         // The second started 80 s after the first; a checkpoint that would coincide with the end is written once.
         assert_eq!(written, [(188, 20), (360, 40), (720, 40)]);
+        // One of the two jobs has no memory in the log: it is counted, and writes nothing.
         let of_the_log = Checkpoints { per_processor: None, ..hourly };
-        assert!(log.series(&of_the_log, Duration::from_secs(10)).unwrap_err().to_string().contains("write memory"));
+        assert_eq!(
+            (log.lacking(&of_the_log), log.lacking(&hourly)),
+            (Lacking { jobs: 1, of: 2 }, Lacking { jobs: 0, of: 2 })
+        );
+        assert_eq!(log.series(&of_the_log, Duration::from_secs(10)).unwrap().samples.len(), 189);
+        let without = JobLog { jobs: vec![log.jobs[0]], ..JobLog::default() };
+        let said = without.series(&of_the_log, Duration::from_secs(10)).unwrap_err().to_string();
+        assert!(said.contains("any of its 1 jobs") && said.contains("write memory"), "{said}");
         let small = Checkpoints { processors_max: Some(2), ..of_the_log };
         assert_eq!(log.series(&small, Duration::from_secs(10)).unwrap().samples[180].written, Bytes::from_mib(4));
         let none = Checkpoints { processors_max: Some(1), ..hourly };

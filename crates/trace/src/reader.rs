@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::error::TraceError;
-use crate::format::Format;
+use crate::format::{Format, unpacked_name};
 use crate::keys::Gathered;
 use crate::parse::{Broken, Parser, Tally};
 use crate::request::Request;
@@ -33,22 +33,71 @@ pub struct Reader {
     ended: bool,
 }
 
+/// A file that was opened and whose format is known.
+pub(crate) struct Opened {
+    pub name: String,
+    pub source: Source,
+    pub progress: Progress,
+    pub format: Format,
+}
+
+impl Opened {
+    pub(crate) fn open(path: &Path, options: Options) -> Result<Self, TraceError> {
+        let name = path.display().to_string();
+        let (source, progress) = if path == Path::new("-") {
+            (Source::stream(&name, io::stdin())?, Progress::default())
+        } else {
+            Source::open(path)?
+        };
+        Self::of(name, source, progress, options, Some(path))
+    }
+
+    fn of(
+        name: String,
+        mut source: Source,
+        progress: Progress,
+        options: Options,
+        path: Option<&Path>,
+    ) -> Result<Self, TraceError> {
+        let (window, _) = source.window().map_err(|error| unreadable(&name, &error))?;
+        let head = &window[..window.len().min(HEAD)];
+        if head.is_empty() {
+            return Err(TraceError::Invalid(format!("{name} is empty: name a trace with at least one request")));
+        }
+        let by_name = || path.and_then(Format::of_name);
+        let format = match options.format.or_else(by_name) {
+            Some(format) => format,
+            None => look(&name, path, head)?,
+        };
+        Ok(Self { name, source, progress, format })
+    }
+}
+
+/// The format by what the file begins with.
+fn look(name: &str, path: Option<&Path>, head: &[u8]) -> Result<Format, TraceError> {
+    let formats = || Format::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let says_csv = || path.and_then(unpacked_name).is_some_and(|name| name.ends_with(".csv"));
+    match Format::of_head(head) {
+        Ok(Format::Plain) if says_csv() => Err(TraceError::Invalid(format!(
+            "{name} has no columns that commas separate, as its name says: name its format with --format, one of {}",
+            formats()
+        ))),
+        Ok(format) => Ok(format),
+        Err(Some(foreign)) => Err(TraceError::Invalid(format!("{name} is no trace that can be read: {foreign}"))),
+        Err(None) => Err(TraceError::Invalid(format!(
+            "cannot tell the format of {name}: name it with --format, one of {}",
+            formats()
+        ))),
+    }
+}
+
 impl Reader {
     /// Opens the file at `path`, which must not shrink while it is read; `-` is standard input.
     ///
     /// # Errors
     /// If it cannot be read, or its format is not known or not that.
     pub fn open(path: &Path, options: Options) -> Result<Self, TraceError> {
-        let name = path.display().to_string();
-        let invalid = |error: io::Error| {
-            TraceError::Invalid(format!("cannot read {name}: {error}; name a trace file that you may read"))
-        };
-        let (source, progress) = if path == Path::new("-") {
-            (Source::stream(io::stdin()).map_err(invalid)?, Progress::default())
-        } else {
-            Source::open(path).map_err(invalid)?
-        };
-        Self::new(name, source, progress, options, Format::of_name(path))
+        Self::new(Opened::open(path, options)?, options.strict)
     }
 
     /// Reads from anything; `name` is for messages.
@@ -56,36 +105,39 @@ impl Reader {
     /// # Errors
     /// As [`Self::open`].
     pub fn from_stream(name: &str, from: impl Read + 'static, options: Options) -> Result<Self, TraceError> {
-        let source = Source::stream(from).map_err(|error| unreadable(name, &error))?;
-        Self::new(name.to_owned(), source, Progress::default(), options, None)
+        let source = Source::stream(name, from)?;
+        Self::new(Opened::of(name.to_owned(), source, Progress::default(), options, None)?, options.strict)
     }
 
-    fn new(
-        name: String,
-        mut source: Source,
-        progress: Progress,
-        options: Options,
-        by_name: Option<Format>,
-    ) -> Result<Self, TraceError> {
-        let (window, _) = source.window().map_err(|error| unreadable(&name, &error))?;
-        let head = &window[..window.len().min(HEAD)];
-        if head.is_empty() {
-            return Err(TraceError::Invalid(format!("{name} is empty: name a trace with at least one request")));
+    pub(crate) fn new(opened: Opened, strict: bool) -> Result<Self, TraceError> {
+        let Opened { name, mut source, progress, format } = opened;
+        if !format.has_requests() {
+            return Err(TraceError::Invalid(format!(
+                "{name} is a report of {}, with what was moved in each interval and without requests: name a block trace, \
+                 as blkparse prints it",
+                format.name()
+            )));
         }
-        let format = options.format.or(by_name).or_else(|| Format::of_head(head)).ok_or_else(|| {
-            let names: Vec<&str> = Format::NAMES.iter().map(|(name, _)| *name).collect();
-            TraceError::Invalid(format!(
-                "cannot tell the format of {name}: name it with --format, one of {}",
-                names.join(", ")
-            ))
-        })?;
-        let parser = Parser::new(format, head, options.strict).map_err(|reason| {
+        let (window, _) = source.window().map_err(|error| unreadable(&name, &error))?;
+        let parser = Parser::new(format, &window[..window.len().min(HEAD)], strict).map_err(|reason| {
             TraceError::Invalid(format!(
                 "{name} is no {} trace: {reason}; name its format with --format",
                 format.name()
             ))
         })?;
         Ok(Self { name, source, progress, parser, ended: false })
+    }
+
+    /// Whether its requests carry a time.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        self.parser.has_times()
+    }
+
+    /// What it is called in messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The format that it is read as.
@@ -175,19 +227,28 @@ impl Reader {
                 format.line_name(),
                 format.name(),
             ),
+            None if format == Format::DarshanDxt => format!(
+                "{name} holds no traced accesses: run the application with DXT_ENABLE_IO_TRACE=1, and print its log with \
+                 darshan-dxt-parser"
+            ),
             None => format!("{name} holds no reads or writes: name a {} trace that does", format.name()),
         }))
     }
 
-    /// The first broken line with its place, for a warning.
+    /// The first broken line with its place, and how many there are, for a warning.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let tally = self.tally();
         let first = tally.first_broken.as_ref()?;
-        let lines = if tally.broken == 1 { "was left out" } else { "is the first that was left out" };
-        let place = place(&self.name, self.format(), first);
-        Some(format!("{place}; it {lines} ({} of {})", tally.broken, tally.broken + tally.requests + tally.others))
+        let all = tally.broken + tally.requests + tally.others;
+        Some(left_out(&place(&self.name, self.format(), first), tally.broken, all))
     }
+}
+
+/// Says that lines were left out: the first of them, and how many of all.
+pub(crate) fn left_out(first: &str, broken: u64, all: u64) -> String {
+    let lines = if broken == 1 { "was left out" } else { "is the first that was left out" };
+    format!("{first}; it {lines} ({broken} of {all})")
 }
 
 fn place(name: &str, format: Format, broken: &Broken) -> String {
@@ -197,7 +258,7 @@ fn place(name: &str, format: Format, broken: &Broken) -> String {
     }
 }
 
-fn unreadable(name: &str, error: &io::Error) -> TraceError {
+pub(crate) fn unreadable(name: &str, error: &io::Error) -> TraceError {
     match error.kind() {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => {
             TraceError::Invalid(format!("{name} is damaged: {error}; fetch or compress it anew"))

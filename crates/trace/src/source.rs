@@ -11,6 +11,8 @@ use lzma_rust2::XzReader;
 use ruzstd::decoding::FrameDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 
+use crate::error::TraceError;
+
 /// What is read at once: it stays in the second cache until it is parsed.
 const BODY: usize = 128 << 10;
 /// More is never left of a window that was parsed.
@@ -23,6 +25,7 @@ const DICTIONARY_MAX: u64 = 128 << 20;
 
 /// Where bytes come from: a file, a decoder or a pipe, behind a buffer.
 pub struct Source {
+    packing: Packing,
     from: Box<dyn Read>,
     buffer: Vec<u8>,
     /// Where what is read goes to: the kernel copies to the beginning of a cache line four times as fast as to the middle.
@@ -42,16 +45,26 @@ enum Packing {
 }
 
 impl Packing {
-    fn of(head: &[u8]) -> io::Result<Self> {
+    /// # Errors
+    /// The name of a compression that is not read here.
+    fn of(head: &[u8]) -> Result<Self, &'static str> {
         Ok(match head {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
-            [b'B', b'Z', b'h', ..] => {
-                return Err(io::Error::other("bzip2 is not read; decompress it, or use zstd, xz or gzip"));
-            }
+            [b'B', b'Z', b'h', ..] => return Err("bzip2"),
+            [0x04, 0x22, 0x4d, 0x18, ..] => return Err("lz4"),
             _ => Self::None,
         })
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "its",
+            Self::Gzip => "its gzip",
+            Self::Xz => "its xz",
+            Self::Zstd => "its zstd",
+        }
     }
 
     fn unpack(self, raw: impl BufRead + 'static) -> Box<dyn Read> {
@@ -62,6 +75,19 @@ impl Packing {
             Self::Zstd => Box::new(Zstd::new(raw)),
         }
     }
+
+    /// What a decoder's error means: decoders speak of their own parts.
+    fn explain(self, error: io::Error) -> io::Error {
+        use io::ErrorKind::{InvalidData, InvalidInput, OutOfMemory, UnexpectedEof};
+        let name = self.name();
+        let says = match error.kind() {
+            UnexpectedEof => format!("{name} data ends too early"),
+            InvalidData | InvalidInput if self != Self::None => format!("{name} data is not right"),
+            OutOfMemory => format!("{name} data wants a dictionary of more than {} MiB", DICTIONARY_MAX >> 20),
+            _ => return error,
+        };
+        io::Error::new(InvalidData, says)
+    }
 }
 
 impl Source {
@@ -69,27 +95,34 @@ impl Source {
     ///
     /// # Errors
     /// If it cannot be opened or read, or its compression is unknown here.
-    pub fn open(path: &Path) -> io::Result<(Self, Progress)> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
+    pub fn open(path: &Path) -> Result<(Self, Progress), TraceError> {
+        let name = path.display().to_string();
+        let cannot = |error: io::Error| {
+            TraceError::Invalid(format!("cannot read {name}: {error}; check the path and its permissions"))
+        };
+        let file = File::open(path).map_err(cannot)?;
+        let metadata = file.metadata().map_err(cannot)?;
         if metadata.is_dir() {
-            return Err(io::Error::other("it is a directory"));
+            return Err(TraceError::Invalid(format!("cannot read {name}: it is a directory; name a file in it")));
         }
         let progress = Progress { done: Rc::default(), total: metadata.is_file().then_some(metadata.len()) };
-        Ok((Self::stream(Counted { file, progress: progress.clone() })?, progress))
+        Ok((Self::stream(&name, Counted { file, progress: progress.clone() })?, progress))
     }
 
-    /// From anything that can be read, compressed or not.
+    /// From anything that can be read, compressed or not; `name` is for messages.
     ///
     /// # Errors
     /// If the first bytes cannot be read, or the compression is unknown here.
-    pub fn stream(from: impl Read + 'static) -> io::Result<Self> {
+    pub fn stream(name: &str, from: impl Read + 'static) -> Result<Self, TraceError> {
         let mut raw = BufReader::with_capacity(RAW, from);
-        let packing = Packing::of(raw.fill_buf()?)?;
+        let head = raw.fill_buf().map_err(|error| TraceError::Failed(format!("cannot read {name}: {error}")))?;
+        let packing = Packing::of(head).map_err(|packed| {
+            TraceError::Invalid(format!("{name} is compressed with {packed}, which is not read: decompress it first"))
+        })?;
         let mut buffer = vec![0; LEFT_MAX + CACHE_LINE + BODY];
         let body = LEFT_MAX + buffer[LEFT_MAX..].as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE);
         buffer.truncate(body + BODY);
-        Ok(Self { from: packing.unpack(raw), buffer, body, start: body, end: body, ended: false })
+        Ok(Self { packing, from: packing.unpack(raw), buffer, body, start: body, end: body, ended: false })
     }
 
     /// The next bytes, more than 64 KiB of them if there are as many; and whether they are the last.
@@ -107,7 +140,7 @@ impl Source {
                     Ok(0) => self.ended = true,
                     Ok(count) => self.end += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(self.packing.explain(error)),
                 }
             }
         }
@@ -160,6 +193,12 @@ impl<R: BufRead> Zstd<R> {
         Self { raw, decoder, within: false }
     }
 
+    /// It cannot go on: something is missing, or wrong.
+    fn wrong(&mut self) -> io::Error {
+        let is_at_end = self.raw.fill_buf().is_ok_and(<[u8]>::is_empty);
+        if is_at_end { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::InvalidData }.into()
+    }
+
     /// Whether a frame began, as opposed to the file's end.
     fn begin(&mut self) -> io::Result<bool> {
         while !self.raw.fill_buf()?.is_empty() {
@@ -171,7 +210,8 @@ impl<R: BufRead> Zstd<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+                Err(FrameDecoderError::WindowSizeTooBig { .. }) => return Err(io::ErrorKind::OutOfMemory.into()),
+                Err(_) => return Err(self.wrong()),
             }
         }
         Ok(false)
@@ -191,8 +231,9 @@ impl<R: BufRead> Read for Zstd<R> {
                     continue;
                 }
                 let some = ruzstd::decoding::BlockDecodingStrategy::UptoBytes(buffer.len().max(1));
-                let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}"));
-                self.decoder.decode_blocks(&mut self.raw, some).map_err(invalid)?;
+                if self.decoder.decode_blocks(&mut self.raw, some).is_err() {
+                    return Err(self.wrong());
+                }
             } else if self.begin()? {
                 self.within = true;
             } else {

@@ -107,6 +107,8 @@ fn formats_are_recognised_by_name_or_by_looking() {
         ("log", Format::FioIolog),
         ("trace.log", Format::Blkparse),
         ("OLTP.lis", Format::Arc),
+        ("dxt.txt", Format::DarshanDxt),
+        ("tpcc.trace", Format::MqSim),
     ] {
         let path = write(directory.path(), name, &encode(format, &wanted));
         let reader = Reader::open(&path, Options::default()).unwrap();
@@ -211,8 +213,11 @@ fn what_is_no_trace_is_told_in_one_sentence() {
         ("prose.csv", b"a,b\nc,d\n", None, "prose.csv:1: the header names no column"),
         ("other.txt", b"hello\n", Some(Format::Msr), "other.txt:1: it has fewer than the six fields"),
         ("flush.blkparse", b"8,0 1 1 0.5 7 Q FN [x]\n", None, "holds no reads or writes"),
-        ("packed.bz2", b"BZh91AY", None, "bzip2"),
-        ("empty.gz", &[0x1f, 0x8b], None, "damaged"),
+        ("packed.bz2", b"BZh91AY", None, "is compressed with bzip2, which is not read: decompress it first"),
+        ("empty.gz", &[0x1f, 0x8b], None, "damaged: its gzip data ends too early"),
+        ("io.txt", b"Linux 6.1 (h)\n\n10:00:00\nDevice r/s rkB/s w/s wkB/s\nsda 1 1 1 1\n", None, "a report of iostat"),
+        ("x.dxt", b"# darshan log version: 3.41\n# total_POSIX_OPENS: 1\n", None, "DXT_ENABLE_IO_TRACE=1"),
+        ("x.dxt", b"POSIX\t-1\t7\tPOSIX_OPENS\t1\n", None, "is not X_POSIX or X_MPIIO"),
     ];
     for (name, bytes, format, expected) in cases {
         let path = write(directory.path(), name, bytes);
@@ -223,6 +228,42 @@ fn what_is_no_trace_is_told_in_one_sentence() {
     let missing = read(&directory.path().join("none"), Options::default()).unwrap_err();
     assert!(matches!(missing, TraceError::Invalid(_)), "{missing:?}");
     assert!(read(directory.path(), Options::default()).unwrap_err().to_string().contains("directory"));
+}
+
+#[test]
+fn what_has_a_form_of_its_own_is_never_counted_as_keys() {
+    let directory = tempfile::tempdir().unwrap();
+    let job = "1 100 20 7200 4 -1 -1 4 7200 -1 1 -1 -1 -1 -1 -1 -1 -1\n";
+    let commented = format!("; MaxProcs: 8\n{job}");
+    let mut darshan = b"3.21\0\0\0\x0075d\0".to_vec();
+    darshan.resize(200, 1);
+    let cases: &[(&str, &[u8], &str)] = &[
+        ("log.txt", commented.as_bytes(), "Standard Workload Format"),
+        ("log", job.as_bytes(), "[jobs]"),
+        ("a.json", b"{\"requests\": [1, 2]}", "it is JSON"),
+        ("a.txt", b"[\n1,\n2]", "it is JSON"),
+        ("app.darshan", &darshan, "darshan-dxt-parser"),
+        ("sda.blktrace.0", b"\x07tae\0\0\0\0\0\0\0\0", "blkparse"),
+        ("sa24", b"\x96\xd5\0\0\0", "sar -d -f"),
+        ("theta.txt", b"Job Submit Runtime Nodes\n164859 1514764835 11956 128\n164860 1514765541 12699 128\n", "table"),
+        ("swarp.csv", b"ID START\n7 8\n", "as its name says"),
+        ("a.csv", b"time_s;op;offset\n1;R;0\n", "semicolons"),
+        ("noise", &[1, 2, 3, 200, 201], "cannot tell the format"),
+    ];
+    for (name, bytes, expected) in cases {
+        let path = write(directory.path(), name, bytes);
+        let error = read(&path, Options::default()).unwrap_err();
+        let TraceError::Invalid(text) = error else { panic!("{name}: {error:?}") };
+        assert!(text.contains(expected) && !text.contains('\n'), "{name}: {text}");
+    }
+    // Who says that it is keys is believed: here its numbers without a sign.
+    let path = write(directory.path(), "log", job.as_bytes());
+    assert_eq!(read(&path, Options { format: Some(Format::Plain), strict: false }).unwrap().len(), 8);
+    // Keys that begin with words, or stand several in a line, are keys.
+    for (keys, count) in [("a b c\nd e f\n", 6), ("1 2 3\n4 5 6\n", 6), ("1 2 3 4 1\n5 6 7 8 0\n1 2 3 4 2\n", 15)] {
+        let path = write(directory.path(), "keys.txt", keys.as_bytes());
+        assert_eq!(read(&path, Options::default()).unwrap().len(), count, "{keys}");
+    }
 }
 
 #[test]
@@ -293,25 +334,58 @@ fn published_lines_are_read() {
         "op,time_s,offset_bytes,length_bytes,latency_us\nW,0.000323,2282442752,4096,28\nFF,0.1,0,0,\nR,1,0,512,1\n",
         &[(323_000, 0, 2_282_442_752, 4096, write), (1_000_000_000, 0, 0, 512, read)],
     );
+    check(
+        Format::DarshanDxt,
+        "# DXT, file_id: 14388265063268455899, file_name: /tmp/ior.txt\n# DXT, rank: 0, hostname: n1\n\
+         # DXT, write_count: 1, read_count: 1\n# Module    Rank  Wt/Rd  Segment          Offset       Length    Start(s)      End(s)\n \
+         X_POSIX       0  write        0               0       262144      0.0029      0.0032  [OST: 3]\n \
+         X_POSIX       1   read        0          262144         4096      1.5000      1.5001\n\
+         # DXT, file_id: 7, file_name: /tmp/b\n X_MPIIO       0  write        0               0       262144      0.0028      0.0033\n \
+         X_POSIX       0  write        0               0           16      2.0000      2.0001\n",
+        &[(2_900_000, 0, 0, 262_144, write), (1_500_000_000, 0, 262_144, 4096, read), (2_000_000_000, 1, 0, 16, write)],
+    );
+    check(
+        Format::MqSim,
+        "938513000 4 264719034 16 0\n938828000 3 197570570 8 1\n",
+        &[(938_513_000, 0, 264_719_034 * 512, 8192, write), (938_828_000, 1, 197_570_570 * 512, 4096, read)],
+    );
     check(Format::Arc, "7 3 0 0\n", &[(0, 0, 3584, 1536, Access::Unknown)]);
 }
 
 #[test]
 fn a_series_has_the_bytes_of_each_interval() {
     let directory = tempfile::tempdir().unwrap();
-    let text = b"time_s,op,offset_bytes,length_bytes\n10.5,W,0,100\n10.9,R,0,7\n12.6,W,4096,50\n10.2,W,0,1\n";
+    let text =
+        b"time_s,op,offset_bytes,length_bytes\n10.5,W,0,100\n10.9,R,0,7\n12.6,W,4096,50\n10.2,W,0,1\n8.4,R,0,9\n";
     let path = write(directory.path(), "a.csv", text);
-    let series = |interval| Series::read(Reader::open(&path, Options::default()).unwrap(), interval);
-    let found = series(Duration::from_secs(1)).unwrap();
+    let series = |path: &Path, interval| Series::open(path, Options::default(), interval, |_| ());
+    let found = series(&path, Duration::from_secs(1)).unwrap();
+    // 8.4 s is two whole intervals before the first request at 10.5 s.
     let bytes: Vec<(u64, u64)> = found.samples.iter().map(|s| (s.written.get(), s.read.get())).collect();
-    assert_eq!(bytes, [(101, 7), (0, 0), (50, 0)]);
-    assert_eq!(found.samples[0].requests, 3);
-    assert_eq!((found.start.as_seconds(), found.end.get()), (10.5, 4146));
-    assert!(series(Duration::ZERO).is_err());
-    assert!(series(Duration::from_nanos(1)).unwrap_err().to_string().contains("longer interval"));
+    assert_eq!(bytes, [(0, 9), (0, 0), (101, 7), (0, 0), (50, 0)]);
+    assert_eq!(found.samples[2].requests, 3);
+    assert_eq!((found.start.as_seconds(), found.touched), (8.5, Some(Bytes::new(4146))));
+    assert!(series(&path, Duration::ZERO).is_err());
+    assert!(series(&path, Duration::from_nanos(1)).unwrap_err().to_string().contains("longer interval"));
     let plain = write(directory.path(), "a.txt", b"1 2 3");
-    let error = Series::read(Reader::open(&plain, Options::default()).unwrap(), Duration::from_secs(1)).unwrap_err();
+    let error = series(&plain, Duration::from_secs(1)).unwrap_err();
     assert!(error.to_string().contains("no times"), "{error}");
+    let timeless = write(directory.path(), "b.csv", b"op,offset,length\nW,0,4096\nR,0,4096\n");
+    let error = series(&timeless, Duration::from_secs(1)).unwrap_err();
+    assert!(error.to_string().contains("b.csv:1: the header names no column time_s"), "{error}");
+}
+
+#[test]
+fn what_was_touched_is_the_sum_over_the_disks() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = b"time_s,op,offset_bytes,length_bytes,disk\n0,W,3000,100,a\n1,W,2000,100,b\n2,R,900,100,c\nbad,R,0,1,c\n3,W,0,50,a\n";
+    let path = write(directory.path(), "a.csv", text);
+    let mut shown = None;
+    let series = Series::open(&path, Options::default(), Duration::from_secs(1), |at| shown = Some(at)).unwrap();
+    assert_eq!((series.touched, series.broken), (Some(Bytes::new(3100 + 2100 + 1000)), 1));
+    assert!(series.warnings[0].contains("a.csv:5: the time \"bad\" is not a number"), "{:?}", series.warnings);
+    assert!(series.warnings[0].ends_with("(1 of 6)"), "{:?}", series.warnings);
+    assert_eq!(shown, Some((text.len() as u64, Some(text.len() as u64))));
 }
 
 #[test]

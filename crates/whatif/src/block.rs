@@ -1,5 +1,6 @@
 //! One machine, request by request: the production engine over modelled volumes, with buffers that hold no data.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use surgetank_cache::format::Geometry;
@@ -8,6 +9,7 @@ use surgetank_cache::{Attach, BufferId, Config, EffectId, Engine, Epoch, Event, 
 use surgetank_model::{EventQueue, Instant, Operation, Request, RequestId};
 use surgetank_rental::{Answer, Command};
 
+use crate::bursts::Watch;
 use crate::control::{Control, sampled, unexpected};
 use crate::lateness::Lateness;
 use crate::setup::{AppPhase, Setup, Stuck};
@@ -52,6 +54,10 @@ pub struct Block<'a> {
     control: Option<Box<Control>>,
     work: Work,
     in_flight: u32,
+    /// Bytes of each.
+    lengths: HashMap<RequestId, u64>,
+    bytes_in_flight: u64,
+    bursts: Watch,
     requests: u64,
     /// Where the next write and the next read go.
     write_at: u64,
@@ -85,6 +91,9 @@ impl<'a> Block<'a> {
             control: (mode == Mode::Elastic).then(|| Box::new(Control::new(setup, vm))),
             work: Work::default(),
             in_flight: 0,
+            lengths: HashMap::new(),
+            bytes_in_flight: 0,
+            bursts: Watch::new(&setup.application, setup.policy.inactivity_delay),
             requests: 0,
             write_at: 0,
             read_at: 0,
@@ -106,7 +115,10 @@ impl<'a> Block<'a> {
         let Some(next) = next.filter(|next| *next <= until) else { return Ok(false) };
         self.at_this_moment = if next > self.now { 0 } else { self.at_this_moment + 1 };
         if self.at_this_moment > STALLED {
-            return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
+            let now = self.now;
+            return Err(Stuck(format!(
+                "the simulated device does not get beyond {now}: simulate it with --model fluid"
+            )));
         }
         within_longest(next)?;
         self.now = self.now.max(next);
@@ -223,9 +235,12 @@ impl<'a> Block<'a> {
                 self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done));
             }
             Action::RecordHealed { id, .. } => self.queue.push(self.now + PERSIST, What::Effect(id, Outcome::Done)),
-            Action::Reply { result, .. } => {
+            Action::Reply { request, result } => {
                 self.in_flight -= 1;
                 self.note_done();
+                self.bytes_in_flight -= self.lengths.remove(&request).unwrap_or_default();
+                let left = self.work.read + self.work.written + self.bytes_in_flight;
+                self.bursts.progress(self.now, self.now, left as f64);
                 if let Err(error) = result {
                     self.failed = Some(Stuck(format!("a simulated request failed at {}: {error:?}", self.now)));
                 }
@@ -307,6 +322,8 @@ impl<'a> Block<'a> {
         self.requests += 1;
         self.in_flight += 1;
         let id = RequestId(self.requests);
+        self.lengths.insert(id, length);
+        self.bytes_in_flight += length;
         self.engine.submit(self.now, Request { id, operation, offset, length });
     }
 
@@ -346,6 +363,7 @@ impl Machine for Block<'_> {
                 self.work.read += read.get();
                 self.work.written += written.get();
                 self.lateness.arrive(self.now, read.get() as f64 + written.get() as f64);
+                self.bursts.ask(read.get().saturating_add(written.get()));
                 self.pump();
             }
             AppPhase::Finish => {
@@ -358,7 +376,11 @@ impl Machine for Block<'_> {
     fn advance(&mut self, to: Instant) -> Result<(), Stuck> {
         while self.step(to)? {}
         within_longest(to)?;
-        self.now = self.now.max(to);
+        if to > self.now {
+            self.now = to;
+            // What a volume serves at once would otherwise add up over all of a long trace.
+            self.at_this_moment = 0;
+        }
         Ok(())
     }
 
@@ -375,6 +397,7 @@ impl Machine for Block<'_> {
         Share {
             boosts: self.control.map(|control| control.into_boosts()).unwrap_or_default(),
             busy: self.engine.observation(self.now).busy,
+            bursts: self.bursts.into_served(),
             traffic: self.traffic,
             late: self.lateness.late(),
             events: self.events,

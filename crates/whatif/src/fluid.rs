@@ -21,6 +21,7 @@ use surgetank_policy::StepId;
 
 pub use self::script::{Script, Scripted};
 use self::steps::{Change, Steps};
+use crate::bursts::Watch;
 use crate::lateness::Lateness;
 use crate::setup::{AppPhase, Setup, Stuck};
 use crate::volume::Traffic;
@@ -210,6 +211,7 @@ pub struct Fluid<'a> {
     stretch: Option<Stretch>,
     traffic: Traffic,
     lateness: Lateness,
+    bursts: Watch,
     events: u64,
 }
 
@@ -249,6 +251,7 @@ impl<'a> Fluid<'a> {
             stretch: None,
             traffic: Traffic::default(),
             lateness: Lateness::default(),
+            bursts: Watch::new(&setup.application, setup.policy.inactivity_delay),
             events: 0,
         }
     }
@@ -304,7 +307,10 @@ impl<'a> Fluid<'a> {
             let next = self.next_event(to);
             at_this_moment = if next > self.now { 0 } else { at_this_moment + 1 };
             if at_this_moment > STALLED {
-                return Err(Stuck(format!("the simulated device does not get beyond {}", self.now)));
+                let now = self.now;
+                return Err(Stuck(format!(
+                    "the simulated device does not get beyond {now}: simulate it with --model block"
+                )));
             }
             within_longest(next)?;
             self.now = next;
@@ -335,6 +341,7 @@ impl<'a> Fluid<'a> {
             self.traffic.caching.flow(self.since, self.now, flows.dirty);
             self.traffic.drain.flow(self.since, self.now, -flows.dirty);
             self.levels = self.levels.after(&flows, seconds);
+            self.bursts.progress(self.since, self.now, self.levels.read_left + self.levels.write_left);
             self.disk.spend(flows.backing, seconds);
             self.lateness.flow(self.since, self.now, flows.application * seconds, !self.levels.is_busy());
         }
@@ -461,6 +468,7 @@ impl<'a> Fluid<'a> {
     /// The application asks for this.
     fn ask(&mut self, read: Bytes, written: Bytes) {
         self.end_stretch();
+        self.bursts.ask(read.get().saturating_add(written.get()));
         self.levels.read_left += read.get() as f64;
         self.levels.write_left += written.get() as f64;
     }
@@ -552,6 +560,7 @@ impl Machine for Fluid<'_> {
         Share {
             busy: Duration::from_secs_f64(self.levels.busy),
             boosts: self.controller.map_or(self.script.into_boosts(), Steps::into_boosts),
+            bursts: self.bursts.into_served(),
             traffic: self.traffic,
             late: self.lateness.late(),
             events: self.events,

@@ -22,8 +22,8 @@ mod problem;
 
 use std::time::Duration;
 
-use surgetank_model::cost::Cost;
 use surgetank_model::Instant;
+use surgetank_model::cost::Cost;
 use surgetank_planner::Mode;
 
 use self::arrivals::{Arrival, Arrivals, Held};
@@ -31,8 +31,8 @@ use self::phases::{Phases, Planned, Work};
 use self::problem::Problem;
 use crate::fluid::{Fluid, Script, Scripted};
 use crate::report::RunReport;
+use crate::run_machines;
 use crate::setup::{AppPhase, Fidelity, Setup, Stuck};
-use crate::{run_machines, run_told};
 
 /// Shares of a shortest billed time that are charged up front.
 const SHARES: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
@@ -201,7 +201,7 @@ fn simulate(setup: &Setup, problem: &Problem, plan: &Plan) -> Result<RunReport, 
                 script.plan(Scripted { size: problem.sizes[held.size].bytes, from, until });
             }
             let machine = Fluid::new(&setup, Mode::Elastic, 0).scripted(script);
-            run_machines(&setup, Mode::Elastic, [machine].into_iter())
+            run_machines(&setup, Mode::Elastic, [machine].into_iter(), |_, _, _| (), |_| ())
         }
         Plan::Phases(works, planned) => {
             let machine = Fluid::new(&setup, Mode::Elastic, 0).scripted(script);
@@ -214,7 +214,7 @@ fn simulate(setup: &Setup, problem: &Problem, plan: &Plan) -> Result<RunReport, 
                     machine.script().plan(Scripted { size, from, until: None });
                 }
             };
-            run_told(&setup, Mode::Elastic, [machine].into_iter(), tell)
+            run_machines(&setup, Mode::Elastic, [machine].into_iter(), tell, |_| ())
         }
     }
 }

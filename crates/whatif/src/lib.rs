@@ -7,6 +7,7 @@
 //! - [`block`]: one machine request by request, with the production engine over buffers without data;
 //!   [`control`]: its production controller and rental code, and the modelled provider that they rent from;
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
+//! - [`bursts`]: when a replayed load's bursts are served;
 //! - [`report`]: what came out, [`lateness`] of a trace's replay;
 //! - [`hindsight`]: what the best controller could have made of it, had it known what comes.
 //!
@@ -14,6 +15,7 @@
 //! its own from one meeting to the next.
 
 pub mod block;
+pub mod bursts;
 pub mod control;
 pub mod fluid;
 pub mod hindsight;
@@ -30,6 +32,7 @@ use surgetank_model::cost::Cost;
 pub use surgetank_planner::Mode;
 pub use surgetank_planner::scenario::Latencies;
 
+pub use bursts::Burst;
 pub use report::{Boost, PhaseTime, RunReport};
 pub use setup::{AppPhase, Application, Caching, Fidelity, Setup, Stuck, Volume};
 
@@ -75,6 +78,7 @@ trait Machine {
 #[derive(Debug, Default)]
 struct Share {
     boosts: Vec<Boost>,
+    bursts: Vec<Burst>,
     traffic: volume::Traffic,
     busy: Duration,
     /// For how long arrivals of a trace were late.
@@ -87,23 +91,33 @@ struct Share {
 /// # Errors
 /// What does not come to an end, in one sentence.
 pub fn run(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<RunReport, Stuck> {
+    run_shown(setup, mode, fidelity, |_| ())
+}
+
+/// The same; `shown` is told how many of the application's phases are done.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_shown(setup: &Setup, mode: Mode, fidelity: Fidelity, shown: impl FnMut(usize)) -> Result<RunReport, Stuck> {
     let machines = setup.machines();
     match fidelity {
-        Fidelity::Block => run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm))),
-        Fidelity::Fluid => run_machines(setup, mode, (0..machines).map(|vm| fluid::Fluid::new(setup, mode, vm))),
+        Fidelity::Block => {
+            run_machines(setup, mode, (0..machines).map(|vm| block::Block::new(setup, mode, vm)), |_, _, _| (), shown)
+        }
+        Fidelity::Fluid => {
+            run_machines(setup, mode, (0..machines).map(|vm| fluid::Fluid::new(setup, mode, vm)), |_, _, _| (), shown)
+        }
     }
 }
 
-fn run_machines<M: Machine>(setup: &Setup, mode: Mode, machines: impl Iterator<Item = M>) -> Result<RunReport, Stuck> {
-    run_told(setup, mode, machines, |_, _, _| ())
-}
-
-/// The same; `tell` a machine something before each phase, whose number it gets, and before it settles.
-fn run_told<M: Machine>(
+/// `tell` a machine something before each phase, whose number it gets, and before it settles; `shown` is told how many phases are
+/// done.
+fn run_machines<M: Machine>(
     setup: &Setup,
     mode: Mode,
     machines: impl Iterator<Item = M>,
     tell: impl Fn(&mut M, usize, Instant),
+    mut shown: impl FnMut(usize),
 ) -> Result<RunReport, Stuck> {
     let mut machines: Vec<M> = machines.collect();
     let mut now = Instant::ZERO;
@@ -118,6 +132,7 @@ fn run_told<M: Machine>(
             machine.advance(end)?;
         }
         phases.push(PhaseTime { phase, from: now, until: end });
+        shown(phases.len());
         now = end;
     }
     for machine in &mut machines {
@@ -156,6 +171,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
         cost,
         cost_total,
         boosts: first.boosts,
+        bursts: first.bursts,
         traffic: first.traffic,
         busy: first.busy,
         simulated_vms: setup.machines(),

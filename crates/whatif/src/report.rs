@@ -7,6 +7,7 @@ use surgetank_model::{Bytes, Instant};
 use surgetank_planner::Mode;
 use surgetank_policy::{BoostRecord, Prediction};
 
+use crate::bursts::Burst;
 use crate::setup::AppPhase;
 use crate::volume::Traffic;
 
@@ -31,7 +32,7 @@ pub struct Boost {
     pub evicted: Bytes,
     /// What it was expected to come to, if the policy asks.
     pub predicted: Option<Prediction>,
-    /// What it came to, as the controller saw it.
+    /// What it came to, as the controller saw it; nothing where none did.
     pub observed: Prediction,
 }
 
@@ -73,6 +74,8 @@ pub struct RunReport {
     pub cost_total: Cost,
     /// The first machine's boosts.
     pub boosts: Vec<Boost>,
+    /// When the bursts of a replayed load were served.
+    pub bursts: Vec<Burst>,
     /// The first machine's I/O.
     pub traffic: Traffic,
     /// Time in which the first machine's application had I/O outstanding.

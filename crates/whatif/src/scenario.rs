@@ -89,7 +89,7 @@ fn application(scenario: &Scenario) -> Application {
 /// The controller, and how often it looks.
 fn controller(scenario: &Scenario, preset: Option<Preset>) -> (Config, Duration) {
     let (backing, caching) = (&scenario.backing, &scenario.caching);
-    let mut file = scenario.policy.clone().unwrap_or_default();
+    let mut file = scenario.controller();
     file.preset = preset.unwrap_or(file.preset);
     let volumes = Volumes {
         backing_bandwidth: backing.bandwidth,

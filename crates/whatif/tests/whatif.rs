@@ -181,6 +181,39 @@ fn a_run_that_takes_too_long_is_refused() {
     }
 }
 
+/// Bytes that arrive at these seconds.
+fn arrivals(at: impl Iterator<Item = (u64, Bytes)>) -> Vec<AppPhase> {
+    let arrive = |(at, written)| AppPhase::Arrive { at: Duration::from_secs(at), read: Bytes::ZERO, written };
+    at.map(arrive).chain([AppPhase::Finish]).collect()
+}
+
+#[test]
+fn a_trace_of_very_many_small_bursts_is_run_to_its_end() {
+    // Each is served at once: no time passes between the events of one, and there are more than a million in all.
+    let mut setup = setup(Preset::PAPER, arrivals((0..140_000).map(|number| (number * 3, Bytes::from_mib(8)))), 0);
+    setup.backing.limits = limits(2048);
+    let found = run(&setup, Mode::StaticSlow, Fidelity::Block).unwrap();
+    assert!(found.events > 1_000_000 && found.end.as_seconds() >= 419_997.0, "{}", say(&found));
+}
+
+#[test]
+fn bursts_of_a_replay_last_as_long_as_their_volume_needs() {
+    let load =
+        || arrivals([(0, Bytes::from_gib(1)), (10, Bytes::from_gib(1)), (1000, Bytes::from_mib(330))].into_iter());
+    let setup = setup(Preset::PAPER, load(), 0);
+    for fidelity in [Fidelity::Block, Fidelity::Fluid] {
+        for (mode, mib_s) in [(Mode::StaticSlow, 33.0), (Mode::StaticFast, 128.0)] {
+            let found = run(&setup, mode, fidelity).unwrap().bursts;
+            assert_eq!(found.len(), 2, "two arrivals are one burst");
+            let lengths: Vec<f64> = found.iter().map(|burst| burst.length().as_secs_f64()).collect();
+            assert!(close(lengths[0], 2048.0 / mib_s, 0.01) && close(lengths[1], 330.0 / mib_s, 0.02), "{lengths:?}");
+            assert!(close(found[0].waited().as_secs_f64(), lengths[0] - 10.0, 0.001), "{found:?}");
+        }
+    }
+    let waited = |mode| run(&setup, mode, Fidelity::Fluid).unwrap().bursts[0].waited();
+    assert!(waited(Mode::Elastic) < waited(Mode::StaticSlow) && waited(Mode::Elastic) > waited(Mode::StaticFast));
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let mut setup = setup(Preset::ADAPTIVE, checkpoints(300, 2, 2, 2), 1);

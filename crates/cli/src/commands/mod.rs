@@ -106,6 +106,35 @@ enum Command {
     DemoWriter(demo::Writer),
 }
 
+/// What is wrong with a command line, in one sentence like every other failure.
+pub fn usage(error: &clap::Error) -> String {
+    let rendered = error.render().to_string();
+    let mut parts: Vec<String> = Vec::new();
+    for line in rendered.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        let tip = line.strip_prefix("tip: ");
+        match parts.last_mut() {
+            // What a line that ends in a colon announces, or the known values, belongs to it.
+            Some(last) if last.ends_with(':') => {
+                last.push(' ');
+                last.push_str(line);
+            }
+            Some(last) if tip.is_none() && !line.starts_with('[') => {
+                last.push_str(", ");
+                last.push_str(line);
+            }
+            _ => parts.push(tip.unwrap_or(line).to_owned()),
+        }
+    }
+    let help = rendered.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
+    let words = help.unwrap_or("surgetank").split_whitespace();
+    let command: Vec<&str> = words.take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
+    format!("{}; see {} --help", parts.join("; "), command.join(" "))
+}
+
 impl Cli {
     /// Does what the command line asks for.
     ///

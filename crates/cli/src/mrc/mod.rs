@@ -5,14 +5,13 @@ mod picture;
 
 use std::path::{Path, PathBuf};
 
-use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use surgetank_model::Bytes;
 use surgetank_mrc::{Curve, ExactLru, Miniature, Policy, Rate, SampledLru, Simulation, spread_sizes};
 use surgetank_report::{Failure, output, progress};
-use surgetank_trace::{Format, Gathered, Keys, Only, Options, Reader, Tally};
+use surgetank_trace::{Format, Gathered, Keys, Only, Reader, Tally};
 
-use crate::source::unreadable;
+use crate::source::{TraceOptions, tell, unreadable};
 use answer::MrcAnswer;
 
 /// Sizes in a curve that nobody gave sizes for.
@@ -56,12 +55,8 @@ pub struct Arguments {
     /// Count only reads or only writes
     #[arg(long, value_enum)]
     only: Option<OnlyName>,
-    /// The trace's format; by default told from its name and beginning
-    #[arg(long, value_enum, ignore_case = true)]
-    format: Option<FormatName>,
-    /// Stop at a broken line instead of counting it
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    reading: TraceOptions,
     /// Draw the curve into a file, .svg or .html
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -89,41 +84,6 @@ enum PolicyName {
 enum OnlyName {
     Reads,
     Writes,
-}
-
-/// A format under the name that people give.
-#[derive(Clone, Copy, Debug)]
-struct FormatName(Format);
-
-impl ValueEnum for FormatName {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: &[FormatName] = &[
-            FormatName(Format::Plain),
-            FormatName(Format::Msr),
-            FormatName(Format::Csv),
-            FormatName(Format::Vscsi),
-            FormatName(Format::OracleGeneral),
-            FormatName(Format::FioIolog),
-            FormatName(Format::Blkparse),
-            FormatName(Format::Arc),
-        ];
-        ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (help, alias) = match self.0 {
-            Format::Plain => ("One key a token", "txt"),
-            Format::Msr => ("MSR Cambridge CSV", "msr-csv"),
-            Format::Csv => ("CSV with a header: time_s, op, offset_bytes, length_bytes", "named-csv"),
-            Format::Vscsi => ("vscsiStats records, version 1 or 2", "cloudphysics"),
-            Format::OracleGeneral => ("libCacheSim's oracleGeneral records", "oracle-general"),
-            Format::FioIolog => ("fio's iolog, version 2 or 3", "fio-iolog"),
-            Format::Blkparse => ("Text that blkparse prints", "blktrace"),
-            Format::Arc => ("First block, count, ignored, request number", "lis"),
-        };
-        let value = PossibleValue::new(self.0.name()).help(help).alias(alias);
-        Some(if self.0 == Format::FioIolog { value.alias("iolog") } else { value })
-    }
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {
@@ -225,8 +185,7 @@ impl Arguments {
 
     /// Feeds the whole trace.
     fn feed(&self, curve: &mut dyn Curve) -> Result<(Format, Tally), Failure> {
-        let options = Options { format: self.format.map(|name| name.0), strict: self.strict };
-        let mut reader = Reader::open(&self.trace, options).map_err(unreadable)?;
+        let mut reader = Reader::open(&self.trace, self.reading.options()).map_err(unreadable)?;
         let format = reader.format();
         if self.block_size.is_some() && !format.has_lengths() {
             return Err(Failure::Invalid(format!(
@@ -251,9 +210,7 @@ impl Arguments {
             bar.set_message(format!("{} requests", answer::grouped(reader.tally().requests)));
         }
         bar.finish_and_clear();
-        if let Some(warning) = reader.warning() {
-            output::note(&format!("surgetank: {warning}"));
-        }
+        tell(reader.warning().as_slice());
         Ok((format, reader.finish().map_err(unreadable)?))
     }
 }

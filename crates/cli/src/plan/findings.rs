@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use surgetank_planner::whatif::{Answer, Application, Choice, FoundBurst, Load};
 use surgetank_report::Table;
-use surgetank_report::number::small_dollars;
+use surgetank_report::number::{duration, gibibytes, small_dollars, thousands};
 
 /// Everything found out, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -14,6 +14,8 @@ pub struct Findings {
     pub trace: PathBuf,
     /// Lines that could not be read.
     pub broken: u64,
+    /// What people must know of the trace: the first such line.
+    pub warnings: Vec<String>,
     /// The load as an application.
     pub application: Application,
     /// Its bursts.
@@ -30,7 +32,7 @@ pub fn options<'a>(choices: impl Iterator<Item = &'a Choice>) -> Table {
     let row = |choice: &Choice| {
         [
             choice.name(),
-            format!("{:.1} s", choice.completion_s),
+            duration(choice.completion_s),
             small_dollars(choice.cost_usd),
             match &choice.caching {
                 None => format!("{:.0}", choice.throughput_mib_s),
@@ -45,15 +47,22 @@ pub fn options<'a>(choices: impl Iterator<Item = &'a Choice>) -> Table {
 /// What to take, in a sentence.
 #[must_use]
 pub fn advice(choice: &Choice) -> String {
-    format!("Take {}: {:.1} s for {}.", choice.name(), choice.completion_s, small_dollars(choice.cost_usd))
+    format!("Take {}: {} for {}.", choice.name(), duration(choice.completion_s), small_dollars(choice.cost_usd))
 }
 
 /// What the load is, in a sentence.
 #[must_use]
 pub fn sentence(app: &Application) -> String {
-    let period = app.period_s.map_or(String::new(), |period| format!(", one every {period:.1} s"));
+    let period = app.period_s.map_or(String::new(), |period| format!(", one every {}", duration(period)));
     format!(
-        "{} bursts of {:.2} GiB (the largest {:.2}){period} in {:.0} s, {:.0} s of them quiet; mean {:.1}, peak {:.0} MiB/s",
-        app.bursts, app.burst_gib, app.largest_burst_gib, app.recorded_s, app.compute_s, app.mean_mib_s, app.peak_mib_s
+        "{} bursts of {} (the largest {}){period} in {}, {} of them quiet; mean {:.1}, peak {:.0} MiB/s; the volume holds {}",
+        thousands(app.bursts as f64),
+        gibibytes(app.burst_gib),
+        gibibytes(app.largest_burst_gib),
+        duration(app.recorded_s),
+        duration(app.compute_s),
+        app.mean_mib_s,
+        app.peak_mib_s,
+        gibibytes(app.capacity_gib)
     )
 }

@@ -48,7 +48,10 @@ impl CatalogChoice {
 /// The first thing wrong with it.
 pub fn scenario(file: &Path, catalog: &Catalog) -> Result<Scenario, Failure> {
     let source = source::read(file)?;
-    Scenario::parse(&source, catalog).map_err(Failure::invalid)
+    let scenario = Scenario::parse(&source, catalog).map_err(Failure::invalid)?;
+    let named = |warning: String| format!("{}: {warning}", file.display());
+    source::tell(&scenario.warnings().into_iter().map(named).collect::<Vec<_>>());
+    Ok(scenario)
 }
 
 /// Adds the points of a file to a scenario's own.

@@ -9,10 +9,11 @@ use surgetank_planner::fluid::{Absorb, Pipes};
 use surgetank_planner::interval::{Checkpointing, ElasticDevice, interval};
 use surgetank_planner::rotation::{Member, rotation};
 use surgetank_policy::sizing::{Usage, paper_next_size};
-use surgetank_report::number::{plain, thousands};
+use surgetank_report::number::{AGBS_EXPLAINED, duration, plain, prefixed, thousands};
 use surgetank_report::{Failure, Table, output};
 
 use super::{CatalogChoice, volume_type};
+use crate::source::tell;
 
 /// Flags of `model`.
 #[derive(Debug, clap::Args)]
@@ -136,8 +137,10 @@ struct BurstAnswer {
     points: Vec<BurstPoint>,
     /// The cheapest of the points.
     best_cache_gib: f64,
-    /// Whether that costs less than no cache.
+    /// Whether that, the cheapest of the caches that were given, costs less than no cache.
     worth_it: bool,
+    /// Whether any cache does, whatever its size.
+    any_worth_it: bool,
     /// `None`: no dataset is small enough.
     break_even_dataset_gib: Option<f64>,
     /// The smallest cache that absorbs as fast as any.
@@ -167,12 +170,20 @@ impl BurstArguments {
         let without_cache_s = dataset.as_mib() / pipes.backing.as_mib_s();
         let best = points.iter().min_by(|one, other| one.cost_agbs.total_cmp(&other.cost_agbs));
         let best = best.ok_or_else(|| Failure::invalid("no cache is given: add --cache \"4 GiB\""))?;
+        let break_even_gib = pipes.break_even_gib(size, absorb);
+        if pipes.caching < pipes.backing {
+            tell(&[format!(
+                "--caching-bandwidth ({}) is below --backing-bandwidth ({}): check that the two are not exchanged",
+                pipes.caching, pipes.backing
+            )]);
+        }
         let found = BurstAnswer {
             mode: absorb.name(),
             backing_size_gib: size.as_gib(),
             best_cache_gib: best.cache_gib,
             worth_it: best.cost_agbs < backing_agbs_s * without_cache_s,
-            break_even_dataset_gib: pipes.break_even_gib(size, absorb),
+            any_worth_it: break_even_gib.is_some_and(|gib| dataset.as_gib() < gib),
+            break_even_dataset_gib: break_even_gib,
             sufficient_cache_gib: pipes.cache_for(dataset, absorb).as_gib(),
             without_cache_s,
             without_cache_agbs: backing_agbs_s * without_cache_s,
@@ -188,14 +199,14 @@ fn burst_text(found: &BurstAnswer) -> String {
         "none".to_owned(),
         format!("{:.1} s", found.without_cache_s),
         "–".to_owned(),
-        thousands(found.without_cache_agbs),
+        prefixed(found.without_cache_agbs),
     ]);
     for point in &found.points {
         table.row([
             format!("{} GiB", plain(point.cache_gib)),
             format!("{:.1} s", point.absorb_s),
             format!("{:.1} s", point.occupied_s),
-            thousands(point.cost_agbs),
+            prefixed(point.cost_agbs),
         ]);
     }
     let worth = if found.worth_it { "pays" } else { "does not pay" };
@@ -204,7 +215,8 @@ fn burst_text(found: &BurstAnswer) -> String {
         None => "no cache pays, however small the burst".to_owned(),
     };
     format!(
-        "{table}\n\n{}: the cheapest of these, {} GiB, {worth} in AGBs; {until}. {:.2} GiB absorb as fast as any.",
+        "{table}\n\n{}: the cheapest of the caches that were given, {} GiB, {worth} in AGBs; {until}. {:.2} GiB absorb as fast as \
+         any.\n{AGBS_EXPLAINED}.",
         found.mode,
         plain(found.best_cache_gib),
         found.sufficient_cache_gib
@@ -243,6 +255,13 @@ struct SizingAnswer {
 impl SizingArguments {
     fn run(&self) -> Result<(), Failure> {
         let grain = above_zero("grain", self.grain)?;
+        if self.high_water > self.cache {
+            return Err(Failure::Invalid(format!(
+                "--high-water is {}, above the cache of {}: no more of it can be in use; what a larger one would have taken is \
+                 --evicted",
+                self.high_water, self.cache
+            )));
+        }
         let usage = Usage {
             size: self.cache,
             usable: self.cache,
@@ -427,6 +446,19 @@ impl IntervalArguments {
             mtbf: self.mtbf.0,
             elastic,
         });
+        let mtbf_s = self.mtbf.0.as_secs_f64();
+        if found.checkpoint_s >= mtbf_s {
+            return Err(Failure::Infeasible(format!(
+                "a checkpoint takes {}, and machines fail every {mtbf_s:.0} s, so that no run gets ahead: write less or faster",
+                duration(found.checkpoint_s)
+            )));
+        }
+        if found.interval_s > mtbf_s {
+            tell(&[format!(
+                "the interval of {} is longer than the MTBF: Young's rule holds where checkpoints are short beside it",
+                duration(found.interval_s)
+            )]);
+        }
         answer(self.json, &found, || {
             let cost = found.cost_interval_s.map_or(String::new(), |s| format!("; least cost: every {s:.0} s"));
             let drain = found.drain_s.map_or(String::new(), |s| format!("; the drain takes {s:.0} s"));

@@ -2,7 +2,7 @@
 
 use surgetank_planner::whatif::{Choice, Moment};
 use surgetank_report::chart::{Axis, Colour, Mark, Picture, Plot};
-use surgetank_report::number::small_dollars;
+use surgetank_report::number::{duration, small_dollars};
 use surgetank_report::{Failure, Page};
 
 use super::findings::{Findings, advice, options, sentence};
@@ -29,6 +29,7 @@ pub fn html(found: &Findings) -> Result<String, Failure> {
     );
     let page = Page::new("surgetank recommend", "What would have been cheaper", &lead)
         .paragraph(&format!("{}: {}.", found.trace.display(), sentence(&found.application)))
+        .notes(&found.warnings)
         .section("The load and its bursts")
         .picture(&load(found))?
         .note(&bursts)
@@ -96,7 +97,7 @@ fn time_and_cost(found: &Findings) -> Picture {
     let slowest = shown.iter().map(|choice| choice.completion_s).fold(fastest, f64::max);
     let dearest = shown.iter().map(|choice| choice.cost_usd).fold(cheapest, f64::max);
     let margin = ((slowest - fastest) * 0.05).max(fastest * 0.005).max(1e-6);
-    let x = Axis::linear("completion", (fastest - margin)..(slowest + margin)).format(|time| format!("{time:.0} s"));
+    let x = Axis::linear("completion", (fastest - margin)..(slowest + margin)).format(duration);
     let y = Axis::logarithmic("USD for the run", (cheapest * 0.8)..(dearest * 1.25)).format(small_dollars);
     let dots = shown.iter().map(|choice| Mark::Dot {
         at: place(choice),

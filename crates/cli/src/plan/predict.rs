@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use surgetank_model::Bytes;
 use surgetank_planner::predict::{ModePrediction, Prediction, Predictor};
-use surgetank_report::number::{difference, dollars, plain, thousands};
+use surgetank_report::number::{AGBS_EXPLAINED, difference, dollars, duration, gibibytes, prefixed};
 use surgetank_report::{Failure, Table, output};
 
 use super::CatalogChoice;
@@ -37,8 +37,8 @@ The file, with the papers' CM1:
   attached = \"180 s\"
 
 [backing] and [caching] may have volume_type = \"aws/gp3\" or usd_per_gib_month = 0.08 for money besides AGBs. \
-With name = \"paper\" in [policy] the fluid model sends bursts to the caching volume alone; otherwise it splits \
-them.")]
+With name = \"paper\" in [policy] the fluid model sends bursts to the caching volume alone; under adaptive, which is \
+assumed where none is named, it splits them.")]
 pub struct Arguments {
     /// The application and its volumes
     file: PathBuf,
@@ -76,15 +76,15 @@ const HEADER: [&str; 7] = ["mode", "completion", "vs fast", "billed", "AGBs", "v
 
 fn row(name: &str, mode: &ModePrediction, fast: &ModePrediction) -> [String; 7] {
     let range = |low: Option<f64>, high: Option<f64>| match (low, high) {
-        (Some(low), Some(high)) => format!(" ({low:.1} to {high:.1})"),
+        (Some(low), Some(high)) => format!(" ({} to {})", duration(low), duration(high)),
         _ => String::new(),
     };
     [
         name.to_owned(),
-        format!("{:.1} s{}", mode.completion_s, range(mode.completion_low_s, mode.completion_high_s)),
-        difference(mode.completion_s / fast.completion_s, 2),
-        format!("{:.1} s", mode.billed_s),
-        thousands(mode.cost_total_agbs),
+        format!("{}{}", duration(mode.completion_s), range(mode.completion_low_s, mode.completion_high_s)),
+        difference(mode.completion_s / fast.completion_s, 1),
+        duration(mode.billed_s),
+        prefixed(mode.cost_total_agbs),
         difference(mode.cost_total_agbs / fast.cost_total_agbs, 1),
         dollars(mode.cost_total_usd, 4),
     ]
@@ -99,14 +99,14 @@ fn text(found: &Prediction) -> String {
         let source = if burst.calibrated { "calibrated" } else { "fluid model" };
         let _ = write!(
             text,
-            "\n{what}: {} GiB with a cache of {} GiB at {:.1} MiB/s, attached {:.1} s ({source})",
-            plain(burst.dataset_gib),
-            plain(burst.cache_gib),
+            "\n{what}: {} with a cache of {} at {:.1} MiB/s, attached {} ({source})",
+            gibibytes(burst.dataset_gib),
+            gibibytes(burst.cache_gib),
             burst.throughput_mib_s,
-            burst.attached_s
+            duration(burst.attached_s)
         );
     }
-    text.push_str("\nCosts are those of all VMs together; completion starts after the initial dump.");
+    let _ = write!(text, "\n{AGBS_EXPLAINED}, of all VMs together; completion starts after the initial dump.");
     for note in &found.notes {
         let _ = write!(text, "\n- {note}");
     }

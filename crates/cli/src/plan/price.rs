@@ -114,7 +114,10 @@ fn row(option: &PriceOption) -> [String; 7] {
         format!("{} × {} GiB", option.volumes, plain(option.size_gib)),
         option.iops.map_or_else(|| "not limited".to_owned(), |iops| thousands(iops as f64)),
         option.throughput_mib_s.map_or_else(|| "not limited".to_owned(), thousands),
-        dollars(option.usd_month, 2),
+        match option.transactions_10k_usd {
+            None => dollars(option.usd_month, 2),
+            Some(_) => format!("{} + transactions", dollars(option.usd_month, 2)),
+        },
         if option.sustained { "yes" } else { "on credits" }.to_owned(),
         format!("{date}{confidence}"),
     ]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use surgetank_model::units::Span;
 use surgetank_planner::predict::Predictor;
 use surgetank_planner::recommend::{Budget, Candidate, Constraints, Recommendation, recommend};
-use surgetank_report::number::{dollars, plain, thousands};
+use surgetank_report::number::{AGBS_EXPLAINED, dollars, duration, gibibytes, prefixed};
 use surgetank_report::{Failure, Table, output};
 
 use super::CatalogChoice;
@@ -28,7 +28,6 @@ with elastic devices over it, in time and money; without a deadline the answer i
 than the recording. See \"surgetank predict --help\" for the file.")]
 pub struct Arguments {
     /// The application and its volumes
-    #[arg(required_unless_present = "trace")]
     file: Option<PathBuf>,
     /// The longest completion time
     #[arg(long, value_name = "T")]
@@ -57,8 +56,12 @@ impl Arguments {
             return self.trace.run(trace, &catalog, (self.deadline, self.budget), backing, self.json);
         }
         let (Some(scenario), Some(file)) = (scenario, &self.file) else {
-            return Err(Failure::invalid("there is no file: name a scenario, or a trace with --trace"));
+            return Err(Failure::invalid(
+                "there is nothing to recommend for: name a scenario, as in surgetank recommend cm1.toml, or a recorded load, as in \
+                 surgetank recommend --trace load.csv",
+            ));
         };
+        self.trace.reading.none_given("name one with --trace")?;
         let scenario = super::with_points(scenario, self.calibration.as_deref())?;
         let invalid = |message: String| Failure::Invalid(format!("{}: {message}", file.display()));
         let predictor = Predictor::new(&scenario).map_err(|message| invalid(message.to_owned()))?;
@@ -79,9 +82,9 @@ const HEADER: [&str; 5] = ["cache", "completion", "AGBs", "money", "feasible"];
 
 fn row(one: &Candidate) -> [String; 5] {
     [
-        format!("{} GiB", plain(one.checkpoint_cache_gib)),
-        format!("{:.1} s", one.completion_s),
-        thousands(one.cost_total_agbs),
+        gibibytes(one.checkpoint_cache_gib),
+        duration(one.completion_s),
+        prefixed(one.cost_total_agbs),
         dollars(one.cost_total_usd, 4),
         if one.feasible { "yes" } else { "no" }.to_owned(),
     ]
@@ -95,9 +98,10 @@ fn text(found: &Recommendation) -> String {
     {
         let _ = write!(
             text,
-            "\nTake a cache of {} GiB for checkpoints: {time:.1} s, {} AGBs for all VMs ({}).",
-            plain(cache),
-            thousands(cost),
+            "\nTake a cache of {} for checkpoints: {}, {} AGBs for all VMs ({} model).\n{AGBS_EXPLAINED}.",
+            gibibytes(cache),
+            duration(time),
+            prefixed(cost),
             found.model
         );
     }

@@ -4,17 +4,17 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use surgetank_model::toml_error::nearest;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::recommend::Budget;
 use surgetank_planner::whatif::{Constraint, Detection, Load, Moment, compare, fit};
+use surgetank_report::number::thousands;
 use surgetank_report::{Failure, output};
-use surgetank_trace::{Format, Options, Reader, Series};
+use surgetank_trace::Series;
 
 use super::findings::{Findings, advice, options, sentence};
 use super::page;
-use crate::source::unreadable;
+use crate::source::TraceOptions;
 
 /// Options that a terminal shows; JSON and the page have all.
 const SHOWN: usize = 12;
@@ -25,12 +25,8 @@ pub struct TraceArguments {
     /// A block trace: finds its bursts and compares every way to rent storage for it
     #[arg(long, value_name = "TRACE")]
     pub trace: Option<PathBuf>,
-    /// The trace's format; by default told from its name and beginning
-    #[arg(long, value_name = "FORMAT", value_parser = parse_format, requires = "trace")]
-    format: Option<Format>,
-    /// Stop at a broken line instead of counting it
-    #[arg(long, requires = "trace")]
-    strict: bool,
+    #[command(flatten)]
+    pub reading: TraceOptions,
     /// How finely the trace's load is looked at
     #[arg(long, value_name = "T", default_value = "1 s", requires = "trace")]
     interval: Span,
@@ -49,20 +45,6 @@ pub struct TraceArguments {
     /// Where recommend.html goes
     #[arg(long, value_name = "DIR", requires = "trace")]
     out: Option<PathBuf>,
-}
-
-fn parse_format(text: &str) -> Result<Format, String> {
-    let names = || Format::NAMES.iter().map(|(name, _)| *name);
-    match Format::NAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
-        Some((_, format)) => Ok(*format),
-        None => {
-            let list: Vec<&str> = names().collect();
-            Err(match nearest(text, names()) {
-                Some(near) => format!("unknown format: did you mean \"{near}\"? Known are {}", list.join(", ")),
-                None => format!("unknown format: known are {}", list.join(", ")),
-            })
-        }
-    }
 }
 
 impl TraceArguments {
@@ -111,19 +93,20 @@ impl TraceArguments {
         constraint: &Constraint,
         backing: Option<Bytes>,
     ) -> Result<Findings, Failure> {
-        let reader = Reader::open(trace, Options { format: self.format, strict: self.strict }).map_err(unreadable)?;
-        let series = Series::read(reader, self.interval.0).map_err(unreadable)?;
+        let series = self.reading.series(trace, self.interval.0)?;
         let moment = |sample: &surgetank_trace::Sample| Moment {
             written: sample.written.get(),
             read: sample.read.get(),
             requests: sample.requests,
         };
-        let touched = series.end.round_up(Bytes::from_gib(1)).max(Bytes::from_gib(1));
-        let load = Load {
-            interval: series.interval,
-            moments: series.samples.iter().map(moment).collect(),
-            capacity: self.capacity.or(backing).unwrap_or(touched),
+        let touched = series.touched.map(|touched| touched.round_up(Bytes::from_gib(1)).max(Bytes::from_gib(1)));
+        let Some(capacity) = self.capacity.or(backing).or(touched) else {
+            return Err(Failure::Invalid(format!(
+                "{} says how much was moved and not where: write what the volume must hold, such as --capacity \"500 GiB\"",
+                trace.display()
+            )));
         };
+        let load = Load { interval: series.interval, moments: series.samples.iter().map(moment).collect(), capacity };
         if load.capacity == Bytes::ZERO {
             return Err(Failure::invalid("--capacity is zero: write what must fit, such as \"500 GiB\""));
         }
@@ -134,7 +117,8 @@ impl TraceArguments {
         let named = |message: String| Failure::Invalid(format!("{}: {message}", trace.display()));
         let (application, bursts) = fit(&load, &detection).map_err(named)?;
         let answer = compare(catalog, &application, &bursts, self.provider.as_deref(), constraint);
-        Ok(Findings { trace: trace.to_owned(), broken: series.broken, application, bursts, answer, load })
+        let Series { broken, warnings, .. } = series;
+        Ok(Findings { trace: trace.to_owned(), broken, warnings, application, bursts, answer, load })
     }
 }
 
@@ -151,11 +135,12 @@ fn text(found: &Findings, page: Option<&Path>) -> String {
     }
     let _ = write!(
         text,
-        "\n{} options considered; list prices, billed as the provider bills; elastic ones split bursts, as the fluid model has it.",
+        "\n{} options considered; list prices, billed as the provider bills, transactions included; elastic ones split bursts, as the fluid model has it.",
         found.answer.considered.len()
     );
     if found.broken > 0 {
-        let _ = write!(text, "\n{} broken lines were left out (--strict stops at the first)", found.broken);
+        let lines = thousands(found.broken as f64);
+        let _ = write!(text, "\n{lines} broken lines were left out, the first as told above (--strict stops there)");
     }
     if let Some(page) = page {
         let _ = write!(text, "\npage: {}", page.display());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use surgetank_planner::scenario::Scenario;
-use surgetank_report::run::{Activity, Boost, CostPoint, ModeOutcome, PhaseSpan, RunOutcome};
+use surgetank_report::run::{Activity, Boost, BurstSummary, CostPoint, ModeOutcome, PhaseSpan, RunOutcome};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
 use surgetank_whatif::{self as whatif, AppPhase, Fidelity, Setup};
 
@@ -16,7 +16,9 @@ pub fn mode_outcome(setup: &Setup, found: &whatif::RunReport) -> ModeOutcome {
         cost_agbs: found.cost.agbs,
         cost_total_agbs: Some(found.cost_total.agbs),
         cost_usd: found.cost.usd,
+        cost_total_usd: found.cost_total.usd,
         write_mib_s: found.write_mib_s(),
+        bursts: bursts(found),
         boosts: found.boosts.iter().map(boost).collect(),
         activity: activity(found),
         cost: cost(setup, found),
@@ -41,6 +43,11 @@ pub fn boost(boost: &whatif::Boost) -> Boost {
     }
 }
 
+fn bursts(found: &whatif::RunReport) -> Option<BurstSummary> {
+    let of = |burst: &whatif::Burst| (burst.length().as_secs_f64(), burst.waited().as_secs_f64());
+    BurstSummary::of(&found.bursts.iter().map(of).collect::<Vec<_>>())
+}
+
 fn activity(found: &whatif::RunReport) -> Vec<Activity> {
     let traffic = &found.traffic;
     let series = |moved: &Moved| moved.mib_s().collect::<Vec<f64>>();
@@ -55,6 +62,7 @@ fn activity(found: &whatif::RunReport) -> Vec<Activity> {
             cache_mib_s: of(&caching, interval),
             backing_mib_s: of(&backing, interval),
             drain_mib_s: of(&drain, interval),
+            application_peak_mib_s: None,
         })
         .collect()
 }

@@ -12,16 +12,15 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
-use surgetank_planner::scenario::Scenario;
+use surgetank_planner::scenario::{Jobs, Scenario};
 use surgetank_policy::Preset;
-use surgetank_report::Failure;
-use surgetank_report::output::{self, note};
 use surgetank_report::run::{self, RunOutcome};
-use surgetank_trace::{Checkpoints, JobLog, Options, Reader, Series};
+use surgetank_report::{Failure, output, progress};
+use surgetank_trace::{Checkpoints, JobLog, Lacking, Series};
 use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
 use crate::policy::preset;
-use crate::source;
+use crate::source::{self, TraceOptions};
 use hindsight::ValueOfTime;
 use values::{Setting, Sweep};
 
@@ -40,7 +39,8 @@ const STEP: Duration = Duration::from_secs(1);
       --sweep policy.name=paper,adaptive --json
 
 The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, \
-jitter and faults; instead of [app] a trace = \"FILE\" or [jobs] log = \"FILE\". A sweep takes LOW..HIGH with a \
+jitter and faults; instead of [app] a trace = \"FILE\" (at the top) or [jobs] log = \"FILE\". \
+Without a policy adaptive runs. A sweep takes LOW..HIGH with a \
 unit and an optional /STEP, or a list, for any key of the file; several make a grid. One run drives the block \
 cache request by request, a sweep its fluid model (--model overrides this).
 
@@ -72,6 +72,8 @@ pub struct Arguments {
     /// Write a sweep's table into a file
     #[arg(long, value_name = "FILE", requires = "sweep")]
     csv: Option<PathBuf>,
+    #[command(flatten)]
+    reading: TraceOptions,
     /// Write report.html and report.json into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -109,25 +111,27 @@ impl Arguments {
         let source = source::read(&self.file)?;
         // The file alone must make sense first: its mistakes have a line.
         let scenario = parse(&source)?;
+        let named = |warning: String| format!("{}: {warning}", self.file.display());
+        source::tell(&scenario.warnings().into_iter().map(named).collect::<Vec<_>>());
         if !self.sweep.is_empty() {
-            return sweep::run(&self, &source.text);
+            return sweep::run(&self, &source);
         }
         if self.set.is_empty() {
             return self.run_once(&scenario);
         }
-        let table = toml::from_str(&source.text).map_err(Failure::invalid)?;
+        let table = source.parse().map_err(Failure::invalid)?;
         let settings: Vec<_> = self.set.iter().map(Setting::pair).collect();
         self.run_once(&values::scenario(&self.file, &table, &settings)?)
     }
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
-        let setup = setup(scenario, self.policy)?;
+        let (setup, load) = setup(scenario, self.policy, self.reading)?;
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
         let mut outcome = RunOutcome::default();
         let mut runs = Vec::new();
         for mode in Mode::ALL {
-            let found = whatif::run(&setup, mode, fidelity).map_err(Failure::failed)?;
+            let found = run_shown(&setup, mode, fidelity)?;
             outcome.modes.insert(mode, answer::mode_outcome(&setup, &found));
             runs.push(found);
         }
@@ -135,6 +139,7 @@ impl Arguments {
             outcome.hindsight = Some(hindsight::compare(&setup, self.value_of_time, fidelity, &runs)?);
         }
         answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
+        outcome.parameters.extend(load.into_iter().map(|fact| ("load".to_owned(), fact)));
         outcome.relate();
         if let Some(directory) = &self.out {
             run::write(&outcome, directory)?;
@@ -155,34 +160,41 @@ fn parse(source: &Source) -> Result<Scenario, Failure> {
     Scenario::parse(source, &CATALOG).map_err(Failure::invalid)
 }
 
-/// Makes a recorded load what is simulated.
-fn replay(setup: &mut Setup, series: &Series, file: &Path) -> Result<(), Failure> {
+/// Simulates one mode, with a bar on a terminal.
+fn run_shown(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<whatif::RunReport, Failure> {
+    let template = format!("{:<11} {{bar:30.colour}} {{percent:>3}} %  {{elapsed}}, {{eta}} left", mode.name());
+    let bar = progress::bar(&template, setup.application.phases.len() as u64);
+    let found = whatif::run_shown(setup, mode, fidelity, |phases| bar.set_position(phases as u64));
+    bar.finish_and_clear();
+    found.map_err(Failure::failed)
+}
+
+/// Makes a recorded load what is simulated. What is to be known of it.
+fn replay(setup: &mut Setup, series: Series, file: &Path) -> Result<Vec<String>, Failure> {
     setup.replay(series.samples.iter().map(|sample| (sample.read, sample.written)), series.interval);
     if setup.bytes() == 0 {
         return Err(Failure::Invalid(format!("{} moves no byte: there is nothing to simulate", file.display())));
     }
-    Ok(())
+    Ok(series.warnings)
 }
 
-/// What is simulated: the file's application, trace, or jobs.
-fn setup(scenario: &Scenario, policy: Option<Preset>) -> Result<Setup, Failure> {
+/// What is simulated: the file's application, trace, or jobs; and what is to be known of a recorded load.
+fn setup(scenario: &Scenario, policy: Option<Preset>, reading: TraceOptions) -> Result<(Setup, Vec<String>), Failure> {
     let mut setup = Setup::of(scenario, policy);
+    let mut facts = Vec::new();
     match (&scenario.trace, &scenario.jobs, &scenario.app) {
-        (Some(trace), _, _) => {
-            let reader = Reader::open(trace, Options::default()).map_err(Failure::invalid)?;
-            replay(&mut setup, &Series::read(reader, STEP).map_err(Failure::invalid)?, trace)?;
-        }
+        (Some(trace), _, _) => facts = replay(&mut setup, reading.series(trace, STEP)?, trace)?,
         (None, Some(jobs), _) => {
-            let rule =
-                Checkpoints { every: jobs.interval, per_processor: jobs.memory, processors_max: jobs.processors_max };
-            let log = JobLog::read(&jobs.log, false).map_err(Failure::invalid)?;
-            if let Some(first) = &log.first_broken {
-                let (file, line, reason) = (jobs.log.display(), first.line, &first.reason);
-                note(&format!("surgetank: {file}:{line}: {reason}; {} such lines were left out", log.broken));
+            if reading.options().format.is_some() {
+                return Err(Failure::invalid(
+                    "--format is about a trace, and the log of [jobs] has its own: leave it out",
+                ));
             }
-            replay(&mut setup, &log.series(&rule, STEP).map_err(Failure::invalid)?, &jobs.log)?;
+            let (series, mut warnings) = jobs_series(jobs, reading.strict())?;
+            facts = replay(&mut setup, series, &jobs.log)?;
+            facts.append(&mut warnings);
         }
-        (None, None, Some(_)) => {}
+        (None, None, Some(_)) => reading.none_given("write trace = \"FILE\" in place of [app]")?,
         (None, None, None) => {
             return Err(Failure::Invalid(
                 "the scenario has no [app], no trace and no [jobs]: add one of them".to_owned(),
@@ -192,5 +204,25 @@ fn setup(scenario: &Scenario, policy: Option<Preset>) -> Result<Setup, Failure> 
     if setup.backing.size == Bytes::ZERO {
         return Err(Failure::Invalid("the backing volume has no size".to_owned()));
     }
-    Ok(setup)
+    Ok((setup, facts))
+}
+
+/// What the jobs of a log write, and what is to be known of it.
+fn jobs_series(jobs: &Jobs, strict: bool) -> Result<(Series, Vec<String>), Failure> {
+    let rule = Checkpoints { every: jobs.interval, per_processor: jobs.memory, processors_max: jobs.processors_max };
+    let log = JobLog::read(&jobs.log, strict).map_err(source::unreadable)?;
+    let series = log
+        .series(&rule, STEP)
+        .map_err(|error| Failure::Invalid(format!("{}: {}", jobs.log.display(), source::unreadable(error))))?;
+    let mut warnings = log.warnings(&jobs.log);
+    let Lacking { jobs: lacking, of } = log.lacking(&rule);
+    if lacking > 0 {
+        warnings.push(format!(
+            "{}: {lacking} of {of} jobs have no memory in the log and write nothing: write memory, bytes of a checkpoint for each \
+             processor, in [jobs] to count all jobs alike",
+            jobs.log.display()
+        ));
+    }
+    source::tell(&warnings);
+    Ok((series, warnings))
 }

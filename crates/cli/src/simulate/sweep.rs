@@ -5,8 +5,9 @@ use std::fmt;
 
 use rayon::prelude::*;
 use serde::Serialize;
+use surgetank_model::toml_error::Source;
 use surgetank_report::chart::{Axis, Mark, Picture, Plot};
-use surgetank_report::number::{difference, thousands};
+use surgetank_report::number::{AGBS_EXPLAINED, difference, duration, gibibytes, prefixed};
 use surgetank_report::progress::{self, ProgressBar};
 use surgetank_report::run::mode_colour;
 use surgetank_report::{Doing, Failure, Page, Table, output};
@@ -48,8 +49,8 @@ struct SweepAnswer<'a> {
 ///
 /// # Errors
 /// A value that does not make sense, or an answer that cannot be written.
-pub fn run(arguments: &Arguments, text: &str) -> Result<(), Failure> {
-    let table: toml::Table = toml::from_str(text).map_err(Failure::invalid)?;
+pub fn run(arguments: &Arguments, source: &Source) -> Result<(), Failure> {
+    let table: toml::Table = source.parse().map_err(Failure::invalid)?;
     let fixed: Vec<_> = arguments.set.iter().map(values::Setting::pair).collect();
     let grid = grid(&arguments.sweep, &fixed)?;
     let fidelity = arguments.model.map_or(Fidelity::Fluid, Fidelity::from);
@@ -99,7 +100,7 @@ fn one(
     fidelity: Fidelity,
 ) -> Result<Run, Failure> {
     let scenario = values::scenario(&arguments.file, table, settings)?;
-    let setup = setup(&scenario, arguments.policy)?;
+    let (setup, _) = setup(&scenario, arguments.policy, arguments.reading)?;
     Ok(Run {
         settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())).collect(),
         modes: modes(&setup, fidelity)?,
@@ -187,7 +188,8 @@ fn answer(arguments: &Arguments, runs: &[Run], fidelity: Fidelity) -> Result<(),
     if arguments.json {
         return output::print_json(&document);
     }
-    output::print(&format!("The elastic mode, {} runs:\n{}", runs.len(), table(arguments, runs)))
+    let table = table(arguments, runs);
+    output::print(&format!("The elastic mode, {} runs:\n{table}\n{AGBS_EXPLAINED}, of one VM.", runs.len()))
 }
 
 const COLUMNS: [&str; 6] = ["completion", "vs fast", "AGBs", "vs fast", "boosts", "largest cache"];
@@ -198,12 +200,12 @@ fn table(arguments: &Arguments, runs: &[Run]) -> Table {
         let mut cells: Vec<String> = keys.map(|value| Plain(value).to_string()).collect();
         if let Some(found) = run.modes.get(Mode::Elastic.key()) {
             cells.extend([
-                format!("{:.1} s", found.completion_s),
+                duration(found.completion_s),
                 difference(found.overhead_ratio, 1),
-                thousands(found.cost_agbs),
-                format!("× {:.3}", found.cost_ratio),
+                prefixed(found.cost_agbs),
+                difference(found.cost_ratio, 1),
                 found.boosts.to_string(),
-                format!("{} GiB", found.largest_cache_gib),
+                gibibytes(found.largest_cache_gib),
             ]);
         }
         cells

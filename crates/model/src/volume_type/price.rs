@@ -33,6 +33,29 @@ pub struct Price {
 }
 
 impl Price {
+    /// The same with what it leaves unsaid taken from another: an override of one figure does not make the others zero.
+    #[must_use]
+    pub fn over(self, known: &Self) -> Self {
+        let iops_month_usd =
+            if self.iops_month_usd.is_empty() { known.iops_month_usd.clone() } else { self.iops_month_usd };
+        Self {
+            gib_month_usd: self.gib_month_usd.or(known.gib_month_usd),
+            iops_month_usd,
+            bandwidth_month_usd: self.bandwidth_month_usd.or(known.bandwidth_month_usd),
+            bandwidth_unit: self.bandwidth_unit.or(known.bandwidth_unit),
+            transactions_10k_usd: self.transactions_10k_usd.or(known.transactions_10k_usd),
+            source: self.source,
+            as_of: self.as_of,
+            confidence: self.confidence,
+        }
+    }
+
+    /// USD for one transaction, where they are billed besides.
+    #[must_use]
+    pub fn transaction_usd(&self) -> Option<f64> {
+        self.transactions_10k_usd.filter(|usd| *usd > 0.0).map(|usd| usd / 10_000.0)
+    }
+
     /// Whether every figure is a number that is not negative.
     #[must_use]
     pub fn is_sound(&self) -> bool {

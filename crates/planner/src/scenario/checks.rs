@@ -5,6 +5,7 @@ use std::time::Duration;
 use surgetank_model::toml_error::{ConfigError, Source, nearest};
 use surgetank_model::units::{Span, TIB};
 use surgetank_model::{Bandwidth, Bytes, Catalog, VolumeType};
+use surgetank_policy::Preset;
 use toml::Spanned;
 
 use super::{
@@ -49,6 +50,20 @@ impl RawScenario {
         if jobs.is_some() && trace.is_some() {
             return Err(source.at(jobs_span, "the file has a trace as well as [jobs]: remove one of the two"));
         }
+        let replayed = if trace.is_some() { Some("a trace") } else { jobs.as_ref().map(|_| "[jobs]") };
+        if let (Some(replayed), Some(_)) = (replayed, &app) {
+            let message = format!(
+                "the file has [app] as well as {replayed}, and one of them says what runs: remove the other (a trace stands at the \
+                 top of the file)"
+            );
+            return Err(source.at(app_span, message));
+        }
+        if let (Some(replayed), Some(interval)) = (replayed, &interval) {
+            let message = format!(
+                "interval is the compute time between checkpoints of [app], and {replayed} has none: remove it"
+            );
+            return Err(source.at(Some(interval.span()), message));
+        }
         if app.is_none() && trace.is_none() && jobs.is_none() {
             let message =
                 "nothing runs: add [app] with vms, compute, checkpoints and checkpoint_size, a trace, or [jobs]";
@@ -66,7 +81,7 @@ impl RawScenario {
             backing,
             caching,
             calibration,
-            policy: self.policy.map(|policy| policy.check(source)).transpose()?,
+            policy: self.policy.map(|policy| policy.or_named(Preset::ADAPTIVE).check(source)).transpose()?,
             provider: self.provider.check(source)?,
             interval,
             trace,

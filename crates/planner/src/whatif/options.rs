@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use surgetank_model::volume_type::{Billing, Supply};
+use surgetank_model::volume_type::{Billing, Price, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
 use super::{Application, FoundBurst};
@@ -13,6 +13,8 @@ use crate::price::{Need, PriceOption, options};
 
 /// Bandwidths that are asked for, in MiB/s; the first is whatever the capacity brings.
 const LEVELS: [u64; 7] = [0, 64, 128, 256, 512, 1024, 2048];
+/// The most that counts as one transaction; where a provider says nothing else.
+const TRANSACTION_KIB: f64 = 256.0;
 /// How long the controller waits after a burst.
 const QUIET: Duration = Duration::from_secs(30);
 
@@ -57,8 +59,10 @@ pub struct Choice {
     pub caching: Option<Elastic>,
     /// What the run would have taken.
     pub completion_s: f64,
-    /// What it would have cost.
+    /// What it would have cost, transactions included.
     pub cost_usd: f64,
+    /// USD of that for transactions; zero where none are billed.
+    pub transactions_usd: f64,
     /// Whether it would for ever; else while burst credits last.
     pub sustained: bool,
     /// Whether nothing is both faster and cheaper.
@@ -99,6 +103,13 @@ impl Job<'_> {
         self.app.compute_s.max(self.app.background_mib_s * self.app.compute_s / mib_s)
     }
 
+    /// USD for so many requests of the application's size on volumes of a type. Larger ones than a transaction count as
+    /// several.
+    fn transactions_usd(&self, known: &VolumeType, requests: u64) -> f64 {
+        let each = known.price.as_ref().and_then(Price::transaction_usd).unwrap_or_default();
+        each * requests as f64 * (self.app.request_kib / TRANSACTION_KIB).ceil().max(1.0)
+    }
+
     fn fixed(&self, option: &PriceOption) -> Option<Choice> {
         let mib_s = self.effective(option.throughput_mib_s, option.iops.map(|iops| iops as f64));
         let usd_month = option.usd_month.filter(|_| mib_s.is_finite() && mib_s > 0.0)?;
@@ -112,6 +123,7 @@ impl Job<'_> {
         };
         // Credits that nothing earns back may not last for all of it.
         completion_s.is_finite().then_some(())?;
+        let transactions_usd = self.transactions_usd(known, self.app.requests);
         Some(Choice {
             kind: "static",
             provider: option.provider.clone(),
@@ -121,7 +133,8 @@ impl Job<'_> {
             throughput_mib_s: mib_s,
             caching: None,
             completion_s,
-            cost_usd: billed_usd(&known.billing, usd_month, completion_s)?,
+            cost_usd: billed_usd(&known.billing, usd_month, completion_s)? + transactions_usd,
+            transactions_usd,
             sustained: option.sustained,
             pareto: false,
             note: option.note.clone(),
@@ -173,7 +186,7 @@ impl Job<'_> {
             quiet: QUIET,
             release: known_s(latency.detach),
         });
-        let (mut absorb_s, mut cached_usd, mut boosts) = (0.0, 0.0, 0);
+        let (mut absorb_s, mut cached_usd, mut boosts, mut requests) = (0.0, 0.0, 0, 0u64);
         for (index, burst) in self.bursts.iter().enumerate() {
             // What is not in a fresh cache is read from the backing volume.
             let read_s = burst.read().as_mib() / backing.throughput_mib_s;
@@ -190,7 +203,10 @@ impl Job<'_> {
             absorb_s += one.absorb_s;
             cached_usd += billed_usd(&known.billing, offer.usd_month?, one.occupied_s)?;
             boosts += 1;
+            requests = requests.saturating_add(burst.requests);
         }
+        // As if every request of a burst reached the caching volume, and every one the backing volume at last.
+        let cached_transactions_usd = self.transactions_usd(known, requests);
         let completion_s = self.quiet_s(backing.throughput_mib_s) + absorb_s;
         let billing = &self.catalog.find(&backing.provider, &backing.volume_type)?.billing;
         let unknown = latency.is_none_or(|latency| latency.create.is_none() || latency.attach.is_none());
@@ -205,7 +221,11 @@ impl Job<'_> {
                 boosts,
             }),
             completion_s,
-            cost_usd: billed_usd(billing, backing_month, completion_s)? + cached_usd,
+            cost_usd: billed_usd(billing, backing_month, completion_s)?
+                + cached_usd
+                + backing.transactions_usd
+                + cached_transactions_usd,
+            transactions_usd: backing.transactions_usd + cached_transactions_usd,
             note: if unknown {
                 "how long this provider takes to create or attach is not fully known".to_owned()
             } else {

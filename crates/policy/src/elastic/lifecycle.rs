@@ -293,7 +293,10 @@ impl Controller {
             return self.decide_early();
         }
         if self.held {
-            self.reason = Some("a boost was ended on request, or since it did not help: the next starts after I/O has calmed".to_owned());
+            self.reason = Some(
+                "a boost was ended on request, or since it did not help: the next starts after I/O has calmed"
+                    .to_owned(),
+            );
             return;
         }
         if let Some(start) = self.earliest_start().filter(|start| *start > self.now) {

@@ -124,7 +124,8 @@ impl Controller {
         };
         let penalty = late + rent * (terms.lead + terms.end);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
-        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty, terms.delay)).unwrap_or(Duration::MAX);
+        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty, terms.delay))
+            .unwrap_or(Duration::MAX);
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling))
     }
 

@@ -7,7 +7,7 @@ use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 use super::{Area, Colour, Drawn, ink};
-use crate::number::thousands;
+use crate::number::{plain, thousands};
 
 /// Panels lower than this have fewer labels.
 const LOW: u32 = 200;
@@ -34,7 +34,12 @@ impl Axis {
     /// Time from 0 on.
     #[must_use]
     pub fn seconds(until: f64) -> Self {
-        Self { has_grid: false, ..Self::linear("", 0.0..until) }.format(|seconds| format!("{seconds:.0} s"))
+        let format = match until {
+            _ if until > 3.0 * 86_400.0 => |seconds: f64| format!("{} d", plain(seconds / 86_400.0)),
+            _ if until > 3.0 * 3600.0 => |seconds: f64| format!("{} h", plain(seconds / 3600.0)),
+            _ => |seconds: f64| format!("{seconds:.0} s"),
+        };
+        Self { has_grid: false, ..Self::linear("", 0.0..until) }.format(format)
     }
 
     /// Numbers.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use surgetank_planner::Mode;
 
-use super::{Activity, ModeOutcome, RunOutcome, hindsight};
+use super::{Activity, BoostSummary, ModeOutcome, RunOutcome, Spread, hindsight};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
-use crate::number::{difference, dollars, thousands};
+use crate::number::{AGBS_EXPLAINED, difference, dollars, duration, gibibytes, prefixed, thousands};
 use crate::output;
 use crate::page::Page;
 use crate::table::Table;
@@ -20,6 +20,10 @@ const DRAIN: Colour = Colour::PINK;
 
 const PANEL_HEIGHT: u32 = 190;
 const COST_HEIGHT: u32 = 320;
+/// More boosts are summed up.
+const BOOSTS_LISTED: usize = 20;
+/// Differences below this share are none.
+const ALIKE: f64 = 0.005;
 
 /// The colour of a mode.
 #[must_use]
@@ -32,38 +36,81 @@ pub fn mode_colour(mode: Mode) -> Colour {
 }
 
 fn modes(outcome: &RunOutcome) -> Table {
+    let is_replay = outcome.modes.values().any(|found| found.bursts.is_some());
     let row = |(mode, found): (&Mode, &ModeOutcome)| {
-        [
+        let mut cells = vec![
             mode.name().to_owned(),
-            format!("{:.1} s", found.completion_s),
+            duration(found.completion_s),
             difference(found.overhead_ratio, 1),
-            thousands(found.cost_agbs),
-            format!("× {:.2}", found.cost_ratio),
-            dollars(found.cost_usd, 4),
-            found.write_mib_s.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}")),
-        ]
+            prefixed(found.cost_total_agbs.unwrap_or(found.cost_agbs)),
+            difference(found.cost_ratio, 1),
+            dollars(found.cost_total_usd.or(found.cost_usd), 4),
+        ];
+        if is_replay {
+            let of = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), duration);
+            cells.push(of(found.bursts.map(|bursts| bursts.length_mean_s)));
+            cells.push(of(found.bursts.map(|bursts| bursts.waited_mean_s)));
+            cells.push(of(found.bursts.map(|bursts| bursts.waited_max_s)));
+        } else {
+            cells.push(found.write_mib_s.map_or_else(|| "–".to_owned(), |rate| format!("{rate:.0}")));
+        }
+        cells
     };
-    Table::new(["mode", "completion", "vs fast", "AGBs", "vs fast", "money", "write MiB/s"])
-        .with(outcome.modes.iter().map(row))
+    let last: &[&str] = if is_replay { &["mean burst", "mean wait", "longest wait"] } else { &["write MiB/s"] };
+    let header = ["mode", "completion", "vs fast", "AGBs", "vs fast", "money"].iter().chain(last).copied();
+    Table::new(header).with(outcome.modes.iter().map(row))
 }
 
-fn boosts(outcome: &RunOutcome) -> Table {
+/// What the figures of [`modes`] are.
+fn footnote(outcome: &RunOutcome) -> String {
+    let vms = outcome.vms.filter(|vms| *vms > 1).map_or_else(String::new, |vms| format!(", of all {vms} VMs"));
+    let bursts = outcome.modes.values().find_map(|found| found.bursts);
+    let waits = bursts.map_or_else(String::new, |bursts| {
+        format!(
+            " {} bursts: a burst lasts from its first request until its last byte is served, and waits from its last \
+             request on.",
+            thousands(bursts.count as f64)
+        )
+    });
+    format!("{AGBS_EXPLAINED}{vms}.{waits}")
+}
+
+/// Boosts one by one, or of many what they come to.
+fn boosts(outcome: &RunOutcome) -> Option<Table> {
     let boosts = outcome.modes.get(&Mode::Elastic).map(|elastic| elastic.boosts.as_slice()).unwrap_or_default();
+    if boosts.len() > BOOSTS_LISTED {
+        return outcome.modes.get(&Mode::Elastic)?.boost_summary.as_ref().map(summary);
+    }
     let rows = boosts.iter().enumerate().map(|(index, boost)| {
         [
             (index + 1).to_string(),
-            format!("{:.1} s", boost.start_s),
-            format!("{:.2} s", boost.attach_s),
-            format!("{:.2} s", boost.absorb_s),
-            format!("{:.2} s", boost.drain_s),
-            format!("{:.0} MiB", boost.cache_gib * 1024.0),
-            format!("{:.0} MiB", boost.high_water_gib * 1024.0),
+            duration(boost.start_s),
+            duration(boost.attach_s),
+            duration(boost.absorb_s),
+            duration(boost.drain_s),
+            gibibytes(boost.cache_gib),
+            gibibytes(boost.high_water_gib),
         ]
     });
-    Table::new(["boost", "began", "attach", "absorb", "drain", "cache", "most used"]).with(rows)
+    let table = Table::new(["boost", "began", "attach", "absorb", "drain", "cache", "most used"]).with(rows);
+    (!boosts.is_empty()).then_some(table)
 }
 
-/// What the run shows, in one sentence.
+fn summary(of: &BoostSummary) -> Table {
+    let row = |name: &str, spread: Spread, shown: fn(f64) -> String| {
+        [name.to_owned(), shown(spread.least), shown(spread.median), shown(spread.most)]
+    };
+    let name = format!("{} boosts, {} in vain", thousands(of.count as f64), thousands(of.in_vain as f64));
+    Table::new([name.as_str(), "least", "median", "most"]).with([
+        row("attach", of.attach_s, duration),
+        row("absorb", of.absorb_s, duration),
+        row("drain", of.drain_s, duration),
+        row("cache", of.cache_gib, gibibytes),
+        row("most used", of.high_water_gib, gibibytes),
+    ])
+}
+
+/// What the run shows, in a few words.
 fn verdict(outcome: &RunOutcome) -> String {
     let Some(elastic) = outcome.modes.get(&Mode::Elastic) else { return "The elastic mode did not run.".into() };
     let verified = match outcome.verified {
@@ -71,22 +118,45 @@ fn verdict(outcome: &RunOutcome) -> String {
         Some(false) => "; NOT every byte was verified",
         None => "",
     };
-    let finishes = if outcome.verified.is_some() { "finished" } else { "finishes" };
-    format!(
-        "The elastic device {finishes} in {:.3} of static-fast's time at {:.2} of its cost{verified}.",
-        elastic.overhead_ratio, elastic.cost_ratio
-    )
+    let against = |time: f64, cost: f64| format!("{} in time and {} in AGBs", difference(time, 1), difference(cost, 1));
+    let mut text = format!(
+        "The elastic device against static-fast: {}; against static-slow: {}{verified}.",
+        against(elastic.overhead_ratio, elastic.cost_ratio),
+        against(elastic.overhead_of_slow_ratio, elastic.cost_of_slow_ratio)
+    );
+    let waits = |mode| outcome.modes.get(&mode).and_then(|found| found.bursts).map(|bursts| bursts.waited_mean_s);
+    let waits = [Mode::Elastic, Mode::StaticSlow, Mode::StaticFast].map(waits);
+    if let [Some(elastic_s), Some(slow_s), Some(fast_s)] = waits {
+        let _ = write!(
+            text,
+            " A burst waits {}, on static-slow {}, on static-fast {}.",
+            duration(elastic_s),
+            duration(slow_s),
+            duration(fast_s)
+        );
+    }
+    if !gains(elastic, waits[0].zip(waits[1])) {
+        text.push_str(" Nothing is gained: static-slow alone is as fast.");
+    }
+    text
+}
+
+/// Whether the elastic device is faster than static-slow: it completes earlier, or a replay's bursts wait less.
+fn gains(elastic: &ModeOutcome, waits: Option<(f64, f64)>) -> bool {
+    let completes_earlier = elastic.overhead_of_slow_ratio < 1.0 - ALIKE;
+    // A burst that waited less than a second before has nothing to gain.
+    let waits_less = waits.is_some_and(|(elastic_s, slow_s)| slow_s - elastic_s > (slow_s * ALIKE).max(0.05));
+    completes_earlier || waits_less
 }
 
 /// The tables and the verdict, for a terminal.
 #[must_use]
 pub fn text(outcome: &RunOutcome) -> String {
     let mut text = format!("{}\n", modes(outcome));
-    let boosts = boosts(outcome);
-    if !boosts.is_empty() {
+    if let Some(boosts) = boosts(outcome) {
         let _ = writeln!(text, "\n{boosts}");
     }
-    let _ = write!(text, "\n{}", verdict(outcome));
+    let _ = write!(text, "\n{}\n{}", verdict(outcome), footnote(outcome));
     if let Some(found) = &outcome.hindsight {
         let _ = write!(text, "\n\n{}\n\n{}", found.table(), found.verdict());
     }
@@ -107,18 +177,18 @@ pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
     }
     page = page
         .table(&modes(outcome))
+        .note(&footnote(outcome))
         .section("I/O activity over time")
         .picture(&activity(outcome))?
-        .note("Shaded: the application writes. Averages over each sampling interval.")
+        .note(&activity_note(outcome))
         .section("Accumulated cost over time")
         .picture(&cost(outcome))?
-        .note("AGBs: size in GB × reserved bandwidth in MB/s × seconds.");
+        .note(&format!("{AGBS_EXPLAINED}; the curves are of one VM."));
     if let Some(found) = &outcome.hindsight {
         let picture = hindsight::picture(outcome, found, wall_s(outcome));
         page = page.section("In hindsight").table(&found.table()).picture(&picture)?.note(&found.verdict());
     }
-    let boosts = boosts(outcome);
-    if !boosts.is_empty() {
+    if let Some(boosts) = boosts(outcome) {
         page = page.section("Boosts of the elastic device").table(&boosts);
     }
     let date = if outcome.date.is_empty() { String::new() } else { format!(", {}", outcome.date) };
@@ -127,15 +197,16 @@ pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
 
 fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str); 4] {
     let mib = (outcome.verified_bytes >> 20) as f64;
+    let boosts = elastic.boost_summary.map_or(elastic.boosts.len(), |summary| summary.count);
     let verified = match outcome.verified {
         Some(true) => (format!("{} MiB", thousands(mib)), "read back from the backing volumes alone and matched"),
         Some(false) => ("no".to_owned(), "read back from the backing volumes alone and matched"),
         None => (outcome.vms.unwrap_or(1).to_string(), "VMs, all alike in cost and series: one is shown"),
     };
     [
-        (format!("{:.3}", elastic.overhead_ratio), "of static-fast's completion time"),
-        (format!("{:.2}", elastic.cost_ratio), "of static-fast's cost in AGBs"),
-        (elastic.boosts.len().to_string(), "boosts: caching volumes rented and deleted"),
+        (difference(elastic.overhead_ratio, 1), "completion time against static-fast's"),
+        (difference(elastic.cost_ratio, 1), "cost in AGBs against static-fast's"),
+        (thousands(boosts as f64), "boosts: caching volumes rented and deleted"),
         verified,
     ]
 }
@@ -148,7 +219,11 @@ fn wall_s(outcome: &RunOutcome) -> f64 {
 fn activity(outcome: &RunOutcome) -> Picture {
     let until = wall_s(outcome);
     let samples = outcome.modes.values().flat_map(|mode| &mode.activity);
-    let highest = samples.map(|s| s.application_mib_s.max(s.cache_mib_s).max(s.backing_mib_s)).fold(1.0, f64::max);
+    let of_sample = |s: &Activity| {
+        let peak = s.application_peak_mib_s.unwrap_or_default();
+        s.application_mib_s.max(s.cache_mib_s).max(s.backing_mib_s).max(peak)
+    };
+    let highest = samples.map(of_sample).fold(1.0, f64::max);
     let picture = Picture::new("I/O activity over time")
         .entry(APPLICATION, "application writes")
         .entry(CACHE, "writes to the caching volume")
@@ -161,6 +236,18 @@ fn activity(outcome: &RunOutcome) -> Picture {
     })
 }
 
+/// What the pictures of the activity show.
+fn activity_note(outcome: &RunOutcome) -> String {
+    let merged = outcome.modes.values().any(|found| found.activity.iter().any(|s| s.application_peak_mib_s.is_some()));
+    let averages = if merged {
+        "Averages over the time of a pixel; the thin line is the highest that the application wrote within it."
+    } else {
+        "Averages over each sampling interval."
+    };
+    let shaded = outcome.modes.values().any(|found| !found.phases.is_empty());
+    format!("{}{averages}", if shaded { "Shaded: the application writes. " } else { "" })
+}
+
 fn activity_marks(mode: Mode, found: &ModeOutcome) -> Vec<Mark> {
     let series = |value: fn(&Activity) -> f64| stairs(found.activity.iter().map(|sample| (sample.at_s, value(sample))));
     // Writing as a quiet band, so that the eye separates the bursts from the compute phases.
@@ -168,6 +255,10 @@ fn activity_marks(mode: Mode, found: &ModeOutcome) -> Vec<Mark> {
     let bands =
         written.map(|phase| Mark::Band { from: phase.start_s, until: phase.end_s, colour: Colour::INK.faint(0.06) });
     let mut marks: Vec<Mark> = bands.collect();
+    if found.activity.iter().any(|sample| sample.application_peak_mib_s.is_some()) {
+        let peaks = series(|sample| sample.application_peak_mib_s.unwrap_or(sample.application_mib_s));
+        marks.extend(Mark::moving(&peaks, APPLICATION.faint(0.45), 1));
+    }
     marks.push(Mark::Area { points: series(|sample| sample.application_mib_s), colour: APPLICATION });
     marks.extend(Mark::moving(&series(|sample| sample.backing_mib_s), BACKING, 2));
     if mode == Mode::Elastic {
@@ -194,13 +285,14 @@ fn cost(outcome: &RunOutcome) -> Picture {
 /// # Errors
 /// If they cannot be made or written.
 pub fn write(outcome: &RunOutcome, directory: &Path) -> Result<PathBuf, Failure> {
+    let outcome = &outcome.thinned();
     let (page, data) = (html(outcome)?, output::json(outcome)?);
     output::write_into(directory, ("report.html", &page), &[("report.json", &data)])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
+    use super::super::{BurstSummary, sample};
     use super::*;
 
     #[test]
@@ -223,6 +315,27 @@ mod tests {
         for mode in Mode::ALL {
             assert!(text.contains(mode.name()), "{text}");
         }
-        assert!(text.contains("every byte was verified"));
+        assert!(text.contains("every byte was verified") && text.contains("AGBs: GiB rented"), "{text}");
+        assert!(!text.contains("Nothing is gained"), "{text}");
+    }
+
+    #[test]
+    fn a_replay_that_gains_nothing_says_so_and_many_boosts_are_summed_up() {
+        let mut outcome = sample::outcome();
+        let boost = outcome.modes[&Mode::Elastic].boosts[0];
+        for (mode, waited_s) in [(Mode::StaticSlow, 40.0), (Mode::StaticFast, 2.0), (Mode::Elastic, 12.0)] {
+            let found = outcome.modes.get_mut(&mode).unwrap();
+            found.completion_s = 2_500_000.0;
+            found.bursts = BurstSummary::of(&[(100.0 + waited_s, waited_s)]);
+        }
+        outcome.modes.get_mut(&Mode::Elastic).unwrap().boosts = vec![boost; 47_000];
+        outcome.relate();
+        let gained = text(&outcome);
+        assert!(gained.contains("A burst waits 12.0 s, on static-slow 40.0 s, on static-fast 2.00 s."), "{gained}");
+        assert!(!gained.contains("Nothing is gained") && gained.contains("47,000 boosts, 0 in vain"), "{gained}");
+        assert!(gained.contains("28 d 22 h") && gained.lines().count() < 40, "{gained}");
+        let elastic = outcome.modes.get_mut(&Mode::Elastic).unwrap();
+        elastic.bursts = BurstSummary::of(&[(140.0, 40.0)]);
+        assert!(text(&outcome).contains("Nothing is gained"));
     }
 }

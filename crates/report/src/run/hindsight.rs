@@ -55,7 +55,9 @@ impl Hindsight {
 
     fn value_of_time(&self) -> String {
         match self.value_of_time_per_s {
-            Some(value) if self.currency == "USD" => format!("a value of time of {} USD an hour", plain(value * 3600.0)),
+            Some(value) if self.currency == "USD" => {
+                format!("a value of time of {} USD an hour", plain(value * 3600.0))
+            }
             Some(value) => format!("a value of time of {} {} a second", plain(value), self.currency),
             None => "an infinite value of time".to_owned(),
         }
@@ -75,8 +77,7 @@ impl Hindsight {
         };
         let modes = self.modes.iter().map(|(mode, found)| row(mode.name().to_owned(), found));
         let plan = row("hindsight".to_owned(), &self.plan);
-        let columns =
-            ["mode", "objective", "regret", self.currency, "vs hindsight", "delay", "vs hindsight"];
+        let columns = ["mode", "objective", "regret", self.currency, "vs hindsight", "delay", "vs hindsight"];
         Table::new(columns).with(modes.chain([plan]))
     }
 

@@ -2,6 +2,7 @@
 
 mod answer;
 mod hindsight;
+mod summary;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,7 @@ use surgetank_planner::Mode;
 
 pub use answer::{html, mode_colour, text, write};
 pub use hindsight::{Hindsight, Regret};
+pub use summary::{BoostSummary, BurstSummary, Spread};
 
 /// Throughput of one sampling interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -24,6 +26,9 @@ pub struct Activity {
     pub backing_mib_s: f64,
     /// What was drained from the caching to the backing volume.
     pub drain_mib_s: f64,
+    /// Where several samples became one, the highest `application_mib_s` of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application_peak_mib_s: Option<f64>,
 }
 
 /// Accumulated cost at a moment.
@@ -84,6 +89,8 @@ pub struct ModeOutcome {
     pub completion_s: f64,
     /// `completion_s` relative to static-fast's.
     pub overhead_ratio: f64,
+    /// `completion_s` relative to static-slow's.
+    pub overhead_of_slow_ratio: f64,
     /// Everything: from making the file system to the end of the last drain.
     pub wall_s: f64,
     /// The initial dump.
@@ -92,15 +99,26 @@ pub struct ModeOutcome {
     pub cost_agbs: f64,
     /// `cost_agbs` relative to static-fast's.
     pub cost_ratio: f64,
+    /// `cost_agbs` relative to static-slow's.
+    pub cost_of_slow_ratio: f64,
     /// `cost_agbs` of all VMs, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_total_agbs: Option<f64>,
     /// In money; the demo: at catalog prices, had the run been as large as the papers'. `None`: a price is unknown.
     pub cost_usd: Option<f64>,
+    /// `cost_usd` of all VMs, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_total_usd: Option<f64>,
     /// What the application saw while it wrote; `None`: a replay writes whether or not the device is ready.
     pub write_mib_s: Option<f64>,
-    /// Boosts, in order; none for the static modes.
+    /// What the bursts of a replayed load had to wait for; `None`: an application writes when the device is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bursts: Option<BurstSummary>,
+    /// Boosts, in order; none for the static modes. A report file has the first of very many.
     pub boosts: Vec<Boost>,
+    /// The same in a few figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boost_summary: Option<BoostSummary>,
     /// I/O over time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub activity: Vec<Activity>,
@@ -148,27 +166,54 @@ pub struct RunOutcome {
     pub elapsed_s: f64,
 }
 
+impl ModeOutcome {
+    /// Everything but what changes over time.
+    #[must_use]
+    pub fn clone_without_series(&self) -> Self {
+        Self { boosts: Vec::new(), activity: Vec::new(), cost: Vec::new(), phases: Vec::new(), ..*self }
+    }
+}
+
 impl RunOutcome {
-    /// Fills in what relates the modes to static-fast.
+    /// Fills in what relates the modes to the static ones.
     pub fn relate(&mut self) {
-        let Some(fast) = self.modes.get(&Mode::StaticFast) else { return };
-        let (completion, cost) = (fast.completion_s, fast.cost_agbs);
+        let of = |mode| self.modes.get(&mode).map(|found: &ModeOutcome| (found.completion_s, found.cost_agbs));
+        let (fast, slow) = (of(Mode::StaticFast), of(Mode::StaticSlow));
         for mode in self.modes.values_mut() {
-            mode.overhead_ratio = ratio(mode.completion_s, completion);
-            mode.cost_ratio = ratio(mode.cost_agbs, cost);
+            if let Some((completion, cost)) = fast {
+                mode.overhead_ratio = ratio(mode.completion_s, completion);
+                mode.cost_ratio = ratio(mode.cost_agbs, cost);
+            }
+            if let Some((completion, cost)) = slow {
+                mode.overhead_of_slow_ratio = ratio(mode.completion_s, completion);
+                mode.cost_of_slow_ratio = ratio(mode.cost_agbs, cost);
+            }
+            mode.boost_summary = BoostSummary::of(&mode.boosts);
         }
+    }
+
+    /// The same with series as fine as a screen shows, for files.
+    #[must_use]
+    pub fn thinned(&self) -> Self {
+        self.with_modes(ModeOutcome::thinned)
     }
 
     /// The same without what changes over time, for stdout.
     #[must_use]
     pub fn without_series(&self) -> Self {
-        let mut summary = self.clone();
-        for mode in summary.modes.values_mut() {
-            mode.activity.clear();
-            mode.cost.clear();
-            mode.phases.clear();
+        self.with_modes(|found| ModeOutcome { boosts: found.boosts.clone(), ..found.clone_without_series() })
+    }
+
+    fn with_modes(&self, change: impl Fn(&ModeOutcome) -> ModeOutcome) -> Self {
+        Self {
+            modes: self.modes.iter().map(|(mode, found)| (*mode, change(found))).collect(),
+            policy: self.policy.clone(),
+            export: self.export.clone(),
+            parameters: self.parameters.clone(),
+            date: self.date.clone(),
+            hindsight: self.hindsight.clone(),
+            ..*self
         }
-        summary
     }
 }
 
@@ -246,7 +291,14 @@ pub mod sample {
             let cache_mib_s = if mode == Mode::Elastic && writes { 120.0 } else { 0.0 };
             let drain_mib_s = if drains { 32.0 } else { 0.0 };
             let backing_mib_s = application_mib_s - cache_mib_s + drain_mib_s;
-            found.activity.push(Activity { at_s, application_mib_s, cache_mib_s, backing_mib_s, drain_mib_s });
+            found.activity.push(Activity {
+                at_s,
+                application_mib_s,
+                cache_mib_s,
+                backing_mib_s,
+                drain_mib_s,
+                application_peak_mib_s: None,
+            });
             found.cost.push(CostPoint { at_s, agbs: at_s * cost_rate });
         }
         found.cost_agbs = found.wall_s * cost_rate;

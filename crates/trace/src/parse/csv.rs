@@ -73,6 +73,13 @@ impl Column {
     }
 }
 
+/// Whether the header, the first line that is not empty, names a column of times.
+pub fn has_times(head: &[u8]) -> bool {
+    let header = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty());
+    let mut names = header.unwrap_or_default().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    names.any(|name| matches!(Column::of(name), Column::Time(_)))
+}
+
 /// CSV whose first line names the columns.
 #[derive(Debug, Default)]
 pub struct Named {

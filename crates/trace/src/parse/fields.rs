@@ -61,9 +61,14 @@ pub fn request(time_ns: u64, volume: u32, address: u64, length: u64, operation: 
     Line::Request(Request { time, volume, address, length: Bytes::new(length), operation })
 }
 
+/// The beginning of what stands in a file.
+pub fn shown_shortly(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(40)]).into_owned()
+}
+
 /// What cannot be read, shown shortly.
 pub fn not_a(what: &str, kind: &str, word: &[u8]) -> Line {
-    let shown = String::from_utf8_lossy(&word[..word.len().min(40)]);
+    let shown = shown_shortly(word);
     Line::Broken(format!("the {what} {shown:?} is not {kind}"))
 }
 

@@ -6,9 +6,11 @@
 mod binary;
 mod blkparse;
 mod csv;
-mod fields;
+mod dxt;
+pub(crate) mod fields;
 mod fio;
 pub(crate) mod lines;
+mod mqsim;
 mod plain;
 pub(crate) mod vscsi;
 
@@ -86,6 +88,7 @@ impl<F: FnMut(Request)> Output<'_, F> {
 pub struct Parser {
     format: Format,
     kind: Kind,
+    has_times: bool,
     strict: bool,
     tally: Tally,
 }
@@ -104,6 +107,8 @@ enum LineKind {
     Csv(csv::Named),
     Fio(fio::Iolog),
     Blkparse(blkparse::Blkparse),
+    Dxt(dxt::Dxt),
+    MqSim(mqsim::MqSim),
     Arc,
 }
 
@@ -123,8 +128,20 @@ impl Parser {
             Format::FioIolog => lines(LineKind::Fio(fio::Iolog::default())),
             Format::Blkparse => lines(LineKind::Blkparse(blkparse::Blkparse::new(head))),
             Format::Arc => lines(LineKind::Arc),
+            Format::DarshanDxt => lines(LineKind::Dxt(dxt::Dxt::default())),
+            Format::MqSim => lines(LineKind::MqSim(mqsim::MqSim::default())),
+            Format::Iostat | Format::Sar => {
+                return Err("it has what was moved in each interval, and no requests".to_owned());
+            }
         };
-        Ok(Self { format, kind, strict, tally: Tally::default() })
+        let has_times = format.has_times() && (format != Format::Csv || csv::has_times(head));
+        Ok(Self { format, kind, has_times, strict, tally: Tally::default() })
+    }
+
+    /// Whether requests carry a time: of CSV, whether its header names a column of times.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        self.has_times
     }
 
     /// The format.
@@ -156,6 +173,8 @@ impl Parser {
                 LineKind::Csv(named) => lines.parse(bytes, last, &mut output, |_, line| named.line(line)),
                 LineKind::Fio(fio) => lines.parse(bytes, last, &mut output, |_, line| fio.line(line)),
                 LineKind::Blkparse(blkparse) => lines.parse(bytes, last, &mut output, |_, line| blkparse.line(line)),
+                LineKind::Dxt(dxt) => lines.parse(bytes, last, &mut output, |_, line| dxt.line(line)),
+                LineKind::MqSim(mqsim) => lines.parse(bytes, last, &mut output, |_, line| mqsim.line(line)),
                 LineKind::Arc => lines.parse(bytes, last, &mut output, |_, line| plain::arc(line)),
             },
         }

@@ -25,11 +25,14 @@ pub const FORMATS: &[Format] = &[
     Format::FioIolog,
     Format::Blkparse,
     Format::Arc,
+    Format::DarshanDxt,
+    Format::MqSim,
 ];
 
 pub fn encode(format: Format, wanted: &[Wanted]) -> Vec<u8> {
     let mut text = match format {
         Format::FioIolog => "fio version 3 iolog\n0 /dev/0 add\n".to_owned(),
+        Format::DarshanDxt => "# darshan log version: 3.41\n# DXT_POSIX module data\n".to_owned(),
         Format::Csv => "comm,disk,length_bytes,offset_bytes,op,time_s\n".to_owned(),
         _ => String::new(),
     };
@@ -54,6 +57,20 @@ pub fn encode(format: Format, wanted: &[Wanted]) -> Vec<u8> {
                 writeln!(text, "8,{volume} 0 2 {time_s}.000000009 7 C {letter}S {block} + {blocks} [0]").unwrap();
             }
             Format::Arc => writeln!(text, "{block} {blocks} 0 0").unwrap(),
+            Format::MqSim => {
+                let kind = u8::from(!write);
+                writeln!(text, "{} {volume} {block} {blocks} {kind}", time_s * 1_000_000_000).unwrap();
+            }
+            Format::DarshanDxt => {
+                let word = word.to_lowercase();
+                writeln!(text, "# DXT, file_id: 77{volume}, file_name: /scratch/{volume}").unwrap();
+                // As through MPI-IO, it counts once.
+                for module in ["X_POSIX", "X_MPIIO"] {
+                    writeln!(text, " {module}  0  {word}  0  {offset}  {length}  {time_s}.0000  {time_s}.5000")
+                        .unwrap();
+                }
+            }
+            Format::Iostat | Format::Sar => panic!("they have no requests"),
             // Both versions, by whether the first request writes.
             Format::Vscsi if wanted[0].write => {
                 bytes.extend([1u32, length as u32, 1].iter().flat_map(|field| field.to_le_bytes()));
@@ -85,7 +102,10 @@ pub fn encoded_as(format: Format, wanted: &[Wanted]) -> Vec<Request> {
             volumes.push(one.volume);
             volumes.len() - 1
         });
-        let has_volumes = matches!(format, Format::Msr | Format::Csv | Format::FioIolog | Format::Blkparse);
+        let has_volumes = matches!(
+            format,
+            Format::Msr | Format::Csv | Format::FioIolog | Format::Blkparse | Format::DarshanDxt | Format::MqSim
+        );
         let has_operations = has_volumes || format == Format::Vscsi;
         let is_key = matches!(format, Format::Plain | Format::OracleGeneral);
         let seconds = if format.has_times() { one.time_s } else { 0 };

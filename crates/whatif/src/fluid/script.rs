@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant};
+use surgetank_policy::Prediction;
 
 use super::{Fluid, FluidStage};
 use crate::report::Boost;
@@ -91,6 +92,8 @@ impl Script {
             drain: Some(Duration::ZERO),
             high_water,
             evicted: Bytes::ZERO,
+            predicted: None,
+            observed: Prediction::default(),
         });
     }
 }

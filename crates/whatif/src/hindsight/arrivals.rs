@@ -261,12 +261,10 @@ impl<'a> Arrivals<'a> {
     fn lates(&self, pieces: &[Piece], start: f64, cell: (f64, f64)) -> Lates {
         let problem = self.problem;
         let width = cell.1 - cell.0;
-        let late =
-            |served: &dyn Fn(&Piece) -> f64| Late::of(pieces, &problem.backing, start, cell, served);
+        let late = |served: &dyn Fn(&Piece) -> f64| Late::of(pieces, &problem.backing, start, cell, served);
         let none = late(&|_| 0.0);
         let reads = late(&|piece| piece.read);
-        let sizes: Vec<Late> =
-            problem.sizes.iter().map(|size| late(&|piece| size.capacity + piece.read)).collect();
+        let sizes: Vec<Late> = problem.sizes.iter().map(|size| late(&|piece| size.capacity + piece.read)).collect();
         let held = (0..=self.held_max).map(|held| match held {
             0 => none,
             held if held == self.held_max => Late::default(),

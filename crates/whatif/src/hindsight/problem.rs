@@ -139,7 +139,11 @@ impl Problem {
             backing: Pipe::new(setup.backing.limits, setup.backing.credits.as_ref(), request, fidelity),
             caching: Pipe::new(caching.limits, None, request, fidelity),
             per_s,
-            value: if objective.value_of_time.is_finite() { objective.value_of_time } else { ENDLESS * dearest.max(1e-9) },
+            value: if objective.value_of_time.is_finite() {
+                objective.value_of_time
+            } else {
+                ENDLESS * dearest.max(1e-9)
+            },
             sizes,
             before: (provider.create + provider.attach).as_secs_f64(),
             after: (provider.detach + provider.delete).as_secs_f64(),

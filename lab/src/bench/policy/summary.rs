@@ -86,7 +86,8 @@ fn policies(document: &Document) -> Table {
                     continue;
                 }
                 let regrets: Vec<f64> = runs().map(|(_, run)| run.at[value].regret_ratio).collect();
-                let worst = runs().max_by(|one, other| one.1.at[value].regret_ratio.total_cmp(&other.1.at[value].regret_ratio));
+                let worst =
+                    runs().max_by(|one, other| one.1.at[value].regret_ratio.total_cmp(&other.1.at[value].regret_ratio));
                 let slow = |found: &Found| found.runs.first().map_or(1.0, |slow| slow.cost);
                 let static_ratio = runs().map(|(found, run)| run.at[value].objective / found.best_static(value));
                 table = table.with([[
@@ -189,9 +190,10 @@ fn bars(document: &Document) -> Vec<Bar> {
 fn picture(document: &Document) -> Picture {
     let colours = [Colour::GREEN, Colour::ORANGE, Colour::GREY, Colour::BLUE, Colour::PINK, Colour::INK];
     let names = names(document);
-    let legend = names.iter().zip(colours).fold(Picture::new("Regret against hindsight"), |picture, (name, colour)| {
-        picture.entry(colour, name)
-    });
+    let legend = names
+        .iter()
+        .zip(colours)
+        .fold(Picture::new("Regret against hindsight"), |picture, (name, colour)| picture.entry(colour, name));
     (0..VALUES.len()).fold(legend, |picture, value| {
         let count = document.scenarios.len().max(2) as f64;
         let x = Axis::linear("scenarios, from the least regret", 0.0..count);
@@ -200,7 +202,8 @@ fn picture(document: &Document) -> Picture {
         let caption = format!("value of time {} ×", VALUES[value]);
         let lines = names.iter().zip(colours).map(|(name, colour)| {
             let runs = document.scenarios.iter().filter_map(|found| found.run(name));
-            let mut regrets: Vec<f64> = runs.map(|run| (run.at[value].regret_ratio * 100.0).clamp(0.0, 100.0)).collect();
+            let mut regrets: Vec<f64> =
+                runs.map(|run| (run.at[value].regret_ratio * 100.0).clamp(0.0, 100.0)).collect();
             regrets.sort_by(f64::total_cmp);
             Mark::line((1..).map(f64::from).zip(regrets).collect(), colour, 3)
         });

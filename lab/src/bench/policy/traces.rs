@@ -53,15 +53,16 @@ pub fn rows(data: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     let Some(data) = data.map(Path::to_owned).or_else(beside).filter(|data| data.join("block").is_dir()) else {
         bail!("there are no recorded traces (--data names their directory)");
     };
-    let row = |name: String, set: Set, load: Box<dyn Fn() -> anyhow::Result<Load> + Send + Sync>, size: &'static str| Row {
-        name,
-        set,
-        load: Box::new(move || {
-            let load = load()?;
-            let platform = platform(&load, size);
-            Ok((load, platform))
-        }),
-    };
+    let row =
+        |name: String, set: Set, load: Box<dyn Fn() -> anyhow::Result<Load> + Send + Sync>, size: &'static str| Row {
+            name,
+            set,
+            load: Box::new(move || {
+                let load = load()?;
+                let platform = platform(&load, size);
+                Ok((load, platform))
+            }),
+        };
     let block = BLOCK.iter().map(|(file, set)| {
         let path = data.join("block").join(file);
         let name = file.split('.').next().unwrap_or(file);
@@ -76,17 +77,19 @@ pub fn rows(data: Option<&Path>) -> anyhow::Result<Vec<Row>> {
 
 fn block(path: &PathBuf) -> anyhow::Result<Load> {
     let reader = Reader::open(path, Options::default())?;
-    let series = Series::read(reader, Duration::from_secs(1))?;
+    let series = Series::read(reader, Duration::from_secs(1), |_| ())?;
     Ok(Load::Series(series.samples.iter().map(|sample| (sample.read.as_mib(), sample.written.as_mib())).collect()))
 }
 
 /// The mean rates of half hours, second by second.
 fn machine(path: &PathBuf) -> anyhow::Result<Load> {
-    let unpacked = Command::new("xz").args(["--decompress", "--stdout"]).arg(path).output().context("xz is not there")?;
+    let unpacked =
+        Command::new("xz").args(["--decompress", "--stdout"]).arg(path).output().context("xz is not there")?;
     let text = String::from_utf8(unpacked.stdout)?;
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
-    let column = |name: &str| header.iter().position(|found| *found == name).with_context(|| format!("no column {name}"));
+    let column =
+        |name: &str| header.iter().position(|found| *found == name).with_context(|| format!("no column {name}"));
     let (read, written) = (column("read_io_request_size_sum")?, column("write_io_request_size_sum")?);
     let mut series = Vec::new();
     for line in lines.take(HALF_HOURS) {
@@ -105,5 +108,7 @@ fn platform(load: &Load, size: &str) -> String {
     let mean = series.iter().map(|(read, written)| read + written).sum::<f64>() / series.len().max(1) as f64;
     let backing = (mean * BOUGHT).ceil().max(1.0);
     let caching = backing * FASTER;
-    format!("backing = {{ size = \"{size}\", bandwidth = \"{backing} MiB/s\" }}\ncaching = {{ bandwidth = \"{caching} MiB/s\" }}")
+    format!(
+        "backing = {{ size = \"{size}\", bandwidth = \"{backing} MiB/s\" }}\ncaching = {{ bandwidth = \"{caching} MiB/s\" }}"
+    )
 }
