@@ -95,7 +95,7 @@ fn mistakes_in_flags_are_told_in_the_same_voice() {
         (&["price"], "--capacity <S>"),
         (&["price", "--capacity", "4"], "has no unit"),
         (&["mrc", "a", "--format", "pcap"], "[possible values: plain, msr"),
-        (&["mrc", "a", "--formt", "csv"], "'--format' exists"),
+        (&["mrc", "a", "--formt", "csv"], "a similar argument exists: '--format'"),
         (&["recommend", "--interval", "1 s"], "--trace <TRACE>"),
     ] {
         let said = refused(arguments, 2);

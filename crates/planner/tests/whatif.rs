@@ -84,7 +84,7 @@ fn transactions_are_part_of_the_cost() {
     let (app, bursts) = found(&load);
     assert_eq!(app.requests, 96_000);
     let answer = compare(&Catalog::builtin(), &app, &bursts, Some("azure"), &Constraint::default());
-    let on = |name: &str| answer.considered.iter().filter(move |choice| choice.volume_type == name);
+    let on = |name: &'static str| answer.considered.iter().filter(move |choice| choice.volume_type == name);
     assert!(on("standard-ssd").count() > 0);
     for choice in on("standard-ssd") {
         assert!((choice.transactions_usd - 96_000.0 * 0.002 / 10_000.0).abs() < 1e-9 || choice.caching.is_some());

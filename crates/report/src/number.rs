@@ -41,7 +41,9 @@ pub fn small_dollars(usd: f64) -> String {
 /// A ratio as the difference from 1: 1.008 → "+0.8 %".
 #[must_use]
 pub fn difference(ratio: f64, decimals: usize) -> String {
-    format!("{:+.decimals$} %", (ratio - 1.0) * 100.0)
+    let text = format!("{:+.decimals$} %", (ratio - 1.0) * 100.0);
+    // What rounds to nothing has no sign of its own.
+    if text.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) { text } else { text.replace('-', "+") }
 }
 
 /// What AGBs are, where they are shown.
@@ -61,6 +63,12 @@ pub fn duration(seconds: f64) -> String {
         _ if seconds < DAYS_S => format!("{:.0} h {:.0} min", whole(3600.0), (seconds % 3600.0 / 60.0).floor()),
         _ => format!("{} d {:.0} h", thousands(whole(86_400.0)), (seconds % 86_400.0 / 3600.0).floor()),
     }
+}
+
+/// "1 burst", "1,234 bursts".
+#[must_use]
+pub fn count(number: usize, what: &str) -> String {
+    format!("{} {what}{}", thousands(number as f64), if number == 1 { "" } else { "s" })
 }
 
 /// A large number by its prefix, with four digits: 85,932,800 is "85.93 M". Below a million as [`thousands`].
@@ -114,6 +122,7 @@ mod tests {
         let times = [2.314, 1231.04, 10_800.0, 18_720.0, 172_799.0, 2_516_400.0];
         let shown = ["2.31 s", "1231.0 s", "3 h 0 min", "5 h 12 min", "47 h 59 min", "29 d 3 h"];
         assert_eq!(times.map(duration).each_ref().map(String::as_str), shown);
+        assert_eq!((count(1, "burst"), count(1234, "boost")), ("1 burst".to_owned(), "1,234 boosts".to_owned()));
         let values = [2_685.4, 999_949.0, 999_999.0, 85_932_800.0, -1.5e9, 4.237e12];
         let shown = ["2,685", "999,949", "1.000 M", "85.93 M", "-1.500 G", "4.237 T"];
         assert_eq!(values.map(prefixed).each_ref().map(String::as_str), shown);
@@ -128,5 +137,6 @@ mod tests {
         assert_eq!(["4", "2.5", "0.125"], [4.0, 2.5, 0.125].map(plain).each_ref().map(String::as_str));
         assert_eq!((small_dollars(0.001_234), small_dollars(1.5)), ("$0.001234".to_owned(), "$1.5000".to_owned()));
         assert_eq!((difference(1.0081, 1), difference(0.5, 0)), ("+0.8 %".to_owned(), "-50 %".to_owned()));
+        assert_eq!((difference(0.99999, 1), difference(1.0, 1)), ("+0.0 %".to_owned(), "+0.0 %".to_owned()));
     }
 }

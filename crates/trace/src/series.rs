@@ -82,7 +82,7 @@ impl Series {
             } else {
                 let format = reader.format().name();
                 format!(
-                    "{name} is a {format} trace, which has no times: name one that has, for example in csv or blkparse"
+                    "{name} is a trace of the format {format}, which has no times: name one that has, for example in csv or blkparse"
                 )
             }));
         }

@@ -1,6 +1,7 @@
 //! Miss-ratio curves: requests per second of one process on one core, trace read included, against libCacheSim.
 
 use std::fs::{self, File};
+use std::hint::black_box;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
 use surgetank_model::random::Random;
+use surgetank_trace::{Gathered, Keys, Options, Reader};
 
 use super::{Bench, Report, one_core};
 use crate::bar::{Bar, Limit, median};
@@ -87,10 +89,10 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
         let mut turns = Vec::new();
         for _ in 0..bench.rounds() {
             let mine = surgetank(bench, &trace, &["--sample", rate])?;
-            turns.push([millions_s(&mine), requests as f64 / 1e6 / reading(bench, &trace)?]);
+            turns.push([millions_s(&mine), requests as f64 / 1e6 / reading(&trace)?]);
         }
         let name = format!("lru at all sizes, sampled at {rate}");
-        let pair = Bar::paired(name, "M requests/s", &turns, "reading the trace alone (dd)");
+        let pair = Bar::paired(name, "M requests/s", &turns, "reading the trace alone");
         report.add(pair.must_be(Limit::AtLeast(SAMPLED_OF_READING)));
     }
     let sampled = surgetank(bench, &trace, &["--sizes", &size, "--sample", "0.01"])?;
@@ -112,14 +114,12 @@ fn surgetank(bench: &Bench, trace: &Path, flags: &[&str]) -> anyhow::Result<Ran>
     Ok(Ran { miss_ratio, seconds })
 }
 
-/// Seconds that a process takes to read the trace in pieces as large as ours, and to do nothing with it.
-fn reading(bench: &Bench, trace: &Path) -> anyhow::Result<f64> {
-    let mut from = std::ffi::OsString::from("if=");
-    from.push(trace);
-    let mut command = one_core(Path::new("dd"));
-    command.arg(from).args(["of=/dev/null", "bs=128K", "status=none"]);
+/// Seconds that it takes to read the trace, and to do nothing with its keys.
+fn reading(trace: &Path) -> anyhow::Result<f64> {
     let begin = Instant::now();
-    bench.interrupt.run(&mut command)?;
+    let mut reader = Reader::open(trace, Options::default())?;
+    let mut gathered = Gathered::new(Keys::default());
+    while reader.read_keys(&mut gathered, |keys| _ = black_box(keys))? {}
     Ok(begin.elapsed().as_secs_f64())
 }
 

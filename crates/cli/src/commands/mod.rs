@@ -14,7 +14,7 @@ mod upgrade;
 mod whereabouts;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use surgetank_report::Failure;
 
 use crate::calibrate;
@@ -129,10 +129,9 @@ pub fn usage(error: &clap::Error) -> String {
             _ => parts.push(tip.unwrap_or(line).to_owned()),
         }
     }
-    let help = rendered.lines().find_map(|line| line.trim().strip_prefix("Usage: "));
-    let words = help.unwrap_or("surgetank").split_whitespace();
-    let command: Vec<&str> = words.take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
-    format!("{}; see {} --help", parts.join("; "), command.join(" "))
+    let named = std::env::args().nth(1).filter(|name| Cli::command().find_subcommand(name).is_some());
+    let command = named.map_or_else(String::new, |name| format!("{name} "));
+    format!("{}; see surgetank {command}--help", parts.join("; "))
 }
 
 impl Cli {
@@ -174,8 +173,6 @@ impl Cli {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

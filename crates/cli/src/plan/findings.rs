@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use surgetank_planner::whatif::{Answer, Application, Choice, FoundBurst, Load};
 use surgetank_report::Table;
-use surgetank_report::number::{duration, gibibytes, small_dollars, thousands};
+use surgetank_report::number::{count, duration, gibibytes, small_dollars};
 
 /// Everything found out, as JSON has it.
 #[derive(Debug, Serialize)]
@@ -54,11 +54,18 @@ pub fn advice(choice: &Choice) -> String {
 #[must_use]
 pub fn sentence(app: &Application) -> String {
     let period = app.period_s.map_or(String::new(), |period| format!(", one every {}", duration(period)));
+    let bursts = match app.bursts {
+        0 => "no burst".to_owned(),
+        1 => format!("1 burst of {}", gibibytes(app.burst_gib)),
+        more => format!(
+            "{} of {} (the largest {}){period}",
+            count(more, "burst"),
+            gibibytes(app.burst_gib),
+            gibibytes(app.largest_burst_gib)
+        ),
+    };
     format!(
-        "{} bursts of {} (the largest {}){period} in {}, {} of them quiet; mean {:.1}, peak {:.0} MiB/s; the volume holds {}",
-        thousands(app.bursts as f64),
-        gibibytes(app.burst_gib),
-        gibibytes(app.largest_burst_gib),
+        "{bursts} in {}, {} of them quiet; mean {:.1}, peak {:.0} MiB/s; the volume holds {}",
         duration(app.recorded_s),
         duration(app.compute_s),
         app.mean_mib_s,

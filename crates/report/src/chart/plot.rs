@@ -7,12 +7,14 @@ use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
 use super::{Area, Colour, Drawn, ink};
-use crate::number::{plain, thousands};
+use crate::number::{plain, prefixed, thousands};
 
 /// Panels lower than this have fewer labels.
 const LOW: u32 = 200;
-/// Numbers from here on stand beside an axis as powers of ten.
+/// Numbers from here on stand beside an axis with a prefix.
 const LARGE: f64 = 1e8;
+const HOUR_S: f64 = 3600.0;
+const DAY_S: f64 = 86_400.0;
 
 /// An axis.
 #[derive(Clone)]
@@ -21,6 +23,8 @@ pub struct Axis {
     range: Range<f64>,
     is_logarithmic: bool,
     has_grid: bool,
+    /// What the numbers beside the axis count, in units of the values.
+    unit: f64,
     format: fn(f64) -> String,
 }
 
@@ -34,19 +38,19 @@ impl Axis {
     /// Time from 0 on.
     #[must_use]
     pub fn seconds(until: f64) -> Self {
-        let format = match until {
-            _ if until > 3.0 * 86_400.0 => |seconds: f64| format!("{} d", plain(seconds / 86_400.0)),
-            _ if until > 3.0 * 3600.0 => |seconds: f64| format!("{} h", plain(seconds / 3600.0)),
-            _ => |seconds: f64| format!("{seconds:.0} s"),
+        let (unit, format): (f64, fn(f64) -> String) = match until {
+            _ if until > 3.0 * DAY_S => (DAY_S, |days| format!("{} d", plain(days))),
+            _ if until > 3.0 * HOUR_S => (HOUR_S, |hours| format!("{} h", plain(hours))),
+            _ => (1.0, |seconds| format!("{seconds:.0} s")),
         };
-        Self { has_grid: false, ..Self::linear("", 0.0..until) }.format(format)
+        Self { has_grid: false, unit, ..Self::linear("", 0.0..until) }.format(format)
     }
 
     /// Numbers.
     #[must_use]
     pub fn linear(name: &str, range: Range<f64>) -> Self {
-        let format = |value: f64| if value.abs() < LARGE { thousands(value) } else { format!("{value:.1e}") };
-        Self { name: name.to_owned(), range, is_logarithmic: false, has_grid: true, format }
+        let format = |value: f64| if value.abs() < LARGE { thousands(value) } else { prefixed(value) };
+        Self { name: name.to_owned(), range, is_logarithmic: false, has_grid: true, unit: 1.0, format }
     }
 
     /// Numbers above 0, by their logarithm.
@@ -178,7 +182,8 @@ impl Plot {
         if !self.caption.is_empty() {
             builder.caption(&self.caption, ink(15));
         }
-        let (x, y) = (self.x.range.clone(), self.y.range.clone());
+        let scaled = |axis: &Axis| (axis.range.start / axis.unit)..(axis.range.end / axis.unit);
+        let (x, y) = (scaled(&self.x), scaled(&self.y));
         match (self.x.is_logarithmic, self.y.is_logarithmic) {
             (false, false) => self.fill(builder.build_cartesian_2d(x, y)?),
             (true, false) => self.fill(builder.build_cartesian_2d(x.log_scale(), y)?),
@@ -214,24 +219,25 @@ impl Plot {
             .x_label_formatter(&|value| (self.x.format)(*value))
             .y_label_formatter(&|value| (self.y.format)(*value))
             .draw()?;
+        let place = |(x, y): &(f64, f64)| (x / self.x.unit, y / self.y.unit);
         for mark in &self.marks {
             match mark {
                 Mark::Band { from, until, colour } => {
-                    let corners = [(*from, self.y.range.start), (*until, self.y.range.end)];
+                    let corners = [place(&(*from, self.y.range.start)), place(&(*until, self.y.range.end))];
                     chart.draw_series([Rectangle::new(corners, colour.style().filled())])?;
                 }
                 Mark::Area { points, colour } => {
-                    let area = AreaSeries::new(points.iter().copied(), 0.0, colour.faint(0.35).style());
+                    let area = AreaSeries::new(points.iter().map(place), 0.0, colour.faint(0.35).style());
                     chart.draw_series(area.border_style(colour.style().stroke_width(1)))?;
                 }
                 Mark::Line { points, colour, width } => {
-                    chart.draw_series(LineSeries::new(points.iter().copied(), colour.style().stroke_width(*width)))?;
+                    chart.draw_series(LineSeries::new(points.iter().map(place), colour.style().stroke_width(*width)))?;
                 }
                 Mark::Dot { at, colour, radius } => {
-                    chart.draw_series([Circle::new(*at, *radius, colour.style().filled())])?;
+                    chart.draw_series([Circle::new(place(at), *radius, colour.style().filled())])?;
                 }
                 Mark::Ring { at, colour } => {
-                    chart.draw_series([Circle::new(*at, 9, colour.style().stroke_width(3))])?;
+                    chart.draw_series([Circle::new(place(at), 9, colour.style().stroke_width(3))])?;
                 }
             }
         }

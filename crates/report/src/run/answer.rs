@@ -8,7 +8,7 @@ use surgetank_planner::Mode;
 use super::{Activity, BoostSummary, ModeOutcome, RunOutcome, Spread, hindsight};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
-use crate::number::{AGBS_EXPLAINED, difference, dollars, duration, gibibytes, prefixed, thousands};
+use crate::number::{AGBS_EXPLAINED, count, difference, dollars, duration, gibibytes, prefixed, thousands};
 use crate::output;
 use crate::page::Page;
 use crate::table::Table;
@@ -67,9 +67,8 @@ fn footnote(outcome: &RunOutcome) -> String {
     let bursts = outcome.modes.values().find_map(|found| found.bursts);
     let waits = bursts.map_or_else(String::new, |bursts| {
         format!(
-            " {} bursts: a burst lasts from its first request until its last byte is served, and waits from its last \
-             request on.",
-            thousands(bursts.count as f64)
+            " {}: a burst lasts from its first request until its last byte is served, and waits from its last request on.",
+            count(bursts.count, "burst")
         )
     });
     format!("{AGBS_EXPLAINED}{vms}.{waits}")
@@ -100,7 +99,7 @@ fn summary(of: &BoostSummary) -> Table {
     let row = |name: &str, spread: Spread, shown: fn(f64) -> String| {
         [name.to_owned(), shown(spread.least), shown(spread.median), shown(spread.most)]
     };
-    let name = format!("{} boosts, {} in vain", thousands(of.count as f64), thousands(of.in_vain as f64));
+    let name = format!("{}, {} in vain", count(of.count, "boost"), thousands(of.in_vain as f64));
     Table::new([name.as_str(), "least", "median", "most"]).with([
         row("attach", of.attach_s, duration),
         row("absorb", of.absorb_s, duration),

@@ -137,6 +137,7 @@ fn merged(samples: &[Activity]) -> Option<Activity> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CostPoint;
     use super::*;
 
     #[test]
