@@ -2,7 +2,9 @@
 //!
 //! Source: Documentation/block/stat.rst of Linux.
 
-use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Counters of one block device since it was made.
@@ -20,13 +22,30 @@ pub struct KernelStatistics {
     pub in_queue: Duration,
 }
 
-impl KernelStatistics {
-    /// Those of the device with this major and minor number. `None`: there is none.
-    #[must_use]
-    pub fn read((major, minor): (u32, u32)) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
+/// Where the kernel counts them. It stays open: who looks every second would otherwise walk there each time.
+#[derive(Debug)]
+pub struct KernelCounters(File);
+
+impl KernelCounters {
+    /// Those of the device with this major and minor number.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn open((major, minor): (u32, u32)) -> io::Result<Self> {
+        File::open(format!("/sys/dev/block/{major}:{minor}/stat")).map(Self)
     }
 
+    /// What has been counted so far. `None`: the device is gone.
+    #[must_use]
+    pub fn read(&self) -> Option<KernelStatistics> {
+        // Seventeen numbers of at most twenty digits.
+        let mut text = [0; 512];
+        let length = self.0.read_at(&mut text, 0).ok()?;
+        KernelStatistics::parse(std::str::from_utf8(text.get(..length)?).ok()?)
+    }
+}
+
+impl KernelStatistics {
     fn parse(text: &str) -> Option<Self> {
         const SECTOR: u64 = 512;
         let fields: Vec<u64> = text.split_whitespace().map(|field| field.parse().ok()).collect::<Option<_>>()?;
@@ -46,6 +65,18 @@ impl KernelStatistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_are_read_anew_each_time() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let counters = KernelCounters(File::open(file.path()).unwrap());
+        assert_eq!(counters.read(), None);
+        for requests in [1, 2] {
+            std::fs::write(file.path(), format!("{requests} 0 0 0 0 0 0 0 0 0 0\n")).unwrap();
+            assert_eq!(counters.read().unwrap().requests, requests);
+        }
+        assert!(KernelCounters::open((4095, 1_048_575)).is_err());
+    }
 
     #[test]
     fn the_kernels_counters_are_read() {

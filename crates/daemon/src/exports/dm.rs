@@ -20,7 +20,7 @@ use super::{Export, Opened, Opening, linked, lock_memory};
 use crate::config::{Backing, DeviceConfig};
 use crate::crash::crash_point;
 use crate::device::Until;
-use crate::kernel_statistics::KernelStatistics;
+use crate::kernel_statistics::{KernelCounters, KernelStatistics};
 use crate::link::Link;
 use crate::places;
 use crate::shard::{Command, ShardHandle};
@@ -46,6 +46,8 @@ pub struct Mapped {
     serving: Link,
     /// The device as the kernel has it, once there is one.
     device: OnceLock<MappedDevice>,
+    /// What the kernel counts of it.
+    counters: OnceLock<KernelCounters>,
     /// Held while it is switched.
     inner: Mutex<Inner>,
 }
@@ -160,6 +162,7 @@ impl Mapped {
             link: Link::new(run_directory, name),
             serving: Link::new(run_directory, &serving_link(name)),
             device: device.map(OnceLock::from).unwrap_or_default(),
+            counters: OnceLock::new(),
             inner: Mutex::default(),
         })
     }
@@ -383,7 +386,11 @@ impl Mapped {
     /// What the kernel has counted of the device's requests since it was made; `None` while there is no device.
     #[must_use]
     pub fn statistics(&self) -> Option<KernelStatistics> {
-        KernelStatistics::read(self.device.get()?.number)
+        let device = self.device.get()?;
+        if self.counters.get().is_none() {
+            let _ = self.counters.set(KernelCounters::open(device.number).ok()?);
+        }
+        self.counters.get()?.read()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
