@@ -199,14 +199,15 @@ impl Forecast {
         }
         let longest = longest.min(DELAYS_MAX * delay);
         let sampling = self.sampling.as_secs_f64();
-        let ahead = || self.gaps.iter().copied().filter(|gap| *gap > calm);
+        // A gap ends with the sample after it.
+        let ahead = || self.gaps.iter().map(|gap| gap + sampling).filter(|end| *end > calm);
         let cost = |until: f64| -> f64 {
-            let of = |gap: f64| {
-                if gap < until { holding_per_s * (gap - calm) } else { holding_per_s * (until - calm) + penalty }
+            let of = |end: f64| {
+                if end <= until { holding_per_s * (end - calm) } else { holding_per_s * (until - calm) + penalty }
             };
             ahead().map(of).sum()
         };
-        let untils = ahead().map(|gap| gap + sampling).filter(|until| *until <= longest);
+        let untils = ahead().filter(|until| *until <= longest);
         let best = untils.map(|until| (until, cost(until))).min_by(|one, other| one.1.total_cmp(&other.1));
         best.filter(|(_, least)| *least < cost(calm)).map_or(calm, |(until, _)| until)
     }

@@ -50,7 +50,9 @@ impl Rig {
         self.observation.busy += Duration::from_secs(1).mul_f64(busy);
         let (dirty, cache) = (self.observation.dirty_bytes, self.observation.cache_bytes);
         self.observation.dirty_bytes = if self.absorbs() && written_mib > 0 {
-            (dirty + written_mib.min(CACHING_MIB_S) * MIB).min(cache)
+            let absorbed = written_mib.min(CACHING_MIB_S) * MIB;
+            self.observation.evicted_bytes += (dirty + absorbed).saturating_sub(cache);
+            (dirty + absorbed).min(cache)
         } else {
             dirty.saturating_sub(BACKING_MIB_S * MIB)
         };
@@ -72,7 +74,10 @@ impl Rig {
                     self.pending = Some((self.now + Duration::from_secs(self.create_s), id));
                     continue;
                 }
-                Step::Adopt => self.observation.cache_bytes = self.sizes.last().unwrap().get(),
+                Step::Adopt => {
+                    self.observation.cache_bytes = self.sizes.last().unwrap().get();
+                    self.observation.evicted_bytes = 0;
+                }
                 Step::Release => self.observation.cache_bytes = 0,
                 _ => {}
             }

@@ -242,6 +242,8 @@ fn any_setup(seed: u64) -> Setup {
     setup.policy.backing_bandwidth = Bandwidth::from_mib_s(backing);
     setup.policy.caching_bandwidth = Bandwidth::from_mib_s(caching);
     setup.policy.initial_size = Bytes::from_gib(between(1, 8));
+    // Time is worth so much that few decisions are close: the edges between them are no matter of the models.
+    setup.policy.value_of_time *= 100.0;
     setup.policy.inactivity_delay = Duration::from_secs(between(5, 60));
     setup.sampling = Duration::from_secs(between(1, 5));
     setup.provider.attach = Duration::from_millis(between(500, 30_000));

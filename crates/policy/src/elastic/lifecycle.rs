@@ -12,8 +12,6 @@ use crate::planted::{Bug, planted};
 use crate::sizing::{self, Usage};
 use crate::step::{Refusal, Step, StepId, StepOutcome};
 
-/// A cache of which so much is dirty has no room.
-const FULL: f64 = 0.95;
 /// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
 /// several times as long as after it.
 const FULL_DRAINS: f64 = 4.0;
@@ -86,8 +84,8 @@ pub(super) struct Rental {
     pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
-    /// Bytes that were moved while it absorbed beyond what the backing volume could have.
-    saved: u64,
+    /// Bytes that were moved while it absorbed a burst, and the time that it took.
+    absorbed: (u64, Duration),
     /// Since when nothing more fits on it, though the burst goes on.
     full_since: Option<Instant>,
 }
@@ -112,18 +110,23 @@ impl Rental {
             keeps: false,
             why: String::new(),
             predicted: None,
-            saved: 0,
+            absorbed: (0, Duration::ZERO),
             full_since: None,
         }
     }
 
-    /// An interval in which it absorbed, beside a backing volume that moves `rate` bytes a second.
-    pub fn save(&mut self, interval: &Interval, rate: f64) {
+    /// An interval in which it absorbed a burst.
+    pub fn absorbs(&mut self, interval: &Interval) {
         // What was moved before it was there, it did not save.
         if interval.from.is_some() && self.adopted <= interval.from {
-            let without = (rate * interval.length.as_secs_f64()) as u64;
-            self.saved = self.saved.saturating_add(interval.moved.saturating_sub(without));
+            self.absorbed.0 = self.absorbed.0.saturating_add(interval.moved);
+            self.absorbed.1 += interval.length;
         }
+    }
+
+    /// Seconds that a backing volume that moves `rate` bytes a second would have taken longer.
+    fn saved(&self, rate: f64) -> f64 {
+        self.absorbed.0 as f64 / rate.max(1.0) - self.absorbed.1.as_secs_f64()
     }
 
     pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {
@@ -137,14 +140,14 @@ impl Rental {
         }
         self.dropped = false;
         (self.usable, self.dirty) = (observation.cache_bytes, observation.dirty_bytes);
-        self.note_full(now, hot);
+        self.note_full(now, hot, observation.evicted_bytes);
         self.high_water = self.high_water.max(observation.high_water_bytes);
         self.evicted = self.evicted.max(observation.evicted_bytes);
     }
 
     /// Whether a burst goes on for which it has no room, since when.
-    fn note_full(&mut self, now: Instant, hot: bool) {
-        let full = hot && self.usable > 0 && self.dirty as f64 >= FULL * self.usable as f64;
+    fn note_full(&mut self, now: Instant, hot: bool, evicted: u64) {
+        let full = hot && evicted > self.evicted;
         self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
     }
 
@@ -622,7 +625,7 @@ impl Controller {
             }
             let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
-            let observed = Prediction::of(rental.saved as f64 / rate.max(1.0), cost);
+            let observed = Prediction::of(rental.saved(rate), cost);
             self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;

@@ -207,8 +207,8 @@ impl Controller {
         }
         if let Some(rental) = &mut self.rental {
             rental.observe(self.now, hot, &observation);
-            if demand == Demand::Absorbed {
-                rental.save(&interval, self.meter.backing_rate(self.config.backing_bandwidth));
+            if demand == Demand::Absorbed && hot {
+                rental.absorbs(&interval);
             }
         }
         self.decide();
