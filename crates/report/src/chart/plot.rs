@@ -231,7 +231,8 @@ impl Plot {
                     chart.draw_series(area.border_style(colour.style().stroke_width(1)))?;
                 }
                 Mark::Line { points, colour, width } => {
-                    chart.draw_series(LineSeries::new(points.iter().map(place), colour.style().stroke_width(*width)))?;
+                    chart
+                        .draw_series(LineSeries::new(points.iter().map(place), colour.style().stroke_width(*width)))?;
                 }
                 Mark::Dot { at, colour, radius } => {
                     chart.draw_series([Circle::new(place(at), *radius, colour.style().filled())])?;

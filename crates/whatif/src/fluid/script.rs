@@ -16,7 +16,7 @@ pub struct Scripted {
     pub size: Bytes,
     /// It absorbs from then on.
     pub from: Instant,
-    /// It is given up when it is clean and nothing is written, from then on; `None`: not known yet.
+    /// It drains with priority from then on, and is given up when it is clean; `None`: not known yet.
     pub until: Option<Instant>,
 }
 
@@ -120,7 +120,8 @@ impl Fluid<'_> {
         }
         if self.script.is_unwanted(now) {
             self.end_stretch();
-            if self.levels.dirty <= 0.0 && self.levels.write_left <= 0.0 {
+            self.stage = FluidStage::Finish;
+            if self.levels.dirty <= 0.0 {
                 self.stage = FluidStage::PassThrough;
                 self.levels.capacity = 0.0;
                 self.script.go(now, Bytes::new(self.levels.high_water as u64));

@@ -2,16 +2,17 @@
 //!
 //! A *period* is a time in which the backing volume alone, idle at its start, would be busy; only late periods matter. At
 //! `t` the device has done at most Bb·(t − start), and what is dirty, and what a caching volume served of reads, beyond
-//! what had arrived at the start. What is dirty is no more than the cache holds, nor than Bc times the time for which one
-//! was held; without a cache nothing is. So the device is late at `t` at least if what had arrived [`GRACE`] before exceeds
-//! that. Everything that a period absorbs can drain within it, so nothing is carried to the next one.
+//! what had arrived at the start. What is dirty is no more than the cache holds, than was written in the period, than Bc
+//! times the time for which this volume is held, or than Bb times the time until it is given up: it must be clean then.
+//! So the device is late at `t` at least if what had arrived [`GRACE`] before exceeds that. Everything that a period absorbs
+//! can drain within it, so nothing is carried to the next one.
 //!
-//! Dynamic programming over cells of each period: nothing rented, or a size, and for how many cells one was held. A cell in
-//! which a volume comes or goes is charged for the time that it saves there, one that it spans for its length.
-//! Between two rentals the provider works for the latencies of both: in cells that are no longer, one comes or goes. In
-//! longer cells, every moment may have the cheapest size that saves it.
+//! Dynamic programming over cells of each period: nothing rented; or a size, held for so many cells; or a size that is clean
+//! in so many cells. A cell in which a volume comes or goes is charged for the time that it saves there, one that it spans
+//! for its length. Between two rentals the provider works for the latencies of both: in cells that are no longer, one
+//! comes or goes. In longer cells, every moment may have the cheapest size that saves it.
 //!
-//! Reads are taken to be served by a caching volume, as far as it is fast enough, once anything was written.
+//! Reads are taken to be served by a caching volume once anything was written.
 
 use super::problem::{Pipe, Problem};
 use crate::lateness::GRACE;
@@ -22,6 +23,8 @@ const CELLS_MAX: usize = 192;
 const CELLS_MIN: usize = 4;
 /// Cells that count as held; after more, a cache is as full as it can be.
 const HELD_MAX: usize = 24;
+/// Cells that a drain may take; a volume that is given up later is not told from one that stays.
+const DRAIN_MAX: usize = 64;
 
 /// Bytes that arrive at once.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +72,9 @@ struct Piece {
     until: f64,
     /// Bytes that must be done by then.
     bytes: f64,
-    /// Of them, reads.
+    /// Of them, reads that may hit, and writes.
     read: f64,
+    written: f64,
     /// Cost of a second.
     weight: f64,
 }
@@ -99,16 +103,17 @@ impl Period<'_> {
     /// What makes the device late; empty if the backing volume keeps up.
     fn pieces(&self, problem: &Problem) -> Vec<Piece> {
         let grace = GRACE.as_secs_f64();
-        let (mut bytes, mut read) = (0.0, 0.0);
+        let (mut bytes, mut read, mut written) = (0.0, 0.0, 0.0);
         let mut pieces = Vec::new();
         for (index, arrival) in self.arrivals.iter().enumerate() {
             bytes += arrival.read + arrival.written;
+            written += arrival.written;
             read += if self.has_written { arrival.read } else { 0.0 };
             let next = self.arrivals.get(index + 1);
             let until = next.map_or(f64::INFINITY, |next| next.at + grace);
             // The run lasts until the last bytes are done.
             let tail = if self.is_last && next.is_none() { problem.per_s } else { 0.0 };
-            let piece = Piece { from: arrival.at + grace, until, bytes, read, weight: problem.value + tail };
+            let piece = Piece { from: arrival.at + grace, until, bytes, read, written, weight: problem.value + tail };
             if piece.from < piece.until.min(self.start + problem.backing.time(bytes)) {
                 pieces.push(piece);
             }
@@ -117,13 +122,20 @@ impl Period<'_> {
     }
 }
 
-/// The optimum over time.
+/// The optimum over time. States: nothing rented, never in this period or before in it; a size, for so many cells; a size
+/// that is clean after so many more cells.
 pub struct Arrivals<'a> {
     problem: &'a Problem,
-    held_max: usize,
     costs: Vec<f64>,
     now: f64,
     cells: Vec<Cell>,
+}
+
+/// A state in which something is rented; before these come the two in which nothing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Held { size: usize, cells: usize },
+    Drains { size: usize, cells: usize },
 }
 
 /// A cell that was decided: from where each state came.
@@ -140,16 +152,36 @@ struct Arc {
     within: u16,
 }
 
+/// The states after a cell.
+struct Next {
+    costs: Vec<f64>,
+    arcs: Vec<Arc>,
+}
+
+impl Next {
+    fn new(count: usize) -> Self {
+        Self { costs: vec![f64::INFINITY; count], arcs: vec![Arc::default(); count] }
+    }
+
+    fn relax(&mut self, to: usize, cost: f64, from: usize, within: usize) {
+        if cost < self.costs[to] {
+            self.costs[to] = cost;
+            self.arcs[to] = Arc { from: from as u32, within: within as u16 };
+        }
+    }
+}
+
 /// Lateness of a cell by what serves it.
 struct Lates {
     width: f64,
     /// Without a cache that was ever held; and where reads were served by one.
     none: Late,
     reads: Late,
-    /// By size, if it has been held for long.
+    /// By size.
     sizes: Vec<Late>,
-    /// By cells for which a cache was held.
+    /// By cells for which a cache was held, this one included, and by those until it is clean.
     held: Vec<Late>,
+    drains: Vec<Late>,
     /// The least that the cell costs if each moment has the cheapest size that saves it.
     cheapest: f64,
 }
@@ -187,55 +219,60 @@ impl<'a> Arrivals<'a> {
             .filter(|(pieces, _)| !pieces.is_empty())
             .collect();
         let most = (CELLS_ALL / late.len().max(1)).clamp(CELLS_MIN, CELLS_MAX);
-        let states = (HELD_MAX + 1) * (problem.sizes.len() + 1);
-        let mut optimum =
-            Self { problem, held_max: HELD_MAX, costs: vec![f64::INFINITY; states], now: 0.0, cells: Vec::new() };
+        let states = 2 + problem.sizes.len() * (HELD_MAX + 1 + DRAIN_MAX);
+        let mut optimum = Self { problem, costs: vec![f64::INFINITY; states], now: 0.0, cells: Vec::new() };
         optimum.costs[0] = 0.0;
         for (pieces, period) in &late {
             optimum.enter(period);
             optimum.period(period, pieces, most);
         }
-        let least = optimum.least();
+        let least = optimum.least(|_| true);
         (least.0 + problem.per_s * ended, optimum.plan(least.1))
     }
 
-    fn state(&self, held: usize, size: Option<usize>) -> usize {
-        held * (self.problem.sizes.len() + 1) + size.map_or(0, |size| size + 1)
+    fn index(state: State) -> usize {
+        let of = |size: usize, place: usize| 2 + size * (HELD_MAX + 1 + DRAIN_MAX) + place;
+        match state {
+            State::Held { size, cells } => of(size, cells.min(HELD_MAX)),
+            State::Drains { size, cells } => of(size, HELD_MAX + cells),
+        }
     }
 
-    fn size_of(&self, state: usize) -> Option<usize> {
-        (state % (self.problem.sizes.len() + 1)).checked_sub(1)
+    fn size_of(state: usize) -> Option<usize> {
+        Some(state.checked_sub(2)? / (HELD_MAX + 1 + DRAIN_MAX))
     }
 
-    /// The least cost at the end, with nothing rented.
-    fn least(&self) -> (f64, usize) {
-        let ended = |state: usize| {
-            let held = self.size_of(state).map_or(0.0, |size| self.problem.sizes[size].per_s * self.problem.after);
-            (self.costs[state] + held, state)
-        };
-        let all = (0..self.costs.len()).map(ended);
+    /// What a rental costs that ends now.
+    fn ended(&self, state: usize) -> f64 {
+        let after = |size: usize| self.problem.sizes[size].per_s * self.problem.after;
+        self.costs[state] + Self::size_of(state).map_or(0.0, after)
+    }
+
+    /// The least cost with nothing rented, of the states that these are.
+    fn least(&self, of: impl Fn(Option<usize>) -> bool) -> (f64, usize) {
+        let states = (0..self.costs.len()).filter(|state| of(Self::size_of(*state)));
+        let all = states.map(|state| (self.ended(state), state));
         all.min_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or((f64::INFINITY, 0))
     }
 
     /// Time passes until a period begins; nothing of the one before is left.
     fn enter(&mut self, period: &Period<'_>) {
         let gap = (period.start - self.now).max(0.0);
-        let mut arcs = vec![Arc::default(); self.costs.len()];
-        let mut next = vec![f64::INFINITY; self.costs.len()];
-        for (state, cost) in self.costs.iter().enumerate().filter(|(_, cost)| cost.is_finite()) {
-            let from = Arc { from: state as u32, within: 0 };
-            let size = self.size_of(state);
-            let kept = size.map_or(0.0, |size| self.problem.sizes[size].per_s * gap);
-            let ended = size.map_or(0.0, |size| self.problem.sizes[size].per_s * self.problem.after);
-            for (to, cost) in [(self.state(0, size), cost + kept), (0, cost + ended)] {
-                if cost < next[to] {
-                    (next[to], arcs[to]) = (cost, from);
-                }
+        let mut next = Next::new(self.costs.len());
+        for state in (0..self.costs.len()).filter(|state| self.costs[*state].is_finite()) {
+            next.relax(0, self.ended(state), state, 0);
+            if let Some(size) = Self::size_of(state) {
+                let kept = self.costs[state] + self.problem.sizes[size].per_s * gap;
+                next.relax(Self::index(State::Held { size, cells: 0 }), kept, state, 0);
             }
         }
-        self.costs = next;
-        self.cells.push(Cell { from: self.now, until: period.start, arcs });
-        self.now = period.start;
+        self.end_cell(next, (self.now, period.start));
+    }
+
+    fn end_cell(&mut self, next: Next, (from, until): (f64, f64)) {
+        self.costs = next.costs;
+        self.cells.push(Cell { from, until, arcs: next.arcs });
+        self.now = until;
     }
 
     fn period(&mut self, period: &Period<'_>, pieces: &[Piece], most: usize) {
@@ -255,7 +292,6 @@ impl<'a> Arrivals<'a> {
             let lates = self.lates(pieces, period.start, cell);
             self.decide(&lates, cell, width > between);
         }
-        self.now = period.end;
     }
 
     fn lates(&self, pieces: &[Piece], start: f64, cell: (f64, f64)) -> Lates {
@@ -264,12 +300,18 @@ impl<'a> Arrivals<'a> {
         let late = |served: &dyn Fn(&Piece) -> f64| Late::of(pieces, &problem.backing, start, cell, served);
         let none = late(&|_| 0.0);
         let reads = late(&|piece| piece.read);
-        let sizes: Vec<Late> = problem.sizes.iter().map(|size| late(&|piece| size.capacity + piece.read)).collect();
-        let held = (0..=self.held_max).map(|held| match held {
-            0 => none,
-            held if held == self.held_max => Late::default(),
-            held => late(&|_| problem.caching.rate * width * held as f64 + problem.caching.ahead),
+        let room = |most: f64, piece: &Piece| most.min(piece.written) + piece.read;
+        let sizes: Vec<Late> = problem.sizes.iter().map(|size| late(&|piece| room(size.capacity, piece))).collect();
+        let ramp = |pipe: &Pipe, cells: usize| {
+            let most = pipe.rate * width * cells as f64 + pipe.ahead;
+            late(&|piece| room(most, piece))
+        };
+        let full = late(&|piece| room(f64::INFINITY, piece));
+        let held = (0..=HELD_MAX + 1).map(|cells| match cells {
+            cells if cells > HELD_MAX => full,
+            cells => ramp(&problem.caching, cells),
         });
+        let drains = (0..=DRAIN_MAX).map(|cells| ramp(&problem.backing, cells));
         let (mut cheapest, mut left) = (0.0, none);
         for (size, late) in problem.sizes.iter().zip(&sizes).filter(|(_, late)| late.time < none.time) {
             if late.time < left.time {
@@ -278,78 +320,96 @@ impl<'a> Arrivals<'a> {
             }
         }
         cheapest += left.cost;
-        Lates { width, none, reads, held: held.collect(), sizes, cheapest }
+        Lates { width, none, reads, held: held.collect(), drains: drains.collect(), sizes, cheapest }
     }
 
     fn decide(&mut self, lates: &Lates, cell: (f64, f64), is_long: bool) {
-        let problem = self.problem;
-        let mut next = vec![f64::INFINITY; self.costs.len()];
-        let mut arcs = vec![Arc::default(); self.costs.len()];
-        let mut relax = |to: usize, cost: f64, arc: Arc| {
-            if cost < next[to] {
-                (next[to], arcs[to]) = (cost, arc);
-            }
-        };
+        let mut next = Next::new(self.costs.len());
         // A volume that is rented from the start of the run on comes when it can.
-        let can_come = cell.1 > problem.before;
-        for held in 0..=self.held_max {
-            let (longer, without) = ((held + 1).min(self.held_max), lates.reads.or(lates.held[held]));
-            let without = if held == 0 { lates.none } else { without };
-            let none = self.state(held, None);
-            let arc = |from: usize, within: usize| Arc { from: from as u32, within: within as u16 };
-            let cost = self.costs[none];
-            if cost.is_finite() {
-                relax(none, cost + without.cost, arc(none, 0));
-            }
-            for (index, size) in problem.sizes.iter().enumerate() {
-                let with = lates.sizes[index].or(lates.held[longer]);
-                let with = if with.time < without.time { with } else { without };
-                let saved = without.saved(with, size.per_s);
-                let (come, go) = (size.fee + size.per_s * problem.before, size.per_s * problem.after);
-                let on = self.state(longer, Some(index));
-                if cost.is_finite() && can_come {
-                    relax(on, cost + come + saved, arc(none, 0));
-                    relax(self.state(longer, None), cost + come + saved + go, arc(none, index + 1));
-                }
-                let from = self.state(held, Some(index));
-                if self.costs[from].is_finite() {
-                    let cost = self.costs[from];
-                    relax(on, cost + size.per_s * lates.width + with.cost, arc(from, 0));
-                    relax(self.state(longer, None), cost + saved + go, arc(from, 0));
-                    relax(none, cost + go + without.cost, arc(from, 0));
+        let can_come = cell.1 > self.problem.before;
+        for before in [false, true] {
+            let none = usize::from(before);
+            let without = if before { lates.reads } else { lates.none };
+            if self.costs[none].is_finite() {
+                next.relax(none, self.costs[none] + without.cost, none, 0);
+                if can_come {
+                    self.come(lates, none, without, &mut next);
                 }
             }
+        }
+        for size in 0..self.problem.sizes.len() {
+            self.keep(lates, size, &mut next);
         }
         if is_long && can_come {
-            self.any(lates, &mut relax);
+            self.any(lates, &mut next);
         }
-        self.costs = next;
-        self.cells.push(Cell { from: cell.0, until: cell.1, arcs });
+        self.end_cell(next, cell);
+    }
+
+    /// A volume comes, and may go in the same cell.
+    fn come(&self, lates: &Lates, none: usize, without: Late, next: &mut Next) {
+        let problem = self.problem;
+        for (index, size) in problem.sizes.iter().enumerate() {
+            let cost = self.costs[none] + size.fee + size.per_s * problem.before;
+            let with = lates.sizes[index].or(lates.held[1]);
+            let held = Self::index(State::Held { size: index, cells: 1 });
+            next.relax(held, cost + without.saved(with, size.per_s), none, 0);
+            let saved = without.saved(with.or(lates.drains[1]), size.per_s);
+            next.relax(1, cost + saved + size.per_s * problem.after, none, index + 1);
+        }
+    }
+
+    /// A volume stays, begins to drain, goes on with it, or goes.
+    fn keep(&self, lates: &Lates, index: usize, next: &mut Next) {
+        let size = &self.problem.sizes[index];
+        let (held_s, after) = (size.per_s * lates.width, size.per_s * self.problem.after);
+        // From here on it must be clean after so many cells, this one included.
+        let drain = |from: usize, cells: usize, next: &mut Next| {
+            let (cost, with) = (self.costs[from], lates.sizes[index].or(lates.drains[cells]));
+            if cells == 1 {
+                next.relax(1, cost + lates.reads.saved(with, size.per_s) + after, from, 0);
+            } else {
+                let to = Self::index(State::Drains { size: index, cells: cells - 1 });
+                next.relax(to, cost + held_s + with.cost, from, 0);
+            }
+        };
+        let mut best: Option<usize> = None;
+        for cells in 0..=HELD_MAX {
+            let from = Self::index(State::Held { size: index, cells });
+            if self.costs[from].is_finite() {
+                let longer = if cells == HELD_MAX { cells + 1 } else { cells };
+                let with = lates.sizes[index].or(lates.held[(longer + 1).min(HELD_MAX + 1)]);
+                let to = Self::index(State::Held { size: index, cells: cells + 1 });
+                next.relax(to, self.costs[from] + held_s + with.cost, from, 0);
+                // It went when the cell began.
+                next.relax(1, self.costs[from] + after + lates.reads.cost, from, 0);
+                best = best.filter(|best| self.costs[*best] <= self.costs[from]).or(Some(from));
+            }
+        }
+        for cells in 1..=DRAIN_MAX {
+            if let Some(from) = best {
+                drain(from, cells, next);
+            }
+            let from = Self::index(State::Drains { size: index, cells });
+            if self.costs[from].is_finite() {
+                drain(from, cells, next);
+            }
+        }
     }
 
     /// Several volumes come and go in a cell.
-    fn any(&self, lates: &Lates, relax: &mut impl FnMut(usize, f64, Arc)) {
+    fn any(&self, lates: &Lates, next: &mut Next) {
         let problem = self.problem;
-        let least = |held: bool| {
-            let states = (0..self.costs.len()).filter(|state| self.size_of(*state).is_some() == held);
-            let cost = |state: usize| {
-                let gone = self.size_of(state).map_or(0.0, |size| problem.sizes[size].per_s * problem.after);
-                (self.costs[state] + gone, state)
-            };
-            states.map(cost).min_by(|one, other| one.0.total_cmp(&other.0)).unwrap_or((f64::INFINITY, 0))
-        };
         let Some(smallest) = problem.sizes.first() else { return };
         let another = smallest.fee + smallest.per_s * (problem.before + problem.after);
-        let (idle, held) = (least(false), least(true));
+        let (idle, held) = (self.least(|size| size.is_none()), self.least(|size| size.is_some()));
         for (cost, from) in [(idle.0 + another, idle.1), held] {
-            let arc = Arc { from: from as u32, within: 0 };
-            relax(self.state(self.held_max, None), cost + lates.cheapest, arc);
+            next.relax(1, cost + lates.cheapest, from, 0);
         }
         for (index, size) in problem.sizes.iter().enumerate() {
-            let come = size.fee + size.per_s * problem.before;
+            let come = size.fee + size.per_s * problem.before + lates.cheapest;
             for (cost, from) in [idle, held] {
-                let arc = Arc { from: from as u32, within: 0 };
-                relax(self.state(self.held_max, Some(index)), cost + come + lates.cheapest, arc);
+                next.relax(Self::index(State::Held { size: index, cells: HELD_MAX }), cost + come, from, 0);
             }
         }
     }
@@ -360,21 +420,26 @@ impl<'a> Arrivals<'a> {
         let mut until = self.now;
         for cell in self.cells.iter().rev() {
             let arc = cell.arcs[state];
-            let (before, after) = (self.size_of(arc.from as usize), self.size_of(state));
+            let from = arc.from as usize;
             if let Some(size) = usize::from(arc.within).checked_sub(1) {
                 plan.push(Held { size, from: (cell.from, cell.until), until: cell.until });
             }
-            if before != after {
-                if let Some(size) = after {
+            if Self::size_of(from) != Self::size_of(state) {
+                if let Some(size) = Self::size_of(state) {
                     plan.push(Held { size, from: (cell.from, cell.until), until });
                 }
-                if before.is_some() {
-                    until = cell.until;
-                }
+                until = cell.from;
             }
-            state = arc.from as usize;
+            if Self::drains(state) {
+                until = cell.from;
+            }
+            state = from;
         }
         plan.reverse();
         plan
+    }
+
+    fn drains(state: usize) -> bool {
+        state.checked_sub(2).is_some_and(|place| place % (HELD_MAX + 1 + DRAIN_MAX) > HELD_MAX)
     }
 }

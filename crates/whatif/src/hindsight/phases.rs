@@ -10,7 +10,7 @@
 //! Dirty bytes are kept in steps, each with the most that the phase before may leave and the least that the next one
 //! starts with. Two rentals may overlap, which only costs more than to keep the first.
 
-use super::problem::Problem;
+use super::problem::{Problem, Size};
 
 /// Steps of what is dirty.
 const STEPS_MAX: usize = 64;
@@ -77,8 +77,8 @@ pub struct Phases<'a> {
     works: &'a [Work],
     /// Cost of a second in which the application waits.
     waiting: f64,
+    /// Each size has so many for what is dirty in it.
     steps: usize,
-    step: f64,
 }
 
 /// What a volume may be first used from.
@@ -95,9 +95,7 @@ impl<'a> Phases<'a> {
         let states = problem.sizes.len().max(1) * works.len().max(1);
         let steps = ((WORK / states) as f64).sqrt() as usize;
         let steps = steps.clamp(STEPS_MIN, STEPS_MAX);
-        let largest = problem.sizes.iter().map(|size| size.capacity).fold(0.0, f64::max);
-        let waiting = problem.per_s + problem.value;
-        Self { problem, works, waiting, steps, step: largest / steps as f64 }
+        Self { problem, works, waiting: problem.per_s + problem.value, steps }
     }
 
     fn state(&self, size: usize, step: usize) -> usize {
@@ -108,9 +106,14 @@ impl<'a> Phases<'a> {
         state.checked_sub(1).map(|held| held / (self.steps + 1))
     }
 
+    /// Bytes of a step.
+    fn step(&self, size: &Size) -> f64 {
+        size.capacity / self.steps as f64
+    }
+
     /// The least that is dirty in a step.
-    fn least(&self, step: usize) -> f64 {
-        step.saturating_sub(1) as f64 * self.step
+    fn least(&self, size: &Size, step: usize) -> f64 {
+        step.saturating_sub(1) as f64 * self.step(size)
     }
 
     /// The least cost of the phases and what is between them, from `started` seconds of compute on, and how.
@@ -198,7 +201,7 @@ impl Stage<'_> {
         for (index, size) in problem.sizes.iter().enumerate() {
             for step in 0..=phases.steps {
                 let from = phases.state(index, step);
-                let (cost, dirty) = (costs[from], phases.least(step));
+                let (cost, dirty) = (costs[from], phases.least(size, step));
                 if cost.is_infinite() {
                     continue;
                 }
@@ -217,7 +220,7 @@ impl Stage<'_> {
                 let cost = cost + size.per_s * self.work.gap;
                 next.relax(phases.state(index, 0), cost + held * self.time(dirty, most, 0.0), arc(from));
                 for to in 1..=phases.steps {
-                    let Some(left) = self.left(to, size.capacity) else { break };
+                    let Some(left) = self.left(size, to) else { break };
                     next.relax(phases.state(index, to), cost + held * self.time(dirty, left, 0.0), arc(from));
                 }
             }
@@ -225,30 +228,39 @@ impl Stage<'_> {
     }
 
     /// The most that the phase leaves dirty if the next one starts in this step.
-    fn left(&self, step: usize, capacity: f64) -> Option<f64> {
-        (self.least_left(step) < capacity).then(|| (step as f64 * self.phases.step + self.drained).min(capacity))
+    fn left(&self, size: &Size, step: usize) -> Option<f64> {
+        let most = step as f64 * self.phases.step(size) + self.drained;
+        (self.least_left(size, step) < size.capacity).then_some(most.min(size.capacity))
     }
 
     /// The least that it leaves dirty then, if all drains that can.
-    fn least_left(&self, step: usize) -> f64 {
-        self.phases.least(step) + (self.drained - self.phases.problem.backing.ahead).max(0.0)
+    fn least_left(&self, size: &Size, step: usize) -> f64 {
+        self.phases.least(size, step) + (self.drained - self.phases.problem.backing.ahead).max(0.0)
     }
 
     /// From where a volume may be first used: nothing is rented, or another was given up in the phase.
     fn sources(&self, costs: &[f64], offset: f64) -> Vec<Source> {
         let (phases, problem) = (self.phases, self.phases.problem);
-        let mut sources = vec![Source { state: 0, cost: costs[0], dirty: 0.0, offset }];
-        for step in 0..=phases.steps {
-            let dirty = phases.least(step);
-            let ended = problem.sizes.iter().enumerate().map(|(index, size)| {
-                let state = phases.state(index, step);
+        let mut ended = Vec::new();
+        for (index, size) in problem.sizes.iter().enumerate() {
+            for step in 0..=phases.steps {
+                let (state, dirty) = (phases.state(index, step), phases.least(size, step));
                 let cost = costs[state] + size.per_s * (problem.backing.at_rate(dirty) + problem.after);
-                Source { state, cost, dirty, offset: 0.0 }
-            });
-            sources.extend(ended.min_by(|one, other| one.cost.total_cmp(&other.cost)));
+                ended.push(Source { state, cost, dirty, offset: 0.0 });
+            }
         }
-        sources.retain(|source| source.cost.is_finite());
-        sources
+        // Less dirty and cheaper is better.
+        ended.retain(|source| source.cost.is_finite());
+        ended.sort_by(|one, other| one.dirty.total_cmp(&other.dirty).then(one.cost.total_cmp(&other.cost)));
+        let mut least = f64::INFINITY;
+        ended.retain(|source| {
+            let is_better = source.cost < least;
+            least = least.min(source.cost);
+            is_better
+        });
+        ended.push(Source { state: 0, cost: costs[0], dirty: 0.0, offset });
+        ended.retain(|source| source.cost.is_finite());
+        ended
     }
 
     fn start(&self, source: &Source, next: &mut States) {
@@ -273,9 +285,9 @@ impl Stage<'_> {
                 continue;
             }
             for to in 1..=phases.steps {
-                let Some(left) = self.left(to, size.capacity) else { break };
+                let Some(left) = self.left(size, to) else { break };
                 let (time, arc) = started(left);
-                let held = filled(self.least_left(to).min(left)) + self.work.gap;
+                let held = filled(self.least_left(size, to).min(left)) + self.work.gap;
                 next.relax(phases.state(index, to), cost + phases.waiting * time + size.per_s * held, arc);
             }
         }
@@ -305,8 +317,8 @@ impl Stage<'_> {
                     continue;
                 }
                 let spare = problem.backing.moved(all + self.work.gap) - (bytes - cached);
-                let dirty = (phases.least(step) - spare.max(0.0)).max(0.0);
-                let to = if dirty > 0.0 { (dirty / phases.step) as usize + 1 } else { 0 };
+                let dirty = (phases.least(size, step) - spare.max(0.0)).max(0.0);
+                let to = if dirty > 0.0 { (dirty / phases.step(size)) as usize + 1 } else { 0 };
                 let held = cost + (phases.waiting + size.per_s) * all + size.per_s * self.work.gap;
                 next.relax(phases.state(index, to.min(phases.steps)), held, arc(from));
             }
