@@ -30,11 +30,21 @@ pub fn busy_s(copy: &str) -> anyhow::Result<f64> {
 
 /// Processor seconds of one process, its dead children not counted.
 pub fn process_s(process: u32) -> anyhow::Result<f64> {
+    Ok(times(process)?[0])
+}
+
+/// Processor seconds of this process's children that have ended, and of theirs.
+pub fn children_s() -> anyhow::Result<f64> {
+    Ok(times(std::process::id())?[1])
+}
+
+/// Of a process, and of its children that have ended.
+fn times(process: u32) -> anyhow::Result<[f64; 2]> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).context("the process is gone")?;
     // The name may hold blanks and parentheses; what follows the last one does not.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
-    Ok((ticks(11) + ticks(12)) / TICKS_PER_S)
+    Ok([(ticks(11) + ticks(12)) / TICKS_PER_S, (ticks(13) + ticks(14)) / TICKS_PER_S])
 }
 
 /// Memory of a process, in MiB: `VmRSS`, what it has, or `VmHWM`, the most that it has had.
@@ -165,6 +175,7 @@ mod tests {
         let process = std::process::id();
         assert!(busy_s(STAT).unwrap() > 0.0);
         assert!(process_s(process).unwrap() >= 0.0);
+        assert!(children_s().unwrap() >= 0.0);
         assert!(memory_mib(process, "VmHWM").unwrap() > 0.1);
         assert!(process_s(4_194_999).is_err());
         let ((), used) = with_memory(available_mib(), || ());

@@ -11,7 +11,7 @@ use anyhow::Context;
 use super::{Bench, Report};
 use crate::bar::{Bar, Limit, median};
 use crate::fio::{Amount, Load, Measured, Target};
-use crate::machine::{STAT, busy_s, memory_mib, process_s};
+use crate::machine::{children_s, memory_mib, process_s};
 use crate::output::say;
 use crate::surgetank::{Elastic, Places, Rent, Surgetank};
 
@@ -89,7 +89,7 @@ fn boosting(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rate of each of so many devices in MiB/s while all write into a boost, and the whole machine's processor time a MiB, in s.
+/// The rate of each of so many devices in MiB/s while all write into a boost, and the processor time of daemon and fio a MiB, in s.
 fn boost(bench: &Bench, count: usize) -> anyhow::Result<(Vec<f64>, f64)> {
     let memory = tempfile::Builder::new().prefix("surgetank-lab-").tempdir_in(MEMORY);
     let memory = memory.with_context(|| format!("cannot make volumes in {MEMORY}"))?;
@@ -108,9 +108,10 @@ fn boost(bench: &Bench, count: usize) -> anyhow::Result<(Vec<f64>, f64)> {
     let mut surgetank = serve(bench, count, elastic, &places)?;
     surgetank.boost_all()?;
     let addresses = surgetank.devices()?.into_iter().map(|device| Target::Nbd(device.address));
-    let before = busy_s(STAT)?;
+    let spent = || Ok::<_, anyhow::Error>(process_s(surgetank.process())? + children_s()?);
+    let before = spent()?;
     let measured = WRITES.run_on_all(&bench.interrupt, &addresses.collect::<Vec<_>>())?;
-    let busy = busy_s(STAT)? - before;
+    let busy = spent()? - before;
     let moved: f64 = measured.iter().map(|device| device.moved_mib).sum();
     Ok((measured.iter().map(Measured::mib_s).collect(), busy / moved))
 }

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::fio::{Amount, Load, Target};
+use crate::inside::load::{counted_s, counting};
 use crate::interrupt::Interrupt;
-use crate::machine::{self, STAT, busy_s, process_s};
+use crate::machine::{self, process_s};
 use crate::samples;
 use crate::surgetank::{Elastic, Places, Surgetank};
 
@@ -77,11 +78,12 @@ pub fn calm(order: &CalmOrder) -> anyhow::Result<()> {
     let export = kinds.into_iter().find(|kind| *kind == order.export).unwrap_or("dm");
     for (number, name) in DISKS.into_iter().enumerate() {
         let raw = machine::disk(name)?;
-        let linear = Linear::over(&raw)?;
         // No load is a burst of such a disk.
         let elastic = Elastic { export, ..Elastic::steered("adaptive", &raw, 64, (100_000, 100_000)) };
         let files = format!("/run/calm-{name}");
         let surgetank = Surgetank::start(&order.surgetank, &elastic, &Places::local(&files, &files))?;
+        // Not before: the daemon takes no disk that somebody else maps.
+        let linear = Linear::over(&raw)?;
         let sides = [raw, linear.node.clone(), surgetank.device()?];
         let (process, began) = (surgetank.process(), Instant::now());
         let (busy_before, moved_before) = (process_s(process)?, moved_bytes(process));
@@ -108,6 +110,7 @@ pub fn calm(order: &CalmOrder) -> anyhow::Result<()> {
             moved_bytes: moved_bytes(process) - moved_before,
         };
         samples::add(&daemon)?;
+        drop(linear);
         surgetank.stop()?;
     }
     Ok(())
@@ -136,10 +139,11 @@ impl Drop for Linear {
 }
 
 fn side(load: Load, device: &Path) -> anyhow::Result<Side> {
-    let before = busy_s(STAT)?;
-    let measured = load.run(&Interrupt::default(), Command::new("fio"), &Target::Device(device.to_owned()))?;
+    let mut fio = Command::new("fio");
+    fio.args(counting());
+    let measured = load.run(&Interrupt::default(), fio, &Target::Device(device.to_owned()))?;
     let requests = measured.iops * measured.run_s;
-    Ok(Side { rate: load.rate(&measured), busy_us: (busy_s(STAT)? - before) * 1e6 / requests.max(1.0) })
+    Ok(Side { rate: load.rate(&measured), busy_us: counted_s()? * 1e6 / requests.max(1.0) })
 }
 
 /// Bytes that a process has had read from and written to disks.

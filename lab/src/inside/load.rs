@@ -18,6 +18,16 @@ use crate::machine::{STAT, busy_s, run};
 const BEFORE: &str = "/run/lab/before";
 const AFTER: &str = "/run/lab/after";
 
+/// What fio is told, so that [`counted_s`] knows how busy the machine was.
+pub fn counting() -> impl Iterator<Item = String> {
+    [("prerun", BEFORE), ("postrun", AFTER)].into_iter().map(|(when, file)| format!("--exec_{when}=cp {STAT} {file}"))
+}
+
+/// Processor time of the whole machine from the first request of the last fio to its last answer.
+pub fn counted_s() -> anyhow::Result<f64> {
+    Ok(busy_s(AFTER)? - busy_s(BEFORE)?)
+}
+
 /// What kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -107,8 +117,7 @@ impl Load {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let _computing = self.busy.then(Computing::on_every_processor);
         let measured = fio::parse(&run("fio", &words)?)?;
-        let busy_s = busy_s(AFTER)? - busy_s(BEFORE)?;
-        Ok(Measured { busy_s, ..measured })
+        Ok(Measured { busy_s: counted_s()?, ..measured })
     }
 
     fn words(&self, device: &Path) -> Vec<String> {
@@ -124,9 +133,7 @@ impl Load {
         if self.shape != Shape::SyncedWrites {
             words.push("--ioengine=libaio".to_owned());
         }
-        for (when, file) in [("prerun", BEFORE), ("postrun", AFTER)] {
-            words.push(format!("--exec_{when}=cp {STAT} {file}"));
-        }
+        words.extend(counting());
         words.extend([format!("--filename={}", device.display()), format!("--size={size}")]);
         if self.shape != Shape::Burst {
             words.extend(["--time_based".to_owned(), format!("--runtime={}", self.time_s)]);
