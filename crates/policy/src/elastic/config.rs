@@ -45,6 +45,8 @@ pub struct Config {
     /// volume costs in it (Bb·N): it is rented for as long as the application runs, and so is the machine that waits, which
     /// costs no less. The papers' controller does not ask.
     pub value_of_time: f64,
+    /// A caching volume is billed for at least so long.
+    pub billing_minimum: Duration,
     /// Waits after refusals.
     pub backoff: Backoff,
     /// How often an attach is tried before the volume is deleted, at least 1.
@@ -92,6 +94,7 @@ impl Config {
             split: preset.how.split,
             forecast: preset.when.forecast,
             value_of_time: 2.0 * backing_bandwidth.as_mib_s() * backing_size.as_gib(),
+            billing_minimum: Duration::ZERO,
             backoff: Backoff::default(),
             attach_attempts: 3,
             boost_interval_min: preset.boost_interval(inactivity_delay),

@@ -163,6 +163,11 @@ impl Rental {
         self.dropped
     }
 
+    /// When it was asked for.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
     /// It is rented for a burst that begins by then.
     pub fn await_burst(&mut self, until: Instant) {
         self.expects_until = Some(until);

@@ -11,6 +11,8 @@ use crate::planted::{Bug, planted};
 const SATURATED: f64 = 0.9;
 /// Less than this share of what the backing volume moves when it is saturated, it can serve in time without a cache.
 const SERVED_IN_TIME: f64 = 0.9;
+/// Reads of more than this share of it come from the cache.
+const BY_THE_CACHE: f64 = 1.2;
 /// A drain leaves more than this share of the backing volume to an application that has many requests in flight.
 const LEFT_BY_A_DRAIN: f64 = 0.75;
 /// A rate that was measured for less time says little.
@@ -27,7 +29,7 @@ pub(super) enum Demand {
     Waiting,
     /// The same while a cache is drained. Requests that wait for the drain's alone are no burst, so much must be moved, too.
     Draining,
-    /// A cache absorbs: more is moved than the backing volume could, by writes above the threshold.
+    /// A cache absorbs: more is moved than the backing volume could, by writes above the threshold or by reads that hit.
     Absorbed,
 }
 
@@ -127,7 +129,9 @@ impl Meter {
             Demand::Throughput => &[above(self.interval.moved, limit)],
             Demand::Waiting => &[written, busy],
             Demand::Draining => &[written, busy, above(self.interval.moved, LEFT_BY_A_DRAIN * rate)],
-            Demand::Absorbed => &[written, above(self.interval.moved, SERVED_IN_TIME * rate)],
+            Demand::Absorbed if written > 0.0 => &[written, above(self.interval.moved, SERVED_IN_TIME * rate)],
+            // The cache has what is read.
+            Demand::Absorbed => &[above(self.interval.moved, BY_THE_CACHE * rate)],
         };
         self.hot = conditions.iter().all(|above| *above > 0.0);
         self.margin = conditions.iter().map(|above| above.abs()).fold(f64::INFINITY, f64::min);

@@ -126,7 +126,9 @@ impl Controller {
         let calm = self.meter.calm_for(self.now).as_secs_f64();
         let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty, terms.delay))
             .unwrap_or(Duration::MAX);
-        self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling))
+        // What is billed anyway may as well be kept.
+        let billed = rental.started() + self.config.billing_minimum.saturating_sub(self.ending.unwrap_or_default());
+        self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.max(billed))
     }
 
     fn value_of_lateness(&self) -> f64 {
@@ -184,6 +186,7 @@ impl Terms {
             lead: 0.0,
             delay: config.inactivity_delay.as_secs_f64(),
             end: 0.0,
+            minimum: config.billing_minimum.as_secs_f64(),
         }
     }
 
