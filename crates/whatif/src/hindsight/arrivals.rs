@@ -19,7 +19,7 @@ use crate::lateness::GRACE;
 
 /// Cells of all periods together, and of one.
 const CELLS_ALL: usize = 4096;
-const CELLS_MAX: usize = 192;
+const CELLS_MAX: usize = 512;
 const CELLS_MIN: usize = 4;
 /// Cells that count as held; after more, a cache is as full as it can be.
 const HELD_MAX: usize = 24;
