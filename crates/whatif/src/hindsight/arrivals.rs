@@ -19,7 +19,7 @@ use crate::lateness::GRACE;
 
 /// Cells of all periods together, and of one.
 const CELLS_ALL: usize = 4096;
-const CELLS_MAX: usize = 192;
+const CELLS_MAX: usize = 512;
 const CELLS_MIN: usize = 4;
 /// Cells that count as held; after more, a cache is as full as it can be.
 const HELD_MAX: usize = 24;
@@ -373,7 +373,6 @@ impl<'a> Arrivals<'a> {
                 next.relax(to, cost + held_s + with.cost, from, 0);
             }
         };
-        let mut best: Option<usize> = None;
         for cells in 0..=HELD_MAX {
             let from = Self::index(State::Held { size: index, cells });
             if self.costs[from].is_finite() {
@@ -381,17 +380,19 @@ impl<'a> Arrivals<'a> {
                 let with = lates.sizes[index].or(lates.held[(longer + 1).min(HELD_MAX + 1)]);
                 let to = Self::index(State::Held { size: index, cells: cells + 1 });
                 next.relax(to, self.costs[from] + held_s + with.cost, from, 0);
-                // It went when the cell began.
-                next.relax(1, self.costs[from] + after + lates.reads.cost, from, 0);
-                best = best.filter(|best| self.costs[*best] <= self.costs[from]).or(Some(from));
             }
         }
-        for cells in 1..=DRAIN_MAX {
-            if let Some(from) = best {
-                drain(from, cells, next);
+        // The drain binds from the cell on in which it allows less than the time for which the volume was held.
+        let filled = self.problem.caching.rate / self.problem.backing.rate;
+        let (mut held, mut best) = (HELD_MAX + 1, None);
+        for cells in (1..=DRAIN_MAX).rev() {
+            while held > 0 && (held > HELD_MAX || cells == 1 || cells as f64 <= filled * held as f64) {
+                held -= 1;
+                let from = Self::index(State::Held { size: index, cells: held });
+                best = best.filter(|best| self.costs[*best] <= self.costs[from]).or(Some(from));
             }
             let from = Self::index(State::Drains { size: index, cells });
-            if self.costs[from].is_finite() {
+            for from in best.into_iter().chain([from]).filter(|from| self.costs[*from].is_finite()) {
                 drain(from, cells, next);
             }
         }

@@ -75,7 +75,7 @@ pub struct Optimum {
     /// Of a second of delay, in the currency.
     pub value_of_time_per_s: f64,
     pub bound: f64,
-    /// Of the plan: how far it is above the bound, its cost, its delay.
+    /// Of the plan: how far it is above the bound (how much too low that may be), its cost, its delay.
     pub gap_ratio: f64,
     pub cost: f64,
     pub delay_s: f64,

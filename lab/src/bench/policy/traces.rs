@@ -1,6 +1,6 @@
 //! Recorded loads, where they are: requests of block traces, and half hours of virtual machines.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -40,8 +40,11 @@ const MACHINES: [(&str, Set); 16] = [
 /// The first two days of a machine's week.
 const HALF_HOURS: usize = 96;
 const HALF_HOUR_S: usize = 1800;
-/// A backing volume is bought for so many times the mean load, and a caching volume so many times as fast.
+/// A backing volume is bought for so many times an application's mean load (over a minute at least), or for what so many
+/// of a machine's half hours need; a caching volume is so many times as fast.
 const BOUGHT: f64 = 1.25;
+const MINUTE_S: usize = 60;
+const SERVED: f64 = 0.9;
 const FASTER: f64 = 4.0;
 
 /// The rows of a directory.
@@ -53,36 +56,29 @@ pub fn rows(data: Option<&Path>) -> anyhow::Result<Vec<Row>> {
     let Some(data) = data.map(Path::to_owned).or_else(beside).filter(|data| data.join("block").is_dir()) else {
         bail!("there are no recorded traces (--data names their directory)");
     };
-    let row =
-        |name: String, set: Set, load: Box<dyn Fn() -> anyhow::Result<Load> + Send + Sync>, size: &'static str| Row {
-            name,
-            set,
-            load: Box::new(move || {
-                let load = load()?;
-                let platform = platform(&load, size);
-                Ok((load, platform))
-            }),
-        };
-    let block = BLOCK.iter().map(|(file, set)| {
+    let blocks = BLOCK.iter().map(|(file, set)| {
         let path = data.join("block").join(file);
         let name = file.split('.').next().unwrap_or(file);
-        row(format!("trace {name}"), *set, Box::new(move || block(&path)), "50 GiB")
+        Row { name: format!("trace {name}"), set: *set, load: Box::new(move || block(&path)) }
     });
     let machines = MACHINES.iter().map(|(name, set)| {
         let path = data.join("vmload").join(format!("cp-{name}-30min.csv.xz"));
-        row(format!("machine {name}"), *set, Box::new(move || machine(&path)), "100 GiB")
+        Row { name: format!("machine {name}"), set: *set, load: Box::new(move || machine(&path)) }
     });
-    Ok(block.chain(machines).collect())
+    Ok(blocks.chain(machines).collect())
 }
 
-fn block(path: &PathBuf) -> anyhow::Result<Load> {
+fn block(path: &Path) -> anyhow::Result<(Load, String)> {
     let reader = Reader::open(path, Options::default())?;
     let series = Series::read(reader, Duration::from_secs(1), |_| ())?;
-    Ok(Load::Series(series.samples.iter().map(|sample| (sample.read.as_mib(), sample.written.as_mib())).collect()))
+    let moved: Vec<_> = series.samples.iter().map(|sample| (sample.read.as_mib(), sample.written.as_mib())).collect();
+    let mib: f64 = moved.iter().map(|(read, written)| read + written).sum();
+    let mean = mib / moved.len().max(MINUTE_S) as f64;
+    Ok((Load::Series(moved), platform("50 GiB", mean * BOUGHT)))
 }
 
 /// The mean rates of half hours, second by second.
-fn machine(path: &PathBuf) -> anyhow::Result<Load> {
+fn machine(path: &Path) -> anyhow::Result<(Load, String)> {
     let unpacked =
         Command::new("xz").args(["--decompress", "--stdout"]).arg(path).output().context("xz is not there")?;
     let text = String::from_utf8(unpacked.stdout)?;
@@ -91,22 +87,25 @@ fn machine(path: &PathBuf) -> anyhow::Result<Load> {
     let column =
         |name: &str| header.iter().position(|found| *found == name).with_context(|| format!("no column {name}"));
     let (read, written) = (column("read_io_request_size_sum")?, column("write_io_request_size_sum")?);
-    let mut series = Vec::new();
+    let mut half_hours = Vec::new();
     for line in lines.take(HALF_HOURS) {
         let fields: Vec<&str> = line.split(',').collect();
         let mib_s = |column: usize| {
             let bytes: f64 = fields.get(column).and_then(|field| field.parse().ok()).unwrap_or(0.0);
             bytes / HALF_HOUR_S as f64 / 1_048_576.0
         };
-        series.extend(std::iter::repeat_n((mib_s(read), mib_s(written)), HALF_HOUR_S));
+        half_hours.push((mib_s(read), mib_s(written)));
     }
-    Ok(Load::Series(series))
+    let mut sorted: Vec<f64> = half_hours.iter().map(|(read, written)| read + written).collect();
+    sorted.sort_by(f64::total_cmp);
+    let needed = sorted.get((sorted.len() as f64 * SERVED) as usize).copied().context("the file has no rows")?;
+    let series = half_hours.into_iter().flat_map(|moved| std::iter::repeat_n(moved, HALF_HOUR_S));
+    let mean = sorted.iter().sum::<f64>() / sorted.len().max(1) as f64;
+    Ok((Load::Series(series.collect()), platform("100 GiB", needed.max(mean * BOUGHT))))
 }
 
-fn platform(load: &Load, size: &str) -> String {
-    let Load::Series(series) = load else { return String::new() };
-    let mean = series.iter().map(|(read, written)| read + written).sum::<f64>() / series.len().max(1) as f64;
-    let backing = (mean * BOUGHT).ceil().max(1.0);
+fn platform(size: &str, mib_s: f64) -> String {
+    let backing = mib_s.ceil().max(1.0);
     let caching = backing * FASTER;
     format!(
         "backing = {{ size = \"{size}\", bandwidth = \"{backing} MiB/s\" }}\ncaching = {{ bandwidth = \"{caching} MiB/s\" }}"
