@@ -102,8 +102,11 @@ fn judge(samples: &[CalmSample]) -> Vec<Bar> {
             };
             bars.push(rate(2, 0, "the raw disk").must_be(Limit::AtLeast(0.97)));
             bars.push(rate(2, 1, "a linear map").must_be(Limit::AtLeast(0.97)));
-            bars.push(time(0, "the raw disk").must_be(Limit::AtMost(1.05)));
-            bars.push(time(1, "a linear map").must_be(Limit::AtMost(1.05)));
+            // A limited disk leaves the processors idle, and what wakes them costs more than the requests.
+            if disk_index == 0 {
+                bars.push(time(0, "the raw disk").must_be(Limit::AtMost(1.05)));
+                bars.push(time(1, "a linear map").must_be(Limit::AtMost(1.05)));
+            }
             bars.push(Bar { name: format!("{name}: a linear map"), ..rate(1, 0, "the raw disk") });
         }
     }
@@ -136,6 +139,6 @@ mod tests {
         let met: Vec<Option<bool>> = judge(&[turn(0), daemon]).into_iter().map(|bar| bar.met).collect();
         let expected = [Some(false), Some(true), Some(false), Some(true), None, Some(false), Some(true)];
         assert_eq!(met, expected);
-        assert_eq!(judge(&[turn(1)]).len(), 5);
+        assert_eq!(judge(&[turn(1)]).len(), 3, "without processor time");
     }
 }
