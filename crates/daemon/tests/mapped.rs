@@ -419,7 +419,7 @@ fn guest_switches_under_writers() {
             } else {
                 // Called off as soon as the daemon serves: nothing needs to be drained.
                 eventually("the daemon serves", || {
-                    let _ = running.client.ask(&Request::Boost { device: "data".into() });
+                    let _ = running.client.ask(&Request::boost("data"));
                     map(&running) == "served"
                 });
             }
