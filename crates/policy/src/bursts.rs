@@ -12,14 +12,31 @@ use crate::series::{Likely, Series};
 /// A burst that is larger than all before by no more than this factor was expected to end.
 const TOLERANCE: f64 = 1.1;
 
+/// The weight of a burst's shape to that of the next one.
+const FADING: f64 = 0.85;
+
 /// A burst that may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Burst {
     last_hot: Instant,
-    /// Bytes written until then.
+    /// Bytes written in hot samples.
     written: u64,
-    /// Bytes written since.
-    pending: u64,
+    /// Those of them that the backing volume cannot have taken in the gaps between, and the most of them.
+    left: u64,
+    peak: u64,
+    /// Time of the gaps.
+    gaps: Duration,
+    /// The gap that may end: its time, and bytes written in it.
+    gap: (Duration, u64),
+}
+
+/// What bursts look like: the gaps in them, in which a cache drains.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// The most that a cache has to hold ÷ what is written.
+    pub peak: f64,
+    /// Seconds of gaps for each byte written.
+    pub gaps: f64,
 }
 
 /// The bursts of one device. See the module.
@@ -28,6 +45,8 @@ pub struct Bursts {
     /// Bytes written in each.
     sizes: Series,
     current: Option<Burst>,
+    /// Bytes written, peaks and seconds of gaps, faded.
+    shape: [f64; 3],
     /// What stands for the first burst.
     guess: u64,
 }
@@ -38,23 +57,34 @@ impl Bursts {
     pub fn new(guess: u64, past: &[Bytes]) -> Self {
         let mut sizes = Series::default();
         past.iter().for_each(|size| sizes.push(size.get() as f64));
-        Self { sizes, current: None, guess }
+        Self { sizes, current: None, shape: [0.0; 3], guess }
     }
 
-    /// A sample from `from` to `to`, in which so much was written. What is apart by less than `calm` is one burst. Answers
-    /// whether a burst has ended.
-    pub fn observe(&mut self, from: Instant, to: Instant, hot: bool, written: u64, calm: Duration) -> bool {
+    /// A sample from `from` to `to`, in which so much was written, beside a backing volume that moves `rate` bytes a second.
+    /// What is apart by less than `calm` is one burst. Answers whether a burst has ended.
+    pub fn observe(&mut self, (from, to): (Instant, Instant), hot: bool, written: u64, rate: f64, calm: Duration) -> bool {
         let ends = hot && self.current.is_some_and(|burst| from.since(burst.last_hot) >= calm);
         if ends {
             self.end();
         }
         match &mut self.current {
             Some(burst) if hot => {
-                burst.written = burst.written.saturating_add(burst.pending).saturating_add(written);
-                (burst.pending, burst.last_hot) = (0, to);
+                let (time, between) = std::mem::take(&mut burst.gap);
+                let drained = (rate * time.as_secs_f64()) as u64;
+                burst.gaps += time;
+                burst.written = burst.written.saturating_add(written);
+                burst.left = burst.left.saturating_add(between).saturating_sub(drained).saturating_add(written);
+                burst.peak = burst.peak.max(burst.left);
+                burst.last_hot = to;
             }
-            Some(burst) => burst.pending = burst.pending.saturating_add(written),
-            None if hot => self.current = Some(Burst { last_hot: to, written, pending: 0 }),
+            Some(burst) => {
+                burst.gap.0 += to.since(from);
+                burst.gap.1 = burst.gap.1.saturating_add(written);
+            }
+            None if hot => {
+                let (gaps, gap) = (Duration::ZERO, (Duration::ZERO, 0));
+                self.current = Some(Burst { last_hot: to, written, left: written, peak: written, gaps, gap });
+            }
             None => {}
         }
         let ended = self.ends_at(calm).is_some_and(|end| end <= to);
@@ -62,6 +92,13 @@ impl Bursts {
             self.end();
         }
         ends || ended
+    }
+
+    /// What bursts looked like lately, the present one included.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let [written, peak, gaps] = self.current.map_or(self.shape, |burst| add(self.shape, &burst));
+        if written > 0.0 { Shape { peak: (peak / written).min(1.0), gaps: gaps / written } } else { Shape { peak: 1.0, gaps: 0.0 } }
     }
 
     /// When the present burst is over, if no hot sample comes; `None`: there is none.
@@ -73,6 +110,7 @@ impl Bursts {
     fn end(&mut self) {
         if let Some(burst) = self.current.take() {
             self.sizes.push(burst.written as f64);
+            self.shape = add(self.shape, &burst);
         }
     }
 
@@ -110,6 +148,11 @@ impl Bursts {
     }
 }
 
+fn add(shape: [f64; 3], burst: &Burst) -> [f64; 3] {
+    let [written, peak, gaps] = shape.map(|sum| sum * FADING);
+    [written + burst.written as f64, peak + burst.peak as f64, gaps + burst.gaps.as_secs_f64()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +168,7 @@ mod tests {
         let mut seen = Bursts::new(guess, &[]);
         for at in 0..end {
             let hot = bursts.iter().any(|(onset, end)| (*onset..*end).contains(&at));
-            seen.observe(second(at), second(at + 1), hot, if hot { 10 } else { 1 }, CALM);
+            seen.observe((second(at), second(at + 1)), hot, if hot { 10 } else { 1 }, 5.0, CALM);
         }
         seen
     }
@@ -133,12 +176,13 @@ mod tests {
     #[test]
     fn what_is_apart_by_less_than_the_delay_is_one_burst() {
         let bursts = after(7, &[(0, 10), (20, 30), (100, 105)], 200);
-        // What was written in the gap belongs to it, what was written afterwards does not.
-        assert_eq!(bursts.past(), [Bytes::new(210), Bytes::new(50)]);
+        assert_eq!(bursts.past(), [Bytes::new(200), Bytes::new(50)]);
         assert_eq!((bursts.written(), bursts.ends_at(CALM)), (0, None));
         let goes_on = after(7, &[(0, 10), (20, 30)], 35);
-        assert_eq!((goes_on.written(), goes_on.ends_at(CALM)), (210, Some(second(60))));
+        assert_eq!((goes_on.written(), goes_on.ends_at(CALM)), (200, Some(second(60))));
         assert!(!goes_on.is_known());
+        // In ten seconds of gap the backing volume takes 50 bytes, and 10 more are written: 160 are the most that is left.
+        assert_eq!(goes_on.shape(), Shape { peak: 160.0 / 200.0, gaps: 10.0 / 200.0 });
     }
 
     #[test]

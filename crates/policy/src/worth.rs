@@ -6,6 +6,7 @@
 use surgetank_model::Bytes;
 use surgetank_model::units::GIB;
 
+use crate::bursts::Shape;
 use crate::series::Likely;
 
 /// What a boost is judged by.
@@ -21,6 +22,8 @@ pub struct Terms {
     pub value_per_s: f64,
     /// AGBs that a GiB of caching volume costs a second.
     pub rent_per_s: f64,
+    /// What bursts look like.
+    pub shape: Shape,
     /// Share of a caching volume that data can use.
     pub usable: f64,
     /// Seconds from the wish for a volume until it absorbs.
@@ -55,7 +58,7 @@ impl Terms {
         (1.0 - self.backing / self.rate()).max(0.0)
     }
 
-    /// Bytes of a burst of `written` bytes that a cache without an end takes.
+    /// Bytes of a burst of `written` bytes that go to a cache with room for them.
     #[must_use]
     pub fn absorbed(&self, written: f64) -> f64 {
         if self.split { written * self.caching / self.rate() } else { written }
@@ -64,7 +67,7 @@ impl Terms {
     /// The caching volume that absorbs a burst of `written` bytes wholly.
     #[must_use]
     pub fn size_for(&self, written: f64) -> Bytes {
-        Bytes::new((self.absorbed(written) / self.usable) as u64)
+        Bytes::new((self.absorbed(written) * self.shape.peak / self.usable) as u64)
     }
 
     /// The largest burst for which a cache pays: the longer it lasts, the longer each byte is held.
@@ -78,12 +81,15 @@ impl Terms {
     #[must_use]
     pub fn outcome(&self, written: f64, size: Bytes) -> Outcome {
         let left = (written - self.backing * self.lead).max(0.0);
-        let absorbed = self.absorbed(left).min(size.get() as f64 * self.usable);
+        // It drains in the gaps.
+        let room = size.get() as f64 * self.usable / self.shape.peak;
+        let absorbed = self.absorbed(left).min(room);
         // What does not fit goes to the backing volume at its own rate.
         let fitting = if self.split { absorbed * self.rate() / self.caching } else { absorbed };
         let burst = fitting / self.rate() + (left - fitting).max(0.0) / self.backing;
         let saved_s = (left / self.backing - burst).max(0.0);
-        let held = self.lead + burst + self.delay.max(absorbed / self.backing) + self.end;
+        let drain = absorbed * self.shape.peak / self.backing;
+        let held = self.lead + burst + self.shape.gaps * left + self.delay.max(drain) + self.end;
         let held = held.max(self.minimum);
         let cost = self.rent_per_s * size.as_gib() * held;
         Outcome { saved_s, cost, gain: self.value_per_s * saved_s - cost }
@@ -133,6 +139,7 @@ mod tests {
             split: true,
             value_per_s: 50.0 * 33.0,
             rent_per_s: 128.0,
+            shape: Shape { peak: 1.0, gaps: 0.0 },
             usable: 1.0,
             lead: 0.0,
             delay: 0.0,

@@ -189,7 +189,8 @@ impl Controller {
         let (hot, interval) = (self.meter.hot, self.meter.interval);
         if let Some(from) = interval.from {
             self.forecast.observe(from, self.now, hot, config.inactivity_delay);
-            if self.bursts.observe(from, self.now, hot, interval.written, config.inactivity_delay) {
+            let rate = self.meter.backing_rate(config.backing_bandwidth);
+            if self.bursts.observe((from, self.now), hot, interval.written, rate, config.inactivity_delay) {
                 self.plan_next();
             }
         }

@@ -6,6 +6,7 @@ use surgetank_model::{Bytes, Instant};
 
 use super::status::{Cause, Prediction};
 use super::{Config, Controller};
+use crate::bursts::Shape;
 use crate::forecast::Stakes;
 use crate::planted::{Bug, planted};
 use crate::series::Likely;
@@ -65,6 +66,7 @@ impl Controller {
         let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
         Terms {
             backing: self.meter.backing_rate(self.config.backing_bandwidth),
+            shape: self.bursts.shape(),
             usable: self.usable,
             lead: seconds(self.forecast.lead()),
             end: seconds(self.ending),
@@ -182,6 +184,7 @@ impl Terms {
             split: config.split,
             value_per_s: config.value_of_time,
             rent_per_s: config.caching_bandwidth.as_mib_s(),
+            shape: Shape { peak: 1.0, gaps: 0.0 },
             usable: USABLE,
             lead: 0.0,
             delay: config.inactivity_delay.as_secs_f64(),
