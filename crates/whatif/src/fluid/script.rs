@@ -16,7 +16,7 @@ pub struct Scripted {
     pub size: Bytes,
     /// It absorbs from then on.
     pub from: Instant,
-    /// It drains with priority from then on, and is given up when it is clean; `None`: not known yet.
+    /// It drains with priority from then on, and is released when it is clean; `None`: not known yet.
     pub until: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl Script {
         self.planned.push_back(next);
     }
 
-    /// The first volume whose end is not known is given up from now on.
+    /// The first volume whose end is not known is released from now on.
     pub fn end(&mut self, now: Instant) {
         let used = self.used.as_mut().map(|(used, _)| used);
         if let Some(first) = used.into_iter().chain(&mut self.planned).find(|planned| planned.until.is_none()) {

@@ -3,7 +3,7 @@
 //! A *period* is a time in which the backing volume alone, idle at its start, would be busy; only late periods matter. At
 //! `t` the device has done at most Bb·(t − start), and what is dirty, and what a caching volume served of reads, beyond
 //! what had arrived at the start. What is dirty is no more than the cache holds, than was written in the period, than Bc
-//! times the time for which this volume is held, or than Bb times the time until it is given up: it must be clean then.
+//! times the time for which this volume is held, or than Bb times the time until it is released: it must be clean then.
 //! So the device is late at `t` at least if what had arrived [`GRACE`] before exceeds that. Everything that a period absorbs
 //! can drain within it, so nothing is carried to the next one.
 //!
@@ -23,7 +23,7 @@ const CELLS_MAX: usize = 512;
 const CELLS_MIN: usize = 4;
 /// Cells that count as held; after more, a cache is as full as it can be.
 const HELD_MAX: usize = 24;
-/// Cells that a drain may take; a volume that is given up later is not told from one that stays.
+/// Cells that a drain may take; a volume that is released later is not told from one that stays.
 const DRAIN_MAX: usize = 64;
 
 /// Bytes that arrive at once.
@@ -44,7 +44,7 @@ pub struct Held {
     pub size: usize,
     /// From when to when it is used, in seconds: the cells in which it comes and goes.
     pub from: (f64, f64),
-    /// It is given up when it is clean, from this second on.
+    /// It is released when it is clean, from this second on.
     pub until: f64,
 }
 

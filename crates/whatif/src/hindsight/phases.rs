@@ -4,7 +4,7 @@
 //! is dirty. A phase of S bytes from d dirty bytes to e takes at least max((S + d − e)/Bb, S/(Bb + Bc)), whatever happens
 //! in it: every byte has reached the backing volume or is dirty, and no volume is faster than its rate. The compute time
 //! after it drains at most Bb times its length. A volume that is first used in a phase is held at least e/Bc of it, and one
-//! that is given up has drained what was dirty, at Bb. To wait longer between phases saves no more than the wait costs: the
+//! that is released has drained what was dirty, at Bb. To wait longer between phases saves no more than the wait costs: the
 //! first bound holds for the phase and the wait together.
 //!
 //! Dirty bytes are kept in steps, each with the most that the phase before may leave and the least that the next one
@@ -150,7 +150,7 @@ impl<'a> Phases<'a> {
     fn rentals(&self, arcs: &[Vec<Arc>]) -> Vec<Planned> {
         let mut state = 0;
         let mut planned = Vec::new();
-        // The phase in which the volume that is held at its end is given up, if it is.
+        // The phase in which the volume that is held at its end is released, if it is.
         let mut last = None;
         for (index, arcs) in arcs.iter().enumerate().rev() {
             let arc = arcs[state];
@@ -193,7 +193,7 @@ impl Stage<'_> {
         [0.0, most, both.clamp(0.0, most), in_credit.clamp(0.0, most)]
     }
 
-    /// Nothing is rented, or what is rented stays or is given up.
+    /// Nothing is rented, or what is rented stays or is released.
     fn keep(&self, costs: &[f64], next: &mut States) {
         let (phases, problem) = (self.phases, self.phases.problem);
         let arc = |from| Arc { from, started: None };
@@ -238,7 +238,7 @@ impl Stage<'_> {
         self.phases.least(size, step) + (self.drained - self.phases.problem.backing.ahead).max(0.0)
     }
 
-    /// From where a volume may be first used: nothing is rented, or another was given up in the phase.
+    /// From where a volume may be first used: nothing is rented, or another was released in the phase.
     fn sources(&self, costs: &[f64], offset: f64) -> Vec<Source> {
         let (phases, problem) = (self.phases, self.phases.problem);
         let mut ended = Vec::new();

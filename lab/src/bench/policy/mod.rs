@@ -3,7 +3,8 @@
 //!
 //! The objective is cost + value of time × delay, at three values of a second of delay: nothing (the volumes' bill alone, as
 //! the papers count it), 10 and 100 times what the backing volume costs. A virtual machine costs some ten times as much as
-//! the disk that it waits for; one of a hundred that wait for each other, or a large one, a hundred times.
+//! the disk that it waits for; one of a hundred that wait for each other, or a large one, a hundred times. Controllers are
+//! told what a second is worth: that, and for an application the backing volume's own bill, which ends when it does.
 
 mod loads;
 mod scenarios;
@@ -87,9 +88,6 @@ pub struct Run {
     /// The policy's name, or the mode's.
     pub name: String,
     pub is_static: bool,
-    pub cost: f64,
-    pub delay_s: f64,
-    pub boosts: usize,
     /// By value of time.
     pub at: Vec<Judged>,
 }
@@ -97,6 +95,9 @@ pub struct Run {
 /// A run at one value of time.
 #[derive(Debug, Serialize)]
 pub struct Judged {
+    pub cost: f64,
+    pub delay_s: f64,
+    pub boosts: usize,
     pub objective: f64,
     /// Objective ÷ hindsight's bound − 1.
     pub regret_ratio: f64,
@@ -187,12 +188,21 @@ fn one(row: &Row) -> anyhow::Result<Found> {
     }
     for mode in [Mode::StaticSlow, Mode::StaticFast] {
         let found = simulate(&first, mode, Fidelity::Fluid)?;
-        runs.push(judged(mode.name(), true, &first, &found, &objectives, &hindsights)?);
+        let judged = |(objective, optimum)| judged(&first, &found, objective, optimum);
+        let at = objectives.iter().zip(&hindsights).map(judged).collect::<anyhow::Result<_>>()?;
+        runs.push(Run { name: mode.name().to_owned(), is_static: true, at });
     }
+    let waits = matches!(load, Load::Application(_));
     for preset in Preset::ALL {
-        let setup = setup(&load, &platform, *preset)?;
-        let found = simulate(&setup, Mode::Elastic, Fidelity::Fluid)?;
-        runs.push(judged(preset.name, false, &setup, &found, &objectives, &hindsights)?);
+        let mut setup = setup(&load, &platform, *preset)?;
+        let backing_agbs = setup.backing.tariff.per_second(setup.backing.size).agbs;
+        let mut at = Vec::new();
+        for ((value, objective), optimum) in VALUES.iter().zip(&objectives).zip(&hindsights) {
+            setup.policy.value_of_time = backing_agbs * (value + f64::from(u8::from(waits)));
+            let found = simulate(&setup, Mode::Elastic, Fidelity::Fluid)?;
+            at.push(judged(&setup, &found, objective, optimum)?);
+        }
+        runs.push(Run { name: preset.name.to_owned(), is_static: false, at });
     }
     let currency = match currency {
         Currency::Agbs => "AGBs",
@@ -201,27 +211,15 @@ fn one(row: &Row) -> anyhow::Result<Found> {
     Ok(Found { name: row.name.clone(), set: row.set, currency, hindsight: hindsights, runs })
 }
 
-fn judged(
-    name: &str,
-    is_static: bool,
-    setup: &Setup,
-    found: &RunReport,
-    objectives: &[Objective],
-    hindsights: &[Optimum],
-) -> anyhow::Result<Run> {
-    let mut at = Vec::new();
-    for (objective, optimum) in objectives.iter().zip(hindsights) {
-        let value = objective.of(found).context("a volume has no price")?;
-        let boosts_in_vain = found.boosts.iter().filter(|boost| is_in_vain(boost, setup, objective)).count();
-        at.push(Judged { objective: value, regret_ratio: value / optimum.bound - 1.0, boosts_in_vain });
-    }
-    Ok(Run {
-        name: name.to_owned(),
-        is_static,
-        cost: objectives[0].cost(&found.cost).context("a volume has no price")?,
+fn judged(setup: &Setup, found: &RunReport, objective: &Objective, optimum: &Optimum) -> anyhow::Result<Judged> {
+    let value = objective.of(found).context("a volume has no price")?;
+    Ok(Judged {
+        cost: objective.cost(&found.cost).context("a volume has no price")?,
         delay_s: found.delay().as_secs_f64(),
         boosts: found.boosts.len(),
-        at,
+        objective: value,
+        regret_ratio: value / optimum.bound - 1.0,
+        boosts_in_vain: found.boosts.iter().filter(|boost| is_in_vain(boost, setup, objective)).count(),
     })
 }
 
