@@ -1,3 +1,5 @@
+//! Reports of iostat and sar: what they mean, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;
