@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
+use surgetank_report::Failure;
 use surgetank_report::output::note;
-use surgetank_report::{Failure, progress};
+use surgetank_report::progress::{self, ProgressBar};
 use surgetank_trace::{Format, Options, Series, TraceError};
 
 /// Reads a file that is to be parsed.
@@ -63,21 +64,23 @@ impl TraceOptions {
         }
     }
 
-    /// Reads how much is moved in each interval, with a bar on a terminal, and tells people what was left out.
+    /// Reads how much is moved in each interval. `bar` shows how far it is.
     ///
     /// # Errors
     /// What is wrong with the trace.
-    pub fn series(self, trace: &Path, interval: Duration) -> Result<Series, Failure> {
-        let bar = progress::bar("reading {bar:30.colour} {percent:>3} %  {eta} left", 0);
+    pub fn series(self, trace: &Path, interval: Duration, bar: &ProgressBar) -> Result<Series, Failure> {
         let series = Series::open(trace, self.options(), interval, |(done, total)| {
             bar.set_length(total.unwrap_or(done));
             bar.set_position(done);
         });
         bar.finish_and_clear();
-        let series = series.map_err(unreadable)?;
-        tell(&series.warnings);
-        Ok(series)
+        series.map_err(unreadable)
     }
+}
+
+/// A bar for reading a trace.
+pub fn reading_bar() -> ProgressBar {
+    progress::bar("reading {bar:30.colour} {percent:>3} %  {eta} left", 0)
 }
 
 /// Tells people what they must know of an input.

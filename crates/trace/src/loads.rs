@@ -247,7 +247,8 @@ impl Report {
                 names.map(|(device, _)| shown_shortly(device)).filter(|name| !name.is_empty()).collect();
             self.rows.retain(|row| !above[row.device]);
             if !names.is_empty() {
-                warnings.push(format!("{name}: {} lie on other devices and were left out", names.join(", ")));
+                let names = names.join(", ");
+                warnings.push(format!("{name}: left out what lies on other devices of the report: {names}"));
             }
         }
         let (Some(start_s), Some(end_s)) =

@@ -14,7 +14,7 @@ use surgetank_trace::Series;
 
 use super::findings::{Findings, advice, options, sentence};
 use super::page;
-use crate::source::TraceOptions;
+use crate::source::{TraceOptions, reading_bar, tell};
 
 /// Options that a terminal shows; JSON and the page have all.
 const SHOWN: usize = 12;
@@ -93,7 +93,8 @@ impl TraceArguments {
         constraint: &Constraint,
         backing: Option<Bytes>,
     ) -> Result<Findings, Failure> {
-        let series = self.reading.series(trace, self.interval.0)?;
+        let series = self.reading.series(trace, self.interval.0, &reading_bar())?;
+        tell(&series.warnings);
         let moment = |sample: &surgetank_trace::Sample| Moment {
             written: sample.written.get(),
             read: sample.read.get(),

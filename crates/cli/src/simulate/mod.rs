@@ -14,6 +14,7 @@ use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::{Jobs, Scenario};
 use surgetank_policy::Preset;
+use surgetank_report::progress::ProgressBar;
 use surgetank_report::run::{self, RunOutcome};
 use surgetank_report::{Failure, output, progress};
 use surgetank_trace::{Checkpoints, JobLog, Lacking, Series};
@@ -125,7 +126,8 @@ impl Arguments {
     }
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
-        let (setup, load) = setup(scenario, self.policy, self.reading)?;
+        let (setup, load) = setup(scenario, self.policy, self.reading, &source::reading_bar())?;
+        source::tell(&load);
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
         let mut outcome = RunOutcome::default();
@@ -139,7 +141,9 @@ impl Arguments {
             outcome.hindsight = Some(hindsight::compare(&setup, self.value_of_time, fidelity, &runs)?);
         }
         answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
-        outcome.parameters.extend(load.into_iter().map(|fact| ("load".to_owned(), fact)));
+        if !load.is_empty() {
+            outcome.parameters.push(("load".to_owned(), load.join("; ")));
+        }
         outcome.relate();
         if let Some(directory) = &self.out {
             run::write(&outcome, directory)?;
@@ -179,11 +183,16 @@ fn replay(setup: &mut Setup, series: Series, file: &Path) -> Result<Vec<String>,
 }
 
 /// What is simulated: the file's application, trace, or jobs; and what is to be known of a recorded load.
-fn setup(scenario: &Scenario, policy: Option<Preset>, reading: TraceOptions) -> Result<(Setup, Vec<String>), Failure> {
+fn setup(
+    scenario: &Scenario,
+    policy: Option<Preset>,
+    reading: TraceOptions,
+    bar: &ProgressBar,
+) -> Result<(Setup, Vec<String>), Failure> {
     let mut setup = Setup::of(scenario, policy);
     let mut facts = Vec::new();
     match (&scenario.trace, &scenario.jobs, &scenario.app) {
-        (Some(trace), _, _) => facts = replay(&mut setup, reading.series(trace, STEP)?, trace)?,
+        (Some(trace), _, _) => facts = replay(&mut setup, reading.series(trace, STEP, bar)?, trace)?,
         (None, Some(jobs), _) => {
             if reading.options().format.is_some() {
                 return Err(Failure::invalid(
@@ -223,6 +232,5 @@ fn jobs_series(jobs: &Jobs, strict: bool) -> Result<(Series, Vec<String>), Failu
             jobs.log.display()
         ));
     }
-    source::tell(&warnings);
     Ok((series, warnings))
 }

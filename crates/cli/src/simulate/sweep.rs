@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Once;
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -16,6 +17,7 @@ use toml::Value;
 
 use super::values::{self, RUNS_MAX, Sweep, number_and_unit};
 use super::{Arguments, setup};
+use crate::source;
 
 /// With fewer runs nobody needs to see progress.
 const PROGRESS_MIN: usize = 2000;
@@ -59,10 +61,12 @@ pub fn run(arguments: &Arguments, source: &Source) -> Result<(), Failure> {
     } else {
         progress::bar("{bar:40.colour} {pos}/{len}  {eta} left", grid.len() as u64)
     };
+    // What is to be known of a load is the same in every run.
+    let told = Once::new();
     let runs: Result<Vec<Run>, Failure> = grid
         .par_iter()
         .map(|settings| {
-            let run = one(arguments, &table, settings, fidelity);
+            let run = one(arguments, &table, settings, fidelity, &told);
             progress.inc(1);
             run
         })
@@ -98,9 +102,11 @@ fn one(
     table: &toml::Table,
     settings: &[(&str, &Value)],
     fidelity: Fidelity,
+    told: &Once,
 ) -> Result<Run, Failure> {
     let scenario = values::scenario(&arguments.file, table, settings)?;
-    let (setup, _) = setup(&scenario, arguments.policy, arguments.reading)?;
+    let (setup, load) = setup(&scenario, arguments.policy, arguments.reading, &ProgressBar::hidden())?;
+    told.call_once(|| source::tell(&load));
     Ok(Run {
         settings: settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).clone())).collect(),
         modes: modes(&setup, fidelity)?,

@@ -28,6 +28,14 @@ pub struct Axis {
     format: fn(f64) -> String,
 }
 
+/// "1.500 T" → "1.5 T".
+fn short(prefixed: &str) -> String {
+    match prefixed.split_once(' ') {
+        Some((number, prefix)) => format!("{} {prefix}", number.trim_end_matches('0').trim_end_matches('.')),
+        None => prefixed.to_owned(),
+    }
+}
+
 impl fmt::Debug for Axis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.name, self.range)
@@ -49,7 +57,7 @@ impl Axis {
     /// Numbers.
     #[must_use]
     pub fn linear(name: &str, range: Range<f64>) -> Self {
-        let format = |value: f64| if value.abs() < LARGE { thousands(value) } else { prefixed(value) };
+        let format = |value: f64| if value.abs() < LARGE { thousands(value) } else { short(&prefixed(value)) };
         Self { name: name.to_owned(), range, is_logarithmic: false, has_grid: true, unit: 1.0, format }
     }
 
@@ -261,6 +269,15 @@ mod tests {
     #[test]
     fn an_interval_holds_its_value_to_its_end() {
         assert_eq!(stairs([(1.0, 5.0), (3.0, 6.0)]), [(0.0, 5.0), (1.0, 5.0), (1.0, 6.0), (3.0, 6.0)]);
+    }
+
+    #[test]
+    fn long_axes_count_days_and_large_numbers_have_prefixes() {
+        let days = Axis::seconds(2_500_000.0);
+        assert_eq!((days.unit, (days.format)(5.0)), (86_400.0, "5 d".to_owned()));
+        assert_eq!((Axis::seconds(600.0).format)(50.0), "50 s");
+        let agbs = Axis::linear("AGBs", 0.0..2e12);
+        assert_eq!([0.0, 5e11, 1.5e12].map(agbs.format).each_ref().map(String::as_str), ["0", "500 G", "1.5 T"]);
     }
 
     #[test]

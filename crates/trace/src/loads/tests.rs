@@ -1,3 +1,5 @@
+//! Reports of iostat and sar: what they mean, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -40,7 +42,7 @@ fn a_report_of_iostat_is_spread_over_its_intervals() {
     );
     assert_eq!((series.touched, series.broken), (None, 1));
     assert!(series.warnings[0].contains("io.txt:22: \"bad\" is no rate"), "{:?}", series.warnings);
-    assert!(series.warnings[1].contains("sda1, dm-0 lie on other devices"), "{:?}", series.warnings);
+    assert!(series.warnings[1].contains("devices of the report: sda1, dm-0"), "{:?}", series.warnings);
     let strict = Options { strict: true, ..Options::default() };
     assert!(open("io.txt", IOSTAT, strict, Duration::from_secs(5)).unwrap_err().contains("io.txt:22: \"bad\""));
 }
