@@ -159,7 +159,7 @@ fn map_large_buffers() {
     #[cfg(target_env = "gnu")]
     {
         const LARGE: libc::c_int = 8 << 20;
-        // What the heap keeps of what it is given back: as much as if the library had chosen.
+        // What the heap keeps of what is freed: as much as if the library had chosen.
         const KEPT: libc::c_int = 4 * LARGE;
         // SAFETY: both change where memory is taken from, and nothing that has been taken.
         unsafe {
