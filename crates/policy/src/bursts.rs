@@ -62,7 +62,14 @@ impl Bursts {
 
     /// A sample from `from` to `to`, in which so much was written, beside a backing volume that moves `rate` bytes a second.
     /// What is apart by less than `calm` is one burst. Answers whether a burst has ended.
-    pub fn observe(&mut self, (from, to): (Instant, Instant), hot: bool, written: u64, rate: f64, calm: Duration) -> bool {
+    pub fn observe(
+        &mut self,
+        (from, to): (Instant, Instant),
+        hot: bool,
+        written: u64,
+        rate: f64,
+        calm: Duration,
+    ) -> bool {
         let ends = hot && self.current.is_some_and(|burst| from.since(burst.last_hot) >= calm);
         if ends {
             self.end();
@@ -98,7 +105,11 @@ impl Bursts {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let [written, peak, gaps] = self.current.map_or(self.shape, |burst| add(self.shape, &burst));
-        if written > 0.0 { Shape { peak: (peak / written).min(1.0), gaps: gaps / written } } else { Shape { peak: 1.0, gaps: 0.0 } }
+        if written > 0.0 {
+            Shape { peak: (peak / written).min(1.0), gaps: gaps / written }
+        } else {
+            Shape { peak: 1.0, gaps: 0.0 }
+        }
     }
 
     /// When the present burst is over, if no hot sample comes; `None`: there is none.

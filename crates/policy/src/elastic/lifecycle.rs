@@ -2,19 +2,15 @@
 
 use std::time::Duration;
 
-use surgetank_model::{Bytes, Instant, Observation};
+use surgetank_model::{Bytes, Instant};
 
-use super::meter::Interval;
+use super::rental::Rental;
 use super::status::{BoostRecord, Cause, Prediction};
 use super::{Controller, RECORDS_MAX};
 use crate::forecast::Expected;
 use crate::planted::{Bug, planted};
-use crate::sizing::{self, Usage};
+use crate::sizing;
 use crate::step::{Refusal, Step, StepId, StepOutcome};
-
-/// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
-/// several times as long as after it.
-const FULL_DRAINS: f64 = 4.0;
 
 /// What the controller is at. All but `Idle` and `Boost` have a step of the same name; that of `Drain` may be `Finish`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,139 +50,6 @@ pub(super) enum Wish {
     Boost,
     /// A user ends this boost, or the burst that it was started for has not come.
     End,
-}
-
-/// The caching volume from `Create` to `Delete`, and what is known of its use.
-#[derive(Clone, Debug)]
-pub(super) struct Rental {
-    pub size: Bytes,
-    /// `None`: it was taken over after a restart.
-    pub cause: Option<Cause>,
-    started: Instant,
-    pub adopted: Option<Instant>,
-    pub drain_started: Option<Instant>,
-    released: Option<Instant>,
-    usable: u64,
-    dirty: u64,
-    high_water: u64,
-    evicted: u64,
-    /// Taken over after a restart: its use is known in part only, so nothing is learned from it.
-    pub resumed: bool,
-    /// The engine has released it without being asked.
-    dropped: bool,
-    /// A burst is expected until then, and has not come.
-    expects_until: Option<Instant>,
-    /// Changes over what is dirty are to wait for the drain.
-    pub finishing: bool,
-    /// It is drained because the device is calm, not because the boost must end.
-    keeps: bool,
-    /// Why it was begun, and what it is expected to come to; for people.
-    pub why: String,
-    /// What it is expected to come to.
-    pub predicted: Option<Prediction>,
-    /// Bytes that were moved while it absorbed a burst, and the time that it took.
-    absorbed: (u64, Duration),
-    /// Since when nothing more fits on it, though the burst goes on.
-    full_since: Option<Instant>,
-}
-
-impl Rental {
-    pub fn new(now: Instant, size: Bytes) -> Self {
-        Self {
-            size,
-            cause: None,
-            started: now,
-            adopted: None,
-            drain_started: None,
-            released: None,
-            usable: 0,
-            dirty: 0,
-            high_water: 0,
-            evicted: 0,
-            resumed: false,
-            dropped: false,
-            expects_until: None,
-            finishing: false,
-            keeps: false,
-            why: String::new(),
-            predicted: None,
-            absorbed: (0, Duration::ZERO),
-            full_since: None,
-        }
-    }
-
-    /// An interval in which it absorbed a burst.
-    pub fn absorbs(&mut self, interval: &Interval) {
-        // What was moved before it was there, it did not save.
-        if interval.from.is_some() && self.adopted <= interval.from {
-            self.absorbed.0 = self.absorbed.0.saturating_add(interval.moved);
-            self.absorbed.1 += interval.length;
-        }
-    }
-
-    /// Seconds that a backing volume that moves `rate` bytes a second would have taken longer.
-    fn saved(&self, rate: f64) -> f64 {
-        self.absorbed.0 as f64 / rate.max(1.0) - self.absorbed.1.as_secs_f64()
-    }
-
-    pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {
-        if self.adopted.is_none() || self.released.is_some() {
-            return;
-        }
-        if observation.cache_bytes == 0 {
-            // Before the first sample with a cache this is a sample from before the adoption.
-            self.dropped = self.usable > 0;
-            return;
-        }
-        self.dropped = false;
-        (self.usable, self.dirty) = (observation.cache_bytes, observation.dirty_bytes);
-        self.note_full(now, hot, observation.evicted_bytes);
-        self.high_water = self.high_water.max(observation.high_water_bytes);
-        self.evicted = self.evicted.max(observation.evicted_bytes);
-    }
-
-    /// Whether a burst goes on for which it has no room, since when.
-    fn note_full(&mut self, now: Instant, hot: bool, evicted: u64) {
-        let full = hot && evicted > self.evicted;
-        self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
-    }
-
-    /// When it has been full for so long that waiting for the end of the burst costs more than a drain beside it, by a backing
-    /// volume that moves `rate` bytes a second; `None`: it is not full.
-    pub fn full_until(&self, rate: f64) -> Option<Instant> {
-        let wait = Duration::try_from_secs_f64(FULL_DRAINS * self.dirty as f64 / rate.max(1.0)).ok()?;
-        self.full_since.map(|since| since + wait)
-    }
-
-    /// The engine has released it without being asked.
-    pub fn is_dropped(&self) -> bool {
-        self.dropped
-    }
-
-    /// When it was asked for.
-    pub fn started(&self) -> Instant {
-        self.started
-    }
-
-    /// It is rented for a burst that begins by then.
-    pub fn await_burst(&mut self, until: Instant) {
-        self.expects_until = Some(until);
-    }
-
-    /// Until when the burst that it was rented for is expected; `None`: it has come, or there was none.
-    pub fn expects_until(&self) -> Option<Instant> {
-        self.expects_until
-    }
-
-    fn usage(&self) -> Usage {
-        Usage {
-            size: self.size,
-            usable: Bytes::new(self.usable),
-            high_water: Bytes::new(self.high_water),
-            evicted: Bytes::new(self.evicted),
-            missed: Bytes::ZERO,
-        }
-    }
 }
 
 impl Controller {

@@ -16,6 +16,7 @@ mod hints;
 mod lifecycle;
 mod meter;
 mod paying;
+mod rental;
 mod status;
 mod steady;
 mod worth;
@@ -39,8 +40,9 @@ use crate::step::{Step, StepId, StepOutcome};
 use crate::worth::{Outcome, Terms};
 use drains::Drains;
 use hints::Announced;
-use lifecycle::{Rental, Stage, Wish, Work};
+use lifecycle::{Stage, Wish, Work};
 use meter::{Demand, Meter};
+use rental::Rental;
 use worth::Debt;
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.

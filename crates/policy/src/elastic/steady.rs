@@ -3,7 +3,8 @@
 use surgetank_model::Instant;
 
 use super::Controller;
-use super::lifecycle::{Rental, Stage, Work};
+use super::lifecycle::{Stage, Work};
+use super::rental::Rental;
 
 /// Samples that decide nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
