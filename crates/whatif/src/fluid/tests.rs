@@ -128,7 +128,7 @@ impl Chance {
 
 fn run(setup: &Setup, skips_samples: bool) -> RunReport {
     let machines = (0..setup.machines()).map(|vm| Fluid { skips_samples, ..Fluid::new(setup, Mode::Elastic, vm) });
-    run_machines(setup, Mode::Elastic, machines, |_| ()).unwrap()
+    run_machines(setup, Mode::Elastic, machines, |_, _, _| (), |_| ()).unwrap()
 }
 
 /// To the last bit: completion, boosts, cost and traffic.
