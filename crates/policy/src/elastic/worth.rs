@@ -166,6 +166,33 @@ impl Controller {
         Ok((size, outcome))
     }
 
+    pub(super) fn begin_if_worth_it(&mut self) -> Result<(), String> {
+        let (size, outcome) = self.worth_it()?;
+        self.affordable_with(size, 0)?;
+        self.next_size = size;
+        let written = Bytes::new(self.bursts.written());
+        self.begin(Cause::Saturation { written }, Some(outcome.prediction()));
+        Ok(())
+    }
+
+    /// Nobody has ended the boost, and a cache with nothing dirty is worth keeping for the next burst.
+    pub(super) fn keeps_empty(&self) -> bool {
+        self.rental.as_ref().is_some_and(|rental| rental.keeps)
+            && self.kept_until().is_some_and(|until| until > self.now)
+            && self.affordable(self.dirty_soon()).is_ok()
+    }
+
+    /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
+    pub(super) fn is_full_in_vain(&self) -> bool {
+        let rate = self.meter.backing_rate(self.config.backing_bandwidth);
+        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
+        let asked = self.cause() == Some(Cause::Request);
+        self.config.preset.when.worth
+            && !asked
+            && until.is_some_and(|until| until <= self.now)
+            && !planted(Bug::FullForEver)
+    }
+
     /// A boost has ended that cost and saved this.
     pub(super) fn settle_debt(&mut self, came_to: &Prediction) {
         self.saved_agbs += self.config.value_of_time * came_to.saved.0.as_secs_f64();
