@@ -189,11 +189,11 @@ mod tests {
         let bursts = after(7, &[(0, 10), (20, 30), (100, 105)], 200);
         assert_eq!(bursts.past(), [Bytes::new(200), Bytes::new(50)]);
         assert_eq!((bursts.written(), bursts.ends_at(CALM)), (0, None));
-        let goes_on = after(7, &[(0, 10), (20, 30)], 35);
-        assert_eq!((goes_on.written(), goes_on.ends_at(CALM)), (200, Some(second(60))));
-        assert!(!goes_on.is_known());
+        let continues = after(7, &[(0, 10), (20, 30)], 35);
+        assert_eq!((continues.written(), continues.ends_at(CALM)), (200, Some(second(60))));
+        assert!(!continues.is_known());
         // In ten seconds of gap the backing volume takes 50 bytes, and 10 more are written: 160 are the most that is left.
-        assert_eq!(goes_on.shape(), Shape { peak: 160.0 / 200.0, gaps: 10.0 / 200.0 });
+        assert_eq!(continues.shape(), Shape { peak: 160.0 / 200.0, gaps: 10.0 / 200.0 });
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! When `adaptive` boosts, how big, and when it gives up, in a world without chance.
+//! When `adaptive` boosts, how big, and when it stops doing so, in a world without chance.
 
 use std::time::Duration;
 
@@ -157,7 +157,7 @@ fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
 }
 
 #[test]
-fn bursts_that_end_before_a_cache_is_there_are_given_up() {
+fn bursts_that_end_before_a_cache_is_there_are_not_boosted_for_long() {
     let mut rig = usual(60);
     for burst in 0..60 {
         rig.burst(330 + burst % 7);
@@ -167,7 +167,7 @@ fn bursts_that_end_before_a_cache_is_there_are_given_up() {
 }
 
 #[test]
-fn what_was_given_up_is_tried_again_when_bursts_grow() {
+fn boosts_begin_again_when_bursts_grow() {
     let mut rig = usual(60);
     for burst in 0..20 {
         rig.burst(330);

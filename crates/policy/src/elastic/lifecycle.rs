@@ -62,11 +62,8 @@ impl Controller {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
             (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
-            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => {
-                if !self.keeps_empty() {
-                    self.enter(Stage::Release);
-                }
-            }
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 && self.keeps_empty() => {}
+            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
             (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
             (Stage::Drain, _) | (Stage::Release, Work::Outstanding(_)) => self.decide_finish(),
             (Stage::Attach, Work::Retry(_)) if !self.wanted() || self.affordable(0).is_err() => {

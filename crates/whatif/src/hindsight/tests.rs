@@ -1,7 +1,5 @@
 //! No controller is below the bound, and the plan is near it.
 
-#![allow(clippy::print_stdout, reason = "what came out, for those who look")]
-
 use surgetank_cache::ReadFill;
 use surgetank_model::random::Random;
 use surgetank_model::units::Span;
@@ -189,6 +187,7 @@ const CASES: u64 = 1000;
 const ROUNDING: f64 = 1e-6;
 
 #[test]
+#[allow(clippy::print_stdout, reason = "what came out, for those who look")]
 fn no_controller_is_below_the_bound() {
     let (mut blocks, mut traces, mut boosted) = (0, 0, 0);
     let mut above: Vec<f64> = Vec::new();
@@ -233,6 +232,7 @@ impl std::fmt::Debug for Case {
 
 /// Each makes the bound too high in its own way, and some controller, or the plan, is then below it.
 #[test]
+#[allow(clippy::print_stdout, reason = "what came out, for those who look")]
 fn planted_bugs_are_found() {
     type Bug = (&'static str, fn(&mut Problem));
     let bugs: [Bug; 6] = [

@@ -1,3 +1,5 @@
+//! The table of scenarios makes sense, and runs are judged as they should.
+
 use super::*;
 
 #[test]
