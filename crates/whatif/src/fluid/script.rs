@@ -69,7 +69,8 @@ impl Script {
     }
 
     fn come(&mut self, now: Instant) -> Option<Bytes> {
-        let next = self.planned.pop_front_if(|next| next.from.max(self.free_from) <= now)?;
+        self.planned.front().filter(|next| next.from.max(self.free_from) <= now)?;
+        let next = self.planned.pop_front()?;
         self.used = Some((next, now));
         Some(next.size)
     }

@@ -172,8 +172,8 @@ fn ends(count: u64) -> impl Iterator<Item = u64> {
         let next = move |end: &u64| (*end < count).then(|| ((*end as f64 * share) as u64).clamp(*end + 1, count));
         std::iter::successors(Some(1), next)
     };
-    let shares = (0..60).map(|step| 1.0 + f64::from(step) / 20.0);
-    let few = shares.filter(|share| series(*share).count() <= SIZES_MAX).next();
+    let mut shares = (0..60).map(|step| 1.0 + f64::from(step) / 20.0);
+    let few = shares.find(|share| series(*share).count() <= SIZES_MAX);
     series(few.unwrap_or(4.0))
 }
 
