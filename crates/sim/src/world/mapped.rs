@@ -60,6 +60,8 @@ pub(super) struct Mapped {
     dropped: BTreeSet<RequestId>,
     /// What went straight since the daemon started, as the kernel counts it.
     counted: Observation,
+    /// Since when something is in flight straight, or the kernel was last asked.
+    busy_since: Instant,
     /// The daemon's view; `None`: none runs.
     mapping: Option<Mapping>,
     serve: Option<AskId>,
@@ -80,6 +82,7 @@ impl Mapped {
             flushes: VecDeque::new(),
             dropped: BTreeSet::new(),
             counted: Observation::default(),
+            busy_since: Instant::ZERO,
             mapping: Some(Mapping::new(Map::Straight)),
             serve: None,
             tick_at: None,
@@ -174,6 +177,10 @@ impl World<'_> {
             observation.read_bytes += mapped.counted.read_bytes;
             observation.written_bytes += mapped.counted.written_bytes;
             observation.requests += mapped.counted.requests;
+            observation.busy += mapped.counted.busy;
+            if !mapped.straight.is_empty() {
+                observation.busy += self.now.since(mapped.busy_since);
+            }
         }
         observation
     }
@@ -392,6 +399,9 @@ impl World<'_> {
         };
         let tag = STRAIGHT | mapped.next_tag;
         mapped.next_tag = (mapped.next_tag + 1) & !STRAIGHT;
+        if mapped.straight.is_empty() {
+            mapped.busy_since = self.now;
+        }
         mapped.straight.insert(tag, id);
         self.report.straight_requests += 1;
         let ticket = self.disks.backing.submit(self.now, tag, io).map_err(|misfit| misfit.0)?;
@@ -415,6 +425,9 @@ impl World<'_> {
         self.report.forgotten += u32::from(forgets);
         let Some(mapped) = &mut self.mapped else { return Ok(()) };
         let id = mapped.straight.remove(&finished.tag).ok_or("an I/O that went straight has ended twice")?;
+        if mapped.straight.is_empty() {
+            mapped.counted.busy += self.now.since(mapped.busy_since);
+        }
         if forgets {
             mapped.dropped.extend(mapped.straight.values());
         }
@@ -545,6 +558,7 @@ impl World<'_> {
         let map = map.map_err(|reason| format!("the device is refused: {reason}"))?;
         (mapped.live, mapped.suspended, mapped.unused) = (Some(map), false, false);
         (mapped.mapping, mapped.counted) = (Some(Mapping::new(map)), Observation::default());
+        mapped.busy_since = self.now;
         self.start()
     }
 }
