@@ -187,7 +187,7 @@ fn every_mistake_has_a_place_and_a_remedy() {
             ":8:12: 3 checkpoints every 400 s need more than the compute time",
         ),
         ("[backing]", "interval = \"0 s\"\n[backing]", ":8:12: interval is zero"),
-        ("[backing]", "trace = \"\"\n[backing]", ":8:9: trace is empty"),
+        ("[backing]", "trace = \"disk.csv\"\n[backing]", ":1:1: the file has [app] as well as a trace"),
         (
             "size = \"50 GiB\"",
             "size = \"50 GiB\"\nvolume_type = \"aws/gp22\"",

@@ -9,13 +9,17 @@ mod hunt;
 
 use hunt::Found;
 
-/// Seeds of each family that the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEEDS: u64 = 3000;
+/// Families with the seeds of each that the search for a bug takes; at most what `tests/crash.rs` runs of it.
+const FAMILIES: [(Family, u64); 3] =
+    [(Family::Provider, 4000), (Family::ProviderOutages, 3000), (Family::Mapped, 4000)];
 
 /// The first run that fails with the bug awake.
 fn search(bug: Bug) -> Option<Found> {
-    let families = [Family::Provider, Family::ProviderOutages, Family::Mapped];
-    let seeds = (1..=SEEDS).flat_map(|seed| families.map(|family| (family, seed)));
+    let last = FAMILIES.iter().map(|(_, seeds)| *seeds).max()?;
+    let seeds = (1..=last).flat_map(|seed| {
+        let families = FAMILIES.into_iter().filter(move |(_, seeds)| seed <= *seeds);
+        families.map(move |(family, _)| (family, seed))
+    });
     seeds.zip(1..).find_map(|((family, seed), runs)| {
         let what = hunt::shows(bug, plant, family, seed)?;
         Some(Found { family: family.name(), seed, runs, what })
