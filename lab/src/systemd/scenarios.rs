@@ -269,6 +269,7 @@ impl<'a, 'b> User<'a, 'b> {
 
     /// The same when nothing is dirty: the kernel maps the devices without the daemon, which cannot start.
     fn missing_fast_disk(&mut self) -> anyhow::Result<Measured> {
+        self.machine.must("for device in data tree group hand; do surgetank drain $device --wait || exit; done")?;
         let took_s = self.reboot_without_fast_disk()?;
         self.machine.must("! systemctl is-active -q surgetank")?;
         self.check(&MOUNTED)?;
