@@ -161,12 +161,19 @@ fn picture(device: &DeviceHistory) -> Picture {
         dots(numbered(|boost| boost.high_water_gib), Colour::ORANGE, 3),
     ];
     let cache = Mark::line(numbered(|boost| boost.cache_gib), Colour::GREY, 1);
-    let x = || Axis::linear("", -0.5..(boosts.len() as f64 - 0.5)).format(|number| format!("{:.0}", number + 1.0));
-    let moved = Plot::new("GiB of each boost, the oldest first", HEIGHT, x(), Axis::linear("GiB", 0.0..highest * 1.1));
+    // Between two boosts there is none.
+    let number = |at: f64| if at.fract() == 0.0 { format!("{:.0}", at + 1.0) } else { String::new() };
+    let x = || Axis::linear("", -0.5..(boosts.len() as f64 - 0.5)).format(number);
+    let moved = Plot::new(
+        "GiB of each boost, the oldest first",
+        HEIGHT,
+        x(),
+        Axis::linear("GiB", 0.0..highest * 1.1).format(plain),
+    );
     let moved = moved.mark(cache).marks(marks.into_iter().flatten());
     let expected = |boost: &PastBoost| boost.expected_saved_s.unwrap_or_default();
     let most = boosts.iter().map(|boost| boost.saved_s.max(expected(boost))).fold(1e-3, f64::max);
-    let saved = Plot::new("seconds of waiting saved", HEIGHT, x(), Axis::linear("s", 0.0..most * 1.1))
+    let saved = Plot::new("seconds of waiting saved", HEIGHT, x(), Axis::linear("s", 0.0..most * 1.1).format(plain))
         .mark(Mark::line(numbered(expected), Colour::GREY, 1))
         .marks(dots(numbered(|boost| boost.saved_s), Colour::GREEN, 4));
     Picture::new(&format!("boosts of {}", device.name))
