@@ -22,7 +22,7 @@ mod inside;
 mod interrupt;
 mod kernel;
 mod machine;
-mod messages;
+pub mod messages;
 mod modules;
 mod nbd;
 mod outages;
@@ -39,6 +39,17 @@ mod share;
 mod surgetank;
 pub mod systemd;
 mod validate;
+
+/// What a test takes that cuts a guest's power: disks that forget, writers whose operations follow from a seed, and the judgement of
+/// what is read after the cut.
+pub mod power_cut {
+    pub use crate::cuts::acks::{self, Acks};
+    pub use crate::cuts::lossy::{Disk as LossyDisk, Lost};
+    pub use crate::cuts::oracle::{BLOCK, Fault, Stretch};
+    pub use crate::inside::stretch::{judge, write};
+    pub use crate::machine::repair_ext4;
+    pub use crate::nbd::Server;
+}
 
 pub use guest::{Guest, Outcome};
 pub use host::{Lab, Unavailable};

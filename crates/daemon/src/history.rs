@@ -19,7 +19,7 @@ const FILE_MAX: u64 = 1 << 20;
 const LINE_MAX: u64 = 64 << 10;
 
 /// A finished boost. The names of the fields are a contract. Times that were not reached are null.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PastBoost {
     /// When its caching volume was deleted, in milliseconds since 1970.
     pub ended_unix_ms: u64,
@@ -186,25 +186,7 @@ mod tests {
     use super::*;
 
     fn boost(number: u64) -> PastBoost {
-        PastBoost {
-            ended_unix_ms: number,
-            cause: Some("somebody asked for it".into()),
-            cache_gib: 10.0,
-            attach_s: Some(12.5),
-            absorb_s: Some(20.0),
-            drain_s: None,
-            rented_s: 60.0,
-            written_gib: 4.0,
-            split_gib: 1.0,
-            drained_gib: 3.0,
-            high_water_gib: 3.0,
-            evicted_gib: 0.0,
-            expected_saved_s: Some(30.0),
-            expected_cost_agbs: Some(70_000.0),
-            saved_s: 25.0,
-            cost_agbs: Some(76_800.0),
-            cost_usd: None,
-        }
+        PastBoost { ended_unix_ms: number, attach_s: Some(12.5), saved_s: 25.0, ..PastBoost::default() }
     }
 
     fn numbers(history: &History, most: usize) -> (Vec<u64>, u64) {

@@ -15,22 +15,17 @@ use std::time::{Duration, Instant};
 use common::block::Block;
 use common::child::{self, Running};
 use common::guest;
+use common::mapped::{self, CALM, Ends, MAPPED, SLOW, calm, config, map, start};
 use common::mounted::{self, Mounted};
 use common::rounds::{self, Histogram, Seen};
 use common::writers::{Counts, Writer};
 use common::{Machine, eventually};
 use lab::Disk;
 use surgetank_daemon::boot::{self, BootMap};
-use surgetank_daemon::{Config, DevicePhase, Request};
+use surgetank_daemon::{DevicePhase, Request};
 use surgetank_model::random::Random;
 
 const MIB: u64 = 1 << 20;
-/// The backing volume: a disk of the guest.
-const SLOW: &str = "/dev/lab/slow";
-const MAPPED: &str = "/dev/mapper/data";
-/// A bandwidth of the backing volume that no load here comes near: only people begin a boost.
-const CALM: &str = "\"8 GiB/s\"";
-
 fn in_a_guest(test: &str, backing: &str) {
     guest::run(test, [backing.parse::<Disk>().unwrap()]);
 }
@@ -69,30 +64,8 @@ fn daemon_in_a_child() {
 /// A machine whose device the kernel maps, over a backing volume of this bandwidth as far as the daemon knows.
 fn machine(cache: &str, bandwidth: &str) -> Machine {
     let machine = Machine::new();
-    rounds::configure(&machine, Path::new(SLOW), "adaptive", cache, "dm");
-    let path = machine.path("config.toml");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mut text = text.replace("throttle = true\n", "").replace("\"64 MiB/s\"", bandwidth);
-    if bandwidth == CALM {
-        text += "\nutilization_threshold = 1.0\n";
-    }
-    std::fs::write(path, text).unwrap();
+    mapped::configure(&machine, cache, bandwidth);
     machine
-}
-
-fn config(machine: &Machine) -> Config {
-    Config::load(&machine.path("config.toml")).unwrap()
-}
-
-fn start(machine: &Machine) -> Running {
-    let mut running = Running::start(machine, None);
-    assert!(!running.dead(), "the daemon does not start: {}", machine.log());
-    eventually("the device is served", || mounted::device(&running) == Path::new(MAPPED));
-    running
-}
-
-fn map(running: &Running) -> String {
-    running.client.status().unwrap().devices[0].map.clone().unwrap_or_default()
 }
 
 /// What the kernel maps the device to, as `dmsetup` shows it.
@@ -117,11 +90,6 @@ fn boost(running: &Running) {
         running.phase() == Some(DevicePhase::Boost)
     });
     assert_eq!(map(running), "served");
-}
-
-fn calm(machine: &Machine, running: &Running) {
-    rounds::deletes_everything(machine, running);
-    eventually("the kernel serves alone", || map(running) == "straight");
 }
 
 /// What the engine has been asked, in requests.
@@ -443,13 +411,4 @@ fn guest_switches_under_writers() {
         calm_longest as f64 / 1e3,
         longest.into_inner() as f64 / 1e3
     );
-}
-
-/// Tells when it is dropped that it is over, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -28,5 +28,9 @@ surgetank_model::plant_bugs! {
         DebtForgotten,
         /// A full cache waits for the end of a burst that has none.
         FullForEver,
+        /// A boost for a burst that was announced begins whatever is left of the budget.
+        AnnouncementIsFree,
+        /// A burst that was announced is boosted although somebody has ended boosts since.
+        AnnouncementOutlivesDrain,
     }
 }

@@ -62,20 +62,35 @@ pub struct Ticket {
     pub done_at: Instant,
 }
 
-/// How fast a volume answers: uniformly between the bounds, and one in `slow_one_in` a hundred times slower.
+/// I/Os that take a hundred times as long as the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outliers {
+    /// One in this many; 0: none.
+    pub one_in: u64,
+    /// They take effect as soon as they are submitted; else, as half of all I/Os, at any time before they are done.
+    pub at_once: bool,
+}
+
+impl Default for Outliers {
+    fn default() -> Self {
+        Self { one_in: 50, at_once: false }
+    }
+}
+
+/// How fast a volume answers: uniformly between the bounds, outliers apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Latency {
     /// Shortest.
     pub min: Duration,
     /// Longest, outliers apart.
     pub max: Duration,
-    /// One in this many I/Os is an outlier; 0: none.
-    pub slow_one_in: u64,
+    /// Those that take longer.
+    pub outliers: Outliers,
 }
 
 impl Default for Latency {
     fn default() -> Self {
-        Self { min: Duration::from_micros(20), max: Duration::from_micros(400), slow_one_in: 50 }
+        Self { min: Duration::from_micros(20), max: Duration::from_micros(400), outliers: Outliers::default() }
     }
 }
 
@@ -319,15 +334,17 @@ impl Disk {
     }
 
     fn ticket(&mut self, now: Instant, io: IoId) -> Ticket {
-        let Latency { min, max, slow_one_in } = self.latency;
+        let Latency { min, max, outliers } = self.latency;
         let spread = u64::try_from((max - min).as_nanos()).unwrap_or(u64::MAX);
         let mut delay = min + Duration::from_nanos(self.random.below(spread + 1));
-        if slow_one_in > 0 && self.random.below(slow_one_in) == 0 {
+        let slow = outliers.one_in > 0 && self.random.below(outliers.one_in) == 0;
+        if slow {
             delay *= 100;
         }
         let done_at = now + delay;
         // Half of the I/Os take effect well before their completion is heard of.
         let early = if self.random.below(2) == 0 { self.random.below(delay.as_nanos() as u64 + 1) } else { 0 };
+        let early = if slow && outliers.at_once { delay.as_nanos() as u64 } else { early };
         let effect_at = Instant::from_nanoseconds(done_at.as_nanoseconds() - early);
         Ticket { io, effect_at, done_at }
     }

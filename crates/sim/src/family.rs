@@ -5,6 +5,7 @@ use std::time::Duration;
 use surgetank_cache::format::TableCopy;
 use surgetank_model::random::Random;
 
+use crate::disk::Outliers;
 use crate::scenario::{
     BadRange, Crash, CrashKind, CrashScenario, Latent, Mapped, Outage, Stop, Stuck, Style, Trigger, Trouble, Victim,
     division,
@@ -60,11 +61,15 @@ pub enum Family {
     /// The kernel maps the device, straight to the backing volume or to the daemon, with crashes in the middle of switches,
     /// amid faults of switches, of the provider and of volumes.
     Mapped,
+    /// The same with switches alone, and flushes that fail and forget while a switch waits for what is in flight.
+    FlushesInSwitches,
+    /// Bursts are announced, and come or do not, amid faults of the provider and with crashes.
+    Announced,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -87,6 +92,8 @@ impl Family {
         Self::FailedAppends,
         Self::TableCopies,
         Self::Mapped,
+        Self::FlushesInSwitches,
+        Self::Announced,
     ];
 
     /// Its name in tables and commands.
@@ -115,6 +122,8 @@ impl Family {
             Self::FailedAppends => "failed-appends",
             Self::TableCopies => "table-copies",
             Self::Mapped => "mapped",
+            Self::FlushesInSwitches => "flushes-in-switches",
+            Self::Announced => "announced",
         }
     }
 
@@ -199,6 +208,8 @@ impl Family {
             Self::FailedAppends => failed_appends(seed, &mut random),
             Self::TableCopies => table_copies(seed, &mut random),
             Self::Mapped => mapped(base, &mut random),
+            Self::FlushesInSwitches => flushes_in_switches(base, &mut random),
+            Self::Announced => announced(base, &mut random),
         }
     }
 }
@@ -399,6 +410,47 @@ fn mapped(base: CrashScenario, random: &mut Random) -> CrashScenario {
     };
     let provider_faults = Some([0.0, 0.0, 0.1, 0.5][random.below(4) as usize]);
     CrashScenario { boosts: None, provider_faults, trouble, crashes, mapped: Some(mapped), ..scenario }
+}
+
+/// A switch to the backing volume begins while nothing is owed, and by the time that nothing is in flight a flush has failed which
+/// dropped a write that is answered only after it. So much is in flight, some of it for a hundred times as long as a flush.
+fn flushes_in_switches(base: CrashScenario, random: &mut Random) -> CrashScenario {
+    let backing_flush_errors = [0.3, 0.6][random.below(2) as usize];
+    let trouble = Trouble { backing_flush_errors, forgetful: true, until_event: 8000, ..Trouble::NONE };
+    let crash = Crash { trigger: Trigger::Switch, after_events: random.below(30) as u32, kind: CrashKind::Daemon };
+    let mapped = Mapped {
+        faults: 0.0,
+        pace_max: Duration::from_millis([1, 5][random.below(2) as usize]),
+        absence_max: Duration::from_millis(1),
+        by_hand: false,
+    };
+    CrashScenario {
+        boosts: None,
+        provider_faults: Some(0.0),
+        requests: 500 + random.below(500) as u32,
+        style: Style::Trickle,
+        depth: 16 + random.below(32) as u32,
+        backing_outliers: Outliers { one_in: 2 + random.below(3), at_once: true },
+        announce: true,
+        trouble: Some(trouble),
+        crashes: if random.below(3) == 0 { vec![crash] } else { Vec::new() },
+        mapped: Some(mapped),
+        ..base
+    }
+}
+
+fn announced(base: CrashScenario, random: &mut Random) -> CrashScenario {
+    let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
+    let requests = 150 + random.below(350) as u32;
+    CrashScenario {
+        boosts: None,
+        provider_faults: Some(faults),
+        announce: true,
+        requests,
+        style: Style::Trickle,
+        ..base
+    }
+    .with_random_crashes(2, 1200)
 }
 
 /// Events of a run that [`Family::EveryEvent`] crashes at; runs that end before simply have no crash.

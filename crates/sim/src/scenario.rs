@@ -6,6 +6,8 @@ use surgetank_cache::ReadFill;
 use surgetank_cache::format::{BLOCK, Geometry, Layout};
 use surgetank_model::random::Random;
 
+use crate::disk::Outliers;
+
 /// How a caching volume of this size is divided: half of them have indexes, which only larger ones would need.
 #[must_use]
 pub fn division(size: u64) -> Option<Geometry> {
@@ -235,6 +237,8 @@ pub struct CrashScenario {
     pub think_max: Duration,
     /// Longest answer time of the backing volume, outliers apart.
     pub backing_latency_max: Duration,
+    /// Those outliers.
+    pub backing_outliers: Outliers,
     /// When the run is interrupted, in order.
     pub crashes: Vec<Crash>,
     /// Faults.
@@ -249,6 +253,8 @@ pub struct CrashScenario {
     pub provider_faults: Option<f64>,
     /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
     pub mapped: Option<Mapped>,
+    /// Bursts are announced; with `provider_faults` alone.
+    pub announce: bool,
 }
 
 impl CrashScenario {
@@ -315,6 +321,7 @@ impl CrashScenario {
             style: Style::Mixed,
             think_max: Duration::from_millis(20),
             backing_latency_max: Duration::from_micros(400),
+            backing_outliers: Outliers::default(),
             crashes: Vec::new(),
             trouble: None,
             patience: Duration::from_secs(5),
@@ -322,6 +329,7 @@ impl CrashScenario {
             growths: Vec::new(),
             provider_faults: None,
             mapped: None,
+            announce: false,
         }
     }
 

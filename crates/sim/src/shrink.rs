@@ -53,6 +53,7 @@ fn candidates(from: &CrashScenario) -> Vec<CrashScenario> {
     add(&|scenario| scenario.trouble = None);
     add(&|scenario| scenario.stop = None);
     add(&|scenario| scenario.mapped = None);
+    add(&|scenario| scenario.announce = false);
     add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.faults = 0.0));
     add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.by_hand = false));
     add(&|scenario| scenario.provider_faults = scenario.provider_faults.map(|_| 0.0));

@@ -190,6 +190,21 @@ fn crashes_in_switches_of_the_map() {
     assert!(report.refusals > 20 && report.straight_requests > 100_000, "the runs do not do enough: {report:?}");
 }
 
+/// Whoever counts on the next flush for a write is told by it that one has failed, also when the device was mapped straight since.
+#[test]
+fn flushes_that_fail_while_a_switch_waits() {
+    let report = campaign("flushes_that_fail_while_a_switch_waits", Family::FlushesInSwitches, 300);
+    assert!(report.switches_out > 1000 && report.switches_withdrawn > 20, "too few switches: {report:?}");
+    assert!(report.forgotten > 1000, "no flush ever forgot: {report:?}");
+}
+
+/// Announced or not, a boost begins for somebody who wants it, within the budget, and leaves nothing behind.
+#[test]
+fn announced_bursts_amid_faults_of_the_provider() {
+    let report = campaign("announced_bursts_amid_faults_of_the_provider", Family::Announced, 3000);
+    assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
+}
+
 #[test]
 fn runs_that_once_failed() {
     for (family, seed) in RUNS {

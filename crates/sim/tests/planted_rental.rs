@@ -1,6 +1,7 @@
-//! The tests are tested: every planted bug of the rental code is found by the campaigns of `tests/crash.rs` that rent, within
-//! their seeds.
+//! The tests are tested: every planted bug of the rental code, and of what users ask of the controller, is found by the campaigns
+//! of `tests/crash.rs` that rent, within their seeds.
 
+use surgetank_policy::planted as policy;
 use surgetank_rental::planted::{Bug, plant};
 use surgetank_sim::Family;
 
@@ -10,15 +11,23 @@ mod hunt;
 use hunt::Found;
 
 /// Families with the seeds of each that the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const FAMILIES: [(Family, u64); 3] =
-    [(Family::Provider, 4000), (Family::ProviderOutages, 3000), (Family::Mapped, 4000)];
+const FAMILIES: [(Family, u64); 4] = [
+    (Family::Provider, 4000),
+    (Family::ProviderOutages, 3000),
+    (Family::Mapped, 4000),
+    (Family::FlushesInSwitches, 300),
+];
 
 /// The first run that fails with the bug awake.
 fn search(bug: Bug) -> Option<Found> {
-    let last = FAMILIES.iter().map(|(_, seeds)| *seeds).max()?;
+    first_of(bug, plant, &FAMILIES)
+}
+
+fn first_of<B: Copy>(bug: B, plant: fn(Option<B>), families: &[(Family, u64)]) -> Option<Found> {
+    let last = families.iter().map(|(_, seeds)| *seeds).max()?;
     let seeds = (1..=last).flat_map(|seed| {
-        let families = FAMILIES.into_iter().filter(move |(_, seeds)| seed <= *seeds);
-        families.map(move |(family, _)| (family, seed))
+        let families = families.iter().filter(move |(_, seeds)| seed <= *seeds);
+        families.map(move |(family, _)| (*family, seed))
     });
     seeds.zip(1..).find_map(|((family, seed), runs)| {
         let what = hunt::shows(bug, plant, family, seed)?;
@@ -29,4 +38,11 @@ fn search(bug: Bug) -> Option<Found> {
 #[test]
 fn every_planted_bug_of_the_rental_code_is_found() {
     hunt::all_are_found(Bug::ALL, search);
+}
+
+/// What users were promised; what else a controller may do wrong, its own tests find.
+#[test]
+fn every_planted_bug_of_announcements_is_found() {
+    let bugs = [policy::Bug::AnnouncementIsFree, policy::Bug::AnnouncementOutlivesDrain];
+    hunt::all_are_found(&bugs, |bug| first_of(bug, policy::plant, &[(Family::Announced, 3000)]));
 }

@@ -16,6 +16,8 @@
 
 pub mod block;
 pub mod bursts;
+#[cfg(test)]
+mod chance;
 pub mod control;
 pub mod fluid;
 pub mod hindsight;

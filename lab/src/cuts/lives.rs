@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
 
+use super::acks;
 use super::lossy::{self, Lost};
 use super::oracle::{BLOCK, Stretch, UNIT};
 use super::phase::BoostPhase;
@@ -70,7 +71,7 @@ impl<'a> Machine<'a> {
     fn boot(&mut self, cut: Option<BoostPhase>) -> anyhow::Result<Guest> {
         let results = self.results();
         fs::create_dir_all(&results)?;
-        for old in ["acks", PHASE, TROUBLE, VERDICT] {
+        for old in [PHASE, TROUBLE, VERDICT] {
             let _ = fs::remove_file(results.join(old));
         }
         let life = Life {
@@ -133,15 +134,7 @@ impl<'a> Machine<'a> {
         drop(guest);
         self.check_trouble()?;
         self.lives += 1;
-        let acks = fs::read_to_string(self.results().join("acks")).unwrap_or_default();
-        for line in acks.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
-            if let (Some(index), Some(number)) = (numbers.next(), numbers.next())
-                && let Some(stretch) = self.stretches.get_mut(index as usize)
-            {
-                stretch.flushed(number);
-            }
-        }
+        acks::take(&self.results(), &mut self.stretches);
         // From "all of it is gone" to "none of it": disks differ.
         let kept = [0.0, 0.1, 0.5, 0.9, 1.0][chance.below(5) as usize];
         let mut lost = Lost::default();

@@ -1,6 +1,7 @@
 //! Power cuts: guests killed in every phase of a boost, over disks that lose what was not flushed, then booted again,
 //! recovered, and read.
 
+pub mod acks;
 mod lives;
 pub mod lossy;
 pub mod oracle;

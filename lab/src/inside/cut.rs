@@ -1,10 +1,7 @@
 //! One life of a guest whose power will be cut: recover, read everything, and go on until the lights go out.
 //!
-//! The host learns how far it came from its messages, which outlive the guest, and from `acks`, a line for each flush that
-//! was answered.
+//! The host learns how far it came from its messages and from the flushes that were answered, both of which outlive the guest.
 
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,10 +11,11 @@ use serde::{Deserialize, Serialize};
 use super::bcache;
 use super::peer::Peer;
 use super::stretch::{judge, write};
+use crate::cuts::acks::Acks;
 use crate::cuts::oracle::{Fault, Stretch};
 use crate::cuts::phase::BoostPhase;
 use crate::machine::{Mounted, disk, make_ext4, repair_ext4};
-use crate::messages::{SHARE, tell_host};
+use crate::messages::tell_host;
 use crate::surgetank::{Elastic, Places, Surgetank};
 
 /// What the guest is to do.
@@ -170,7 +168,6 @@ fn write_and_tell(
     mut from: u64,
     over: &AtomicBool,
 ) -> anyhow::Result<()> {
-    let mut acks = OpenOptions::new().create(true).append(true).open(Path::new(SHARE).join("acks"))?;
-    let flushed = |number| Ok(acks.write_all(format!("{index} {number}\n").as_bytes())?);
-    write(device, stretch, &mut from, over, flushed)
+    let mut acks = Acks::in_guest()?;
+    write(device, stretch, &mut from, over, |number| acks.flushed(index, number))
 }

@@ -12,7 +12,7 @@ pub mod outages;
 mod peer;
 mod replay;
 pub mod reproduce;
-mod stretch;
+pub mod stretch;
 
 use std::path::Path;
 

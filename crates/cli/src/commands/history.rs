@@ -195,19 +195,11 @@ mod tests {
             cause: Some("somebody asked for it".into()),
             cache_gib: 10.0,
             attach_s: Some(12.5),
-            absorb_s: Some(20.0),
-            drain_s: None,
-            rented_s: 60.0,
             written_gib: 4.0,
-            split_gib: 1.0,
             drained_gib: 3.0,
-            high_water_gib: 3.25,
-            evicted_gib: 0.0,
-            expected_saved_s: Some(30.0),
-            expected_cost_agbs: Some(70_000.0),
             saved_s: 25.0,
             cost_agbs: Some(76_800.0),
-            cost_usd: None,
+            ..PastBoost::default()
         }
     }
 

@@ -11,6 +11,7 @@ use super::{Machine, Nbd, eventually};
 
 const CONFIG: &str = "SURGETANK_TEST_CONFIG";
 const CRASH_AT: &str = "SURGETANK_CRASH_AT";
+const STOP_AT: &str = "SURGETANK_STOP_AT";
 
 /// What the test `daemon_in_a_child` of every test program does: nothing, unless it was started by [`Running`].
 pub fn serve_if_asked() {
@@ -36,12 +37,18 @@ pub struct Running {
 
 impl Running {
     pub fn start(machine: &Machine, crash_at: Option<&str>) -> Self {
+        Self::start_with(machine, crash_at.map(|point| (CRASH_AT, point)))
+    }
+
+    /// A daemon that stands still once it comes to a point, as [`Running::has_stopped`] tells.
+    pub fn start_and_stop(machine: &Machine, stop_at: &str) -> Self {
+        Self::start_with(machine, Some((STOP_AT, stop_at)))
+    }
+
+    fn start_with(machine: &Machine, end: Option<(&str, &str)>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "daemon_in_a_child", "--nocapture", "--test-threads=1"]);
-        command.env(CONFIG, machine.path("config.toml")).env_remove(CRASH_AT);
-        if let Some(point) = crash_at {
-            command.env(CRASH_AT, point);
-        }
+        command.env(CONFIG, machine.path("config.toml")).env_remove(CRASH_AT).env_remove(STOP_AT).envs(end);
         Self::spawn(machine, command)
     }
 
@@ -65,6 +72,13 @@ impl Running {
 
     pub fn dead(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Whether it stands still at the point that it was started for.
+    pub fn has_stopped(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name may hold blanks and parentheses; the state follows the last one.
+        status.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
     }
 
     pub fn kill(&mut self) {

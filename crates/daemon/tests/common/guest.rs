@@ -16,23 +16,38 @@ const TELL_STACKS: &str = "for thread in /proc/[0-9]*/task/*; do \
 /// How much slower a boost comes and goes in a guest.
 const PACE: u32 = 8;
 
+/// Where guests boot; where none does, a line says so.
+pub fn lab() -> Option<Lab> {
+    match Lab::that_boots() {
+        Ok(lab) => Some(lab),
+        Err(Unavailable(reason)) => {
+            eprintln!("skipped: no guest can be booted here: {reason}");
+            None
+        }
+    }
+}
+
+/// The lines of a guest's script that become one of the ignored tests of this very program.
+pub fn become_test(test: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!(
+        "export SURGETANK_PACE={PACE}\nexec {} --ignored --exact {test} --nocapture --test-threads=1",
+        program.display()
+    )
+}
+
 /// Runs one of the ignored tests in a guest, on an ext4 of its own, with these further disks.
 pub fn run(test: &str, disks: impl IntoIterator<Item = Disk>) {
-    let lab = match Lab::that_boots() {
-        Ok(lab) => lab,
-        Err(Unavailable(reason)) => return eprintln!("skipped: no guest can be booted here: {reason}"),
-    };
-    let program = std::env::current_exe().unwrap();
+    let Some(lab) = lab() else { return };
     let pass = |name: &str| std::env::var(name).map_or(String::new(), |value| format!("export {name}={value}\n"));
     // Far more than it takes.
     let timeout = Duration::from_secs(300 + 30 * rounds::kills(5) as u64);
     let script = format!(
-        "set -e\n{}export SURGETANK_PACE={PACE}\nmkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
-         (sleep {}; {TELL_STACKS}) >&2 &\n\
-         TMPDIR=/run/disk exec {} --ignored --exact {test} --nocapture --test-threads=1",
+        "set -e\n{}mkfs.ext4 -q /dev/lab/disk\nmkdir -p /run/disk\nmount /dev/lab/disk /run/disk\n\
+         (sleep {}; {TELL_STACKS}) >&2 &\nexport TMPDIR=/run/disk\n{}",
         pass("SURGETANK_KILLS"),
         timeout.as_secs() - 30,
-        program.display()
+        become_test(test)
     );
     let plan = Plan { memory: Bytes::from_mib(1024), timeout, ..Plan::new("test", script) };
     let plan = disks.into_iter().fold(plan.disk(Disk::new("disk", Bytes::from_mib(512))), Plan::disk);

@@ -6,13 +6,14 @@ pub mod block;
 pub mod child;
 pub mod failing;
 pub mod guest;
+pub mod mapped;
 pub mod mounted;
 pub mod rounds;
 pub mod writers;
 
 use std::any::Any;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,7 +29,24 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A directory with everything that a daemon needs.
 pub struct Machine {
-    pub directory: TempDir,
+    pub directory: Directory,
+}
+
+/// Where that is.
+pub enum Directory {
+    /// Gone with the machine.
+    Temporary(TempDir),
+    /// On a disk that outlives it.
+    Lasting(PathBuf),
+}
+
+impl Directory {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(directory) => directory.path(),
+            Self::Lasting(path) => path,
+        }
+    }
 }
 
 /// What differs from test to test, as TOML. Boosts last until somebody ends them.
@@ -54,7 +72,15 @@ impl Machine {
     pub fn new() -> Self {
         // Whatever the umask: a daemon refuses a directory in which others may write.
         let ours = std::fs::Permissions::from_mode(0o700);
-        Self { directory: tempfile::Builder::new().permissions(ours).tempdir().unwrap() }
+        let directory = tempfile::Builder::new().permissions(ours).tempdir().unwrap();
+        Self { directory: Directory::Temporary(directory) }
+    }
+
+    /// The machine whose files are here, as an earlier life left them. Its run directory is empty, as after a boot.
+    pub fn lasting(path: &Path) -> Self {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).unwrap();
+        let _ = std::fs::remove_dir_all(path.join("run"));
+        Self { directory: Directory::Lasting(path.to_owned()) }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -7,6 +7,7 @@ use surgetank_model::{Bytes, Instant};
 use super::Controller;
 use super::lifecycle::{Stage, Wish, Work};
 use super::status::{Cause, HintRefused};
+use crate::planted::{Bug, planted};
 use crate::worth::Terms;
 
 /// What is known of a burst to come.
@@ -65,7 +66,7 @@ impl Controller {
         self.now = self.now.max(now);
         self.held = self.meter.hot;
         self.wish = Wish::None;
-        self.announced = None;
+        self.announced = self.announced.filter(|_| planted(Bug::AnnouncementOutlivesDrain));
         self.end_requested();
         self.checked();
     }
@@ -104,7 +105,9 @@ impl Controller {
                     (cache, terms.outcome(written, cache).prediction())
                 });
                 let (cache, predicted) = size.map_or((self.next_size, None), |(cache, came)| (cache, Some(came)));
-                self.affordable_with(cache, 0).map_err(HintRefused)?;
+                if !planted(Bug::AnnouncementIsFree) {
+                    self.affordable_with(cache, 0).map_err(HintRefused)?;
+                }
                 self.next_size = cache;
                 self.held = false;
                 self.wish = Wish::Boost;

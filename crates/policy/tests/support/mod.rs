@@ -13,7 +13,7 @@ use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{
-    BoostRecord, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome,
+    BoostRecord, BurstHint, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome,
 };
 
 const BACKING_MIB_S: u64 = 30;
@@ -198,11 +198,7 @@ impl World {
             self.records.push(record);
         }
         if self.plan.hints > 0.0 && self.random.chance(self.plan.hints) {
-            match self.random.below(3) {
-                0 => self.hinted |= self.controller.hint_boost(self.now).is_ok(),
-                1 => self.controller.hint_drain(self.now),
-                _ => self.controller.hint_detach(self.now),
-            }
+            self.ask();
         }
         while let Some(at) = self.controller.next_deadline().filter(|at| *at <= self.now) {
             self.controller.tick(self.now);
@@ -210,6 +206,26 @@ impl World {
             assert!(self.controller.next_deadline() != Some(at), "a deadline that never passes");
         }
         self.take_steps();
+    }
+
+    /// A user asks for something.
+    fn ask(&mut self) {
+        match self.random.below(4) {
+            0 => self.hinted |= self.controller.hint_boost(self.now).is_ok(),
+            1 => {
+                let size = self.random.chance(0.5).then(|| Bytes::from_mib(self.random.below(6000)));
+                let starts_in = Duration::from_secs(self.random.below(120));
+                self.hinted |= self.controller.hint_burst(self.now, BurstHint { size, starts_in }).is_ok();
+            }
+            2 => {
+                self.controller.hint_drain(self.now);
+                self.hinted = false;
+            }
+            _ => {
+                self.controller.hint_detach(self.now);
+                self.hinted = false;
+            }
+        }
     }
 
     fn traffic(&mut self, demand: u64, faults: f64) {

@@ -579,7 +579,7 @@ impl<'a> World<'a> {
 }
 
 fn backing_latency(scenario: &CrashScenario) -> Latency {
-    Latency { max: scenario.backing_latency_max, ..Latency::default() }
+    Latency { max: scenario.backing_latency_max, outliers: scenario.backing_outliers, ..Latency::default() }
 }
 
 fn config(scenario: &CrashScenario, size: u64) -> Config {

@@ -10,6 +10,7 @@ mod asks;
 mod calls;
 mod copies;
 mod sweeps;
+mod users;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -28,6 +29,7 @@ use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter
 use crate::disk::Disk;
 use crate::world::cloud::Cloud;
 use crate::world::{SimEvent, Step, World};
+use users::Users;
 
 /// How often the controller looks at the device.
 const SAMPLING: Duration = Duration::from_millis(5);
@@ -69,6 +71,7 @@ enum Fate {
 #[derive(Debug)]
 struct Process {
     controller: Controller,
+    users: Users,
     rentals: Rentals,
     writer: OwnerWriter,
     /// The owner record as the daemon believes it to be durable.
@@ -114,9 +117,6 @@ pub(super) struct Renting {
     /// What a user has discarded of which nothing proved that it does not count: the volume, and its tag.
     discarded: Option<(VolumeId, String)>,
 }
-
-/// At one sample in so many somebody wants a boost, at one a drain, and at one a detach.
-const USERS_WANT: u64 = 32;
 
 /// The controller as it starts; what it has learnt is not kept over a crash.
 fn controller(now: Instant, seed: u64, size: u64) -> Controller {
@@ -170,6 +170,7 @@ impl Process {
     ) -> Self {
         Self {
             controller: controller(now, seed, size),
+            users: Users::default(),
             rentals: Rentals::new(rental_config(patience), journal),
             writer: OwnerWriter::new(owner),
             believed: owner.clone(),
@@ -276,12 +277,8 @@ impl World<'_> {
         // A daemon that still recovers its cache does not steer yet.
         if stage != EngineStage::Recovering && process.recover.is_none() {
             if self.faulty {
-                match self.random.below(USERS_WANT) {
-                    0 => _ = process.controller.hint_boost(now),
-                    1 => process.controller.hint_drain(now),
-                    2 => process.controller.hint_detach(now),
-                    _ => {}
-                }
+                let announce = self.scenario.announce;
+                process.users.ask(&mut process.controller, &mut self.random, now, announce);
             }
             process.controller.observe(now, observation);
             if process.controller.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -350,6 +347,7 @@ impl World<'_> {
             } else if process.recover.is_none()
                 && let Some((id, step)) = process.controller.next_step()
             {
+                process.users.sees(&process.controller, now, &step)?;
                 let timeout = process.controller.config().timeout(&step);
                 if step == PolicyStep::Release {
                     process.release = Some(id);
@@ -388,7 +386,10 @@ impl World<'_> {
             {
                 return Err(format!("a volume counts as released that the engine uses: {stage:?}"));
             }
-            Ended::Step(id, outcome) => process.controller.complete(now, id, outcome),
+            Ended::Step(id, outcome) => {
+                process.controller.complete(now, id, outcome);
+                process.users.account(&process.controller, now);
+            }
             Ended::Recovery(surgetank_policy::StepOutcome::Done) => {
                 process.recover = None;
                 let size = process.rentals.cache().record().map_or_else(Bytes::default, |record| record.size);

@@ -1,155 +1,119 @@
 //! No controller is below the bound, and the plan is near it.
 
 use surgetank_cache::ReadFill;
-use surgetank_model::random::Random;
 use surgetank_model::units::Span;
-use surgetank_model::volume_type::{Billing, CreditUnit, Credits};
-use surgetank_model::{Bandwidth, Bytes, Catalog, Limits};
+use surgetank_model::volume_type::Billing;
+use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::cost::Tariff;
 use surgetank_planner::scenario::Latencies;
 use surgetank_policy::{Config, Preset};
 
 use super::*;
+use crate::chance::{Chance, limits};
 use crate::setup::{Application, Caching, Volume};
 
-/// What is drawn at random.
-struct Chance(Random);
-
-impl Chance {
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.0.below(high - low + 1)
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.0.below(count) == 0
-    }
-
-    fn time(&mut self, low_s: u64, high_s: u64) -> Duration {
-        let seconds = Duration::from_secs(self.between(low_s, high_s));
-        if self.one_in(3) { seconds + Duration::from_millis(self.between(1, 999)) } else { seconds }
-    }
-
-    /// Sizes of all orders between these.
-    fn mib(&mut self, low: u64, high: u64) -> Bytes {
-        let most = low << self.between(0, (high / low).ilog2().into());
-        Bytes::new(self.between(low, most.min(high)) << 20)
-    }
-
-    fn trace(&mut self) -> Vec<AppPhase> {
-        let every = if self.one_in(2) { Duration::from_secs(1) } else { self.time(1, 40) };
-        let count = self.between(5, 200) as u32;
-        let (reads, quiet) = (self.one_in(2), self.between(1, 20));
-        let mut phases = Vec::new();
-        let mut level = Bytes::ZERO;
-        for number in 0..count {
-            if number == 0 || self.one_in(8) {
-                level = if self.one_in(quiet) { self.mib(16, 3000) } else { Bytes::ZERO };
-            }
-            let read = if reads && self.one_in(3) { self.mib(16, 400) } else { Bytes::ZERO };
-            if level.get() + read.get() > 0 {
-                phases.push(AppPhase::Arrive { at: every * number, read, written: level });
-            }
+fn trace(chance: &mut Chance) -> Vec<AppPhase> {
+    let every = if chance.one_in(2) { Duration::from_secs(1) } else { chance.time(1, 40) };
+    let count = chance.between(5, 200) as u32;
+    let (reads, quiet) = (chance.one_in(2), chance.between(1, 20));
+    let mut phases = Vec::new();
+    let mut level = Bytes::ZERO;
+    for number in 0..count {
+        if number == 0 || chance.one_in(8) {
+            level = if chance.one_in(quiet) { chance.mib(16, 3000) } else { Bytes::ZERO };
         }
-        phases.push(AppPhase::Finish);
-        phases
-    }
-
-    fn phases(&mut self) -> Vec<AppPhase> {
-        let (compute, written) = (self.time(5, 500), self.mib(64, 8000));
-        let mut phases = Vec::new();
-        if self.one_in(2) {
-            phases.push(AppPhase::Compute(self.time(1, 300)));
-        }
-        for _ in 0..self.between(1, 8) {
-            phases.push(AppPhase::Write(if self.one_in(3) { self.mib(16, 12_000) } else { written }));
-            if self.one_in(6) {
-                phases.push(AppPhase::Read(self.mib(16, 4000)));
-            }
-            if !self.one_in(10) {
-                phases.push(AppPhase::Compute(if self.one_in(4) { self.time(1, 1500) } else { compute }));
-            }
-        }
-        phases
-    }
-
-    fn credits(&mut self, backing: u64) -> Option<Credits> {
-        let operations = self.one_in(2);
-        let per_s = |mib_s: u64| if operations { mib_s } else { mib_s << 20 };
-        self.one_in(5).then(|| Credits {
-            unit: if operations { CreditUnit::Operations } else { CreditUnit::Bytes },
-            baseline_per_s: per_s(self.between(1, backing * 3 / 2)),
-            burst_per_s: per_s(backing * 2),
-            bucket: per_s(self.between(1, 20_000)),
-        })
-    }
-
-    fn policy(&mut self, backing: Bandwidth, caching: Bandwidth) -> Config {
-        let preset = Preset::ALL[self.between(0, Preset::ALL.len() as u64 - 1) as usize];
-        let mut policy = Config::new(preset, backing, Bytes::from_gib(50), caching);
-        policy.initial_size = Bytes::from_gib(self.between(1, 12));
-        policy.grain = if self.one_in(3) { Bytes::new(256 << 20) } else { Bytes::from_gib(1) };
-        policy.size_max = Bytes::from_gib(self.between(2, 20));
-        policy.utilization_threshold = self.between(5, 110) as f64 / 100.0;
-        policy.inactivity_delay = self.time(2, 60);
-        policy
-    }
-
-    fn setup(&mut self, seed: u64) -> Setup {
-        let (backing, caching) = (self.between(5, 150), self.between(20, 400));
-        let limits = |mib_s| Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None };
-        let phases = if self.one_in(2) { self.trace() } else { self.phases() };
-        let priced = |mib_s, minimum_s: u64| {
-            let mut volume_type = Catalog::builtin().find("aws", "gp3").cloned().unwrap();
-            volume_type.billing = Billing { minimum: Span(Duration::from_secs(minimum_s)), ..volume_type.billing };
-            Tariff::new(Bandwidth::from_mib_s(mib_s), Some(&volume_type), None)
-        };
-        let sampling = if self.one_in(3) { self.time(1, 5) } else { Duration::from_secs(1) };
-        let varies = self.one_in(3);
-        Setup {
-            vms: self.between(1, 3) as u32,
-            application: Application {
-                phases,
-                initial_phases: 0,
-                request: Bytes::new(1 << 20),
-                depth: self.between(1, 32) as u32,
-            },
-            backing: Volume {
-                size: Bytes::from_gib(50),
-                limits: limits(backing),
-                credits: self.credits(backing),
-                tariff: priced(backing, 0),
-            },
-            caching: Caching {
-                limits: limits(caching),
-                tariff: priced(caching, [0, 60, 600][self.between(0, 2) as usize]),
-                read_fill: ReadFill::Never,
-            },
-            policy: self.policy(Bandwidth::from_mib_s(backing), Bandwidth::from_mib_s(caching)),
-            sampling,
-            provider: Latencies {
-                create: self.time(0, 10),
-                attach: self.time(0, 30),
-                detach: self.time(0, 10),
-                delete: self.time(0, 3),
-                jitter: if varies { 0.5 } else { 0.0 },
-                faults: if varies { 0.2 } else { 0.0 },
-            },
-            seed,
+        let read = if reads && chance.one_in(3) { chance.mib(16, 400) } else { Bytes::ZERO };
+        if level.get() + read.get() > 0 {
+            phases.push(AppPhase::Arrive { at: every * number, read, written: level });
         }
     }
+    phases.push(AppPhase::Finish);
+    phases
+}
 
-    /// From the cheapest to the fastest run.
-    fn objective(&mut self, setup: &Setup) -> Objective {
-        let currency = if self.one_in(3) { Currency::Usd } else { Currency::Agbs };
-        let per_s = setup.backing.tariff.per_second(setup.backing.size);
-        let per_s = if currency == Currency::Usd { per_s.usd.unwrap() } else { per_s.agbs };
-        let value_of_time = match self.between(0, 5) {
-            0 => 0.0,
-            1 => f64::INFINITY,
-            _ => per_s * self.between(1, 200) as f64 / 10.0,
-        };
-        Objective { currency, value_of_time }
+fn phases(chance: &mut Chance) -> Vec<AppPhase> {
+    let (compute, written) = (chance.time(5, 500), chance.mib(64, 8000));
+    let mut phases = Vec::new();
+    if chance.one_in(2) {
+        phases.push(AppPhase::Compute(chance.time(1, 300)));
     }
+    for _ in 0..chance.between(1, 8) {
+        phases.push(AppPhase::Write(if chance.one_in(3) { chance.mib(16, 12_000) } else { written }));
+        if chance.one_in(6) {
+            phases.push(AppPhase::Read(chance.mib(16, 4000)));
+        }
+        if !chance.one_in(10) {
+            phases.push(AppPhase::Compute(if chance.one_in(4) { chance.time(1, 1500) } else { compute }));
+        }
+    }
+    phases
+}
+
+fn policy(chance: &mut Chance, backing: Bandwidth, caching: Bandwidth) -> Config {
+    let preset = Preset::ALL[chance.between(0, Preset::ALL.len() as u64 - 1) as usize];
+    let mut policy = Config::new(preset, backing, Bytes::from_gib(50), caching);
+    policy.initial_size = Bytes::from_gib(chance.between(1, 12));
+    policy.grain = if chance.one_in(3) { Bytes::new(256 << 20) } else { Bytes::from_gib(1) };
+    policy.size_max = Bytes::from_gib(chance.between(2, 20));
+    policy.utilization_threshold = chance.between(5, 110) as f64 / 100.0;
+    policy.inactivity_delay = chance.time(2, 60);
+    policy
+}
+
+fn setup(chance: &mut Chance, seed: u64) -> Setup {
+    let (backing, caching) = (chance.between(5, 150), chance.between(20, 400));
+    let phases = if chance.one_in(2) { trace(chance) } else { phases(chance) };
+    let priced = |mib_s, minimum_s: u64| {
+        let mut volume_type = Catalog::builtin().find("aws", "gp3").cloned().unwrap();
+        volume_type.billing = Billing { minimum: Span(Duration::from_secs(minimum_s)), ..volume_type.billing };
+        Tariff::new(Bandwidth::from_mib_s(mib_s), Some(&volume_type), None)
+    };
+    let sampling = if chance.one_in(3) { chance.time(1, 5) } else { Duration::from_secs(1) };
+    let varies = chance.one_in(3);
+    Setup {
+        vms: chance.between(1, 3) as u32,
+        application: Application {
+            phases,
+            initial_phases: 0,
+            request: Bytes::new(1 << 20),
+            depth: chance.between(1, 32) as u32,
+        },
+        backing: Volume {
+            size: Bytes::from_gib(50),
+            limits: limits(backing),
+            credits: chance.credits(5, backing),
+            tariff: priced(backing, 0),
+        },
+        caching: Caching {
+            limits: limits(caching),
+            tariff: priced(caching, [0, 60, 600][chance.between(0, 2) as usize]),
+            read_fill: ReadFill::Never,
+        },
+        policy: policy(chance, Bandwidth::from_mib_s(backing), Bandwidth::from_mib_s(caching)),
+        sampling,
+        provider: Latencies {
+            create: chance.time(0, 10),
+            attach: chance.time(0, 30),
+            detach: chance.time(0, 10),
+            delete: chance.time(0, 3),
+            jitter: if varies { 0.5 } else { 0.0 },
+            faults: if varies { 0.2 } else { 0.0 },
+        },
+        seed,
+    }
+}
+
+/// From the cheapest to the fastest run.
+fn objective(chance: &mut Chance, setup: &Setup) -> Objective {
+    let currency = if chance.one_in(3) { Currency::Usd } else { Currency::Agbs };
+    let per_s = setup.backing.tariff.per_second(setup.backing.size);
+    let per_s = if currency == Currency::Usd { per_s.usd.unwrap() } else { per_s.agbs };
+    let value_of_time = match chance.between(0, 5) {
+        0 => 0.0,
+        1 => f64::INFINITY,
+        _ => per_s * chance.between(1, 200) as f64 / 10.0,
+    };
+    Objective { currency, value_of_time }
 }
 
 /// A run beside the optimum.
@@ -162,9 +126,9 @@ struct Case {
 
 impl Case {
     fn of(seed: u64) -> Self {
-        let mut chance = Chance(Random::from_seed(seed));
-        let mut setup = chance.setup(seed);
-        let objective = chance.objective(&setup);
+        let mut chance = Chance::of(seed);
+        let mut setup = setup(&mut chance, seed);
+        let objective = objective(&mut chance, &setup);
         let is_small = setup.bytes() < 6 << 30;
         let fidelity = if is_small && chance.one_in(3) { Fidelity::Block } else { Fidelity::Fluid };
         if fidelity == Fidelity::Block {
