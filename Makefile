@@ -25,7 +25,7 @@ help:
 	@echo 'make soak     hostile clients beside a good one (TIME=600 seconds)'
 	@echo 'make fuzz     libFuzzer on every parser and on recovery (TARGET=nbd: one alone; TIME=600 seconds each)'
 	@echo 'make bench    the bars of docs/BENCHMARKS.md against their peers (ARGS=--quick: smaller runs)'
-	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md), then make systemd'
+	@echo 'make lab      scenarios in guests under QEMU (ARGS=FILE: one; see docs/LAB.md), power cuts in switches, make systemd'
 	@echo 'make bench-peers  the kernel'\''s caches and surgetank in one guest (ARGS="--scale 0.25 --rounds 1": shorter)'
 	@echo 'make reproduce  the papers'"'"' bonnie++ and LAMMPS on slow, fast and elastic disks in one guest (ARGS=--full: hours)'
 	@echo 'make cuts     guests killed in every phase over disks that lose what was not flushed (ARGS="--cuts 8")'
@@ -83,6 +83,7 @@ bench:
 lab:
 	@scripts/setup lab
 	$(CARGO) lab run $(ARGS)
+	$(if $(ARGS),,SURGETANK_CUTS=57 $(CARGO) test --package surgetank-daemon --test power_cuts a_power_cut -- --nocapture)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory systemd)
 
 bench-peers:

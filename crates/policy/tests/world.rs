@@ -18,9 +18,18 @@ fn plans(faults: impl Strategy<Value = f64>, hints: impl Strategy<Value = f64>) 
     let traffic = prop::collection::vec((demand, 1u64..60), 1..30);
     let rewrites = prop::collection::vec(prop_oneof![1 => Just(0.0), 1 => 0.0..1.0f64, 3 => 1.0..=8.0f64], 30);
     let budget = || prop_oneof![Just(None), (20_000.0..200_000.0f64).prop_map(Some)];
-    let who = (any::<bool>(), prop_oneof![Just(0u64), 1u64..120], 0.8..=1.0f64);
+    let who = (any::<bool>(), prop_oneof![Just(0u64), 1u64..120], 0.8..=1.0f64, prop_oneof![Just(0.0), 0.0..0.1f64]);
     (any::<u64>(), traffic, rewrites, faults, hints, who, budget(), budget()).prop_map(
-        |(seed, traffic, rewrites, faults, hints, (adaptive, interval_s, pace), budget_agbs_hour, budget_agbs_day)| {
+        |(
+            seed,
+            traffic,
+            rewrites,
+            faults,
+            hints,
+            (adaptive, interval_s, pace, announcements),
+            budget_agbs_hour,
+            budget_agbs_day,
+        )| {
             Plan {
                 seed,
                 traffic,
@@ -28,6 +37,7 @@ fn plans(faults: impl Strategy<Value = f64>, hints: impl Strategy<Value = f64>) 
                 pace,
                 faults,
                 hints,
+                announcements,
                 adaptive,
                 interval_s,
                 budget_agbs_hour,
@@ -157,7 +167,8 @@ fn first_broken() -> Option<(u64, String)> {
         [(0.0, false), (0.5, true), (1.0, false), (2.0, true), (4.0, false), (8.0, true)]
             .map(|(rewrites, faulty)| campaign(seed, rewrites, faulty))
     });
-    let plans = plans.chain((0..200).map(market));
+    let announced = |seed| Plan { announcements: 0.02, hints: 0.02, ..campaign(seed, 0.0, seed % 2 == 0) };
+    let plans = plans.chain((0..200).map(market)).chain((0..200).map(announced));
     let broken = |plan: Plan| {
         let world = World::new(plan).run().settle();
         world.overspent().or_else(|| world.vain())

@@ -441,13 +441,15 @@ fn flushes_in_switches(base: CrashScenario, random: &mut Random) -> CrashScenari
 
 fn announced(base: CrashScenario, random: &mut Random) -> CrashScenario {
     let faults = [0.0, 0.1, 0.5][random.below(3) as usize];
-    let requests = 150 + random.below(350) as u32;
     CrashScenario {
         boosts: None,
         provider_faults: Some(faults),
         announce: true,
-        requests,
+        requests: 150 + random.below(350) as u32,
         style: Style::Trickle,
+        // A rare burst would be waited for as long as time is worth here, which is for hours.
+        think_max: Duration::from_millis(20),
+        backing_latency_max: Duration::from_millis(1 + random.below(4)),
         ..base
     }
     .with_random_crashes(2, 1200)

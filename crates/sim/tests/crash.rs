@@ -201,7 +201,7 @@ fn flushes_that_fail_while_a_switch_waits() {
 /// Announced or not, a boost begins for somebody who wants it, within the budget, and leaves nothing behind.
 #[test]
 fn announced_bursts_amid_faults_of_the_provider() {
-    let report = campaign("announced_bursts_amid_faults_of_the_provider", Family::Announced, 3000);
+    let report = campaign("announced_bursts_amid_faults_of_the_provider", Family::Announced, 1500);
     assert!(report.rentals > 1000 && report.provider_faults > 1000, "too few life cycles: {report:?}");
 }
 

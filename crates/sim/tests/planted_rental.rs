@@ -44,5 +44,5 @@ fn every_planted_bug_of_the_rental_code_is_found() {
 #[test]
 fn every_planted_bug_of_announcements_is_found() {
     let bugs = [policy::Bug::AnnouncementIsFree, policy::Bug::AnnouncementOutlivesDrain];
-    hunt::all_are_found(&bugs, |bug| first_of(bug, policy::plant, &[(Family::Announced, 3000)]));
+    hunt::all_are_found(&bugs, |bug| first_of(bug, policy::plant, &[(Family::Announced, 1500)]));
 }

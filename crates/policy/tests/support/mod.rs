@@ -13,7 +13,8 @@ use surgetank_model::volume_type::Billing;
 use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{
-    BoostRecord, BurstHint, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId, StepOutcome,
+    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Prediction, Preset, Refusal, Step, StepId,
+    StepOutcome,
 };
 
 const BACKING_MIB_S: u64 = 30;
@@ -36,6 +37,8 @@ pub struct Plan {
     pub provider_faults: bool,
     /// Chance per second that a user asks for something.
     pub hints: f64,
+    /// Chance per second that somebody announces a burst.
+    pub announcements: f64,
     pub adaptive: bool,
     /// What a second of waiting is worth ÷ what the backing volume costs in it.
     pub value_of_time: f64,
@@ -56,6 +59,7 @@ impl Default for Plan {
             faults: 0.0,
             provider_faults: false,
             hints: 0.0,
+            announcements: 0.0,
             adaptive: false,
             value_of_time: 1000.0,
             useless: false,
@@ -69,7 +73,7 @@ impl Default for Plan {
 impl Plan {
     /// The controller alone says how long a boost lasts, and sees its cache as it is.
     fn waits_in_vain(&self) -> bool {
-        self.adaptive && self.hints == 0.0 && self.faults == 0.0 && !self.useless
+        self.adaptive && self.hints == 0.0 && self.announcements == 0.0 && self.faults == 0.0 && !self.useless
     }
 
     fn forecasts(&self) -> bool {
@@ -124,7 +128,12 @@ pub struct World {
     /// Seconds for which the cache has been full.
     pub full_s: u64,
     pub hot_before: bool,
-    pub hinted: bool,
+    /// Boosts that were asked for or announced and have not begun, at most: one that goes on may have been meant.
+    pub hinted: u32,
+    /// Somebody asks for something, or has.
+    has_users: bool,
+    /// When boosts began that somebody had asked for: whether they pay, nobody asks.
+    requested: Vec<Instant>,
 }
 
 impl World {
@@ -172,7 +181,9 @@ impl World {
             records: Vec::new(),
             full_s: 0,
             hot_before: false,
-            hinted: false,
+            hinted: 0,
+            has_users: plan.hints > 0.0 || plan.announcements > 0.0,
+            requested: Vec::new(),
             plan,
         }
     }
@@ -200,6 +211,9 @@ impl World {
         if self.plan.hints > 0.0 && self.random.chance(self.plan.hints) {
             self.ask();
         }
+        if self.plan.announcements > 0.0 && self.random.chance(self.plan.announcements) {
+            self.announce();
+        }
         while let Some(at) = self.controller.next_deadline().filter(|at| *at <= self.now) {
             self.controller.tick(self.now);
             self.take_steps();
@@ -210,22 +224,27 @@ impl World {
 
     /// A user asks for something.
     fn ask(&mut self) {
-        match self.random.below(4) {
-            0 => self.hinted |= self.controller.hint_boost(self.now).is_ok(),
+        // What has begun by now, nobody takes back.
+        if self.plan.announcements > 0.0 {
+            self.take_steps();
+        }
+        match self.random.below(3) {
+            0 => self.hinted += u32::from(self.controller.hint_boost(self.now).is_ok()),
             1 => {
-                let size = self.random.chance(0.5).then(|| Bytes::from_mib(self.random.below(6000)));
-                let starts_in = Duration::from_secs(self.random.below(120));
-                self.hinted |= self.controller.hint_burst(self.now, BurstHint { size, starts_in }).is_ok();
-            }
-            2 => {
                 self.controller.hint_drain(self.now);
-                self.hinted = false;
+                self.hinted = 0;
             }
             _ => {
                 self.controller.hint_detach(self.now);
-                self.hinted = false;
+                self.hinted = 0;
             }
         }
+    }
+
+    fn announce(&mut self) {
+        let size = self.random.chance(0.5).then(|| Bytes::from_mib(self.random.below(6000)));
+        let starts_in = Duration::from_secs(self.random.below(120));
+        self.hinted += u32::from(self.controller.hint_burst(self.now, BurstHint { size, starts_in }).is_ok());
     }
 
     fn traffic(&mut self, demand: u64, faults: f64) {
@@ -298,11 +317,15 @@ impl World {
         match step {
             Step::Create { size } => {
                 assert!(!self.owed, "the last volume was not deleted");
-                let wanted = self.hot_before || std::mem::take(&mut self.hinted) || self.plan.forecasts();
+                if self.controller.cause() == Some(Cause::Request) {
+                    self.requested.push(self.now);
+                }
+                let wanted = self.hot_before || self.plan.forecasts() || self.hinted > 0;
+                self.hinted -= u32::from(!self.hot_before && self.hinted > 0);
                 assert!(wanted, "a boost below the threshold");
                 let interval = Duration::from_secs(self.plan.interval_s);
                 let early = self.boosts.last().is_some_and(|last| self.now.since(*last) < interval);
-                assert!(!early || self.plan.hints > 0.0, "boosts too close");
+                assert!(!early || self.has_users, "boosts too close");
                 assert!(
                     size.get().is_multiple_of(64 * MIB) && *size <= Bytes::from_gib(4) && *size >= Bytes::from_mib(64)
                 );
@@ -419,7 +442,7 @@ impl World {
 
     /// No more faults and no more traffic: everything ends, nothing is rented.
     pub fn settle(mut self) -> Self {
-        self.plan.hints = 0.0;
+        (self.plan.hints, self.plan.announcements) = (0.0, 0.0);
         self.rewrites = 0.0;
         // Longer than the longest wait, which only a failed release has: 30 min.
         for _ in 0..4000 {
@@ -453,7 +476,8 @@ impl World {
     pub fn vain(&self) -> Option<String> {
         let config = self.controller.config();
         let (mut net, mut gain_max, mut loss_max) = (0.0f64, 0.0f64, 0.0f64);
-        for record in self.records.iter().filter(|record| record.predicted.is_some()) {
+        let is_ours = |record: &&BoostRecord| record.predicted.is_some() && !self.requested.contains(&record.started);
+        for record in self.records.iter().filter(is_ours) {
             let gain =
                 |outcome: &Prediction| config.value_of_time * outcome.saved.0.as_secs_f64() - outcome.cost_agbs as f64;
             let expected = record.predicted.as_ref().map_or(0.0, gain);
