@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use surgetank_model::units::Span;
-use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_model::{Bandwidth, Bytes, Catalog, Iops, Limits, VolumeType};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
 use surgetank_provider::ProviderConfig;
@@ -104,6 +104,8 @@ pub struct DeviceConfig {
     pub backing_throttle: bool,
     /// What the backing volume costs, if known.
     pub backing_usd_per_gib_month: Option<f64>,
+    /// What a cloud calls it, if known: what raising it in place would cost, the built-in catalog says.
+    pub backing_volume_type: Option<VolumeType>,
     /// What to rent; `None`: never anything, the device passes through.
     pub caching: Option<CachingConfig>,
     /// When to rent it.
@@ -241,6 +243,7 @@ struct RawDevice {
     throttle: bool,
     backing_limits: RawLimits,
     backing_usd_per_gib_month: Option<Spanned<f64>>,
+    backing_volume_type: Option<Spanned<String>>,
     caching: Option<RawCaching>,
     #[serde(default)]
     policy: RawPolicy,
@@ -281,6 +284,7 @@ impl RawDevice {
                 "backing_usd_per_gib_month",
                 self.backing_usd_per_gib_month.as_ref(),
             )?,
+            backing_volume_type: self.backing_volume_type.map(|name| check_volume_type(source, &name)).transpose()?,
             caching,
             policy: self.policy.check(source)?,
             on_stop: self.on_stop,
@@ -290,6 +294,22 @@ impl RawDevice {
 
 fn price(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
     source.number(given, |usd| usd >= 0.0, &format!("{key} must be a number of USD that is not negative"))
+}
+
+/// A type of the built-in catalog.
+fn check_volume_type(source: &Source, name: &Spanned<String>) -> Result<VolumeType, ConfigError> {
+    let (catalog, written) = (Catalog::builtin(), name.get_ref());
+    if let Some(known) = catalog.iter().find(|known| known.key() == *written) {
+        return Ok(known.clone());
+    }
+    let keys: Vec<String> = catalog.iter().map(VolumeType::key).collect();
+    let message = match nearest(written, keys.iter().map(String::as_str)) {
+        Some(nearest) => format!("unknown backing_volume_type \"{written}\": did you mean \"{nearest}\"?"),
+        None => format!(
+            "unknown backing_volume_type \"{written}\": write a provider and a type, such as \"aws/gp3\" (`surgetank price` lists them)"
+        ),
+    };
+    Err(source.at(Some(name.span()), message))
 }
 
 /// Names of our own files, and of the local provider's default directory, beside those of the devices.
@@ -425,6 +445,11 @@ inactivity_delay = "30 s"
             ("[device.data", "[device.\"control.sock\"", "s.toml:5:9: the device name \"control.sock\" is one of"),
             ("[device.data", "[device.lock", "s.toml:5:9: the device name \"lock\" is one of"),
             ("export = \"auto\"", "backing_usd_per_gib_month = nan", "s.toml:7:29: backing_usd_per_gib_month must be"),
+            (
+                "export = \"auto\"",
+                "backing_volume_type = \"aws/gp4\"",
+                "s.toml:7:23: unknown backing_volume_type \"aws/gp4\": did you mean \"aws/gp",
+            ),
             ("volume_type = \"fast\"", "usd_per_gib_month = -1.0", "s.toml:12:21: usd_per_gib_month must be"),
             ("inactivity_delay = \"30 s\"", "budget.usd_per_day = 0", "s.toml:18:22: usd_per_day must be above zero"),
             ("inactivity_delay = \"30 s\"", "budget.agbs_per_hour = inf", "agbs_per_hour must be above zero"),

@@ -9,7 +9,7 @@ use surgetank_cache::{Engine, Epoch, Event, Owner};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
-use surgetank_model::{Bandwidth, Bytes, Instant};
+use surgetank_model::{Bandwidth, Bytes, Catalog, Instant};
 use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
 use surgetank_policy::file::Volumes;
@@ -539,5 +539,10 @@ fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes
         caching_sizes: caching.size,
         caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
     };
-    device.policy.controller(&volumes, rand::random())
+    let mut config = device.policy.controller(&volumes, rand::random());
+    config.in_place = device.backing_volume_type.as_ref().and_then(|known| {
+        let wanted = Bandwidth::new(volumes.backing_bandwidth.get().saturating_add(volumes.caching_bandwidth.get()));
+        Catalog::builtin().raised(known, size, volumes.backing_bandwidth, wanted)
+    });
+    config
 }

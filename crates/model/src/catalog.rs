@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::in_place::Modification;
 use crate::toml_error::{ConfigError, Source};
 use crate::units::Span;
 use crate::volume_type::{Billing, Price, VolumeType};
@@ -24,25 +25,11 @@ pub struct Provider {
     #[serde(default)]
     pub title: String,
     /// How volumes can be changed in place, and how often.
-    pub modification: Option<Fact>,
+    pub modification: Option<Modification>,
     /// How many volumes a machine can have.
     pub attachments: Option<Attachments>,
     /// How long calls take.
     pub latency: Option<ProviderLatency>,
-}
-
-/// Something known, for people.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Fact {
-    /// What.
-    pub says: String,
-    /// From where.
-    pub source: String,
-    /// Date of the source; absent: undated.
-    pub as_of: Option<String>,
-    /// How sure it is.
-    pub confidence: String,
 }
 
 /// How many volumes a machine can have beside its root.

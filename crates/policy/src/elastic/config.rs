@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_model::{Bandwidth, Bytes};
+use surgetank_model::{Bandwidth, Bytes, InPlace};
 
 use crate::backoff::Backoff;
 use crate::budget::{Budget, Tariff};
@@ -23,6 +23,8 @@ pub struct Config {
     pub caching_bandwidth: Bandwidth,
     /// USD per GiB and hour of the caching volume; `None`: unknown.
     pub caching_usd_per_gib_hour: Option<f64>,
+    /// The backing volume, raised in place: what a boost is compared with. `None`: it cannot be, or nobody knows how.
+    pub in_place: Option<InPlace>,
     /// Utilization above which a boost starts (the papers' UT), above 0.
     pub utilization_threshold: f64,
     /// How long utilization stays below the threshold before draining has priority (the papers' ID).
@@ -84,6 +86,7 @@ impl Config {
             backing_size,
             caching_bandwidth,
             caching_usd_per_gib_hour: None,
+            in_place: None,
             utilization_threshold: 0.30,
             inactivity_delay,
             initial_size: Bytes::from_gib(10),

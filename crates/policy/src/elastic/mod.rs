@@ -8,6 +8,7 @@
 //! Every path that asked for `Create` ends in a `Delete` that was answered `Done`; `Release`, `Detach` and `Delete`
 //! are repeated for ever. `docs/decisions/0002-controller.md` says what is the papers' and what is ours.
 
+mod alternatives;
 #[cfg(debug_assertions)]
 mod check;
 mod config;

@@ -82,9 +82,9 @@ impl Cause {
             Self::Request => "somebody asked for it".to_owned(),
         };
         match predicted {
-            Some(Prediction { saved, cost_agbs }) => {
-                let saved = saved.0.as_secs_f64();
-                format!("{cause}; it is expected to save {saved:.0} s of waiting for {cost_agbs} AGBs")
+            Some(predicted @ Prediction { saved, cost_agbs }) => {
+                let (saved, compared) = (saved.0.as_secs_f64(), config.compared(predicted));
+                format!("{cause}; it is expected to save {saved:.0} s of waiting for {cost_agbs} AGBs{compared}")
             }
             None => cause,
         }
