@@ -151,7 +151,7 @@ impl Host {
             let size = Bytes::from_mib(mib);
             (name, size, LossyDisk::serve(directory.path(), name, size).unwrap())
         };
-        let disks = [("slow", WRITERS * STRETCH_BLOCKS * BLOCK as u64 >> 20), ("state", 128)].map(disk).into();
+        let disks = [("slow", (WRITERS * STRETCH_BLOCKS * BLOCK as u64) >> 20), ("state", 128)].map(disk).into();
         let stretches = (0..WRITERS).map(|index| Stretch::new(7 + index, index * STRETCH_BLOCKS, STRETCH_BLOCKS));
         let stretches = stretches.collect();
         let (lost, random) = (Lost::default(), Random::from_seed(47));

@@ -18,7 +18,7 @@ use surgetank_model::random::Random;
 use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags, VolumeDescription, tag};
 use surgetank_rental::RentalRecord;
 
-use crate::common::{Machine, Shape, TIMEOUT, eventually};
+use crate::common::{Directory, Machine, Shape, TIMEOUT, eventually};
 use log::{Log, Writer};
 use witness::{TOKEN, Witness};
 
@@ -65,7 +65,7 @@ fn name(index: usize) -> String {
 fn machine() -> Machine {
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    Machine { directory: directory.unwrap() }
+    Machine { directory: Directory::Temporary(directory.unwrap()) }
 }
 
 /// A directory with everything: state, volumes, the log.
