@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use surgetank_model::units::MIB;
-use surgetank_model::{Bandwidth, Bytes, Instant, Observation};
+use surgetank_model::{Bandwidth, Bytes, InPlace, Instant, Observation};
 use surgetank_policy::{
     BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Step, StepId, StepOutcome,
 };
@@ -154,6 +154,26 @@ fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
     rig.burst(200);
     let expected = rig.controller.why().unwrap();
     assert!(expected.contains("it is expected to save 8"), "{expected}");
+}
+
+#[test]
+fn a_boost_that_is_dearer_than_raising_the_volume_in_place_says_so() {
+    let in_place = |mib_s| InPlace {
+        bandwidth: Bandwidth::from_mib_s(mib_s),
+        usd_per_hour: 0.0,
+        least: Duration::from_secs(6 * 3600),
+    };
+    for (mib_s, is_as_fast) in [(161, true), (66, false)] {
+        let change = |config: &mut Config| {
+            (config.caching_usd_per_gib_hour, config.in_place) = (Some(0.001), Some(in_place(mib_s)));
+        };
+        let mut rig = Rig::new(8, change, Learned::default());
+        rig.second(0, 33, 1.0);
+        let why = rig.controller.why().unwrap();
+        let raised = format!("raising the backing volume in place to {mib_s} MiB/s costs 0.0000 USD");
+        assert!(why.contains("doing nothing costs") && why.contains(&raised), "{why}");
+        assert_eq!(why.ends_with("which is cheaper"), is_as_fast, "{why}");
+    }
 }
 
 #[test]
