@@ -50,12 +50,14 @@ pub struct Stakes {
 }
 
 /// An early boost that pays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
     /// Ask for the volume then.
     pub start: Instant,
     /// After this the forecast was wrong: delete the volume, and do not start any more.
     pub until: Instant,
+    /// AGBs that waiting for the burst, being late for it, and waiting in vain are expected to cost.
+    pub cost: f64,
 }
 
 /// Intervals of one kind, and how well they were forecast.
@@ -189,13 +191,13 @@ impl Forecast {
     }
 
     /// For how many seconds of calm, of which `calm` have passed, an empty cache is best kept: longer costs `holding_per_s`, and
-    /// a burst that finds none costs `penalty`, both in AGBs. With few gaps known, until holding has cost the penalty, or the
-    /// usual `delay` has passed: at most twice what hindsight would have paid (ski rental). Later than that never.
+    /// a burst that finds none costs `penalty`, both in AGBs. With few gaps known, until holding has cost the penalty, at most
+    /// twice what hindsight would have paid (ski rental), or `blind` seconds. Later than that never.
     #[must_use]
-    pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64, delay: f64) -> f64 {
+    pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64, (blind, delay): (f64, f64)) -> f64 {
         let longest = penalty / holding_per_s.max(f64::MIN_POSITIVE);
         if self.gaps.len() < GAPS_KNOWN {
-            return longest.min(delay);
+            return longest.min(blind);
         }
         let longest = longest.min(DELAYS_MAX * delay);
         let sampling = self.sampling.as_secs_f64();
@@ -280,10 +282,10 @@ impl Forecast {
             lead: lead.as_secs_f64(),
             sampling: self.sampling.as_secs_f64(),
         };
-        let (ready, until) = plan.best()?;
+        let (cost, (ready, until)) = plan.best()?;
         let ready = from + Duration::try_from_secs_f64(ready.max(0.0)).ok()?;
         let start = Instant::from_nanoseconds(ready.since(Instant::ZERO + lead).as_nanos() as u64);
-        Some(Expected { start, until: from + Duration::try_from_secs_f64(until).ok()? })
+        Some(Expected { start, until: from + Duration::try_from_secs_f64(until).ok()?, cost })
     }
 }
 
@@ -317,8 +319,8 @@ impl Plan<'_> {
         self.comes * comes + (1.0 - self.comes) * (vain + holding_per_s * self.lead)
     }
 
-    /// When to be ready, and how long to wait, at the least cost; `None`: reacting costs less.
-    fn best(&self) -> Option<(f64, f64)> {
+    /// The least cost, when to be ready for it, and how long to wait; `None`: reacting costs less.
+    fn best(&self) -> Option<(f64, (f64, f64))> {
         let Stakes { holding_per_s, end_s, vain_max, .. } = *self.stakes;
         // An onset is noticed at the end of its sample, and known no better than that.
         let spare = 2.0 * self.sampling;
@@ -337,7 +339,7 @@ impl Plan<'_> {
                 }
             }
         }
-        best.1
+        best.1.map(|when| (best.0, when))
     }
 }
 
@@ -405,14 +407,14 @@ mod tests {
     #[test]
     fn an_empty_cache_is_kept_for_gaps_that_are_short() {
         // Nothing is known: as long as the penalty pays for.
-        assert_eq!(after(&[(0, 5)], 8).keep_for(0.0, 10.0, 200.0, 30.0), 20.0);
+        assert_eq!(after(&[(0, 5)], 8).keep_for(0.0, 10.0, 200.0, (30.0, 30.0)), 20.0);
         let short = after(&[(0, 5), (15, 20), (30, 35), (300, 305), (315, 320), (330, 335)], 8);
-        assert_eq!(short.keep_for(1.0, 10.0, 200.0, 30.0), 11.0);
+        assert_eq!(short.keep_for(1.0, 10.0, 200.0, (30.0, 30.0)), 11.0);
         // It has passed, and the next is too long.
-        assert_eq!(short.keep_for(12.0, 10.0, 200.0, 30.0), 12.0);
+        assert_eq!(short.keep_for(12.0, 10.0, 200.0, (30.0, 30.0)), 12.0);
         let long = after(&[(0, 5), (100, 105), (200, 205), (300, 305)], 8);
-        assert_eq!(long.keep_for(1.0, 10.0, 200.0, 30.0), 1.0);
-        assert_eq!(long.keep_for(1.0, 1.0, 200.0, 30.0), 96.0);
+        assert_eq!(long.keep_for(1.0, 10.0, 200.0, (30.0, 30.0)), 1.0);
+        assert_eq!(long.keep_for(1.0, 1.0, 200.0, (30.0, 30.0)), 96.0);
     }
 
     #[test]

@@ -169,6 +169,11 @@ impl Config {
         Bounds { grain: self.grain, min: self.size_min, max: self.size_max.min(useful.max(self.size_min)) }
     }
 
+    /// AGBs that the backing volume costs in a second.
+    pub(super) fn backing_agbs_per_s(&self) -> f64 {
+        self.backing_bandwidth.as_mib_s() * self.backing_size.as_gib()
+    }
+
     pub(super) fn tariff(&self) -> Tariff {
         Tariff { bandwidth: self.caching_bandwidth, usd_per_gib_hour: self.caching_usd_per_gib_hour }
     }

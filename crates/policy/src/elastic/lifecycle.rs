@@ -62,7 +62,6 @@ impl Controller {
             (Stage::Idle, _) => self.decide_idle(),
             (Stage::Boost, Work::Settled) => self.decide_boost(),
             (Stage::Drain, Work::Settled | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
-            (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 && self.keeps_empty() => {}
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => self.enter(Stage::Release),
             (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) if self.hot_again() => self.absorb_again(),
             (Stage::Drain, _) | (Stage::Release, Work::Outstanding(_)) => self.decide_finish(),
@@ -197,15 +196,8 @@ impl Controller {
             self.reason = Some("the caching volume is full, and the burst does not end".to_owned());
             self.held = true;
             self.enter_drain();
-        } else if !self.expects_burst() {
-            let calm = self.meter.calm_for(self.now) >= self.config.inactivity_delay;
-            let empty = self.observation.dirty_bytes == 0;
-            if calm || (empty && self.kept_until().is_some_and(|until| until <= self.now)) {
-                self.enter_drain();
-                if let Some(rental) = &mut self.rental {
-                    rental.keeps = self.config.preset.when.worth;
-                }
-            }
+        } else if !self.expects_burst() && self.absorbs_until().is_some_and(|until| until <= self.now) {
+            self.enter_drain();
         }
     }
 
@@ -252,11 +244,6 @@ impl Controller {
     pub(super) fn end_requested(&mut self) {
         match (self.stage, self.work) {
             (Stage::Boost, _) => self.enter_drain(),
-            (Stage::Drain, _) => {
-                if let Some(rental) = &mut self.rental {
-                    rental.keeps = false;
-                }
-            }
             (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
             // Seen when the outstanding step is answered.
             (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.wish = Wish::End,
@@ -267,7 +254,6 @@ impl Controller {
     fn enter_drain(&mut self) {
         if let Some(rental) = &mut self.rental {
             rental.drain_started = Some(self.now);
-            rental.keeps = false;
         }
         self.finishes();
         self.enter(Stage::Drain);
@@ -464,6 +450,7 @@ impl Controller {
             let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
             let observed = Prediction::of(rental.saved(rate), cost);
+            self.account.add(self.now, &self.config, cost);
             self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;

@@ -44,7 +44,7 @@ use hints::Announced;
 use lifecycle::{Stage, Wish, Work};
 use meter::{Demand, Meter};
 use rental::Rental;
-use worth::Debt;
+use worth::{Account, Debt};
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
 const RECORDS_MAX: usize = 256;
@@ -61,6 +61,7 @@ pub struct Controller {
     bursts: Bursts,
     drains: Drains,
     debt: Debt,
+    account: Account,
     /// What boosts have saved, in AGBs, without what they cost.
     saved_agbs: f64,
     /// Share of the last caching volume that could be used.
@@ -126,6 +127,7 @@ impl Controller {
             }),
             bursts: Bursts::new(Terms::of(&config).guess(next_size), &learned.bursts),
             debt: Debt::new(now, learned.debt_agbs as f64),
+            account: Account::new(now),
             saved_agbs: learned.saved_agbs as f64,
             usable: worth::USABLE,
             ending: None,
@@ -196,6 +198,9 @@ impl Controller {
             if self.bursts.observe((from, self.now), hot, interval.written, rate, config.inactivity_delay) {
                 self.plan_next();
             }
+        }
+        if hot && demand != Demand::Absorbed {
+            self.account.add(self.now, &self.config, self.config.value_of_time * interval.busy.as_secs_f64());
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;

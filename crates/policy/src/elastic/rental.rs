@@ -34,14 +34,14 @@ pub(super) struct Rental {
     pub expects_until: Option<Instant>,
     /// Changes over what is dirty are to wait for the drain.
     pub finishing: bool,
-    /// It is drained because the device is calm, not because the boost must end.
-    pub keeps: bool,
     /// Why it was begun, and what it is expected to come to; for people.
     pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
     /// Bytes that were moved while it absorbed a burst, and the time that it took.
     pub absorbed: (u64, Duration),
+    /// AGBs by which the next burst would gain less from it than from a volume of the best size.
+    pub unfit: f64,
     /// Since when nothing more fits on it, though the burst goes on.
     pub full_since: Option<Instant>,
 }
@@ -63,10 +63,10 @@ impl Rental {
             dropped: false,
             expects_until: None,
             finishing: false,
-            keeps: false,
             why: String::new(),
             predicted: None,
             absorbed: (0, Duration::ZERO),
+            unfit: 0.0,
             full_since: None,
         }
     }

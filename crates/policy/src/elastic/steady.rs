@@ -48,8 +48,7 @@ impl Controller {
         };
         let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let calm = match (self.stage, self.work) {
-            (Stage::Boost, _) if self.observation.dirty_bytes > 0 => self.meter.calm_after(config.inactivity_delay),
-            (Stage::Boost, _) => self.meter.calm_after(config.inactivity_delay).min(self.kept_until()),
+            (Stage::Boost, _) => self.absorbs_until(),
             (Stage::Attach, Work::Retry(_)) => self.kept_until(),
             _ => None,
         };

@@ -25,6 +25,36 @@ const VAIN_MAX: f64 = 0.01;
 /// Share of what the backing volume costs that pays for boosts in vain.
 const PAID_OFF: f64 = 0.01;
 
+/// Share of all that was spent so far that keeping a cache may cost without knowing what comes.
+const BLIND: f64 = 0.01;
+/// So long ago counts no more for what was spent so far than a third.
+const REMEMBERED_S: f64 = 86_400.0;
+
+/// What the device has cost lately, in AGBs: its volumes, and the time for which it was waited. What is risked is a share of it,
+/// so being wrong has a bounded price.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Account {
+    agbs: f64,
+    at: Instant,
+}
+
+impl Account {
+    pub fn new(now: Instant) -> Self {
+        Self { agbs: 0.0, at: now }
+    }
+
+    /// Of a day, with what is older faded.
+    pub fn total(&self, now: Instant, config: &Config) -> f64 {
+        let (seconds, backing) = (now.since(self.at).as_secs_f64(), config.backing_agbs_per_s());
+        let left = (-seconds / REMEMBERED_S).exp();
+        self.agbs * left + backing * REMEMBERED_S * (1.0 - left)
+    }
+
+    pub fn add(&mut self, now: Instant, config: &Config, agbs: f64) {
+        *self = Self { agbs: self.total(now, config) + agbs, at: now };
+    }
+}
+
 /// What was lost by boosts that cost more than they saved, in AGBs. Time pays it off, and so do boosts that pay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Debt {
@@ -42,13 +72,13 @@ impl Debt {
 
     /// What is left of it.
     pub fn left(&self, now: Instant, config: &Config) -> f64 {
-        let paid_off_per_s = PAID_OFF * config.backing_bandwidth.as_mib_s() * config.backing_size.as_gib();
+        let paid_off_per_s = PAID_OFF * config.backing_agbs_per_s();
         (self.agbs - paid_off_per_s * now.since(self.at).as_secs_f64()).max(0.0)
     }
 
     /// When boosts of so much `gain` may pay off the rest of it.
     pub fn paid_off(&self, config: &Config, gain: f64) -> Instant {
-        let rate = PAID_OFF * config.backing_bandwidth.as_mib_s() * config.backing_size.as_gib();
+        let rate = PAID_OFF * config.backing_agbs_per_s();
         let wait = Duration::try_from_secs_f64((self.agbs - PAID_BY * gain).max(0.0) / rate.max(f64::MIN_POSITIVE));
         wait.map_or(Instant::FAR, |wait| self.at + wait)
     }
@@ -79,8 +109,13 @@ impl Controller {
         if self.config.preset.when.worth {
             let terms = self.terms();
             // It is there when the burst begins, and was held for that time.
-            let (size, outcome) = self.best_size(0, &Terms { lead: 0.0, end: terms.lead + terms.end, ..terms });
+            let terms = Terms { lead: 0.0, end: terms.lead + terms.end, ..terms };
+            let (size, outcome) = self.best_size(0, &terms);
             (self.next_size, self.next) = (size, outcome);
+            let likely = self.bursts.likely(0);
+            if let Some(rental) = &mut self.rental {
+                rental.unfit = (outcome.gain - terms.expected(&likely, rental.size).gain).max(0.0);
+            }
         }
     }
 
@@ -119,15 +154,14 @@ impl Controller {
         let terms = self.terms();
         let rent = terms.rent_per_s * rental.size.as_gib();
         let sampling = self.forecast.sampling();
-        // The next volume is there in time, if the burst is expected, else late.
-        let late = match self.expected() {
-            Some(_) => rent * sampling.as_secs_f64(),
-            None => self.value_of_lateness() * (terms.lead + sampling.as_secs_f64()),
-        };
-        let penalty = late + rent * (terms.lead + terms.end);
+        // The next volume is as late as the forecast expects, or else by all that it takes.
+        let late = self.value_of_lateness() * (terms.lead + sampling.as_secs_f64());
+        let late = self.expected().map_or(late, |expected| expected.cost.min(late));
+        let penalty = (late + rent * (terms.lead + terms.end) - rental.unfit).max(0.0);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
-        let keep = Duration::try_from_secs_f64(self.forecast.keep_for(calm, rent, penalty, terms.delay))
-            .unwrap_or(Duration::MAX);
+        let blind = terms.delay.max(BLIND * self.account.total(self.now, &self.config) / rent);
+        let keep = self.forecast.keep_for(calm, rent, penalty, (blind, terms.delay));
+        let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
         let billed = rental.started() + self.config.billing_minimum.saturating_sub(self.ending.unwrap_or_default());
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.max(billed))
@@ -175,11 +209,13 @@ impl Controller {
         Ok(())
     }
 
-    /// Nobody has ended the boost, and a cache with nothing dirty is worth keeping for the next burst.
-    pub(super) fn keeps_empty(&self) -> bool {
-        self.rental.as_ref().is_some_and(|rental| rental.keeps)
-            && self.kept_until().is_some_and(|until| until > self.now)
-            && self.affordable(self.dirty_soon()).is_ok()
+    /// When a cache that nobody needs any more stops to absorb, if the device stays calm; `None`: it is not calm. What is
+    /// dirty drains beside the application until then, so the inactivity delay says when that is no use.
+    pub(super) fn absorbs_until(&self) -> Option<Instant> {
+        let kept = self.kept_until()?;
+        let is_empty = self.observation.dirty_bytes == 0;
+        let calm = self.meter.calm_after(self.config.inactivity_delay).filter(|_| !is_empty);
+        Some(calm.map_or(kept, |calm| calm.max(kept)))
     }
 
     /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
