@@ -34,6 +34,8 @@ pub struct Terms {
     pub end: f64,
     /// Seconds that are billed at least.
     pub minimum: f64,
+    /// Share of the time that a cache can save that it does save, as far as is known.
+    pub effect: f64,
 }
 
 /// What a boost comes to.
@@ -87,7 +89,7 @@ impl Terms {
         // What does not fit goes to the backing volume at its own rate.
         let fitting = if self.split { absorbed * self.rate() / self.caching } else { absorbed };
         let burst = fitting / self.rate() + (left - fitting).max(0.0) / self.backing;
-        let saved_s = (left / self.backing - burst).max(0.0);
+        let saved_s = self.effect * (left / self.backing - burst).max(0.0);
         let drain = absorbed * self.shape.peak / self.backing;
         let held = self.lead + burst + self.shape.gaps * left + self.delay.max(drain) + self.end;
         let held = held.max(self.minimum);
@@ -145,6 +147,7 @@ mod tests {
             delay: 0.0,
             end: 0.0,
             minimum: 0.0,
+            effect: 1.0,
         }
     }
 

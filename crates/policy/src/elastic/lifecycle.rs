@@ -157,7 +157,11 @@ impl Controller {
             if self.backoff_until.is_none_or(|until| until <= self.now) {
                 self.reason = None;
             }
-            return self.decide_early();
+            self.decide_early();
+            if self.stage == Stage::Idle && !self.held {
+                self.begin_to_try();
+            }
+            return;
         }
         if self.held {
             self.reason = Some(
@@ -227,7 +231,7 @@ impl Controller {
         match self.wish {
             Wish::Boost => true,
             Wish::End => false,
-            Wish::None => self.expects_burst() || self.kept_until().is_none_or(|until| until > self.now),
+            Wish::None => self.expects_burst() || self.absorbs_until().is_none_or(|until| until > self.now),
         }
     }
 
@@ -449,8 +453,9 @@ impl Controller {
             }
             let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
-            let observed = Prediction::of(rental.saved(rate), cost);
-            self.account.add(self.now, &self.config, cost);
+            let observed = Prediction::of(rental.saved(), cost);
+            self.account.rented(self.now, &self.config, cost);
+            self.learn_effect(rental.absorbed, rental.saved(), rate);
             self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;

@@ -46,6 +46,18 @@ pub(super) struct Interval {
     pub busy: Duration,
 }
 
+impl Interval {
+    /// Requests have been in the device for nearly all of it.
+    pub fn is_saturated(&self) -> bool {
+        self.busy.as_secs_f64() > SATURATED * self.length.as_secs_f64()
+    }
+
+    /// What a volume of `rate` bytes a second takes for what was moved.
+    pub fn time_at(&self, rate: f64) -> Duration {
+        Duration::try_from_secs_f64(self.moved as f64 / rate.max(1.0)).unwrap_or(Duration::MAX)
+    }
+}
+
 /// Measures the application's traffic on one elastic device; the drain's does not count.
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
@@ -59,6 +71,8 @@ pub(super) struct Meter {
     pub hot: bool,
     /// Since when there has been less.
     calm_since: Option<Instant>,
+    /// Since when there has been less than the threshold of use.
+    unused_since: Option<Instant>,
     /// How far the last interval was from being judged otherwise, in bytes.
     margin: f64,
     /// Bytes moved, and the time that they took, since the backing volume began to be saturated.
@@ -75,6 +89,7 @@ impl Meter {
             utilization: 0.0,
             hot: false,
             calm_since: Some(now),
+            unused_since: Some(now),
             margin: 0.0,
             saturated: (0, Duration::ZERO),
             rate: None,
@@ -104,6 +119,8 @@ impl Meter {
         self.interval = Interval { from: Some(before), length, moved, written, busy };
         self.utilization = moved as f64 / length.as_secs_f64() / backing.get() as f64;
         self.judge(backing, threshold, demand);
+        let since = self.unused_since.unwrap_or(before);
+        self.unused_since = (self.utilization <= threshold).then_some(since);
         if self.hot {
             self.calm_since = None;
         } else if demand != Demand::Throughput || self.utilization < threshold {
@@ -153,6 +170,16 @@ impl Meter {
     pub fn backing_rate(&self, backing: Bandwidth) -> f64 {
         let reserved = backing.get() as f64;
         self.rate.map_or(reserved, |rate| rate.clamp(RATE_SHARES[0] * reserved, RATE_SHARES[1] * reserved))
+    }
+
+    /// Throughput is above the threshold.
+    pub fn is_used(&self) -> bool {
+        self.unused_since.is_none()
+    }
+
+    /// Until when it was; `None`: it still is.
+    pub fn used_until(&self) -> Option<Instant> {
+        self.unused_since
     }
 
     /// How long it has been calm.

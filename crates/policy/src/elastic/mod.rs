@@ -44,7 +44,7 @@ use hints::Announced;
 use lifecycle::{Stage, Wish, Work};
 use meter::{Demand, Meter};
 use rental::Rental;
-use worth::{Account, Debt};
+use worth::{Account, Debt, Effect};
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
 const RECORDS_MAX: usize = 256;
@@ -62,6 +62,7 @@ pub struct Controller {
     drains: Drains,
     debt: Debt,
     account: Account,
+    effect: Effect,
     /// What boosts have saved, in AGBs, without what they cost.
     saved_agbs: f64,
     /// Share of the last caching volume that could be used.
@@ -128,6 +129,7 @@ impl Controller {
             bursts: Bursts::new(Terms::of(&config).guess(next_size), &learned.bursts),
             debt: Debt::new(now, learned.debt_agbs as f64),
             account: Account::new(now),
+            effect: Effect::default(),
             saved_agbs: learned.saved_agbs as f64,
             usable: worth::USABLE,
             ending: None,
@@ -199,8 +201,8 @@ impl Controller {
                 self.plan_next();
             }
         }
-        if hot && demand != Demand::Absorbed {
-            self.account.add(self.now, &self.config, self.config.value_of_time * interval.busy.as_secs_f64());
+        if interval.is_saturated() && demand != Demand::Absorbed {
+            self.account.waits(self.now, &self.config, interval.busy);
         }
         let written = observation.written_bytes.saturating_sub(self.observation.written_bytes);
         self.observation = observation;
@@ -216,9 +218,7 @@ impl Controller {
         }
         if let Some(rental) = &mut self.rental {
             rental.observe(self.now, hot, &observation);
-            if demand == Demand::Absorbed && hot {
-                rental.absorbs(&interval);
-            }
+            rental.serves(&interval, hot && demand == Demand::Absorbed, self.meter.backing_rate(self.config.backing_bandwidth));
         }
         self.decide();
         self.checked();

@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant, Observation};
 
+use super::config::Config;
 use super::meter::Interval;
 use super::status::{Cause, Prediction};
 use crate::sizing::Usage;
-
-/// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
-/// several times as long as after it.
-const FULL_DRAINS: f64 = 4.0;
 
 /// The caching volume from `Create` to `Delete`, and what is known of its use.
 #[derive(Clone, Debug)]
@@ -38,8 +35,12 @@ pub(super) struct Rental {
     pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
-    /// Bytes that were moved while it absorbed a burst, and the time that it took.
-    pub absorbed: (u64, Duration),
+    /// Bytes that were moved while it absorbed a burst.
+    pub absorbed: u64,
+    /// What a backing volume alone would take for what it had not moved yet.
+    pub backlog: Duration,
+    /// For how long it would have been behind, but for that.
+    pub saved: Duration,
     /// AGBs by which the next burst would gain less from it than from a volume of the best size.
     pub unfit: f64,
     /// Since when nothing more fits on it, though the burst goes on.
@@ -65,24 +66,37 @@ impl Rental {
             finishing: false,
             why: String::new(),
             predicted: None,
-            absorbed: (0, Duration::ZERO),
+            absorbed: 0,
+            backlog: Duration::ZERO,
+            saved: Duration::ZERO,
             unfit: 0.0,
             full_since: None,
         }
     }
 
-    /// An interval in which it absorbed a burst.
-    pub fn absorbs(&mut self, interval: &Interval) {
+    /// An interval in which it was in use, beside a backing volume that moves `rate` bytes a second.
+    pub fn serves(&mut self, interval: &Interval, hot: bool, rate: f64) {
         // What was moved before it was there, it did not save.
-        if interval.from.is_some() && self.adopted <= interval.from {
-            self.absorbed.0 = self.absorbed.0.saturating_add(interval.moved);
-            self.absorbed.1 += interval.length;
+        if interval.from.is_none() || self.adopted.is_none() || self.adopted > interval.from || self.released.is_some() {
+            return;
+        }
+        // Where the device is behind, the backing volume alone would be, too.
+        let waited = if interval.is_saturated() { interval.busy } else { Duration::ZERO };
+        self.saved += self.backlog.min(interval.length).saturating_sub(waited);
+        self.backlog = (self.backlog + interval.time_at(rate)).saturating_sub(interval.length);
+        if hot {
+            self.absorbed = self.absorbed.saturating_add(interval.moved);
         }
     }
 
-    /// Seconds that a backing volume that moves `rate` bytes a second would have taken longer.
-    pub fn saved(&self, rate: f64) -> f64 {
-        self.absorbed.0 as f64 / rate.max(1.0) - self.absorbed.1.as_secs_f64()
+    /// Seconds for which the backing volume alone would have been behind, less those in which the device was.
+    pub fn saved(&self) -> f64 {
+        (self.saved + self.backlog).as_secs_f64()
+    }
+
+    /// Intervals like this one, beside a backing volume that moves `rate` bytes a second, come to the same as a long one.
+    pub fn is_additive(&self, interval: &Interval, rate: f64) -> bool {
+        interval.moved == 0 || (self.backlog.is_zero() && interval.time_at(rate) < interval.length)
     }
 
     pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {
@@ -107,10 +121,12 @@ impl Rental {
         self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
     }
 
-    /// When it has been full for so long that waiting for the end of the burst costs more than a drain beside it, by a backing
-    /// volume that moves `rate` bytes a second; `None`: it is not full.
-    pub fn full_until(&self, rate: f64) -> Option<Instant> {
-        let wait = Duration::try_from_secs_f64(FULL_DRAINS * self.dirty as f64 / rate.max(1.0)).ok()?;
+    /// When it has been full for so long that holding it has cost as much as the burst would wait for a drain beside it, by a
+    /// backing volume that moves `rate` bytes a second (ski rental); `None`: it is not full.
+    pub fn full_until(&self, rate: f64, config: &Config) -> Option<Instant> {
+        let drain = self.dirty as f64 / rate.max(1.0);
+        let rent = config.tariff().agbs_per_s(self.size).max(f64::MIN_POSITIVE);
+        let wait = Duration::try_from_secs_f64(drain * (config.value_of_time / rent).max(1.0)).ok()?;
         self.full_since.map(|since| since + wait)
     }
 

@@ -23,11 +23,14 @@ impl Controller {
     #[must_use]
     pub fn steady(&self) -> Option<Steady> {
         let (config, hot) = (&self.config, self.meter.hot);
+        let rate = self.meter.backing_rate(config.backing_bandwidth);
         // Without an inactivity delay the forecast takes every sample above the threshold for a burst of its own.
         if (hot && config.inactivity_delay.is_zero())
             || !self.meter.is_clear()
             || self.observation.cache_failed
-            || self.rental.as_ref().is_some_and(Rental::is_dropped)
+            || self.rental.as_ref().is_some_and(|rental| {
+                rental.is_dropped() || (rental.adopted.is_some() && !rental.is_additive(&self.meter.interval, rate))
+            })
         {
             return None;
         }
@@ -35,10 +38,11 @@ impl Controller {
         let steady = match (self.stage, self.work) {
             // How much a burst has written counts, up to the sample that decides.
             (Stage::Idle, _) if hot && config.preset.when.worth => self.held,
+            (Stage::Idle, _) if !hot && config.preset.when.worth && self.meter.is_used() => false,
             (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
-            (Stage::Boost, _) => unlimited,
+            (Stage::Boost, _) => unlimited && !self.is_trying(),
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
@@ -49,13 +53,13 @@ impl Controller {
         let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let calm = match (self.stage, self.work) {
             (Stage::Boost, _) => self.absorbs_until(),
-            (Stage::Attach, Work::Retry(_)) => self.kept_until(),
+            (Stage::Attach, Work::Retry(_)) => self.absorbs_until(),
             _ => None,
         };
         let rental = self
             .rental
             .as_ref()
-            .and_then(|rental| rental.full_until(self.meter.backing_rate(config.backing_bandwidth)));
+            .and_then(|rental| rental.full_until(rate, config));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
         let until = [expected.or(calm), full, burst].into_iter().flatten().min();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use surgetank_model::units::GIB;
 use surgetank_model::{Bytes, Instant};
 
 use super::status::{Cause, Prediction};
@@ -25,8 +26,10 @@ const VAIN_MAX: f64 = 0.01;
 /// Share of what the backing volume costs that pays for boosts in vain.
 const PAID_OFF: f64 = 0.01;
 
-/// Share of all that was spent so far that keeping a cache may cost without knowing what comes.
-const BLIND: f64 = 0.01;
+/// Share of all that was spent so far that may be lost by not knowing what comes, or what a cache saves.
+const RISKED: f64 = 0.01;
+/// What is tried can be kept for so many inactivity delays.
+const TRIED_DELAYS: f64 = 20.0;
 /// So long ago counts no more for what was spent so far than a third.
 const REMEMBERED_S: f64 = 86_400.0;
 
@@ -35,12 +38,14 @@ const REMEMBERED_S: f64 = 86_400.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Account {
     agbs: f64,
+    /// Of it, the time for which it was waited.
+    waited: f64,
     at: Instant,
 }
 
 impl Account {
     pub fn new(now: Instant) -> Self {
-        Self { agbs: 0.0, at: now }
+        Self { agbs: 0.0, waited: 0.0, at: now }
     }
 
     /// Of a day, with what is older faded.
@@ -50,8 +55,44 @@ impl Account {
         self.agbs * left + backing * REMEMBERED_S * (1.0 - left)
     }
 
-    pub fn add(&mut self, now: Instant, config: &Config, agbs: f64) {
-        *self = Self { agbs: self.total(now, config) + agbs, at: now };
+    /// What of it was waited for.
+    pub fn waited(&self, now: Instant) -> f64 {
+        self.waited * (-now.since(self.at).as_secs_f64() / REMEMBERED_S).exp()
+    }
+
+    pub fn rented(&mut self, now: Instant, config: &Config, agbs: f64) {
+        *self = Self { agbs: self.total(now, config) + agbs, waited: self.waited(now), at: now };
+    }
+
+    pub fn waits(&mut self, now: Instant, config: &Config, time: Duration) {
+        let agbs = config.value_of_time * time.as_secs_f64();
+        *self = Self { agbs: self.total(now, config) + agbs, waited: self.waited(now) + agbs, at: now };
+    }
+}
+
+/// So many seconds of a faultless effect stand for what is not known of it yet.
+const EFFECT_UNKNOWN_S: f64 = 10.0;
+/// The weight of a boost's effect to that of the next one.
+const EFFECT_FADING: f64 = 0.85;
+
+/// How much of the time that a cache can save was saved. A load that does not wait for its device hands over later what is
+/// served earlier, and bursts shorter than a sample are over before they are noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Effect {
+    saved_s: f64,
+    /// If all that was absorbed had been waiting from the start.
+    most_s: f64,
+}
+
+impl Effect {
+    /// From 0 to 1.
+    pub fn ratio(&self) -> f64 {
+        ((self.saved_s + EFFECT_UNKNOWN_S) / (self.most_s + EFFECT_UNKNOWN_S)).clamp(0.0, 1.0)
+    }
+
+    fn add(&mut self, saved_s: f64, most_s: f64) {
+        self.saved_s = self.saved_s * EFFECT_FADING + saved_s;
+        self.most_s = self.most_s * EFFECT_FADING + most_s;
     }
 }
 
@@ -100,6 +141,7 @@ impl Controller {
             usable: self.usable,
             lead: seconds(self.forecast.lead()),
             end: seconds(self.ending),
+            effect: self.effect.ratio(),
             ..Terms::of(&self.config)
         }
     }
@@ -114,7 +156,10 @@ impl Controller {
             (self.next_size, self.next) = (size, outcome);
             let likely = self.bursts.likely(0);
             if let Some(rental) = &mut self.rental {
-                rental.unfit = (outcome.gain - terms.expected(&likely, rental.size).gain).max(0.0);
+                // What has not been full is large enough.
+                let fits = rental.evicted == 0 && size > rental.size;
+                let less = if fits { 0.0 } else { outcome.gain - terms.expected(&likely, rental.size).gain };
+                rental.unfit = less.max(0.0);
             }
         }
     }
@@ -159,7 +204,7 @@ impl Controller {
         let late = self.expected().map_or(late, |expected| expected.cost.min(late));
         let penalty = (late + rent * (terms.lead + terms.end) - rental.unfit).max(0.0);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
-        let blind = terms.delay.max(BLIND * self.account.total(self.now, &self.config) / rent);
+        let blind = terms.delay.max(RISKED * self.account.total(self.now, &self.config) / rent);
         let keep = self.forecast.keep_for(calm, rent, penalty, (blind, terms.delay));
         let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
@@ -169,35 +214,78 @@ impl Controller {
 
     fn value_of_lateness(&self) -> f64 {
         let terms = self.terms();
-        terms.value_per_s * terms.saved_share()
+        terms.value_per_s * terms.saved_share() * terms.effect
     }
 
-    /// The size for the present burst if a boost is expected to pay for itself, and for those in vain.
+    /// The size for the present burst if a boost is expected to pay for itself, and for those in vain; or if it would at its
+    /// full effect, and to find out costs little beside all that the device costs.
     ///
     /// # Errors
     /// Why not; for people.
     pub(super) fn worth_it(&self) -> Result<(Bytes, Outcome), String> {
-        let (size, outcome) = self.best_size(self.bursts.written(), &self.terms());
+        let terms = self.terms();
+        let (size, outcome) = self.best_size(self.bursts.written(), &terms);
+        let debt = self.debt.left(self.now, &self.config);
+        let is_paid_off = PAID_BY * outcome.gain > debt;
         // Whoever says how large caches are wants them.
-        if self.config.fixed_size.is_some() {
+        if self.config.fixed_size.is_some() || planted(Bug::CostForgotten) || (outcome.gain > 0.0 && is_paid_off) {
             return Ok((size, outcome));
         }
-        if outcome.gain <= 0.0 && !planted(Bug::CostForgotten) {
-            return Err(format!(
+        let (bold, at_best) = self.best_size(self.bursts.written(), &Terms { effect: 1.0, ..terms });
+        if at_best.gain > 0.0 && at_best.cost <= self.allowance() {
+            return Ok((bold, at_best));
+        }
+        Err(if outcome.gain <= 0.0 {
+            format!(
                 "no caching volume is expected to pay for this burst: one of {size} costs {:.0} AGBs and saves {:.1} s",
                 outcome.cost, outcome.saved_s
-            ));
-        }
-        let debt = self.debt.left(self.now, &self.config);
-        if PAID_BY * outcome.gain <= debt && !planted(Bug::CostForgotten) {
-            return Err(format!(
+            )
+        } else {
+            format!(
                 "the last {} boosts cost more than they saved: the next begins when a burst is worth {:.0} AGBs more than its \
                  caching volume costs, or later",
                 self.debt.boosts,
                 debt / PAID_BY
-            ));
+            )
+        })
+    }
+
+    /// AGBs that may be lost to find out what a cache saves, those of the present one included.
+    fn allowance(&self) -> f64 {
+        let lost = self.rental.as_ref().map_or(0.0, |rental| {
+            let rent = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            rent - self.config.value_of_time * rental.saved()
+        });
+        RISKED * self.account.waited(self.now) - self.debt.left(self.now, &self.config) - lost.max(0.0)
+    }
+
+    /// Begins a boost as the papers' controller does, for throughput alone: a cache may save what no sample shows beforehand,
+    /// such as reads of what it has. Where the device has been waited for so much that this costs little beside it.
+    pub(super) fn begin_to_try(&mut self) {
+        if !self.config.preset.when.worth || !self.meter.is_used() {
+            return;
         }
-        Ok((size, outcome))
+        let terms = self.terms();
+        let held = (terms.lead + TRIED_DELAYS * terms.delay + terms.end).max(terms.minimum);
+        let bounds = self.config.bounds();
+        let most = self.allowance() / (terms.rent_per_s * held) * GIB as f64;
+        let size = bounds.clamp(Bytes::new(most as u64).min(self.config.initial_size.max(self.next_size)));
+        let starts = self.earliest_start().is_none_or(|start| start <= self.now);
+        if size.get() as f64 <= most && starts && self.affordable_with(size, 0).is_ok() {
+            self.next_size = size;
+            self.begin(Cause::Utilization(self.meter.utilization), None);
+        }
+    }
+
+    /// Until when the papers' controller would keep the cache, as far as that costs little beside what the device was waited for.
+    fn tried_until(&self) -> Option<Instant> {
+        let allowed = self.config.preset.when.worth && self.allowance() > 0.0;
+        allowed.then(|| self.meter.used_until().map_or(Instant::FAR, |used| used + self.config.inactivity_delay))
+    }
+
+    /// What a sample decides depends on how much may still be lost.
+    pub(super) fn is_trying(&self) -> bool {
+        self.tried_until().is_some_and(|until| until > self.now)
     }
 
     pub(super) fn begin_if_worth_it(&mut self) -> Result<(), String> {
@@ -212,7 +300,7 @@ impl Controller {
     /// When a cache that nobody needs any more stops to absorb, if the device stays calm; `None`: it is not calm. What is
     /// dirty drains beside the application until then, so the inactivity delay says when that is no use.
     pub(super) fn absorbs_until(&self) -> Option<Instant> {
-        let kept = self.kept_until()?;
+        let kept = self.kept_until()?.max(self.tried_until().unwrap_or(Instant::ZERO));
         let is_empty = self.observation.dirty_bytes == 0;
         let calm = self.meter.calm_after(self.config.inactivity_delay).filter(|_| !is_empty);
         Some(calm.map_or(kept, |calm| calm.max(kept)))
@@ -221,12 +309,18 @@ impl Controller {
     /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
     pub(super) fn is_full_in_vain(&self) -> bool {
         let rate = self.meter.backing_rate(self.config.backing_bandwidth);
-        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
+        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate, &self.config));
         let asked = self.cause() == Some(Cause::Request);
         self.config.preset.when.worth
             && !asked
             && until.is_some_and(|until| until <= self.now)
             && !planted(Bug::FullForEver)
+    }
+
+    /// A boost has ended that moved so many bytes faster than the backing volume moves `rate` a second.
+    pub(super) fn learn_effect(&mut self, absorbed: u64, saved_s: f64, rate: f64) {
+        let most_s = absorbed as f64 / rate.max(1.0) * self.terms().saved_share();
+        self.effect.add(saved_s, most_s);
     }
 
     /// A boost has ended that cost and saved this.
@@ -253,6 +347,7 @@ impl Terms {
             delay: config.inactivity_delay.as_secs_f64(),
             end: 0.0,
             minimum: config.billing_minimum.as_secs_f64(),
+            effect: 1.0,
         }
     }
 
