@@ -36,6 +36,8 @@ pub struct Terms {
     pub minimum: f64,
     /// Share of the time that a cache can save that it does save, as far as is known.
     pub effect: f64,
+    /// Cost of a caching volume ÷ what follows from the other terms, as far as is known.
+    pub dearness: f64,
 }
 
 /// What a boost comes to.
@@ -93,7 +95,7 @@ impl Terms {
         let drain = absorbed * self.shape.peak / self.backing;
         let held = self.lead + burst + self.shape.gaps * left + self.delay.max(drain) + self.end;
         let held = held.max(self.minimum);
-        let cost = self.rent_per_s * size.as_gib() * held;
+        let cost = self.dearness * self.rent_per_s * size.as_gib() * held;
         Outcome { saved_s, cost, gain: self.value_per_s * saved_s - cost }
     }
 
@@ -148,6 +150,7 @@ mod tests {
             end: 0.0,
             minimum: 0.0,
             effect: 1.0,
+            dearness: 1.0,
         }
     }
 

@@ -240,7 +240,8 @@ impl Controller {
         self.reason = None;
         self.ledger.open(self.now, size);
         let why = cause.sentence(self.now, &self.config, predicted.as_ref());
-        self.rental = Some(Rental { cause: Some(cause), why, predicted, ..Rental::new(self.now, size) });
+        let dearness = self.terms().dearness;
+        self.rental = Some(Rental { cause: Some(cause), why, predicted, dearness, ..Rental::new(self.now, size) });
         self.enter(Stage::Create);
     }
 
@@ -455,7 +456,7 @@ impl Controller {
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
             let observed = Prediction::of(rental.saved(), cost);
             self.account.rented(self.now, &self.config, cost);
-            self.learn_effect(rental.absorbed, rental.saved(), rate);
+            self.learn_effect(&rental, rate);
             self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;

@@ -35,6 +35,10 @@ pub(super) struct Rental {
     pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
+    /// Cost ÷ that of the arithmetic, as it was expected.
+    pub dearness: f64,
+    /// For how long nothing was on it and the device was calm.
+    pub empty: Duration,
     /// Bytes that were moved while it absorbed a burst.
     pub absorbed: u64,
     /// What a backing volume alone would take for what it had not moved yet.
@@ -66,6 +70,8 @@ impl Rental {
             finishing: false,
             why: String::new(),
             predicted: None,
+            dearness: 1.0,
+            empty: Duration::ZERO,
             absorbed: 0,
             backlog: Duration::ZERO,
             saved: Duration::ZERO,
@@ -84,6 +90,7 @@ impl Rental {
         let waited = if interval.is_saturated() { interval.busy } else { Duration::ZERO };
         self.saved += self.backlog.min(interval.length).saturating_sub(waited);
         self.backlog = (self.backlog + interval.time_at(rate)).saturating_sub(interval.length);
+        self.empty += if hot || self.dirty > 0 { Duration::ZERO } else { interval.length };
         if hot {
             self.absorbed = self.absorbed.saturating_add(interval.moved);
         }

@@ -6,6 +6,7 @@ use surgetank_model::units::GIB;
 use surgetank_model::{Bytes, Instant};
 
 use super::status::{Cause, Prediction};
+use super::rental::Rental;
 use super::{Config, Controller};
 use crate::bursts::Shape;
 use crate::forecast::Stakes;
@@ -75,24 +76,36 @@ const EFFECT_UNKNOWN_S: f64 = 10.0;
 /// The weight of a boost's effect to that of the next one.
 const EFFECT_FADING: f64 = 0.85;
 
-/// How much of the time that a cache can save was saved. A load that does not wait for its device hands over later what is
-/// served earlier, and bursts shorter than a sample are over before they are noticed.
+/// What boosts save and cost, relative to the arithmetic. A load that does not wait for its device hands over later what is
+/// served earlier; bursts shorter than a sample are over before they are noticed; one that leaves the backing volume no time to
+/// drain holds a cache for long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Effect {
     saved_s: f64,
     /// If all that was absorbed had been waiting from the start.
     most_s: f64,
+    /// AGBs while they were in use, and as they were expected.
+    cost: f64,
+    expected_cost: f64,
 }
 
 impl Effect {
-    /// From 0 to 1.
-    pub fn ratio(&self) -> f64 {
+    /// Share of the time that a cache can save, from 0 to 1.
+    fn saved(&self) -> f64 {
         ((self.saved_s + EFFECT_UNKNOWN_S) / (self.most_s + EFFECT_UNKNOWN_S)).clamp(0.0, 1.0)
     }
 
-    fn add(&mut self, saved_s: f64, most_s: f64) {
-        self.saved_s = self.saved_s * EFFECT_FADING + saved_s;
-        self.most_s = self.most_s * EFFECT_FADING + most_s;
+    /// Cost ÷ what is expected, at least 1.
+    fn cost(&self) -> f64 {
+        if self.expected_cost > 0.0 { (self.cost / self.expected_cost).max(1.0) } else { 1.0 }
+    }
+
+    fn add(&mut self, (saved_s, most_s): (f64, f64), (cost, expected_cost): (f64, f64)) {
+        let fade = |sum: &mut f64, more: f64| *sum = *sum * EFFECT_FADING + more;
+        fade(&mut self.saved_s, saved_s);
+        fade(&mut self.most_s, most_s);
+        fade(&mut self.cost, cost);
+        fade(&mut self.expected_cost, expected_cost);
     }
 }
 
@@ -141,7 +154,8 @@ impl Controller {
             usable: self.usable,
             lead: seconds(self.forecast.lead()),
             end: seconds(self.ending),
-            effect: self.effect.ratio(),
+            effect: self.effect.saved(),
+            dearness: self.effect.cost(),
             ..Terms::of(&self.config)
         }
     }
@@ -204,12 +218,24 @@ impl Controller {
         let late = self.expected().map_or(late, |expected| expected.cost.min(late));
         let penalty = (late + rent * (terms.lead + terms.end) - rental.unfit).max(0.0);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
+        if self.is_oversize(penalty) {
+            return self.meter.calm_after(KEPT_SAMPLES * sampling);
+        }
         let blind = terms.delay.max(RISKED * self.account.total(self.now, &self.config) / rent);
         let keep = self.forecast.keep_for(calm, rent, penalty, (blind, terms.delay));
         let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
         let billed = rental.started() + self.config.billing_minimum.saturating_sub(self.ending.unwrap_or_default());
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.max(billed))
+    }
+
+    /// What was rented is larger than the next burst needs, and has cost as much more as to replace it (ski rental).
+    fn is_oversize(&self, penalty: f64) -> bool {
+        self.rental.as_ref().is_some_and(|rental| {
+            let more = rental.size.as_gib() - self.next_size.as_gib();
+            let held = self.now.since(rental.started).as_secs_f64();
+            more > 0.0 && self.config.caching_bandwidth.as_mib_s() * more * held > penalty
+        })
     }
 
     fn value_of_lateness(&self) -> f64 {
@@ -300,8 +326,10 @@ impl Controller {
     /// When a cache that nobody needs any more stops to absorb, if the device stays calm; `None`: it is not calm. What is
     /// dirty drains beside the application until then, so the inactivity delay says when that is no use.
     pub(super) fn absorbs_until(&self) -> Option<Instant> {
-        let kept = self.kept_until()?.max(self.tried_until().unwrap_or(Instant::ZERO));
         let is_empty = self.observation.dirty_bytes == 0;
+        let is_oversize = is_empty && self.is_oversize(self.value_of_lateness() * self.terms().lead);
+        let tried = self.tried_until().filter(|_| !is_oversize);
+        let kept = self.kept_until()?.max(tried.unwrap_or(Instant::ZERO));
         let calm = self.meter.calm_after(self.config.inactivity_delay).filter(|_| !is_empty);
         Some(calm.map_or(kept, |calm| calm.max(kept)))
     }
@@ -317,10 +345,16 @@ impl Controller {
             && !planted(Bug::FullForEver)
     }
 
-    /// A boost has ended that moved so many bytes faster than the backing volume moves `rate` a second.
-    pub(super) fn learn_effect(&mut self, absorbed: u64, saved_s: f64, rate: f64) {
-        let most_s = absorbed as f64 / rate.max(1.0) * self.terms().saved_share();
-        self.effect.add(saved_s, most_s);
+    /// What a boost that has ended tells of those to come.
+    pub(super) fn learn_effect(&mut self, rental: &Rental, rate: f64) {
+        let terms = self.terms();
+        let most_s = rental.absorbed as f64 / rate.max(1.0) * terms.saved_share();
+        let used = self.now.since(rental.started).saturating_sub(rental.empty).as_secs_f64();
+        let cost = self.config.tariff().agbs_per_s(rental.size) * used;
+        // As the arithmetic alone expected it.
+        let expected = rental.predicted.filter(|_| rental.adopted.is_some());
+        let costs = expected.map_or((0.0, 0.0), |expected| (cost, expected.cost_agbs as f64 / rental.dearness));
+        self.effect.add((rental.saved(), most_s), costs);
     }
 
     /// A boost has ended that cost and saved this.
@@ -348,6 +382,7 @@ impl Terms {
             end: 0.0,
             minimum: config.billing_minimum.as_secs_f64(),
             effect: 1.0,
+            dearness: 1.0,
         }
     }
 
