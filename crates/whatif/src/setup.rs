@@ -106,6 +106,16 @@ pub enum Fidelity {
 pub struct Stuck(pub String);
 
 impl Setup {
+    /// Lets the controller judge boosts by bills, where all prices are known: a caching volume of its first size costs it in AGBs
+    /// what its price is in the backing volume's.
+    pub fn judge_by_bills(&mut self) {
+        let (backing, caching) = (self.backing.tariff.per_second(self.backing.size), self.policy.initial_size);
+        let usd = self.caching.tariff.per_second(caching).usd.zip(backing.usd.filter(|usd| *usd > 0.0));
+        if let Some((caching_usd, backing_usd)) = usd {
+            self.policy.caching_rent = caching_usd / backing_usd * backing.agbs / caching.as_gib();
+        }
+    }
+
     /// Machines that must be simulated: one stands for all that are alike.
     #[must_use]
     pub fn machines(&self) -> u32 {

@@ -21,6 +21,9 @@ pub struct Config {
     pub backing_size: Bytes,
     /// Reserved bandwidth of the caching volume (the papers' Bc).
     pub caching_bandwidth: Bandwidth,
+    /// AGBs that a GiB of caching volume costs a second, at least 0: by default Bc. Where bills count, its price in those of the
+    /// backing volume, of which a second is Bb·N.
+    pub caching_rent: f64,
     /// USD per GiB and hour of the caching volume; `None`: unknown.
     pub caching_usd_per_gib_hour: Option<f64>,
     /// The backing volume, raised in place: what a boost is compared with. `None`: it cannot be, or nobody knows how.
@@ -85,6 +88,7 @@ impl Config {
             backing_bandwidth,
             backing_size,
             caching_bandwidth,
+            caching_rent: caching_bandwidth.as_mib_s(),
             caching_usd_per_gib_hour: None,
             in_place: None,
             utilization_threshold: 0.30,
@@ -139,6 +143,12 @@ impl Config {
                 self.value_of_time
             ));
         }
+        if !(self.caching_rent >= 0.0 && self.caching_rent.is_finite()) {
+            return Err(format!(
+                "caching_rent is {}: it is in AGBs a second for each GiB, at least 0, and by default the caching bandwidth",
+                self.caching_rent
+            ));
+        }
         let limits = [
             ("agbs_per_hour", self.budget.agbs_per_hour),
             ("agbs_per_day", self.budget.agbs_per_day),
@@ -172,6 +182,11 @@ impl Config {
     /// AGBs that the backing volume costs in a second.
     pub(super) fn backing_agbs_per_s(&self) -> f64 {
         self.backing_bandwidth.as_mib_s() * self.backing_size.as_gib()
+    }
+
+    /// AGBs that a caching volume of `size` costs in a second, as boosts are judged.
+    pub(super) fn rent_agbs_per_s(&self, size: Bytes) -> f64 {
+        size.as_gib() * self.caching_rent
     }
 
     pub(super) fn tariff(&self) -> Tariff {

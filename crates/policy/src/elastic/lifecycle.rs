@@ -452,7 +452,7 @@ impl Controller {
             if self.records.len() == RECORDS_MAX {
                 self.records.pop_front();
             }
-            let cost = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            let cost = self.config.rent_agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
             let observed = Prediction::of(rental.saved(), cost);
             self.account.rented(self.now, &self.config, cost);

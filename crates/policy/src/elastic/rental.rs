@@ -132,7 +132,7 @@ impl Rental {
     /// backing volume that moves `rate` bytes a second (ski rental); `None`: it is not full.
     pub fn full_until(&self, rate: f64, config: &Config) -> Option<Instant> {
         let drain = self.dirty as f64 / rate.max(1.0);
-        let rent = config.tariff().agbs_per_s(self.size).max(f64::MIN_POSITIVE);
+        let rent = config.rent_agbs_per_s(self.size).max(f64::MIN_POSITIVE);
         let wait = Duration::try_from_secs_f64(drain * (config.value_of_time / rent).max(1.0)).ok()?;
         self.full_since.map(|since| since + wait)
     }

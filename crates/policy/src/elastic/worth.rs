@@ -234,7 +234,7 @@ impl Controller {
         self.rental.as_ref().is_some_and(|rental| {
             let more = rental.size.as_gib() - self.next_size.as_gib();
             let held = self.now.since(rental.started).as_secs_f64();
-            more > 0.0 && self.config.caching_bandwidth.as_mib_s() * more * held > penalty
+            more > 0.0 && self.config.caching_rent * more * held > penalty
         })
     }
 
@@ -279,7 +279,7 @@ impl Controller {
     /// AGBs that may be lost to find out what a cache saves, those of the present one included.
     fn allowance(&self) -> f64 {
         let lost = self.rental.as_ref().map_or(0.0, |rental| {
-            let rent = self.config.tariff().agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            let rent = self.config.rent_agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
             rent - self.config.value_of_time * rental.saved()
         });
         RISKED * self.account.waited(self.now) - self.debt.left(self.now, &self.config) - lost.max(0.0)
@@ -350,7 +350,7 @@ impl Controller {
         let terms = self.terms();
         let most_s = rental.absorbed as f64 / rate.max(1.0) * terms.saved_share();
         let used = self.now.since(rental.started).saturating_sub(rental.empty).as_secs_f64();
-        let cost = self.config.tariff().agbs_per_s(rental.size) * used;
+        let cost = self.config.rent_agbs_per_s(rental.size) * used;
         // As the arithmetic alone expected it.
         let expected = rental.predicted.filter(|_| rental.adopted.is_some());
         let costs = expected.map_or((0.0, 0.0), |expected| (cost, expected.cost_agbs as f64 / rental.dearness));
@@ -374,7 +374,7 @@ impl Terms {
             caching: config.caching_bandwidth.get() as f64,
             split: config.split,
             value_per_s: config.value_of_time,
-            rent_per_s: config.caching_bandwidth.as_mib_s(),
+            rent_per_s: config.caching_rent,
             shape: Shape { peak: 1.0, gaps: 0.0 },
             usable: USABLE,
             lead: 0.0,

@@ -195,6 +195,9 @@ fn one(row: &Row) -> anyhow::Result<Found> {
     let waits = matches!(load, Load::Application(_));
     for preset in Preset::ALL {
         let mut setup = setup(&load, &platform, *preset)?;
+        if currency == Currency::Usd {
+            setup.judge_by_bills();
+        }
         let backing_agbs = setup.backing.tariff.per_second(setup.backing.size).agbs;
         let mut at = Vec::new();
         for ((value, objective), optimum) in VALUES.iter().zip(&objectives).zip(&hindsights) {
