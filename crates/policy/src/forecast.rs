@@ -245,6 +245,12 @@ impl Forecast {
         self.sampling
     }
 
+    /// Seconds from onset to onset, as they are expected; `None`: nothing is known.
+    #[must_use]
+    pub fn period(&self) -> Option<f64> {
+        self.periods.median()
+    }
+
     /// Whether bursts have come at intervals, and not been forecast in vain.
     #[must_use]
     pub fn is_regular(&self) -> bool {

@@ -240,8 +240,7 @@ impl Controller {
         self.reason = None;
         self.ledger.open(self.now, size);
         let why = cause.sentence(self.now, &self.config, predicted.as_ref());
-        let dearness = self.terms().dearness;
-        self.rental = Some(Rental { cause: Some(cause), why, predicted, dearness, ..Rental::new(self.now, size) });
+        self.rental = Some(Rental { cause: Some(cause), why, predicted, ..Rental::new(self.now, size) });
         self.enter(Stage::Create);
     }
 

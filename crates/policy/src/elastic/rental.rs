@@ -35,12 +35,12 @@ pub(super) struct Rental {
     pub why: String,
     /// What it is expected to come to.
     pub predicted: Option<Prediction>,
-    /// Cost ÷ that of the arithmetic, as it was expected.
-    pub dearness: f64,
     /// For how long nothing was on it and the device was calm.
     pub empty: Duration,
     /// Bytes that were moved while it absorbed a burst.
     pub absorbed: u64,
+    /// Those of them while it had room.
+    pub fitted: u64,
     /// What a backing volume alone would take for what it had not moved yet.
     pub backlog: Duration,
     /// For how long it would have been behind, but for that.
@@ -70,9 +70,9 @@ impl Rental {
             finishing: false,
             why: String::new(),
             predicted: None,
-            dearness: 1.0,
             empty: Duration::ZERO,
             absorbed: 0,
+            fitted: 0,
             backlog: Duration::ZERO,
             saved: Duration::ZERO,
             unfit: 0.0,
@@ -93,6 +93,7 @@ impl Rental {
         self.empty += if hot || self.dirty > 0 { Duration::ZERO } else { interval.length };
         if hot {
             self.absorbed = self.absorbed.saturating_add(interval.moved);
+            self.fitted += if self.full_since.is_none() { interval.moved } else { 0 };
         }
     }
 

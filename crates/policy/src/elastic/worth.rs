@@ -148,6 +148,7 @@ impl Controller {
     /// What boosts are judged by now.
     pub(super) fn terms(&self) -> Terms {
         let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
+        let minimum = self.config.billing_minimum.as_secs_f64();
         Terms {
             backing: self.meter.backing_rate(self.config.backing_bandwidth),
             shape: self.bursts.shape(),
@@ -156,6 +157,8 @@ impl Controller {
             end: seconds(self.ending),
             effect: self.effect.saved(),
             dearness: self.effect.cost(),
+            // What is billed anyway serves the bursts that come in that time.
+            minimum: self.forecast.period().map_or(minimum, |period| minimum.min(period)),
             ..Terms::of(&self.config)
         }
     }
@@ -279,10 +282,11 @@ impl Controller {
     /// AGBs that may be lost to find out what a cache saves, those of the present one included.
     fn allowance(&self) -> f64 {
         let lost = self.rental.as_ref().map_or(0.0, |rental| {
-            let rent = self.config.rent_agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
-            rent - self.config.value_of_time * rental.saved()
+            let rent = self.config.rent_agbs_per_s(rental.size);
+            let lost = rent * self.now.since(rental.started).as_secs_f64() - self.config.value_of_time * rental.saved();
+            lost.max(rent * rental.empty.as_secs_f64())
         });
-        RISKED * self.account.waited(self.now) - self.debt.left(self.now, &self.config) - lost.max(0.0)
+        RISKED * self.account.waited(self.now) - self.debt.left(self.now, &self.config) - lost
     }
 
     /// Begins a boost as the papers' controller does, for throughput alone: a cache may save what no sample shows beforehand,
@@ -348,12 +352,13 @@ impl Controller {
     /// What a boost that has ended tells of those to come.
     pub(super) fn learn_effect(&mut self, rental: &Rental, rate: f64) {
         let terms = self.terms();
-        let most_s = rental.absorbed as f64 / rate.max(1.0) * terms.saved_share();
+        let most_s = rental.fitted as f64 / rate.max(1.0) * terms.saved_share();
         let used = self.now.since(rental.started).saturating_sub(rental.empty).as_secs_f64();
         let cost = self.config.rent_agbs_per_s(rental.size) * used;
-        // As the arithmetic alone expected it.
-        let expected = rental.predicted.filter(|_| rental.adopted.is_some());
-        let costs = expected.map_or((0.0, 0.0), |expected| (cost, expected.cost_agbs as f64 / rental.dearness));
+        // What the arithmetic makes of as much.
+        let terms = Terms { lead: 0.0, end: terms.lead + terms.end, dearness: 1.0, ..terms };
+        let expected = terms.outcome(rental.absorbed as f64, rental.size).cost;
+        let costs = if rental.absorbed > 0 { (cost, expected) } else { (0.0, 0.0) };
         self.effect.add((rental.saved(), most_s), costs);
     }
 
