@@ -84,7 +84,7 @@ impl Part {
             Self::Losses => losses::run(bench, report).context("losses"),
             Self::Recovery => recovery::run(bench, report).context("recovery"),
             Self::Devices => devices::run(bench, report).context("devices"),
-            Self::Policy => policy::run(&bench.policy, &bench.out, report).context("policies"),
+            Self::Policy => policy::run(bench, report).context("policies"),
         }
     }
 }

@@ -104,7 +104,9 @@ impl Rental {
 
     /// Intervals like this one, beside a backing volume that moves `rate` bytes a second, come to the same as a long one.
     pub fn is_additive(&self, interval: &Interval, rate: f64) -> bool {
-        interval.moved == 0 || (self.backlog.is_zero() && interval.time_at(rate) < interval.length)
+        // Counters of whole bytes hide a part of it.
+        let time = interval.time_at(rate).mul_f64(1.0 + 1e-6);
+        interval.moved == 0 || (self.backlog.is_zero() && time < interval.length)
     }
 
     pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {

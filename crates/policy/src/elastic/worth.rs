@@ -221,24 +221,23 @@ impl Controller {
         let late = self.expected().map_or(late, |expected| expected.cost.min(late));
         let penalty = (late + rent * (terms.lead + terms.end) - rental.unfit).max(0.0);
         let calm = self.meter.calm_for(self.now).as_secs_f64();
-        if self.is_oversize(penalty) {
-            return self.meter.calm_after(KEPT_SAMPLES * sampling);
-        }
         let blind = terms.delay.max(RISKED * self.account.total(self.now, &self.config) / rent);
         let keep = self.forecast.keep_for(calm, rent, penalty, (blind, terms.delay));
         let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
         let billed = rental.started() + self.config.billing_minimum.saturating_sub(self.ending.unwrap_or_default());
-        self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.max(billed))
+        let shortest = self.meter.calm_after(KEPT_SAMPLES * sampling)?.max(self.oversize_from(penalty));
+        self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.min(shortest).max(billed))
     }
 
-    /// What was rented is larger than the next burst needs, and has cost as much more as to replace it (ski rental).
-    fn is_oversize(&self, penalty: f64) -> bool {
-        self.rental.as_ref().is_some_and(|rental| {
-            let more = rental.size.as_gib() - self.next_size.as_gib();
-            let held = self.now.since(rental.started).as_secs_f64();
-            more > 0.0 && self.config.caching_rent * more * held > penalty
-        })
+    /// From when on what was rented is too large for the next burst: it has cost as much more as to replace it (ski rental).
+    fn oversize_from(&self, penalty: f64) -> Instant {
+        let from = self.rental.as_ref().and_then(|rental| {
+            let more = self.config.rent_agbs_per_s(rental.size) - self.config.rent_agbs_per_s(self.next_size);
+            let held = Duration::try_from_secs_f64(penalty / more.max(0.0)).ok()?;
+            Some(rental.started + held)
+        });
+        from.unwrap_or(Instant::FAR)
     }
 
     fn value_of_lateness(&self) -> f64 {
@@ -331,8 +330,8 @@ impl Controller {
     /// dirty drains beside the application until then, so the inactivity delay says when that is no use.
     pub(super) fn absorbs_until(&self) -> Option<Instant> {
         let is_empty = self.observation.dirty_bytes == 0;
-        let is_oversize = is_empty && self.is_oversize(self.value_of_lateness() * self.terms().lead);
-        let tried = self.tried_until().filter(|_| !is_oversize);
+        let oversize = self.oversize_from(self.value_of_lateness() * self.terms().lead);
+        let tried = self.tried_until().filter(|_| !is_empty || oversize > self.now);
         let kept = self.kept_until()?.max(tried.unwrap_or(Instant::ZERO));
         let calm = self.meter.calm_after(self.config.inactivity_delay).filter(|_| !is_empty);
         Some(calm.map_or(kept, |calm| calm.max(kept)))

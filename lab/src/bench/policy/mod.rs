@@ -7,6 +7,7 @@
 //! told what a second is worth: that, and for an application the backing volume's own bill, which ends when it does.
 
 mod loads;
+mod sample;
 mod scenarios;
 mod summary;
 mod traces;
@@ -21,7 +22,7 @@ use serde::Serialize;
 use surgetank_model::toml_error::Source;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::{CreditUnit, Credits};
-use surgetank_model::{Bytes, Catalog};
+use surgetank_model::{Bytes, Catalog, Limits};
 use surgetank_planner::Mode;
 use surgetank_planner::cost::Money;
 use surgetank_planner::scenario::Scenario as File;
@@ -32,7 +33,7 @@ use toml::{Table, Value};
 
 use self::loads::Load;
 use self::scenarios::{PLATFORM, SCENARIOS, Set};
-use super::Report;
+use super::{Bench, Report};
 use crate::flags::absolute;
 
 /// Values of a second of delay, in what a second of the backing volume costs.
@@ -67,6 +68,9 @@ pub struct Found {
     pub currency: &'static str,
     /// By value of time.
     pub hindsight: Vec<Optimum>,
+    /// Share of the bound that a boost which begins with the first late sample has lost by then, by value of time: no controller
+    /// that rents nothing before can know better.
+    pub first_surprise_ratio: Vec<f64>,
     /// Every policy, and the static volumes.
     pub runs: Vec<Run>,
 }
@@ -115,7 +119,8 @@ pub struct Document {
 }
 
 /// Runs every scenario and judges.
-pub fn run(arguments: &Policies, out: &std::path::Path, report: &mut Report) -> anyhow::Result<()> {
+pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
+    let arguments = &bench.policy;
     let (mut rows, mut notes) = (generated(), Vec::new());
     match traces::rows(arguments.data.as_deref()) {
         Ok(recorded) => rows.extend(recorded),
@@ -131,7 +136,8 @@ pub fn run(arguments: &Policies, out: &std::path::Path, report: &mut Report) -> 
     }
     rows.retain(|row| !arguments.training || row.set == Set::Training);
     let document = Document { values_of_time: VALUES, notes, scenarios: all(&rows)? };
-    summary::write(&document, out, arguments.scenario.is_some(), report)
+    summary::write(&document, &bench.out, arguments.scenario.is_some(), report)?;
+    if arguments.scenario.is_some() { Ok(()) } else { sample::run(bench, report) }
 }
 
 fn generated() -> Vec<Row> {
@@ -193,6 +199,12 @@ fn one(row: &Row) -> anyhow::Result<Found> {
         runs.push(Run { name: mode.name().to_owned(), is_static: true, at });
     }
     let waits = matches!(load, Load::Application(_));
+    let surprised_s = first_surprise_s(&first);
+    let first_surprise_ratio = objectives.iter().zip(&hindsights).map(|(objective, optimum)| {
+        let per_s = objective.value_of_time + if waits { per_s } else { 0.0 };
+        if optimum.boosts == 0 { 0.0 } else { surprised_s * per_s / optimum.bound }
+    });
+    let first_surprise_ratio = first_surprise_ratio.collect();
     for preset in Preset::ALL {
         let mut setup = setup(&load, &platform, *preset)?;
         if currency == Currency::Usd {
@@ -211,7 +223,15 @@ fn one(row: &Row) -> anyhow::Result<Found> {
         Currency::Agbs => "AGBs",
         Currency::Usd => "USD",
     };
-    Ok(Found { name: row.name.clone(), set: row.set, currency, hindsight: hindsights, runs })
+    Ok(Found { name: row.name.clone(), set: row.set, currency, hindsight: hindsights, first_surprise_ratio, runs })
+}
+
+/// Seconds that both volumes would have saved by the time at which one that is asked for after the first late sample is there.
+fn first_surprise_s(setup: &Setup) -> f64 {
+    let rate = |limits: Limits| limits.bandwidth.map_or(0.0, |bandwidth| bandwidth.get() as f64);
+    let (backing, caching) = (rate(setup.backing.limits), rate(setup.caching.limits));
+    let until = setup.sampling + setup.provider.create + setup.provider.attach;
+    until.as_secs_f64() * caching / (backing + caching).max(1.0)
 }
 
 fn judged(setup: &Setup, found: &RunReport, objective: &Objective, optimum: &Optimum) -> anyhow::Result<Judged> {
