@@ -28,6 +28,8 @@ impl Controller {
         if (hot && config.inactivity_delay.is_zero())
             || !self.meter.is_clear()
             || self.observation.cache_failed
+            // For how long the device is waited for counts when a step is answered.
+            || (config.preset.when.worth && self.stage != Stage::Boost && self.meter.interval.is_saturated())
             || self.rental.as_ref().is_some_and(|rental| {
                 rental.is_dropped() || (rental.adopted.is_some() && !rental.is_additive(&self.meter.interval, rate))
             })
@@ -43,7 +45,7 @@ impl Controller {
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
             (Stage::Boost, _) => unlimited && !self.is_trying(),
-            (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted(),
+            (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted() && !self.is_trying(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
             | (Stage::Release, Work::Outstanding(_) | Work::Retry(_)) => unlimited && (!hot || !self.hot_again()),
