@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Instant, Observation};
 
-use super::config::Config;
 use super::meter::Interval;
 use super::status::{Cause, Prediction};
 use crate::sizing::Usage;
+
+/// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
+/// several times as long as after it.
+const FULL_DRAINS: f64 = 4.0;
 
 /// The caching volume from `Create` to `Delete`, and what is known of its use.
 #[derive(Clone, Debug)]
@@ -132,12 +135,10 @@ impl Rental {
         self.full_since = self.full_since.filter(|_| full).or(full.then_some(now));
     }
 
-    /// When it has been full for so long that holding it has cost as much as the burst would wait for a drain beside it, by a
-    /// backing volume that moves `rate` bytes a second (ski rental); `None`: it is not full.
-    pub fn full_until(&self, rate: f64, config: &Config) -> Option<Instant> {
-        let drain = self.dirty as f64 / rate.max(1.0);
-        let rent = config.rent_agbs_per_s(self.size).max(f64::MIN_POSITIVE);
-        let wait = Duration::try_from_secs_f64(drain * (config.value_of_time / rent).max(1.0)).ok()?;
+    /// When it has been full for so long that waiting for the end of the burst costs more than a drain beside it, by a backing
+    /// volume that moves `rate` bytes a second; `None`: it is not full.
+    pub fn full_until(&self, rate: f64) -> Option<Instant> {
+        let wait = Duration::try_from_secs_f64(FULL_DRAINS * self.dirty as f64 / rate.max(1.0)).ok()?;
         self.full_since.map(|since| since + wait)
     }
 

@@ -37,6 +37,7 @@ impl Controller {
             return None;
         }
         let unlimited = self.ledger.is_unlimited();
+        let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let steady = match (self.stage, self.work) {
             // How much a burst has written counts, up to the sample that decides.
             (Stage::Idle, _) if hot && config.preset.when.worth => self.held,
@@ -44,7 +45,10 @@ impl Controller {
             (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
-            (Stage::Boost, _) => unlimited && !self.is_trying(),
+            // How long an empty cache is kept depends on how long it has been kept.
+            (Stage::Boost, _) => {
+                unlimited && !self.is_trying() && (hot || !config.preset.when.worth || expected.is_some())
+            }
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted() && !self.is_trying(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
@@ -52,13 +56,12 @@ impl Controller {
             // Nothing but the answer to a step goes on from here.
             _ => true,
         };
-        let expected = self.rental.as_ref().and_then(Rental::expects_until);
         let calm = match (self.stage, self.work) {
             (Stage::Boost, _) => self.absorbs_until(),
             (Stage::Attach, Work::Retry(_)) => self.absorbs_until(),
             _ => None,
         };
-        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(rate, config));
+        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
         let until = [expected.or(calm), full, burst].into_iter().flatten().min();

@@ -340,7 +340,7 @@ impl Controller {
     /// Nothing has fit on the caching volume for so long that draining it beside the burst is cheaper than to wait.
     pub(super) fn is_full_in_vain(&self) -> bool {
         let rate = self.meter.backing_rate(self.config.backing_bandwidth);
-        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate, &self.config));
+        let until = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
         let asked = self.cause() == Some(Cause::Request);
         self.config.preset.when.worth
             && !asked

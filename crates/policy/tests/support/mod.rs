@@ -203,7 +203,9 @@ impl World {
         let moved = self.observation.written_bytes - before;
         self.answer(faults);
         self.controller.observe(self.now, self.observation);
-        let threshold = if self.plan.adaptive { 0.9 } else { 0.3 };
+        // What is tried begins as the papers' controller begins.
+        let tries = matches!(self.controller.cause(), Some(Cause::Utilization(_)));
+        let threshold = if self.plan.adaptive && !tries { 0.9 } else { 0.3 };
         self.hot_before = moved as f64 > threshold * (BACKING_MIB_S * MIB) as f64;
         while let Some(record) = self.controller.next_record() {
             self.records.push(record);
