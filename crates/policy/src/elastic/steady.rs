@@ -31,7 +31,9 @@ impl Controller {
             // For how long the device is waited for counts when a step is answered.
             || (config.preset.when.worth && self.stage != Stage::Boost && self.meter.interval.is_saturated())
             || self.rental.as_ref().is_some_and(|rental| {
-                rental.is_dropped() || (rental.adopted.is_some() && !rental.is_additive(&self.meter.interval, rate))
+                rental.is_dropped()
+                    || (rental.adopted.is_some()
+                        && (config.preset.when.worth || !rental.is_additive(&self.meter.interval, rate)))
             })
         {
             return None;
