@@ -195,11 +195,10 @@ impl Forecast {
     /// twice what hindsight would have paid (ski rental), or `blind` seconds. Later than that never.
     #[must_use]
     pub fn keep_for(&self, calm: f64, holding_per_s: f64, penalty: f64, (blind, delay): (f64, f64)) -> f64 {
-        let longest = penalty / holding_per_s.max(f64::MIN_POSITIVE);
+        let longest = (penalty / holding_per_s.max(f64::MIN_POSITIVE)).min(DELAYS_MAX * delay);
         if self.gaps.len() < GAPS_KNOWN {
             return longest.min(blind);
         }
-        let longest = longest.min(DELAYS_MAX * delay);
         let sampling = self.sampling.as_secs_f64();
         // A gap ends with the sample after it.
         let ends = || self.gaps.iter().map(|gap| gap + sampling);

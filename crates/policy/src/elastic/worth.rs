@@ -76,7 +76,7 @@ const EFFECT_UNKNOWN_S: f64 = 10.0;
 /// The weight of a boost's effect to that of the next one.
 const EFFECT_FADING: f64 = 0.85;
 
-/// What boosts save and cost, relative to the arithmetic. A load that does not wait for its device hands over later what is
+/// What boosts save and cost, relative to the arithmetic. A load that does not wait for its device brings later what is
 /// served earlier; bursts shorter than a sample are over before they are noticed; one that leaves the backing volume no time to
 /// drain holds a cache for long.
 #[derive(Clone, Copy, Debug, Default)]
