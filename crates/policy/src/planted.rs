@@ -24,8 +24,6 @@ surgetank_model::plant_bugs! {
         LoadIsBurst,
         /// A boost begins though it is expected to cost more than it saves.
         CostForgotten,
-        /// What boosts in vain have cost holds up no other.
-        DebtForgotten,
         /// A full cache waits for the end of a burst that has none.
         FullForEver,
         /// A boost for a burst that was announced begins whatever is left of the budget.

@@ -365,7 +365,6 @@ impl Controller {
     pub(super) fn settle_debt(&mut self, came_to: &Prediction) {
         self.saved_agbs += self.config.value_of_time * came_to.saved.0.as_secs_f64();
         let loss = came_to.cost_agbs as f64 - self.config.value_of_time * came_to.saved.0.as_secs_f64();
-        let loss = if planted(Bug::DebtForgotten) { 0.0 } else { loss };
         self.debt.add(self.now, &self.config, loss);
     }
 }
