@@ -44,7 +44,7 @@ impl Controller {
             (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
-            (Stage::Boost, _) => unlimited && !self.is_trying(),
+            (Stage::Boost, _) => unlimited && !self.is_trying() && !self.may_grow(),
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted() && !self.is_trying(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
@@ -64,7 +64,7 @@ impl Controller {
             .and_then(|rental| rental.full_until(rate, config));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
-        let until = [expected.or(calm), full, burst].into_iter().flatten().min();
+        let until = [expected.or(calm), full, burst, self.may_grow_from()].into_iter().flatten().min();
         // The forecast learns it from what is above the threshold, and a budget pays for another one.
         let counts_interval = hot || !unlimited;
         steady.then(|| Steady { until: until.unwrap_or(Instant::FAR), counts_interval })
