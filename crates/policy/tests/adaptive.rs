@@ -133,10 +133,10 @@ fn usual(create_s: u64) -> Rig {
     Rig::new(create_s, |_| {}, Learned::default())
 }
 
-/// A controller that expects bursts of 4 GiB, and a volume of 10 GiB at most.
+/// A controller that expects bursts of 4 GiB, and a volume of 8 GiB at most.
 fn growing(grows: bool) -> Rig {
     let learned = Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() };
-    let change = |config: &mut Config| (config.grows, config.size_max) = (grows, Bytes::from_gib(10));
+    let change = |config: &mut Config| (config.grows, config.size_max) = (grows, Bytes::from_gib(8));
     Rig::new(2, change, learned)
 }
 
@@ -148,14 +148,14 @@ fn a_volume_that_fills_up_grows_while_that_pays_and_within_its_limits() {
     let mut rig = growing(true);
     rig.burst(24 << 10);
     assert!(rig.sizes.len() > 1 && rig.sizes.is_sorted(), "{:?}", rig.sizes);
-    assert_eq!(rig.sizes.last(), Some(&Bytes::from_gib(10)), "{:?}", rig.sizes);
+    assert_eq!(rig.sizes.last(), Some(&Bytes::from_gib(8)), "{:?}", rig.sizes);
     let why = rig.controller.why_grown().unwrap();
     assert!(why.starts_with("grows the caching volume from ") && why.contains(" GiB: the burst has written "), "{why}");
     assert!(rig.now < fixed.now, "{} and {}", rig.now, fixed.now);
-    assert_eq!(rig.controller.status().cache_size, Some(Bytes::from_gib(10)));
+    assert_eq!(rig.controller.status().cache_size, Some(Bytes::from_gib(8)));
     rig.calm(900);
     let record = rig.records().pop().unwrap();
-    assert!(record.size == Bytes::from_gib(10) && record.mean_size < record.size, "{record:?}");
+    assert!(record.size == Bytes::from_gib(8) && record.mean_size < record.size, "{record:?}");
     let rented = record.ended.since(record.started);
     let cost = record.mean_size.as_gib() * CACHING_MIB_S as f64 * rented.as_secs_f64();
     assert!((record.observed.cost_agbs as f64 - cost).abs() < 2.0, "{record:?}");

@@ -22,6 +22,9 @@ const SIZES_MAX: u64 = 16;
 const FIRST_LEAD: Duration = Duration::from_secs(5);
 /// One that has absorbed no faster than so many times the backing volume's rate would not do so if it were larger.
 const HELPS: f64 = 1.1;
+/// It must pay as well if the rest of the burst is so many times as long as expected: one that is larger than was planned for may
+/// be much larger, and a large volume that is full costs more than a small one.
+const LONGER: f64 = 4.0;
 /// Decided so many samples before the volume would be full by the time that it has grown.
 const AHEAD_SAMPLES: u32 = 2;
 
@@ -115,12 +118,12 @@ impl Controller {
         }
         let likely = self.bursts.likely(self.bursts.written());
         let total: f64 = likely.iter().map(|(_, weight)| weight).sum();
-        let gain = |size: Bytes| {
+        let gain = |size: Bytes, longer: f64| {
             let mut sum = Outcome::default();
             for (left, weight) in &likely {
-                let share = weight / total.max(f64::MIN_POSITIVE);
-                let stays = terms.going_on(*left, rental.size, room, dirty);
-                let grows = terms.growing(*left, (rental.size, size), (room, dirty), lead);
+                let (left, share) = (longer * left, weight / total.max(f64::MIN_POSITIVE));
+                let stays = terms.going_on(left, rental.size, room, dirty);
+                let grows = terms.growing(left, (rental.size, size), (room, dirty), lead);
                 sum.saved_s += share * (grows.saved_s - stays.saved_s);
                 sum.cost += share * (grows.cost - stays.cost);
             }
@@ -133,8 +136,9 @@ impl Controller {
         let sizes =
             (1..=most).step_by(step).map(|grains| rental.size.get().saturating_add(grains.saturating_mul(grain)));
         let sizes = sizes.map(|size| bounds.clamp(Bytes::new(size))).filter(|size| *size > rental.size);
-        let best = sizes.map(|size| (size, gain(size))).max_by(|(_, a), (_, b)| a.gain.total_cmp(&b.gain))?;
-        (best.1.gain > 0.0 || planted(Bug::GrowthCostForgotten)).then_some(best)
+        let best = sizes.map(|size| (size, gain(size, 1.0))).max_by(|(_, a), (_, b)| a.gain.total_cmp(&b.gain))?;
+        let pays = best.1.gain > 0.0 && gain(best.0, LONGER).gain > 0.0;
+        (pays || planted(Bug::GrowthCostForgotten)).then_some(best)
     }
 
     /// It is billed for the new size from the moment at which it is asked for.
