@@ -20,8 +20,6 @@ use crate::worth::{Outcome, Terms};
 const SIZES_MAX: u64 = 16;
 /// What growing takes of which nothing is known yet.
 const FIRST_LEAD: Duration = Duration::from_secs(5);
-/// One that has absorbed no faster than so many times the backing volume's rate would not do so if it were larger.
-const HELPS: f64 = 1.1;
 /// It must pay as well if the rest of the burst is so many times as long as expected: one that is larger than was planned for may
 /// be much larger, and a large volume that is full costs more than a small one.
 const LONGER: f64 = 4.0;
@@ -66,6 +64,7 @@ impl Controller {
             && config.preset.when.worth
             && config.fixed_size.is_none()
             && self.meter.hot
+            && !self.is_trying()
             && self.growth.until.is_none_or(|until| until <= self.now)
             && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max)
     }
@@ -106,7 +105,8 @@ impl Controller {
     /// The size that gains most over the present one, and what it gains.
     fn worth_growing(&self) -> Option<(Bytes, Outcome)> {
         let terms = self.terms();
-        let helps = |rental: &&Rental| rental.absorbs_faster_than(terms.backing * HELPS);
+        // One that has saved nothing so far would not do so if it were larger.
+        let helps = |rental: &&Rental| rental.saved() > 0.0;
         let rental = self.rental.as_ref().filter(|_| self.may_grow()).filter(helps)?;
         // At first it is taken to be no faster than a new volume.
         let lead = self.growth.lead.or(self.forecast.lead()).unwrap_or(FIRST_LEAD).as_secs_f64();
@@ -193,10 +193,10 @@ impl Terms {
         let absorbed = self.absorbed(left).min(room / self.shape.peak);
         let fitting = if self.split { absorbed * self.both() / self.caching } else { absorbed };
         let burst = fitting / self.both() + (left - fitting).max(0.0) / self.backing;
-        let saved_s = (left / self.backing - burst).max(0.0);
+        let saved_s = self.effect * (left / self.backing - burst).max(0.0);
         let drain = (dirty + absorbed * self.shape.peak) / self.backing;
         let held = burst + self.shape.gaps * left + self.delay.max(drain) + self.end;
-        let cost = self.rent_per_s * size.as_gib() * held;
+        let cost = self.dearness * self.rent_per_s * size.as_gib() * held;
         Outcome { saved_s, cost, gain: self.value_per_s * saved_s - cost }
     }
 
@@ -207,7 +207,7 @@ impl Terms {
         let missed = (self.backing * full).min(left);
         let more = (to.get() - from.get()) as f64 * self.usable;
         let rest = self.going_on(left - missed, to, room + more, dirty);
-        let cost = rest.cost + self.rent_per_s * to.as_gib() * (missed / self.backing);
+        let cost = rest.cost + self.dearness * self.rent_per_s * to.as_gib() * (missed / self.backing);
         Outcome { cost, gain: self.value_per_s * rest.saved_s - cost, ..rest }
     }
 }

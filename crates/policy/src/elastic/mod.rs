@@ -222,7 +222,11 @@ impl Controller {
         }
         if let Some(rental) = &mut self.rental {
             rental.observe(self.now, hot, &observation);
-            rental.serves(&interval, hot && demand == Demand::Absorbed, self.meter.backing_rate(self.config.backing_bandwidth));
+            rental.serves(
+                &interval,
+                hot && demand == Demand::Absorbed,
+                self.meter.backing_rate(self.config.backing_bandwidth),
+            );
         }
         self.decide();
         self.checked();

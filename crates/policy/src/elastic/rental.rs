@@ -110,7 +110,8 @@ impl Rental {
     /// An interval in which it was in use, beside a backing volume that moves `rate` bytes a second.
     pub fn serves(&mut self, interval: &Interval, hot: bool, rate: f64) {
         // What was moved before it was there, it did not save.
-        if interval.from.is_none() || self.adopted.is_none() || self.adopted > interval.from || self.released.is_some() {
+        if interval.from.is_none() || self.adopted.is_none() || self.adopted > interval.from || self.released.is_some()
+        {
             return;
         }
         // Where the device is behind, the backing volume alone would be, too.

@@ -58,10 +58,7 @@ impl Controller {
             (Stage::Attach, Work::Retry(_)) => self.absorbs_until(),
             _ => None,
         };
-        let rental = self
-            .rental
-            .as_ref()
-            .and_then(|rental| rental.full_until(rate, config));
+        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(rate, config));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
         let until = [expected.or(calm), full, burst, self.may_grow_from()].into_iter().flatten().min();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use surgetank_model::units::GIB;
 use surgetank_model::{Bytes, Instant};
 
-use super::status::{Cause, Prediction};
 use super::rental::Rental;
+use super::status::{Cause, Prediction};
 use super::{Config, Controller};
 use crate::bursts::Shape;
 use crate::forecast::Stakes;

@@ -18,7 +18,8 @@ pub fn run(bench: &Bench, report: &mut Report) -> anyhow::Result<()> {
     let worst = |place: &str| -> anyhow::Result<f64> {
         loads.iter().try_fold(0.0, |worst: f64, load| Ok(worst.max(number(load, place)?)))
     };
-    let sample = Bar::new("a sample of adaptive, the slowest thousand", "µs", worst("/slowest_us")?, (SAMPLE_US, "the bar"));
+    let sample =
+        Bar::new("a sample of adaptive, the slowest thousand", "µs", worst("/slowest_us")?, (SAMPLE_US, "the bar"));
     let state = Bar::new("what adaptive keeps for a device", "KiB", worst("/bytes")? / 1024.0, (STATE_KIB, "the bar"));
     report.add(sample.must_be(Limit::AtMost(1.0)));
     report.add(state.must_be(Limit::AtMost(1.0)));

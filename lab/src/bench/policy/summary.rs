@@ -232,7 +232,8 @@ fn bars(document: &Document) -> Vec<Bar> {
         let bar = Bar::new(named("worst objective", fixed), "", fixed.0, (1.0, "the best static volume"));
         bars.push(bar.must_be(Limit::AtMost(OVER_STATIC)));
         let possible = judged().filter(|(found, _, value)| found.can_be_as_good(*value));
-        let ratios = possible.map(|(found, run, value)| (run.at[value].objective / found.best_static(value), found, value));
+        let ratios =
+            possible.map(|(found, run, value)| (run.at[value].objective / found.best_static(value), found, value));
         if let Some((ratio, found, value)) = ratios.max_by(|one, other| one.0.total_cmp(&other.0)) {
             let name = named("worst objective where hindsight's plan meets the bar", (ratio, &found.name, value));
             bars.push(Bar::new(name, "", ratio, (1.0, "the best static volume")));
