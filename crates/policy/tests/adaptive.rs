@@ -136,7 +136,9 @@ fn usual(create_s: u64) -> Rig {
 /// A controller that expects bursts of 4 GiB, and a volume of 8 GiB at most.
 fn growing(grows: bool) -> Rig {
     let learned = Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() };
-    let change = |config: &mut Config| (config.grows, config.size_max) = (grows, Bytes::from_gib(8));
+    let change = |config: &mut Config| {
+        (config.grows, config.size_max) = (grows, Bytes::from_gib(8));
+    };
     Rig::new(2, change, learned)
 }
 
@@ -193,7 +195,7 @@ fn a_growth_that_is_refused_is_not_billed_and_is_tried_again_later() {
     // Nobody knows whether it has grown: it is billed as if it had.
     let mut rig = growing(true);
     rig.growth = StepOutcome::Refused(Refusal::Timeout);
-    rig.burst(24 << 10);
+    rig.burst(9 << 10);
     assert_eq!(rig.controller.status().cache_size, rig.sizes.last().copied());
 }
 

@@ -64,7 +64,6 @@ impl Controller {
             && config.preset.when.worth
             && config.fixed_size.is_none()
             && self.meter.hot
-            && !self.is_trying()
             && self.growth.until.is_none_or(|until| until <= self.now)
             && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max)
     }
