@@ -5,8 +5,9 @@
 
 use surgetank_cache::Epoch;
 use surgetank_cache::format::{
-    self, BLOCK, Content, Entry, Flaw, Geometry, Layout, LogState, Parse, Parsed, Records, Repeat, SEGMENTS_PER_PAGE,
-    SUPERBLOCKS_LENGTH, SegmentTable, Summary, Superblock, TableCopy, checksum, choose_superblock, scan_segment,
+    self, BLOCK, Content, Entry, Flaw, GROWTHS_MAX, Geometry, Layout, LogState, Parse, Parsed, Records, Repeat,
+    SEGMENTS_PER_PAGE, SUPERBLOCKS_LENGTH, SegmentTable, Summary, Superblock, TableCopy, checksum, choose_superblock,
+    scan_segment,
 };
 
 use crate::input::Input;
@@ -37,9 +38,23 @@ pub fn any_layout(input: &mut Input<'_>) -> Layout {
     if input.once_in(4) { Layout::One } else { Layout::Two }
 }
 
+/// The log has not grown.
+const NEVER: [u32; GROWTHS_MAX] = [0; GROWTHS_MAX];
+
+/// It has, by what is likely, or by anything.
+fn any_growths(input: &mut Input<'_>) -> [u32; GROWTHS_MAX] {
+    let (mut grown_at, mut before) = (NEVER, 8);
+    for at in grown_at.iter_mut().take(input.below(GROWTHS_MAX + 1)) {
+        *at = if input.once_in(8) { input.u32() } else { before };
+        before += u32::from(input.byte());
+    }
+    grown_at
+}
+
 /// A superblock with any fields, or any payload, or any bytes.
 pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
-    let geometry = Geometry { layout: Layout::Two, segment_size: 1 << 16, segments: 8, indexed: false };
+    let geometry =
+        Geometry { layout: Layout::Two, segment_size: 1 << 16, segments: 8, indexed: false, grown_at: NEVER };
     let plain = Superblock::new(Epoch::default(), geometry, 1 << 20);
     match input.byte() % 8 {
         0 => {
@@ -67,6 +82,7 @@ pub fn any_superblock(input: &mut Input<'_>) -> Vec<u8> {
             void: (0..input.below(4)).map(|_| input.number()).collect(),
             indexed: input.once_in(4),
             unindexed: input.once_in(4).then(|| (0..input.below(4)).map(|_| input.u32()).collect()),
+            grown_at: if input.once_in(4) { any_growths(input) } else { NEVER },
         }
         .encode()
         .to_vec(),
@@ -88,10 +104,13 @@ pub fn superblocks(data: &[u8]) {
         let geometry = superblock.geometry();
         assert!(geometry.end() > geometry.segment_offset(geometry.segments - 1));
         for copy in TableCopy::ALL {
-            let last = geometry.table_offset(geometry.table_pages() - 1, copy) + u64::from(BLOCK);
-            let before = last <= geometry.segment_offset(0);
-            assert!(before || geometry.table_offset(0, copy) >= geometry.segment_offset(geometry.segments));
-            assert!(last <= geometry.end() && geometry.table_offset(0, copy) >= u64::from(SUPERBLOCKS_LENGTH));
+            let page = geometry.table_pages() - 1;
+            let (last, of_page) = (geometry.table_offset(page, copy), geometry.segments_of_page(page));
+            let behind = geometry.segment_offset(of_page.end - 1) + u64::from(geometry.segment_size);
+            let before = last + u64::from(BLOCK) <= geometry.segment_offset(of_page.start);
+            assert!(before || last >= behind);
+            let end = last + u64::from(BLOCK);
+            assert!(end <= geometry.end() && geometry.table_offset(0, copy) >= u64::from(SUPERBLOCKS_LENGTH));
         }
         assert!(superblock.offset() < u64::from(SUPERBLOCKS_LENGTH));
         let counted_on = [superblock.sequence, superblock.durable];
@@ -140,7 +159,7 @@ pub fn table(data: &[u8]) {
     let mut input = Input(data);
     let segments = if input.once_in(4) { input.number() as u32 } else { input.below(3000) as u32 };
     let layout = any_layout(&mut input);
-    let geometry = Geometry { layout, segment_size: 1 << 16, segments, indexed: false };
+    let geometry = Geometry { layout, segment_size: 1 << 16, segments, indexed: false, grown_at: NEVER };
     let mut page = 0;
     while page < 8 && !input.is_empty() {
         let of_page = geometry.segments_of_page(page);

@@ -51,11 +51,11 @@ fn image(input: &mut Input<'_>, device_bytes: usize) -> Image {
     Image { bytes, geometry }
 }
 
-/// The newest copy of the only page of the table.
-fn page(image: &[u8], geometry: Geometry, epoch: Epoch) -> Option<SegmentTable> {
+/// The newest copy of a page of the table.
+fn page(image: &[u8], geometry: Geometry, epoch: Epoch, page: u32) -> Option<SegmentTable> {
     let copies = TableCopy::ALL.into_iter().filter_map(|copy| {
-        let at = geometry.table_offset(0, copy) as usize;
-        match (Parse::Table { epoch, geometry, page: 0 }).read(&image[at..at + BLOCK_BYTES]) {
+        let at = geometry.table_offset(page, copy) as usize;
+        match (Parse::Table { epoch, geometry, page }).read(&image[at..at + BLOCK_BYTES]) {
             Parsed::Table(table) => table,
             _ => None,
         }
@@ -65,7 +65,7 @@ fn page(image: &[u8], geometry: Geometry, epoch: Epoch) -> Option<SegmentTable> 
 
 /// The generations that count, as far as the table can be read.
 fn generations(image: &Image) -> Vec<u32> {
-    let page = page(&image.bytes, image.geometry, Epoch::default());
+    let page = page(&image.bytes, image.geometry, Epoch::default(), 0);
     page.map_or_else(|| vec![1; image.geometry.segments as usize], |page| page.generations)
 }
 
@@ -79,8 +79,10 @@ struct Expected {
 /// The log of an image; `unreadable` says which of its blocks cannot be read.
 fn log(image: &[u8], superblock: &Superblock, unreadable: &[u64]) -> Option<Log> {
     let geometry = superblock.geometry();
-    let table = page(image, geometry, superblock.epoch)?;
-    let mut log = Log::new(superblock, table.generations);
+    // One page, and one more for each growth.
+    let pages = (0..geometry.table_pages()).map(|number| page(image, geometry, superblock.epoch, number));
+    let table = pages.collect::<Option<Vec<_>>>()?;
+    let mut log = Log::new(superblock, table.into_iter().flat_map(|page| page.generations).collect());
     let mut to_scan: Vec<_> = (0..geometry.segments).map(|segment| (segment, Vec::new())).collect();
     // As often as an engine does it: a record that is repeated may be preceded by another one that is missing.
     while !to_scan.is_empty() {

@@ -182,6 +182,7 @@ fn state() -> Vec<Seed> {
         token: epoch.to_string(),
         volume_type: "fast".to_owned(),
         size: Bytes::from_gib(1),
+        growing_to: None,
         started_unix_ms: 1_700_000_000_000,
         stage: RentalStage::Adopted,
         volume,

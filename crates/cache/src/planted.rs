@@ -158,6 +158,14 @@ surgetank_model::plant_bugs! {
         RescueStaysInFlight,
         /// The superblock of a failing log is written while another one is on its way.
         TwoSuperblocksAtOnce,
+        /// Records go to the part by which the volume grows before a superblock names it.
+        GrownBeforeMarked,
+        /// Only one superblock names that part before records go there.
+        GrowthMarkedOnce,
+        /// A superblock names that part before its pages of the segment table are durable.
+        GrowthNotFlushed,
+        /// A recovery takes the volume for as large as when it was adopted.
+        OldSizeBelieved,
         /// What was written while the engine was not in the path counts as durable.
         UnseenWritesDurable,
     }

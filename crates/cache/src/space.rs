@@ -7,7 +7,7 @@
 //!   back. Each segment remembers the oldest segment it superseded (`oldest_superseded`); everything between must go
 //!   before it, or with it in the same (atomic) page of the table.
 
-use crate::format::{Geometry, SEGMENTS_PER_PAGE, UNINDEXED_MAX};
+use crate::format::{Geometry, UNINDEXED_MAX};
 use crate::index::{Extent, Kind};
 use crate::planted::{Bug, planted};
 
@@ -150,6 +150,12 @@ impl Space {
             tombstones: 0,
             clock: 0,
         }
+    }
+
+    /// The volume has grown to this division: its new segments are free, of generation 1.
+    pub fn grow(&mut self, geometry: Geometry) {
+        self.geometry = geometry;
+        self.segments.resize(geometry.segments as usize, Segment::empty(Use::Free, 1, 0, 0));
     }
 
     /// The segment of a block of the log.
@@ -408,8 +414,9 @@ impl Space {
     #[must_use]
     pub fn unmarked(&self) -> Option<(u32, usize)> {
         let mut pages = vec![0; self.geometry.table_pages() as usize];
-        for (number, segment) in self.segments.iter().enumerate() {
-            pages[number / SEGMENTS_PER_PAGE as usize] += usize::from(segment.indexed == Indexed::Written);
+        for (number, segment) in (0..).zip(&self.segments) {
+            let (page, _) = self.geometry.place_in_table(number);
+            pages[page as usize] += usize::from(segment.indexed == Indexed::Written);
         }
         let most = (0..).zip(pages).max_by_key(|(_, unmarked)| *unmarked);
         most.filter(|(_, unmarked)| *unmarked > 0)
@@ -464,7 +471,7 @@ impl Space {
         let mut freed = Vec::new();
         for number in used {
             let segment = &self.segments[number as usize];
-            let own_page = number / SEGMENTS_PER_PAGE;
+            let (own_page, _) = self.geometry.place_in_table(number);
             let idle = segment.usage == Use::Sealed && segment.dirty == 0;
             let idle = idle && (segment.appends == 0 || planted(Bug::AppendsIgnored));
             let free_of_older =

@@ -24,6 +24,7 @@ enum Op {
     Advance(u8),
     AnswerAll,
     Grow(u8),
+    GrowCache(u8),
     Restart,
 }
 
@@ -49,6 +50,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => any::<u8>().prop_map(Op::Advance),
         1 => Just(Op::AnswerAll),
         1 => (1..=20u8).prop_map(Op::Grow),
+        2 => any::<u8>().prop_map(Op::GrowCache),
         1 => Just(Op::Restart),
     ]
 }
@@ -113,6 +115,11 @@ fn apply(machine: &mut Machine, setting: &Setting, op: &Op) {
         }
         Op::AnswerAll => machine.answer_all(),
         Op::Restart => machine.restart(setting.split, setting.read_fill),
+        Op::GrowCache(blocks) => {
+            if matches!(machine.stage(), EngineStage::Absorb | EngineStage::Drain) {
+                machine.grow_cache(usize::from(blocks) * 4096);
+            }
+        }
         Op::Grow(units) => machine.grow(usize::from(units) * setting.logical_block as usize),
     }
 }
@@ -341,6 +348,60 @@ fn a_burst_finds_nearly_the_whole_cache() {
             "{mib} MiB: {status:?}"
         );
     }
+}
+
+/// A full cache that grows takes nearly as much more of the burst as it has grown by, again and again.
+#[test]
+fn a_cache_that_grows_takes_more_of_the_burst() {
+    const CACHE: usize = 64 << 20;
+    let mut machine = Machine::new(CACHE * 4, 4096, 5);
+    machine.adopt(CACHE, false, ReadFill::Never);
+    assert!(machine.wait_for(&Event::Adopted, 100));
+    let mut offset = 0;
+    for growth in 0..3 {
+        let evicted = machine.engine.status().evicted_bytes;
+        while machine.engine.status().evicted_bytes == evicted {
+            machine.submit(Operation::Write { fua: false }, offset, 1 << 20);
+            while machine.advance_without_backing() {}
+            offset += 1 << 20;
+        }
+        let (status, size) = (machine.engine.status(), machine.cache.len() as u64);
+        assert!(status.dirty_bytes >= size / 100 * 95, "growth {growth}: {status:?}");
+        machine.events.clear();
+        assert!(machine.grow_cache(CACHE / 2));
+        while machine.advance_without_backing() {}
+        let cache_bytes = machine.engine.status().cache_bytes;
+        assert!(machine.events.contains(&Event::CacheGrown { cache_bytes }), "{:?}", machine.events);
+    }
+    finish(&mut machine);
+}
+
+/// Nobody can make the log smaller, or grow it by nothing; a size that it has already is no growth, and no error.
+#[test]
+fn a_log_grows_by_segments_and_never_shrinks() {
+    let mut machine = Machine::new(8 << 20, 4096, 7);
+    assert!(machine.engine.grow_cache(machine.now, 1 << 30).is_err(), "there is none");
+    assert!(machine.adopt(2 << 20, false, ReadFill::Never));
+    assert!(machine.wait_for(&Event::Adopted, 1000));
+    let cache_bytes = machine.engine.status().cache_bytes;
+    for size in [0, 1 << 20, 2 << 20] {
+        machine.events.clear();
+        machine.engine.grow_cache(machine.now, size).expect("it has that size");
+        machine.advance();
+        assert_eq!(machine.events, [Event::CacheGrown { cache_bytes }]);
+    }
+    assert!(!machine.grow_cache(4096), "that is no segment");
+    for _ in 0..surgetank_cache::format::GROWTHS_MAX {
+        machine.events.clear();
+        assert!(machine.grow_cache(1 << 20));
+        assert!(!machine.grow_cache(0), "one growth at a time");
+        while !machine.events.iter().any(|event| matches!(event, Event::CacheGrown { .. })) {
+            assert!(machine.advance(), "the growth never ends");
+        }
+    }
+    assert!(!machine.grow_cache(1 << 20), "it has grown often enough");
+    assert!(machine.engine.status().cache_bytes >= cache_bytes + 7 * (1 << 20));
+    finish(&mut machine);
 }
 
 /// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.

@@ -152,6 +152,15 @@ impl Accounts {
         }
     }
 
+    /// The caching volume that is rented is billed as one of this size from now on.
+    pub fn resize(&mut self, now: Instant, size: Bytes) {
+        let open = |rental: &&Rental| rental.volume == CACHING && rental.until.is_none();
+        if self.account.rentals().iter().rfind(open).is_some_and(|rental| rental.size != size) {
+            self.end_rental(now);
+            self.rent(now, size);
+        }
+    }
+
     /// The caching volume is gone: the bill stops.
     pub fn end_rental(&mut self, now: Instant) {
         self.account.end(CACHING, now);

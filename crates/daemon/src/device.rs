@@ -447,6 +447,7 @@ impl Starting<'_> {
         }
         let now = self.common.clock.now();
         let config = controller_config(self.config, caching, size);
+        let config = surgetank_policy::Config { grows: provider.grows(), ..config };
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
         let tools = Tools {
             device: self.name.to_owned(),
@@ -478,14 +479,14 @@ impl Starting<'_> {
         let mut controller = Controller::new(now, config, journal.state().learned.clone());
         let mut lifecycle = Lifecycle::new(tools, journal);
         if let Some(record) = lifecycle.rental().record() {
-            parts.accounts.rent(now, record.size);
+            parts.accounts.rent(now, record.size_at_most());
         }
         match resume {
             Resume::Idle | Resume::Refuse { .. } | Resume::Recover { .. } => {}
             Resume::Delete { at } => controller.resume(now, at),
             Resume::Lost { ranges, rental: Some(rental), .. } => {
                 lifecycle.resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
-                controller.resume(now, ResumeAt::Adopted { size: rental.size });
+                controller.resume(now, ResumeAt::Adopted { size: rental.size_at_most() });
             }
             Resume::Lost { rental: None, .. } => {}
         }

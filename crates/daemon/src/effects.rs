@@ -86,6 +86,11 @@ impl Volumes {
         self.cache.as_ref().map(|attached| &*attached.volume)
     }
 
+    /// The same, to ask it how large it is.
+    pub fn cache_mut(&mut self) -> Option<&mut Box<dyn Volume>> {
+        self.cache.as_mut().map(|attached| &mut attached.volume)
+    }
+
     /// Takes a caching volume into use. The last one has been released.
     pub fn attach(&mut self, volume: Box<dyn Volume>) {
         self.detach();

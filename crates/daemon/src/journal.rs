@@ -218,6 +218,7 @@ mod tests {
             token: "t".to_owned(),
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),
+            growing_to: None,
             started_unix_ms: 1,
             stage: RentalStage::Creating,
             volume: None,

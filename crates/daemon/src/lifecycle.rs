@@ -171,6 +171,7 @@ impl Lifecycle {
     pub fn event(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Adopted => crash_point("adopt", "after"),
+            Event::CacheGrown { .. } => crash_point("log-growth", "after"),
             Event::Recovered { .. } => crash_point("recover", "after"),
             Event::CacheLost { .. } => crash_point("lost", "before"),
             Event::CacheDropped => crash_point("dropped", "before"),
@@ -360,6 +361,7 @@ impl Lifecycle {
             Command::Mode(surgetank_cache::CacheMode::Drain) => Some("drain"),
             Command::Mode(surgetank_cache::CacheMode::Finish) => Some("finish"),
             Command::Adopt(_) => Some("adopt"),
+            Command::Grow(_) => Some("log-growth"),
             Command::Recover(_) => Some("recover"),
             Command::Restore(_) => Some("restore"),
             Command::Release => Some("release"),
@@ -378,6 +380,11 @@ impl Lifecycle {
             }
             Command::Restore(epoch) => {
                 self.use_open(epoch, |volume, attach, answer| shard::Command::Restore { volume, attach, answer })
+            }
+            Command::Grow(size) => {
+                let size = size.get();
+                let asked = self.tools.shard.ask(|answer| shard::Command::GrowCache { size, answer });
+                asked.map(|grows| Some(Answer::Grows(grows)))
             }
             Command::Returned => self.returned().map(Some),
             Command::Release => {

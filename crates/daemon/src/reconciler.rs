@@ -13,7 +13,7 @@ use surgetank_cache::{Epoch, Event};
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
 use surgetank_policy::{BurstHint, Controller, Learned, Refusal, ResumeAt, StepOutcome};
-use surgetank_rental::Ended;
+use surgetank_rental::{Ended, RentalRecord};
 
 use crate::accounting::Accounts;
 use crate::clock::{Clock, unix_ms};
@@ -300,6 +300,10 @@ impl Reconciler {
                     if let surgetank_policy::Step::Create { size } = step {
                         self.parts.accounts.rent(now, size);
                     }
+                    if let (surgetank_policy::Step::Grow { size }, Some(why)) = (&step, controller.why_grown()) {
+                        tracing::info!(device = self.parts.name, "{why}");
+                        self.parts.accounts.resize(now, *size);
+                    }
                     let timeout = controller.config().timeout(&step);
                     lifecycle.begin(now, id, step, timeout);
                 }
@@ -323,10 +327,14 @@ impl Reconciler {
     /// Books what has ended, and keeps what was learned with it.
     fn account(&mut self, now: Instant) {
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
+        // A growth that was refused is not billed.
+        if let Some(size) = controller.status().cache_size {
+            self.parts.accounts.resize(now, size);
+        }
         let mut ended = false;
         while let Some(record) = controller.next_record() {
             let rented = record.ended.since(record.started);
-            let cost = self.parts.accounts.caching_cost(record.size, rented);
+            let cost = self.parts.accounts.caching_cost(record.mean_size, rented);
             if let Err(error) = self.parts.history.add(&self.log.past(&record, cost, unix_ms())) {
                 tracing::warn!(device = self.parts.name, %error, "the history lacks a boost");
             }
@@ -365,7 +373,7 @@ impl Reconciler {
         let Recovery::Running(epoch) = self.recovery else { return };
         let Some((controller, lifecycle)) = &mut self.parts.boosting else { return };
         if *outcome == StepOutcome::Done {
-            let size = lifecycle.rental().record().map_or_else(Default::default, |record| record.size);
+            let size = lifecycle.rental().record().map_or_else(Default::default, RentalRecord::size_at_most);
             controller.resume(now, ResumeAt::Adopted { size });
             self.recovery = Recovery::None;
             self.reason = None;

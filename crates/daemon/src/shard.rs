@@ -4,6 +4,7 @@
 //! [`Command`].
 
 mod command;
+mod growth;
 mod intake;
 mod stopping;
 
@@ -408,6 +409,9 @@ impl Running {
             Command::Release { answer } => {
                 let _ = answer.send(self.engine.release(now));
             }
+            Command::GrowCache { size, answer } => {
+                let _ = answer.send(self.grow_cache(now, size));
+            }
             Command::CloseCache { answer } => self.closing.push(answer),
             Command::CacheGone { answer } => {
                 self.engine.cache_gone(now);
@@ -512,13 +516,6 @@ impl Running {
         // A front asks for its first requests when it is asked for them.
         self.receive(now);
         Ok(())
-    }
-
-    fn grow(&mut self) -> Result<u64, String> {
-        let size = self.volumes.backing().resize_check().map_err(|failure| failure.to_string())?;
-        self.engine.grow(size).map_err(|rejected| rejected.to_string())?;
-        self.front.set_size(size);
-        Ok(size)
     }
 
     fn sample(&mut self, now: Instant) -> Sample {

@@ -116,6 +116,9 @@ pub struct CachingStatus {
     /// Why it was rented, and what it is expected to save.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// That it was asked to grow last, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<String>,
 }
 
 /// A range of the device.

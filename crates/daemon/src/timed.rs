@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
+use surgetank_model::Bytes;
 use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
 
 /// A provider for one asker, who waits for its answers only so long.
@@ -31,6 +32,7 @@ enum Call {
     Describe(VolumeId),
     List(String, String),
     SetTag(VolumeId, String, Option<String>),
+    Grow(VolumeId, Bytes),
 }
 
 enum CallAnswer {
@@ -47,6 +49,7 @@ impl Call {
             Self::ChangeState(id, transition) => provider.change_state(id, *transition).map(CallAnswer::Changed),
             Self::Describe(id) => provider.describe(id).map(CallAnswer::Described),
             Self::List(key, value) => provider.list(key, value).map(CallAnswer::Listed),
+            Self::Grow(id, size) => provider.grow(id, *size).map(CallAnswer::Changed),
             Self::SetTag(id, key, value) => provider.set_tag(id, key, value.as_deref()).map(CallAnswer::Changed),
         }
     }
@@ -138,6 +141,14 @@ impl Provider for TimedProvider {
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         self.change(Call::ChangeState(id.clone(), transition))
+    }
+
+    fn grows(&self) -> bool {
+        self.provider.grows()
+    }
+
+    fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
+        self.change(Call::Grow(id.clone(), size))
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

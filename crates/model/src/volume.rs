@@ -126,6 +126,29 @@ impl Transition {
     }
 }
 
+/// What growing a volume in this state and of this size to `size` does, with every provider; `None`: there is no such volume.
+/// `Identity`: it is so large already. Nothing shrinks.
+///
+/// # Errors
+/// `NotFound`, or `Conflict` in a state that does not allow it.
+pub fn decide_growth(
+    id: &VolumeId,
+    volume: Option<(VolumeState, Bytes)>,
+    size: Bytes,
+) -> Result<Change, ProviderError> {
+    use VolumeState::{Attached, Attaching, Available, Creating, Deleting, Detaching};
+
+    let Some((state, present)) = volume else { return Err(ProviderError::NotFound(id.clone())) };
+    let reason = match state {
+        Available | Attached | Attaching | Detaching => {
+            return Ok(if size > present { Change::Changed } else { Change::Identity });
+        }
+        Creating => "wait until it is available",
+        Deleting => "it is being deleted",
+    };
+    Err(ProviderError::Conflict { id: id.clone(), state, reason: reason.to_owned() })
+}
+
 /// Whether an idempotent verb changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -125,6 +125,9 @@ pub struct Latencies {
     pub detach: Duration,
     /// From the call until it is no longer billed.
     pub delete: Duration,
+    /// From the call until a volume in use is larger; `None`: the provider cannot grow one in place. `simulate` alone heeds
+    /// it.
+    pub grow: Option<Duration>,
     /// Each call takes longer by a share of itself that is drawn from 0 to this. `simulate` alone heeds it;
     /// 0: machines are alike.
     pub jitter: f64,
@@ -260,6 +263,7 @@ struct RawLatencies {
     attach_s: Option<Spanned<Seconds>>,
     detach_s: Option<Spanned<Seconds>>,
     delete_s: Option<Spanned<Seconds>>,
+    grow_s: Option<Spanned<Seconds>>,
     jitter: Option<Spanned<f64>>,
     faults: Option<Spanned<f64>>,
 }

@@ -30,5 +30,9 @@ surgetank_model::plant_bugs! {
         AnnouncementIsFree,
         /// A burst that was announced is boosted although somebody has ended boosts since.
         AnnouncementOutlivesDrain,
+        /// A volume grows though that is expected to cost more than it saves.
+        GrowthCostForgotten,
+        /// A volume grows whatever is left of the budget.
+        GrowthIsFree,
     }
 }

@@ -22,6 +22,11 @@ pub enum Step {
     /// Absorb the burst (also cancels a drain or a release that has not passed its point of no return).
     /// Done at once.
     Absorb,
+    /// Have the caching volume that is in use become larger, in place, and the engine use what is new. Done when it does.
+    Grow {
+        /// The size that it grows to.
+        size: Bytes,
+    },
     /// Drain at full priority; new writes go to the backing volume. Done at once; watch `dirty_bytes`.
     Drain,
     /// The same, and changes over what is dirty wait until it is drained, so that rewriting does not prolong the drain.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, InPlace, Instant, Observation};
 use surgetank_policy::{
-    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Step, StepId, StepOutcome,
+    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Refusal, Step, StepId, StepOutcome,
 };
 
 const BACKING_MIB_S: u64 = 33;
@@ -19,6 +19,8 @@ struct Rig {
     create_s: u64,
     pending: Option<(Instant, StepId)>,
     sizes: Vec<Bytes>,
+    /// What the provider says to a growth.
+    growth: StepOutcome,
 }
 
 impl Rig {
@@ -35,7 +37,15 @@ impl Rig {
         let mut controller = Controller::new(Instant::ZERO, config, learned);
         let observation = Observation::default();
         controller.observe(Instant::ZERO, observation);
-        Self { controller, now: Instant::ZERO, observation, create_s, pending: None, sizes: Vec::new() }
+        Self {
+            controller,
+            now: Instant::ZERO,
+            observation,
+            create_s,
+            pending: None,
+            sizes: Vec::new(),
+            growth: StepOutcome::Done,
+        }
     }
 
     fn absorbs(&self) -> bool {
@@ -78,6 +88,14 @@ impl Rig {
                     self.observation.cache_bytes = self.sizes.last().unwrap().get();
                     self.observation.evicted_bytes = 0;
                 }
+                Step::Grow { size } => {
+                    self.sizes.push(size);
+                    if self.growth == StepOutcome::Done {
+                        self.observation.cache_bytes = size.get();
+                    }
+                    self.controller.complete(self.now, id, self.growth.clone());
+                    continue;
+                }
                 Step::Release => self.observation.cache_bytes = 0,
                 _ => {}
             }
@@ -113,6 +131,72 @@ impl Rig {
 
 fn usual(create_s: u64) -> Rig {
     Rig::new(create_s, |_| {}, Learned::default())
+}
+
+/// A controller that expects bursts of 4 GiB, and a volume of 8 GiB at most.
+fn growing(grows: bool) -> Rig {
+    let learned = Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() };
+    let change = |config: &mut Config| {
+        (config.grows, config.size_max) = (grows, Bytes::from_gib(8));
+    };
+    Rig::new(2, change, learned)
+}
+
+#[test]
+fn a_volume_that_fills_up_grows_while_that_pays_and_within_its_limits() {
+    let mut fixed = growing(false);
+    fixed.burst(24 << 10);
+    assert_eq!(fixed.sizes.len(), 1, "{:?}", fixed.sizes);
+    let mut rig = growing(true);
+    rig.burst(24 << 10);
+    assert!(rig.sizes.len() > 1 && rig.sizes.is_sorted(), "{:?}", rig.sizes);
+    assert_eq!(rig.sizes.last(), Some(&Bytes::from_gib(8)), "{:?}", rig.sizes);
+    let why = rig.controller.why_grown().unwrap();
+    assert!(why.starts_with("grows the caching volume from ") && why.contains(" GiB: the burst has written "), "{why}");
+    assert!(rig.now < fixed.now, "{} and {}", rig.now, fixed.now);
+    assert_eq!(rig.controller.status().cache_size, Some(Bytes::from_gib(8)));
+    rig.calm(900);
+    let record = rig.records().pop().unwrap();
+    assert!(record.size == Bytes::from_gib(8) && record.mean_size < record.size, "{record:?}");
+    let rented = record.ended.since(record.started);
+    let cost = record.mean_size.as_gib() * CACHING_MIB_S as f64 * rented.as_secs_f64();
+    assert!((record.observed.cost_agbs as f64 - cost).abs() < 2.0, "{record:?}");
+}
+
+#[test]
+fn a_volume_does_not_grow_where_time_is_worth_less_than_its_rent() {
+    let mut rig = growing(true);
+    rig.burst(2 << 10);
+    let sizes = rig.sizes.len();
+    assert_eq!(sizes, 1);
+    let mut poor = Rig::new(
+        2,
+        |config| (config.grows, config.value_of_time) = (true, 0.01),
+        Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() },
+    );
+    // Somebody wants it all the same.
+    poor.controller.hint_boost(poor.now).unwrap();
+    poor.take_steps();
+    poor.calm(3);
+    poor.burst(24 << 10);
+    assert_eq!(poor.sizes.len(), 1, "{:?}", poor.sizes);
+}
+
+#[test]
+fn a_growth_that_is_refused_is_not_billed_and_is_tried_again_later() {
+    let mut rig = growing(true);
+    rig.growth = StepOutcome::Refused(Refusal::Quota);
+    rig.burst(9 << 10);
+    let asked = rig.sizes.len() - 1;
+    assert!((1..16).contains(&asked), "{asked} growths are asked for in {}", rig.now);
+    assert_eq!(rig.controller.status().cache_size, Some(rig.sizes[0]));
+    let reason = rig.controller.status().backing_off.unwrap();
+    assert!(reason.contains("growing the caching volume was refused: the provider's quota is used up"), "{reason}");
+    // Nobody knows whether it has grown: it is billed as if it had.
+    let mut rig = growing(true);
+    rig.growth = StepOutcome::Refused(Refusal::Timeout);
+    rig.burst(9 << 10);
+    assert_eq!(rig.controller.status().cache_size, rig.sizes.last().copied());
 }
 
 #[test]

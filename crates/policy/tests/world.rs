@@ -80,7 +80,9 @@ proptest! {
         let plan = Plan { seed, traffic: vec![(0, 5), (demand, 30)], adaptive, ..Plan::default() };
         let world = World::new(plan).run();
         prop_assert_eq!(world.controller.phase(), Phase::Boost);
-        let steps: Vec<_> = world.steps.iter().map(|(_, step)| step).collect();
+        // It may grow then.
+        let steps = world.steps.iter().map(|(_, step)| step).filter(|step| !matches!(step, Step::Grow { .. }));
+        let steps: Vec<_> = steps.collect();
         let begun = matches!(steps[..], [Step::Create { .. }, Step::Attach, Step::Adopt]);
         prop_assert!(begun && (adaptive || *steps[0] == Step::Create { size: Bytes::from_gib(1) }), "{steps:?}");
         prop_assert_eq!(world.settle().controller.status().boosts, 1);
@@ -194,7 +196,8 @@ fn boosts_in_vain_have_a_bounded_cost() {
         vain += world.records.iter().filter(|record| !paid(record)).count();
     }
     println!("{boosts} boosts, {vain} in vain");
-    assert!(boosts > 400 && vain < boosts / 2, "{boosts} boosts, {vain} in vain");
+    // Volumes that grow make boosts that pay fewer and longer.
+    assert!(boosts > 400 && vain < boosts * 11 / 20, "{boosts} boosts, {vain} in vain");
 }
 
 /// The tests are tested: what exceeds a budget is seen, and what does not hold of a controller.

@@ -52,6 +52,8 @@ const CASES: &[(&str, Case)] = &[
     ("attached_volumes_are_not_deleted", attached_volumes_are_not_deleted),
     ("unknown_types_and_sizes_are_invalid", unknown_types_and_sizes_are_invalid),
     ("everything_survives_reopening", everything_survives_reopening),
+    ("volumes_grow_in_place_or_say_that_they_cannot", volumes_grow_in_place_or_say_that_they_cannot),
+    ("a_volume_that_cannot_grow_stays_as_it_is", a_volume_that_cannot_grow_stays_as_it_is),
 ];
 
 /// Runs every case.
@@ -117,6 +119,19 @@ impl<'a> Bench<'a> {
             self.subject.pass_time();
         }
         panic!("{id:?} does not become {state:?}");
+    }
+
+    /// Waits until a volume is so large.
+    fn becomes(&self, id: &VolumeId, size: Bytes) -> VolumeDescription {
+        for _ in 0..LOOKS_MAX {
+            let volume = self.provider.describe(id).expect("the volume is there");
+            assert!(volume.size <= size, "{id:?} is larger than anybody asked for");
+            if volume.size == size {
+                return volume;
+            }
+            self.subject.pass_time();
+        }
+        panic!("{id:?} does not grow to {size}");
     }
 
     /// Waits until a volume is neither described nor listed.
@@ -325,6 +340,58 @@ fn unknown_types_and_sizes_are_invalid(bench: &Bench<'_>) {
         }
     }
     assert_eq!(bench.listed(), BTreeSet::new(), "nothing is left of refused volumes");
+}
+
+/// Twice what the account rents, and so on: in multiples of the size that a volume may have.
+fn times(size: Bytes, factor: u64) -> Bytes {
+    Bytes::new(size.get() * factor)
+}
+
+fn volumes_grow_in_place_or_say_that_they_cannot(bench: &Bench<'_>) {
+    let request = bench.request();
+    let (id, size) = (bench.create(&request).id, request.size);
+    bench.reaches(&id, VolumeState::Available);
+    bench.provider.attach(&id).expect("attach works");
+    let before = bench.reaches(&id, VolumeState::Attached);
+    if !bench.provider.grows() {
+        let refused = bench.provider.grow(&id, times(size, 2));
+        assert!(matches!(refused, Err(ProviderError::Invalid(_))), "it does not say that it cannot: {refused:?}");
+        assert_eq!(bench.provider.describe(&id), Ok(before));
+        return;
+    }
+    assert_eq!(bench.provider.grow(&id, size), Ok(Change::Identity), "it is so large already");
+    assert_eq!(bench.provider.grow(&id, times(size, 2)), Ok(Change::Changed));
+    assert_eq!(bench.provider.grow(&id, times(size, 2)), Ok(Change::Identity), "it is growing, or has grown");
+    let grown = bench.becomes(&id, times(size, 2));
+    assert_eq!(VolumeDescription { size, ..grown }, before, "nothing else changes, and it stays attached");
+    assert_eq!(bench.provider.grow(&id, size), Ok(Change::Identity), "nothing shrinks");
+    assert_eq!(bench.provider.describe(&id).expect("it is there").size, times(size, 2));
+    // The token made the smaller one; nothing is known of larger ones but by their names.
+    let reopened = bench.subject.open();
+    assert_eq!(reopened.describe(&id).expect("it is there").size, times(size, 2), "it survives");
+    assert_eq!(reopened.grow(&id, times(size, 3)), Ok(Change::Changed));
+    bench.becomes(&id, times(size, 3));
+    bench.provider.detach(&id).expect("detach works");
+    bench.reaches(&id, VolumeState::Available);
+    assert_eq!(bench.provider.grow(&id, times(size, 4)), Ok(Change::Changed), "one that is not attached grows as well");
+    bench.becomes(&id, times(size, 4));
+    bench.delete(&id);
+    let gone = bench.provider.grow(&id, times(size, 5));
+    assert_eq!(gone, Err(ProviderError::NotFound(id)), "one that is gone does not");
+}
+
+fn a_volume_that_cannot_grow_stays_as_it_is(bench: &Bench<'_>) {
+    let size = bench.request().size;
+    let id = bench.created();
+    for too_large in [Bytes::new(u64::MAX), Bytes::new(size.get() + 1)] {
+        match bench.provider.grow(&id, too_large) {
+            Err(ProviderError::Invalid(text)) => {
+                assert!(!text.is_empty() && !text.contains('\n'), "one sentence, not {text:?}");
+            }
+            answer => panic!("{too_large} answers {answer:?}"),
+        }
+        assert_eq!(bench.provider.describe(&id).expect("it is there").size, size);
+    }
 }
 
 fn everything_survives_reopening(bench: &Bench<'_>) {

@@ -10,7 +10,11 @@ use surgetank_model::random::Random;
 use surgetank_model::units::Span;
 
 use crate::clock::{Clock, whole_ms};
-use crate::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState};
+use surgetank_model::Bytes;
+
+use crate::{
+    Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth,
+};
 
 /// The verbs of a [`Provider`], to say which one a fault is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +27,7 @@ pub enum Verb {
     Describe,
     List,
     SetTag,
+    Grow,
 }
 
 impl From<Transition> for Verb {
@@ -71,9 +76,9 @@ pub struct FaultRates {
     pub slow: f64,
     /// How much longer.
     pub slow_for: Span,
-    /// `create` answers that the quota is used up.
+    /// `create` or `grow` answers that the quota is used up.
     pub quota: f64,
-    /// `create` answers that there is no capacity.
+    /// `create` or `grow` answers that there is no capacity.
     pub capacity: f64,
     /// `attach` answers that no slot is free.
     pub attach_limit: f64,
@@ -109,13 +114,14 @@ impl FaultRates {
     fn draw(&self, verb: Verb, random: &mut Random) -> Option<Fault> {
         let changes = !matches!(verb, Verb::Describe | Verb::List);
         let moves = matches!(verb, Verb::Create | Verb::Attach | Verb::Detach | Verb::Delete);
+        let rents = matches!(verb, Verb::Create | Verb::Grow);
         let transient = |what: &str| ProviderError::Transient(format!("injected fault: {what}"));
         let table = [
             (self.fail_before, true, Fault::Before(transient("the request was not carried out"))),
             (self.fail_after, changes, Fault::After(transient("the answer was lost"))),
             (self.slow, moves, Fault::Slow(self.slow_for.0)),
-            (self.quota, verb == Verb::Create, Fault::Before(ProviderError::Quota("injected fault".to_owned()))),
-            (self.capacity, verb == Verb::Create, Fault::Before(ProviderError::Capacity("injected fault".to_owned()))),
+            (self.quota, rents, Fault::Before(ProviderError::Quota("injected fault".to_owned()))),
+            (self.capacity, rents, Fault::Before(ProviderError::Capacity("injected fault".to_owned()))),
             (
                 self.attach_limit,
                 verb == Verb::Attach,
@@ -346,6 +352,26 @@ impl<P: Provider> Provider for Faulty<P> {
         let change = change_state()?;
         self.plan().pending.remove(id);
         self.aftermath(id, change, slow, fault, change_state)
+    }
+
+    fn grows(&self) -> bool {
+        self.inner.grows()
+    }
+
+    fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
+        let fault = self.next(Verb::Grow);
+        if let Some(Fault::Before(error)) = fault {
+            return Err(error);
+        }
+        if let Some(state) = self.shown_instead(id) {
+            let size_now = self.inner.describe(id).map_or(Bytes::ZERO, |volume| volume.size);
+            if decide_growth(id, state.map(|state| (state, size_now)), size)? == Change::Identity {
+                return Ok(Change::Identity);
+            }
+        }
+        let grow = || self.inner.grow(id, size);
+        let change = grow()?;
+        self.aftermath(id, change, None, fault, grow)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

@@ -20,8 +20,9 @@ pub use table::ProviderConfig;
 
 use std::path::PathBuf;
 
+use surgetank_model::Bytes;
 pub use surgetank_model::volume::{
-    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag,
+    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 
 /// A provider of volumes. Calls may block for a network round trip but not until the change is carried out.
@@ -43,6 +44,21 @@ pub trait Provider: Send + Sync {
     /// # Errors
     /// See [`ProviderError`].
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError>;
+
+    /// Whether it can grow volumes in place, while they are attached.
+    fn grows(&self) -> bool {
+        false
+    }
+
+    /// Asks for a volume to become as large as `size`, wherever it is attached; it keeps its data, and never becomes smaller.
+    /// It is carried out when `describe` tells a size of at least that. [`decide_growth`] says what it does in which state.
+    ///
+    /// # Errors
+    /// `Invalid` if the provider cannot, or has no volumes of that size; `Quota` or `Capacity`; else see [`ProviderError`].
+    /// The volume is then as large as it was, unless the error is `Transient`: it may grow after all.
+    fn grow(&self, _id: &VolumeId, _size: Bytes) -> Result<Change, ProviderError> {
+        Err(ProviderError::Invalid("this provider cannot grow a volume in place".to_owned()))
+    }
 
     /// Describes a volume.
     ///

@@ -44,6 +44,8 @@ pub enum Call {
     Create(CreateVolume),
     /// Attach it to this machine, detach it, or delete it.
     ChangeState(VolumeId, Transition),
+    /// Have it become as large as that.
+    Grow(VolumeId, Bytes),
     /// What is known of it.
     Describe(VolumeId),
     /// Volumes with this tag.
@@ -62,7 +64,7 @@ impl Call {
         match self {
             Self::Create(_) | Self::Describe(_) => Answer::Described(Err(error)),
             Self::List { .. } => Answer::Listed(Err(error)),
-            Self::ChangeState(..) => Answer::Changed(Err(error)),
+            Self::ChangeState(..) | Self::Grow(..) => Answer::Changed(Err(error)),
         }
     }
 }
@@ -115,6 +117,8 @@ pub enum Command {
     Recover(Epoch),
     /// Read the open volume back after it was lost.
     Restore(Epoch),
+    /// The volume in use is so large now, and the log is to use it.
+    Grow(Bytes),
     /// Release the volume.
     Release,
     /// Close the volume that the engine has released, and the one that is open for it.
@@ -200,7 +204,7 @@ pub enum Answer {
     Owner(Result<OwnerRecord, String>),
     /// To `Create` and `Describe`.
     Described(Result<VolumeDescription, ProviderError>),
-    /// To `ChangeState`.
+    /// To `ChangeState` and `Grow`.
     Changed(Result<(), ProviderError>),
     /// To `List`.
     Listed(Result<Vec<VolumeDescription>, ProviderError>),
@@ -216,6 +220,8 @@ pub enum Answer {
     Looked(Presence),
     /// To commands of the engine: whether it has begun. `Returned`: whether it still waited for the volume.
     Began(Result<(), String>),
+    /// To `Grow` of the engine: whether it has begun. `false`: the disk does not show its new size yet.
+    Grows(Result<bool, String>),
     /// To `Sample`.
     Sampled {
         /// Where the engine is.

@@ -4,6 +4,8 @@
 surgetank_model::plant_bugs! {
     /// A bug that can be planted.
     pub enum Bug {
+        /// The provider is asked to grow a volume before the record says so.
+        GrowthNotPersisted,
         /// A volume is created before the record says so.
         IntentNotPersisted,
         /// The sweep leaves volumes alone that no record knows.

@@ -53,6 +53,10 @@ pub struct RentalRecord {
     pub volume_type: String,
     /// Its size; zero: unknown, since the record was put together from the owner record.
     pub size: Bytes,
+    /// The size that the provider was asked to grow it to, while it is not certain what became of that. Builds that do not
+    /// know this field take it for as large as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growing_to: Option<Bytes>,
     /// Milliseconds since 1970 at which its creation was asked for.
     pub started_unix_ms: u64,
     /// How far it is.
@@ -67,4 +71,12 @@ pub struct RentalRecord {
     /// Builds that do not know this field keep the volume, and ask the user again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded: Option<String>,
+}
+
+impl RentalRecord {
+    /// What it may be billed for.
+    #[must_use]
+    pub fn size_at_most(&self) -> Bytes {
+        self.growing_to.map_or(self.size, |size| size.max(self.size))
+    }
 }

@@ -78,7 +78,7 @@ pub fn decide(device: &str, rental: Option<&RentalRecord>, owner: &OwnerRecord, 
 }
 
 fn delete_from(rental: &RentalRecord) -> ResumeAt {
-    let size = rental.size;
+    let size = rental.size_at_most();
     match rental.stage {
         RentalStage::Creating | RentalStage::Created | RentalStage::Deleting => ResumeAt::Created { size },
         RentalStage::Attaching
@@ -133,6 +133,7 @@ fn adopted(lookup: &Lookup, volume: &VolumeId) -> RentalRecord {
         token: String::new(),
         volume_type,
         size,
+        growing_to: None,
         started_unix_ms: 0,
         stage: RentalStage::Adopted,
         volume: Some(volume.clone()),
@@ -170,6 +171,7 @@ mod tests {
                 token: "t".to_owned(),
                 volume_type: "fast".to_owned(),
                 size: Bytes::from_gib(1),
+                growing_to: None,
                 started_unix_ms: 0,
                 stage,
                 volume: volume.map(|id| VolumeId(id.to_owned())),

@@ -14,7 +14,7 @@ mod unknown;
 use std::collections::BTreeMap;
 
 use surgetank_cache::effect::Slices;
-use surgetank_cache::format::{BLOCK, Epoch, Summary, checksum};
+use surgetank_cache::format::{BLOCK, Epoch, Geometry, Summary, checksum};
 use surgetank_cache::{BufferId, Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
 use surgetank_model::{Instant, RequestId};
 
@@ -82,6 +82,8 @@ enum Io {
         copies: Vec<(u64, u64, u64)>,
         failures: u64,
     },
+    /// A superblock: its slot, and the segments of its log.
+    Superblock(usize, u32),
     /// A page of the segment table; sequences of the records that it voids.
     Table(Vec<u64>),
     /// A flush; of the caching volume: sequences of the records that are void once it is done, and of those that are durable.
@@ -108,6 +110,10 @@ pub enum Touched {
 #[derive(Debug, Default)]
 pub struct Books {
     epoch: Epoch,
+    /// How the newest superblock divides the caching volume.
+    geometry: Option<Geometry>,
+    /// Segments of the log, as the superblock of each slot has them.
+    segments: [u32; 2],
     records: Vec<Record>,
     /// For each block of the device.
     newest: BTreeMap<u64, Place>,
@@ -155,6 +161,12 @@ impl Books {
         };
     }
 
+    /// How the newest superblock divides the caching volume.
+    #[must_use]
+    pub const fn geometry(&self) -> Option<Geometry> {
+        self.geometry
+    }
+
     /// Nothing on the caching volume counts any more.
     pub fn release_cache(&mut self) {
         self.records.clear();
@@ -183,8 +195,12 @@ impl Books {
             Effect::Discard { id, offset, length } | Effect::WriteZeroes { id, offset, length, .. } => {
                 (*id, Io::Drain { offset: *offset, length: *length, copies: Vec::new(), failures: self.failures })
             }
+            Effect::WriteSuperblock { id, offset, superblock } => {
+                self.geometry = Some(superblock.geometry());
+                (*id, Io::Superblock(usize::from(*offset > 0), superblock.segments))
+            }
             Effect::WriteTable { id, page, .. } => {
-                let first = page.page * surgetank_cache::format::SEGMENTS_PER_PAGE;
+                let first = self.geometry.map_or(0, |geometry| geometry.segments_of_page(page.page).start);
                 let mut freed = Vec::new();
                 for record in self.records.iter_mut().filter(|record| record.freed == Freed::No) {
                     let now = record.segment.checked_sub(first).and_then(|at| page.generations.get(at as usize));
@@ -294,6 +310,11 @@ impl Books {
                 if let BufferId::Scratch(scratch) = into.buffer {
                     self.origins.entry(scratch).or_default().push((u64::from(into.offset), offset, length));
                 }
+                Touched::Nothing
+            }
+            Io::Superblock(..) if failed => Touched::Nothing,
+            Io::Superblock(slot, segments) => {
+                self.segments[slot] = segments;
                 Touched::Nothing
             }
             Io::Append(record) if failed => {
@@ -530,6 +551,7 @@ impl Books {
         self.all_failures = 0;
         self.recovered = true;
         let Some(disk) = cache else { return self.release_cache() };
+        self.read_superblocks(disk);
         let void = self.void(disk);
         // What it repeats of others counts all the same.
         let counts = |record: &Record| !(record.failed && void.contains(&record.sequence));

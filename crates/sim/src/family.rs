@@ -65,11 +65,16 @@ pub enum Family {
     FlushesInSwitches,
     /// Bursts are announced, and come or do not, amid faults of the provider and with crashes.
     Announced,
+    /// The caching volume grows while it is in use, with crashes on the way; in some runs one superblock cannot be read, or
+    /// I/Os of the caching volume fail.
+    CacheGrowth,
+    /// The production controller has the caching volume grow, its provider is faulty, and it crashes on the way.
+    ProviderGrowth,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -94,6 +99,8 @@ impl Family {
         Self::Mapped,
         Self::FlushesInSwitches,
         Self::Announced,
+        Self::CacheGrowth,
+        Self::ProviderGrowth,
     ];
 
     /// Its name in tables and commands.
@@ -124,6 +131,8 @@ impl Family {
             Self::Mapped => "mapped",
             Self::FlushesInSwitches => "flushes-in-switches",
             Self::Announced => "announced",
+            Self::CacheGrowth => "cache-growth",
+            Self::ProviderGrowth => "provider-growth",
         }
     }
 
@@ -210,6 +219,8 @@ impl Family {
             Self::Mapped => mapped(base, &mut random),
             Self::FlushesInSwitches => flushes_in_switches(base, &mut random),
             Self::Announced => announced(base, &mut random),
+            Self::CacheGrowth => cache_growth(base, &mut random),
+            Self::ProviderGrowth => provider_growth(base, &mut random),
         }
     }
 }
@@ -435,6 +446,70 @@ fn flushes_in_switches(base: CrashScenario, random: &mut Random) -> CrashScenari
         trouble: Some(trouble),
         crashes: if random.below(3) == 0 { vec![crash] } else { Vec::new() },
         mapped: Some(mapped),
+        ..base
+    }
+}
+
+fn cache_growth(base: CrashScenario, random: &mut Random) -> CrashScenario {
+    let mut at = 0;
+    let cache_growths = (0..1 + random.below(3)).map(|_| {
+        at += random.below(200) as u32;
+        // Less than a segment at times, and as much as there was at others.
+        (at, (8 + random.below(40) * random.below(8)) as u32)
+    });
+    let cache_growths = cache_growths.collect();
+    let superblock = Latent {
+        victim: Victim::Cache,
+        offset: 4096 * random.below(2),
+        length: 512,
+        at_event: random.below(300) as u32,
+        lasts: None,
+    };
+    let trouble = match random.below(6) {
+        0 | 1 => Some(Trouble { latent: [Some(superblock), None, None], until_event: 1000, ..Trouble::NONE }),
+        2 => Some(Trouble { cache_errors: 0.02, until_event: 600, ..Trouble::NONE }),
+        _ => None,
+    };
+    let crash = |_| {
+        let kind = if random.below(3) > 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        let (trigger, within) = match random.below(6) {
+            0 | 1 => (Trigger::CacheGrowth, 16),
+            2 | 3 => (Trigger::CacheGrowth, 150),
+            4 => (Trigger::SuperblockWrite, 12),
+            _ => (Trigger::Start, 400),
+        };
+        Crash { trigger, after_events: random.below(within) as u32, kind }
+    };
+    let crashes = (0..4).map(crash).collect();
+    // More than fits, so that the new part is used at once.
+    let (requests, device_blocks) = (base.requests + 60, base.device_blocks + 250);
+    CrashScenario { cache_growths, trouble, crashes, requests, device_blocks, ..base }
+}
+
+fn provider_growth(base: CrashScenario, random: &mut Random) -> CrashScenario {
+    let provider_faults = Some([0.0, 0.1, 0.4][random.below(3) as usize]);
+    let count = random.below(3);
+    let crash = |_| {
+        let kind = if random.below(2) == 0 { CrashKind::PowerCut } else { CrashKind::Daemon };
+        let (trigger, within) =
+            [(Trigger::Growth, 12), (Trigger::Growth, 60), (Trigger::CacheGrowth, 30)][random.below(3) as usize];
+        Crash { trigger, after_events: random.below(within) as u32, kind }
+    };
+    let crashes = (0..count).map(crash).collect();
+    // More than fits on the first caching volume, and a controller that asks what pays.
+    let (requests, device_blocks) = (base.requests + 600, base.device_blocks + 700);
+    CrashScenario {
+        seed: base.seed * 2,
+        style: Style::Trickle,
+        depth: 16,
+        boosts: None,
+        provider_faults,
+        crashes,
+        requests,
+        device_blocks,
+        // A rare burst would be waited for as long as time is worth here, which is for hours.
+        think_max: Duration::from_millis(20),
+        backing_latency_max: Duration::from_millis(1),
         ..base
     }
 }

@@ -42,6 +42,10 @@ pub enum Trigger {
     Lost,
     /// From the first time after that when a switch of the map begins.
     Switch,
+    /// From the first time after that when the controller asks for a growth of the caching volume.
+    Growth,
+    /// From the first time after that when the engine is told that the caching volume has grown.
+    CacheGrowth,
 }
 
 /// One crash.
@@ -249,6 +253,8 @@ pub struct CrashScenario {
     pub stop: Option<Stop>,
     /// The device grows: after so many events, by so many sectors of 512 bytes; in order.
     pub growths: Vec<(u32, u32)>,
+    /// The caching volume that is in use after so many events, or next, grows by so many blocks of 4 KiB; in order.
+    pub cache_growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
     pub provider_faults: Option<f64>,
     /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
@@ -327,6 +333,7 @@ impl CrashScenario {
             patience: Duration::from_secs(5),
             stop: None,
             growths: Vec::new(),
+            cache_growths: Vec::new(),
             provider_faults: None,
             mapped: None,
             announce: false,

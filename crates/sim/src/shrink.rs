@@ -50,6 +50,11 @@ fn candidates(from: &CrashScenario) -> Vec<CrashScenario> {
             scenario.growths.remove(growth);
         });
     }
+    for growth in 0..from.cache_growths.len() {
+        add(&|scenario| {
+            scenario.cache_growths.remove(growth);
+        });
+    }
     add(&|scenario| scenario.trouble = None);
     add(&|scenario| scenario.stop = None);
     add(&|scenario| scenario.mapped = None);

@@ -100,6 +100,22 @@ fn random_crashes_of_a_growing_device() {
     assert!(report.growths > 0, "no device ever grew: {report:?}");
 }
 
+/// A crash on the way leaves the old size or the new one, and what was absorbed meanwhile.
+#[test]
+fn random_crashes_while_the_caching_volume_grows() {
+    let report = campaign("random_crashes_while_the_caching_volume_grows", Family::CacheGrowth, 800);
+    assert!(report.caches_grown > 350 && report.recoveries > 700, "the runs do not do enough: {report:?}");
+    assert!(report.latent > 60 && report.failures > 30, "no fault was ever seen: {report:?}");
+}
+
+/// From the wish for a larger volume to the log that uses it: what is billed is on record before the provider is asked.
+#[test]
+fn crashes_while_the_controller_grows_the_caching_volume() {
+    let report = campaign("crashes_while_the_controller_grows_the_caching_volume", Family::ProviderGrowth, 100);
+    assert!(report.grown_volumes > 0 && report.caches_grown > 0, "too few growths: {report:?}");
+    assert!(report.provider_faults > 100, "the runs do not do enough: {report:?}");
+}
+
 #[test]
 fn random_crashes_amid_faults_of_the_provider() {
     let report = campaign("random_crashes_amid_faults_of_the_provider", Family::Provider, 14_000);

@@ -16,7 +16,7 @@ mod scenes;
 use hunt::Found;
 
 /// How many seeds of each family the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const SEARCH: [(Family, u64); 21] = [
+const SEARCH: [(Family, u64); 22] = [
     (Family::Short, 12_000),
     (Family::Superseding, 4500),
     (Family::Overwrites, 4000),
@@ -26,6 +26,7 @@ const SEARCH: [(Family, u64); 21] = [
     (Family::ForgetfulFlushes, 3000),
     (Family::BadRanges, 3000),
     (Family::Growth, 3000),
+    (Family::CacheGrowth, 800),
     (Family::Rot, 3000),
     (Family::Losses, 3000),
     (Family::Latent, 3000),

@@ -11,11 +11,12 @@ mod hunt;
 use hunt::Found;
 
 /// Families with the seeds of each that the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const FAMILIES: [(Family, u64); 4] = [
+const FAMILIES: [(Family, u64); 5] = [
     (Family::Provider, 4000),
     (Family::ProviderOutages, 3000),
     (Family::Mapped, 4000),
     (Family::FlushesInSwitches, 300),
+    (Family::ProviderGrowth, 100),
 ];
 
 /// The first run that fails with the bug awake.

@@ -169,6 +169,10 @@ impl<'a> Block<'a> {
                 self.cache = Some(Server::new(now, self.setup.caching.limits, None));
                 began(self.engine.adopt(now, self.attach(epoch, size)))
             }
+            Command::Grow(size) => {
+                let grows = self.engine.grow_cache(now, size.get());
+                Answer::Grows(grows.map(|()| true).map_err(|rejected| rejected.to_string()))
+            }
             Command::Release => began(self.engine.release(now)),
             Command::Close => {
                 self.cache = None;
@@ -206,7 +210,13 @@ impl<'a> Block<'a> {
     fn hear(&mut self, event: &Event) {
         let now = self.now;
         match event {
-            Event::Adopted | Event::AdoptFailed | Event::Released | Event::CacheDropped | Event::ReleaseCancelled => {
+            Event::Adopted
+            | Event::AdoptFailed
+            | Event::CacheGrown { .. }
+            | Event::CacheGrowFailed
+            | Event::Released
+            | Event::CacheDropped
+            | Event::ReleaseCancelled => {
                 self.control(|control| control.event(now, event));
             }
             Event::Recovered { .. }

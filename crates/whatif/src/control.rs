@@ -49,7 +49,8 @@ impl Control {
     pub fn new(setup: &Setup, vm: u32) -> Self {
         let seed = setup.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(vm));
         let billing_minimum = setup.caching.tariff.minimum();
-        let config = surgetank_policy::Config { seed, billing_minimum, ..setup.policy.clone() };
+        let grows = setup.provider.grow.is_some();
+        let config = surgetank_policy::Config { seed, billing_minimum, grows, ..setup.policy.clone() };
         let rental = surgetank_rental::Config {
             device: "simulated".to_owned(),
             owner_id: format!("vm-{vm}"),
@@ -240,6 +241,7 @@ impl Cloud {
             Call::ChangeState(_, Transition::Attach) => self.provider.attach,
             Call::ChangeState(_, Transition::Detach) => self.provider.detach,
             Call::ChangeState(_, Transition::Delete) => self.provider.delete,
+            Call::Grow(..) => self.provider.grow.unwrap_or_default(),
             Call::Describe(_) | Call::List { .. } => return Asked::Answered(self.carry_out(&call)),
         };
         let jitter = self.provider.jitter;
@@ -265,6 +267,12 @@ impl Cloud {
                     Transition::Detach => Some(VolumeDescription { state: VolumeState::Available, ..volume }),
                     Transition::Delete => None,
                 });
+                Answer::Changed(Ok(()))
+            }
+            Call::Grow(_, size) => {
+                if let Some(volume) = &mut self.volume {
+                    volume.size = volume.size.max(*size);
+                }
                 Answer::Changed(Ok(()))
             }
             Call::Describe(id) => {

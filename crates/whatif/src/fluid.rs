@@ -497,6 +497,7 @@ impl<'a> Fluid<'a> {
                 let success = self.adopt(size);
                 self.tell(|controller| controller.adopted(now, success));
             }
+            Change::Grow(size) => self.levels.capacity = self.levels.capacity.max(capacity(size)),
             Change::Absorb => {
                 let releasing = self.stage == FluidStage::Release;
                 if self.stage != FluidStage::PassThrough {

@@ -150,7 +150,7 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
     let costs = shares.iter().map(|share| {
         let rented = disk.tariff.cost(disk.size, end.as_seconds());
         share.boosts.iter().fold(rented, |sum, boost| {
-            sum.plus(setup.caching.tariff.cost(boost.size, boost.ended.since(boost.started).as_secs_f64()))
+            sum.plus(setup.caching.tariff.cost(boost.mean_size, boost.ended.since(boost.started).as_secs_f64()))
         })
     });
     let sum = costs.fold(Cost::ZERO, Cost::plus);

@@ -16,6 +16,8 @@ use crate::volume::Traffic;
 pub struct Boost {
     /// Size of the caching volume.
     pub size: Bytes,
+    /// The same, on average over the time that it was rented: what it is billed by.
+    pub mean_size: Bytes,
     /// The bill began.
     pub started: Instant,
     /// The bill ended.
@@ -125,6 +127,7 @@ impl RunReport {
 pub(crate) fn boost(record: &BoostRecord) -> Boost {
     Boost {
         size: record.size,
+        mean_size: record.mean_size,
         started: record.started,
         ended: record.ended,
         attach: record.attach_time(),

@@ -9,7 +9,9 @@ use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_policy::{Config, Preset};
-use surgetank_whatif::{AppPhase, Application, Caching, Fidelity, Latencies, Mode, RunReport, Setup, Volume, run};
+use surgetank_whatif::{
+    AppPhase, Application, Boost, Caching, Fidelity, Latencies, Mode, RunReport, Setup, Volume, run,
+};
 
 fn limits(mib_s: u64) -> Limits {
     Limits { bandwidth: Some(Bandwidth::from_mib_s(mib_s)), iops: None }
@@ -120,6 +122,38 @@ fn ours_is_faster_than_static_fast_and_cheaper_than_static_slow() {
 }
 
 /// Bytes that are no multiple of anything are written all the same, on a volume whose size is none either.
+/// A burst that is far larger than those before it: in both models a volume that grows takes much more of it.
+#[test]
+fn a_volume_that_grows_takes_more_of_a_large_burst() {
+    let phases = [2, 2, 2, 16].map(Bytes::from_gib).map(AppPhase::Write);
+    let phases = phases.into_iter().flat_map(|write| [AppPhase::Compute(Duration::from_secs(400)), write]).collect();
+    let mut setup = setup(Preset::ADAPTIVE, phases, 0);
+    setup.vms = 1;
+    setup.policy.initial_size = Bytes::from_gib(2);
+    // A second is worth ten times what the backing volume costs in it.
+    setup.policy.value_of_time *= 5.0;
+    let both =
+        |setup: &Setup| [Fidelity::Block, Fidelity::Fluid].map(|fidelity| run(setup, Mode::Elastic, fidelity).unwrap());
+    let fixed = both(&setup);
+    setup.provider.grow = Some(Duration::from_secs(5));
+    let grown = both(&setup);
+    for (fixed, grown) in fixed.iter().zip(&grown) {
+        let (fixed_s, grown_s) = (fixed.completion().as_secs_f64(), grown.completion().as_secs_f64());
+        assert!(grown_s < 0.95 * fixed_s, "{}\n{}", say(fixed), say(grown));
+        // What it is billed by is less than what it became.
+        let grew = |boost: &&Boost| boost.mean_size < boost.size;
+        assert!(grown.boosts.iter().any(|boost| grew(&boost)) && !fixed.boosts.iter().any(|boost| grew(&boost)));
+    }
+    let [block, fluid] = &grown;
+    assert!(
+        close(block.completion().as_secs_f64(), fluid.completion().as_secs_f64(), 0.03),
+        "{}\n{}",
+        say(block),
+        say(fluid)
+    );
+    assert!(close(block.cost.agbs, fluid.cost.agbs, 0.06), "{}\n{}", say(block), say(fluid));
+}
+
 #[test]
 fn odd_sizes_run() {
     let mut setup =

@@ -92,6 +92,7 @@ struct Tally {
     step_writes: u32,
     superblocks: u32,
     lists: u32,
+    growths: u32,
     tables: u32,
     indexes: u32,
     probes: u32,
@@ -122,6 +123,7 @@ impl Engine {
         boost.check(&tally, self.stage)?;
         boost.reclaim.check(tally.tables, [&self.backing, &self.cache], self.stage == EngineStage::Failing)?;
         boost.checkpoint.check(tally.lists, tally.indexes, &self.cache)?;
+        boost.check_growth(tally.growths, &self.cache, self.stage)?;
         match depth {
             Depth::InFlight => Ok(()),
             Depth::Index => boost.space.check_sums(&boost.index),
@@ -352,6 +354,10 @@ impl Engine {
                 }
                 Pending::List => {
                     tally.lists += 1;
+                    tally.cache.add(0);
+                }
+                Pending::Growth => {
+                    tally.growths += 1;
                     tally.cache.add(0);
                 }
                 Pending::Owner(Recorder::Step(_)) => tally.step_owners += 1,

@@ -156,11 +156,16 @@ impl Engine {
         }
     }
 
-    /// Has a superblock name more segments for records, before those that it names are used up.
+    /// Has a superblock name more segments for records, before those that it names are used up, or the part by which the volume
+    /// has grown.
     fn write_list(&mut self) {
         let Some(boost) = self.boost.as_mut().filter(|boost| !boost.checkpoint.is_listing()) else { return };
-        if !std::mem::take(&mut boost.checkpoint.list_worth_a_look) || !boost.space.wants_list() {
+        let grows = boost.growth.marks();
+        if grows.is_none() && (!std::mem::take(&mut boost.checkpoint.list_worth_a_look) || !boost.space.wants_list()) {
             return;
+        }
+        if let Some(geometry) = grows {
+            boost.superblock.grow(geometry);
         }
         let list = boost.space.list();
         boost.space.unlist(list.as_deref());
@@ -190,6 +195,7 @@ impl Engine {
         self.needs_pump = true;
         if result.is_ok() {
             boost.space.listed(list.as_deref());
+            self.growth_marked();
         }
         self.resume_stop();
     }

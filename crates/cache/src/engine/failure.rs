@@ -148,13 +148,13 @@ impl Engine {
             self.events.push_back(Event::Stopped);
         }
         self.abandon_step();
-        self.retry_waiting = true;
-        self.needs_pump = true;
+        (self.retry_waiting, self.needs_pump) = (true, true);
         if let Some(boost) = self.boost.as_mut() {
             boost.trouble.freeing.extend_from_slice(boost.reclaim.freeing());
             boost.reclaim = super::Reclaim::new(self.now);
             boost.drain.stir();
         }
+        self.abandon_growth();
         self.events.push_back(Event::CacheFailing);
     }
 

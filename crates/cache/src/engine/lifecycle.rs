@@ -7,6 +7,7 @@ use surgetank_model::Instant;
 use super::checkpoint::Checkpoint;
 use super::drain::Drain;
 use super::failure::Trouble;
+use super::growth::Growth;
 use super::port::Port;
 use super::reclaim::Reclaim;
 use super::{Attach, Boost, CacheMode, Engine, EngineStage, Event, FlushRequest, Pending, Recorder, Rejected, Waiter};
@@ -237,10 +238,9 @@ impl Engine {
     }
 
     fn begin_release(&mut self) {
-        let wanted = self
-            .boost
-            .as_ref()
-            .is_some_and(|boost| boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing());
+        let wanted = self.boost.as_ref().is_some_and(|boost| {
+            boost.release_wanted && boost.reclaim.is_idle() && !boost.checkpoint.is_listing() && boost.growth.is_idle()
+        });
         if wanted && self.is_drained() {
             self.stage = EngineStage::Releasing;
             self.retry_waiting = true;
@@ -495,6 +495,7 @@ impl Boost {
             drain: Drain::default(),
             reclaim: Reclaim::new(now),
             checkpoint: Checkpoint::default(),
+            growth: Growth::default(),
             space_wanted: false,
             release_wanted: false,
             trouble: Trouble::default(),

@@ -8,6 +8,7 @@ mod checkpoint;
 mod drain;
 mod failure;
 mod flush_pattern;
+mod growth;
 mod lifecycle;
 mod loss;
 mod path;
@@ -31,6 +32,7 @@ use self::checkpoint::Checkpoint;
 use self::drain::Drain;
 use self::failure::Trouble;
 use self::flush_pattern::FlushPattern;
+use self::growth::Growth;
 use self::lifecycle::Step;
 use self::loss::Loss;
 use self::port::{FlushRequest, Port, Waiter};
@@ -153,6 +155,7 @@ struct Boost {
     drain: Drain,
     reclaim: Reclaim,
     checkpoint: Checkpoint,
+    growth: Growth,
     /// A write waits until something is reclaimed.
     space_wanted: bool,
     release_wanted: bool,
@@ -228,6 +231,7 @@ enum Pending {
         wanted: bool,
     },
     ReclaimTable,
+    Growth,
     /// The index of this segment.
     Index(u32),
     /// The superblock that names segments for records.
@@ -405,6 +409,7 @@ impl Engine {
             Pending::ReclaimTable => self.reclaim_table_written(result),
             Pending::Index(segment) => self.index_written(segment, result),
             Pending::List => self.list_written(result),
+            Pending::Growth => self.growth_written(result),
             Pending::Owner(recorder) => {
                 self.owner_in_flight = false;
                 match recorder {
@@ -525,6 +530,7 @@ impl Engine {
                 Waiter::Reclaim => self.reclaim_flushed(target, result),
                 Waiter::Checkpoint => self.needs_pump = true,
                 Waiter::List => self.list_flushed(result),
+                Waiter::Growth => self.growth_flushed(result),
                 Waiter::Lifecycle(serial) => self.step_flushed(serial, result),
             }
         }

@@ -18,6 +18,8 @@ pub enum Waiter {
     Checkpoint,
     /// The superblock that names segments for records.
     List,
+    /// The part by which the volume grows.
+    Growth,
     /// The step of the life cycle with this serial.
     Lifecycle(u64),
 }

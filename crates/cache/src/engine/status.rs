@@ -23,6 +23,13 @@ pub enum Event {
     Released,
     /// A release was overtaken by `set_mode(Absorb)`.
     ReleaseCancelled,
+    /// `grow_cache` is done: the new part of the caching volume is in use.
+    CacheGrown {
+        /// Usable bytes of the cache now.
+        cache_bytes: u64,
+    },
+    /// `grow_cache` failed: the log stays as it is.
+    CacheGrowFailed,
     /// The caching volume fails; the engine drains what it can. Ends in `Released`-like `CacheDropped` or `CacheLost`.
     CacheFailing,
     /// The failed caching volume was released with nothing lost; the owner is `Backing`.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use surgetank_model::units::{KIB, MIB};
 
-use super::{BLOCK, Layout, RECORD_BLOCKS, SEGMENTS_PER_PAGE, SUPERBLOCKS_LENGTH};
+use super::{BLOCK, GROWTHS_MAX, Layout, RECORD_BLOCKS, SEGMENTS_PER_PAGE, SUPERBLOCKS_LENGTH};
 
 /// One of the two copies of the segment table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,23 @@ pub struct Geometry {
     pub segments: u32,
     /// Whether there is a place for the index of each segment; never in [`Layout::One`].
     pub indexed: bool,
+    /// Segments that the log had before each time it grew, in order; then zeroes. It never grows in [`Layout::One`].
+    pub grown_at: [u32; GROWTHS_MAX],
+}
+
+/// Segments that lie together, with their pages of the table and their indexes: those of the volume as it was adopted, or
+/// those of one growth. Parts follow each other on the volume, so what was there before never moves.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Growths before it.
+    number: usize,
+    /// First byte on the volume.
+    start: u64,
+    /// Its first segment.
+    first: u32,
+    segments: u32,
+    /// Its first page of the table.
+    page: u32,
 }
 
 impl Geometry {
@@ -91,7 +108,9 @@ impl Geometry {
         let mut segments = (size / segment_size).min(segments_max);
         while segments >= Self::SEGMENTS_MIN {
             let segments_u32 = u32::try_from(segments).ok()?;
-            let geometry = Self { layout, segment_size: segment_size as u32, segments: segments_u32, indexed };
+            let grown_at = [0; GROWTHS_MAX];
+            let geometry =
+                Self { layout, segment_size: segment_size as u32, segments: segments_u32, indexed, grown_at };
             if geometry.end() <= size {
                 return geometry.is_sound().then_some(geometry);
             }
@@ -100,14 +119,48 @@ impl Geometry {
         None
     }
 
-    /// Whether block numbers of the log fit 32 bits and the segment size is one that `of_volume` gives.
+    /// The division of the same volume once it has grown to `size` bytes: what is on it stays where it is. `None` if it has
+    /// no room for another segment, has grown too often, or is of a layout that does not grow.
+    #[must_use]
+    pub fn grown(self, size: u64) -> Option<Self> {
+        let growth = self.grown_at.iter().position(|before| *before == 0)?;
+        let mut grown_at = self.grown_at;
+        grown_at[growth] = self.segments;
+        let segments_max = (u32::MAX - 1) / self.segment_blocks();
+        let more = size.saturating_sub(self.end()) / u64::from(self.segment_size);
+        let mut more = more.min(u64::from(segments_max.saturating_sub(self.segments))) as u32;
+        while more > 0 {
+            let geometry = Self { segments: self.segments + more, grown_at, ..self };
+            if geometry.end() <= size {
+                return geometry.is_sound().then_some(geometry);
+            }
+            more -= 1;
+        }
+        None
+    }
+
+    /// Whether the log has grown since it was adopted.
+    #[must_use]
+    pub const fn has_grown(self) -> bool {
+        self.grown_at[0] > 0
+    }
+
+    /// Whether block numbers of the log fit 32 bits, the segment size is one that `of_volume` gives, and every growth added
+    /// something.
     pub(super) fn is_sound(self) -> bool {
         let (smallest, largest) = Self::SEGMENT_SIZES;
+        let growths = self.grown_at.iter().take_while(|before| **before > 0).count();
+        let (grown_at, rest) = self.grown_at.split_at(growths);
+        let grows = grown_at.is_sorted_by(|before, after| before < after)
+            && grown_at.first().is_none_or(|first| u64::from(*first) >= Self::SEGMENTS_MIN)
+            && grown_at.last().is_none_or(|last| *last < self.segments)
+            && rest.iter().all(|before| *before == 0);
         self.segment_size.is_power_of_two()
             && (smallest..=largest).contains(&u64::from(self.segment_size))
             && u64::from(self.segments) >= Self::SEGMENTS_MIN
             && u64::from(self.segments) * u64::from(self.segment_blocks()) < u64::from(u32::MAX)
-            && !(self.indexed && self.layout == Layout::One)
+            && grows
+            && !((self.indexed || self.has_grown()) && self.layout == Layout::One)
     }
 
     /// Data blocks of one record, at most.
@@ -164,25 +217,37 @@ impl Geometry {
     /// Pages of the segment table.
     #[must_use]
     pub const fn table_pages(self) -> u32 {
-        self.segments.div_ceil(SEGMENTS_PER_PAGE)
+        let part = self.last_part();
+        part.page + part.pages()
     }
 
     /// The segments whose generations a page of the segment table holds.
     #[must_use]
     pub fn segments_of_page(self, page: u32) -> Range<u32> {
-        let first = page.saturating_mul(SEGMENTS_PER_PAGE).min(self.segments);
-        first..first.saturating_add(SEGMENTS_PER_PAGE).min(self.segments)
+        let part = self.part_of_page(page);
+        let end = part.first + part.segments;
+        let first = part.first.saturating_add((page - part.page).saturating_mul(SEGMENTS_PER_PAGE)).min(end);
+        first..first.saturating_add(SEGMENTS_PER_PAGE).min(end)
+    }
+
+    /// Which page of the segment table holds a segment's generation, and where in it.
+    #[must_use]
+    pub const fn place_in_table(self, segment: u32) -> (u32, usize) {
+        let part = self.part_of(segment);
+        let nth = segment - part.first;
+        (part.page + nth / SEGMENTS_PER_PAGE, (nth % SEGMENTS_PER_PAGE) as usize)
     }
 
     /// Where a copy of a page of the segment table lies on the volume.
     #[must_use]
     pub const fn table_offset(self, page: u32, copy: TableCopy) -> u64 {
-        let (page, block) = (page as u64, BLOCK as u64);
+        let part = self.part_of_page(page);
+        let (page, block) = ((page - part.page) as u64, BLOCK as u64);
         match (self.layout, copy) {
-            (Layout::One, TableCopy::First) => SUPERBLOCKS_LENGTH as u64 + page * 2 * block,
-            (Layout::One, TableCopy::Second) => SUPERBLOCKS_LENGTH as u64 + (page * 2 + 1) * block,
-            (Layout::Two, TableCopy::First) => SUPERBLOCKS_LENGTH as u64 + page * block,
-            (Layout::Two, TableCopy::Second) => self.segment_offset(self.segments) + page * block,
+            (Layout::One, TableCopy::First) => part.table() + page * 2 * block,
+            (Layout::One, TableCopy::Second) => part.table() + (page * 2 + 1) * block,
+            (Layout::Two, TableCopy::First) => part.table() + page * block,
+            (Layout::Two, TableCopy::Second) => self.segments_end(part) + page * block,
         }
     }
 
@@ -193,35 +258,108 @@ impl Geometry {
         if length < BLOCK { BLOCK } else { length }
     }
 
-    /// First byte of the index of a segment on the volume, if there is one.
+    /// First byte of the index of a segment on the volume, if there is one. Those of segments of one page of the table follow
+    /// each other.
     #[must_use]
     pub const fn index_offset(self, segment: u32) -> u64 {
-        self.table_end() + segment as u64 * self.index_length() as u64
-    }
-
-    /// The byte after the first copy of the table, or after both if they are interleaved.
-    const fn table_end(self) -> u64 {
-        let pages = match self.layout {
-            Layout::One => 2 * self.table_pages() as u64,
-            Layout::Two => self.table_pages() as u64,
-        };
-        SUPERBLOCKS_LENGTH as u64 + pages * BLOCK as u64
+        let part = self.part_of(segment);
+        self.table_end(part) + (segment - part.first) as u64 * self.index_length() as u64
     }
 
     /// First byte of a segment on the volume.
     #[must_use]
     pub const fn segment_offset(self, segment: u32) -> u64 {
-        let header = if self.indexed { self.index_offset(self.segments) } else { self.table_end() };
-        header.next_multiple_of(Self::SEGMENT_SIZES.0) + segment as u64 * self.segment_size as u64
+        let part = self.part_of(segment);
+        self.segments_start(part) + (segment - part.first) as u64 * self.segment_size as u64
     }
 
     /// The byte after the last one that is used.
     #[must_use]
     pub const fn end(self) -> u64 {
+        self.part_end(self.last_part())
+    }
+
+    /// The part of the volume as it was adopted.
+    const fn first_part(self) -> Part {
+        Part { number: 0, start: 0, first: 0, segments: self.segments_before(0), page: 0 }
+    }
+
+    /// The part of the growth after a part.
+    const fn next_part(self, part: Part) -> Option<Part> {
+        if part.number == GROWTHS_MAX || self.grown_at[part.number] == 0 {
+            return None;
+        }
+        let (number, first) = (part.number + 1, part.first + part.segments);
+        let segments = self.segments_before(number).saturating_sub(first);
+        Some(Part { number, start: self.part_end(part), first, segments, page: part.page + part.pages() })
+    }
+
+    /// Segments of the log before the growth of this number, or all.
+    const fn segments_before(self, growth: usize) -> u32 {
+        if growth < GROWTHS_MAX && self.grown_at[growth] > 0 { self.grown_at[growth] } else { self.segments }
+    }
+
+    const fn last_part(self) -> Part {
+        self.part_of(self.segments)
+    }
+
+    /// The part in which a segment lies; the last one for those behind the end.
+    const fn part_of(self, segment: u32) -> Part {
+        let mut part = self.first_part();
+        while let Some(next) = self.next_part(part) {
+            if segment < next.first {
+                break;
+            }
+            part = next;
+        }
+        part
+    }
+
+    const fn part_of_page(self, page: u32) -> Part {
+        let mut part = self.first_part();
+        while let Some(next) = self.next_part(part) {
+            if page < next.page {
+                break;
+            }
+            part = next;
+        }
+        part
+    }
+
+    /// The byte after a part's first copy of the table, or after both if they are interleaved.
+    const fn table_end(self, part: Part) -> u64 {
+        let pages = match self.layout {
+            Layout::One => 2 * part.pages() as u64,
+            Layout::Two => part.pages() as u64,
+        };
+        part.table() + pages * BLOCK as u64
+    }
+
+    const fn segments_start(self, part: Part) -> u64 {
+        let indexes = if self.indexed { part.segments as u64 * self.index_length() as u64 } else { 0 };
+        (self.table_end(part) + indexes).next_multiple_of(Self::SEGMENT_SIZES.0)
+    }
+
+    const fn segments_end(self, part: Part) -> u64 {
+        self.segments_start(part) + part.segments as u64 * self.segment_size as u64
+    }
+
+    const fn part_end(self, part: Part) -> u64 {
         let pages = match self.layout {
             Layout::One => 0,
-            Layout::Two => self.table_pages() as u64,
+            Layout::Two => part.pages() as u64,
         };
-        self.segment_offset(self.segments) + pages * BLOCK as u64
+        self.segments_end(part) + pages * BLOCK as u64
+    }
+}
+
+impl Part {
+    const fn pages(self) -> u32 {
+        self.segments.div_ceil(SEGMENTS_PER_PAGE)
+    }
+
+    /// First byte of the first page of its table.
+    const fn table(self) -> u64 {
+        if self.number == 0 { SUPERBLOCKS_LENGTH as u64 } else { self.start }
     }
 }

@@ -28,6 +28,11 @@
 //! - Superblocks are written alternately to two slots; the valid one with the higher sequence counts, so a torn write
 //!   leaves the older one. A page of the segment table is written to one copy, made durable, then to the other: segments
 //!   are reused only when both name the new generations, so either copy alone is enough.
+//! - A volume that grows gets a part behind its old end: pages of the table, indexes, segments, the second copy of the pages.
+//!   What was there stays where it is. The pages are durable before a superblock names the part, and both superblocks name it,
+//!   durably, before a record goes there: so either one alone is enough, and a crash leaves the old division or the new one.
+//!   Such a superblock is of version 3, so that a program that does not know of growth refuses the volume rather than miss
+//!   what lies in the part.
 //! - All integers are little-endian.
 //!
 //! Volumes of [`Layout::One`] have both slots of a table page side by side after the superblocks, written alternately, and
@@ -123,6 +128,8 @@ pub struct Superblock {
     pub void: Vec<u64>,
     /// The segments in which there may be records and that have no index; `None`: any.
     pub unindexed: Option<Vec<u32>>,
+    /// See [`Geometry::grown_at`].
+    pub grown_at: [u32; GROWTHS_MAX],
 }
 
 /// One page of the segment table.
@@ -141,6 +148,9 @@ pub struct SegmentTable {
     /// Whether the segment of that generation has an index.
     pub indexed: Vec<bool>,
 }
+
+/// How often a volume can grow during one attachment.
+pub const GROWTHS_MAX: usize = 8;
 
 /// A block as it is written.
 pub type Block = Box<[u8; BLOCK as usize]>;
@@ -196,7 +206,10 @@ const UNINDEXED_ANY: u32 = u32::MAX;
 const HEADER: usize = 32;
 const TABLE_HEADER: usize = 48;
 
-const _: () = assert!(HEADER + 72 + 8 * VOID_MAX + 4 * UNINDEXED_MAX <= BLOCK as usize);
+/// The version of a superblock of a volume that has grown.
+const GROWN_VERSION: u32 = 3;
+
+const _: () = assert!(HEADER + 72 + 8 * VOID_MAX + 4 * UNINDEXED_MAX + 4 * GROWTHS_MAX <= BLOCK as usize);
 const _: () = assert!(TABLE_HEADER + 4 * SEGMENTS_PER_PAGE as usize <= BLOCK as usize);
 
 /// Writes integers one after the other.
@@ -207,10 +220,14 @@ struct Writer {
 
 impl Writer {
     fn new(magic: [u8; 8], layout: Layout, epoch: Epoch) -> Self {
+        Self::with_version(magic, layout.version(), epoch)
+    }
+
+    fn with_version(magic: [u8; 8], version: u32, epoch: Epoch) -> Self {
         let mut writer = Self { block: Box::new([0; BLOCK as usize]), at: 0 };
         writer.put(&magic);
         writer.put(&[0; 4]);
-        writer.put(&layout.version().to_le_bytes());
+        writer.put(&version.to_le_bytes());
         writer.put(&epoch.0);
         writer
     }
@@ -240,18 +257,24 @@ impl<'a> Reader<'a> {
 
     /// The same of a structure of another length: all of `block`, at least a header.
     fn open_long(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, Layout, Epoch)> {
+        let (reader, version, epoch) = Self::open_version(block, magic)?;
+        let layout = [Layout::One, Layout::Two].into_iter().find(|layout| layout.version() == version)?;
+        Some((reader, layout, epoch))
+    }
+
+    /// The same, whatever the version.
+    fn open_version(block: &'a [u8], magic: [u8; 8]) -> Option<(Self, u32, Epoch)> {
         if block.len() < HEADER || block[..8] != magic {
             return None;
         }
         let version = u32::from_le_bytes(block[12..16].try_into().ok()?);
-        let layout = [Layout::One, Layout::Two].into_iter().find(|layout| layout.version() == version)?;
         let stored = u32::from_le_bytes(block[8..12].try_into().ok()?);
         let crc = crc32c::crc32c_append(checksum(&block[..8]), &[0; 4]);
         if crc32c::crc32c_append(crc, &block[12..]) != stored {
             return None;
         }
         let epoch = Epoch(block[16..HEADER].try_into().ok()?);
-        Some((Self { bytes: &block[HEADER..] }, layout, epoch))
+        Some((Self { bytes: &block[HEADER..] }, version, epoch))
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -277,7 +300,9 @@ impl Superblock {
     /// The block to write.
     #[must_use]
     pub fn encode(&self) -> Block {
-        let mut writer = Writer::new(SUPERBLOCK_MAGIC, self.layout, self.epoch);
+        let grown = self.geometry().has_grown();
+        let version = if grown { GROWN_VERSION } else { self.layout.version() };
+        let mut writer = Writer::with_version(SUPERBLOCK_MAGIC, version, self.epoch);
         writer.put(&self.sequence.to_le_bytes());
         let state: u32 = match self.state {
             LogState::Active => 1,
@@ -301,13 +326,21 @@ impl Superblock {
             }
             None => writer.put(&UNINDEXED_ANY.to_le_bytes()),
         }
+        if grown {
+            self.grown_at.iter().for_each(|before| writer.put(&before.to_le_bytes()));
+        }
         writer.seal()
     }
 
     /// What a block holds, if it is a valid superblock.
     #[must_use]
     pub fn decode(block: &[u8]) -> Option<Self> {
-        let (mut reader, layout, epoch) = Reader::open(block, SUPERBLOCK_MAGIC)?;
+        let (mut reader, version, epoch) = Reader::open_version(block.get(..BLOCK as usize)?, SUPERBLOCK_MAGIC)?;
+        let layout = match version {
+            1 => Layout::One,
+            2 | GROWN_VERSION => Layout::Two,
+            _ => return None,
+        };
         let sequence = reader.u64()?;
         let state = match reader.u32()? {
             1 => LogState::Active,
@@ -329,6 +362,15 @@ impl Superblock {
             count => Some((0..count).map(|_| reader.u32()).collect::<Option<_>>()?),
         };
         let unindexed = unindexed.filter(|_| indexed);
+        let mut grown_at = [0; GROWTHS_MAX];
+        if version == GROWN_VERSION {
+            for before in &mut grown_at {
+                *before = reader.u32()?;
+            }
+            if grown_at[0] == 0 {
+                return None;
+            }
+        }
         let superblock = Self {
             layout,
             sequence,
@@ -343,6 +385,7 @@ impl Superblock {
             last,
             void,
             unindexed,
+            grown_at,
         };
         let sound = superblock.geometry().is_sound() && [sequence, durable].iter().all(|n| *n <= SEQUENCE_MAX);
         sound.then_some(superblock)
@@ -365,6 +408,7 @@ impl Superblock {
             last: None,
             void: Vec::new(),
             unindexed: None,
+            grown_at: geometry.grown_at,
         }
     }
 
@@ -378,8 +422,20 @@ impl Superblock {
     /// The log's geometry.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
-        let Self { layout, segment_size, segments, indexed, .. } = *self;
-        Geometry { layout, segment_size, segments, indexed }
+        let Self { layout, segment_size, segments, indexed, grown_at, .. } = *self;
+        Geometry { layout, segment_size, segments, indexed, grown_at }
+    }
+
+    /// Takes note that the volume has grown to this division.
+    pub(crate) const fn grow(&mut self, geometry: Geometry) {
+        self.segments = geometry.segments;
+        self.grown_at = geometry.grown_at;
+    }
+
+    /// The same of a volume that is as large as when it was adopted, for a planted bug.
+    pub(crate) fn forget_growth(self) -> Self {
+        let segments = if self.geometry().has_grown() { self.grown_at[0] } else { self.segments };
+        Self { segments, grown_at: [0; GROWTHS_MAX], ..self }
     }
 
     /// The first byte of each segment: where a log that is not empty has a record in some of them.

@@ -38,6 +38,7 @@ fn superblock(sequence: u64, state: LogState) -> Superblock {
         last: Some(place(4, 14)),
         void: vec![13],
         unindexed: Some(vec![7, 9]),
+        grown_at: [0; GROWTHS_MAX],
     }
 }
 
@@ -206,6 +207,88 @@ fn the_copies_of_the_table_lie_far_apart_and_outside_of_the_segments() {
     let old = Geometry::with_layout(64 << 20, Layout::One).unwrap();
     assert_eq!((old.table_offset(0, TableCopy::First), old.table_offset(0, TableCopy::Second)), (8192, 12288));
     assert_eq!(old.end(), old.segment_offset(old.segments));
+}
+
+proptest! {
+    /// What is on a volume stays where it is when the volume grows, and nothing lies over anything else.
+    #[test]
+    fn a_volume_that_grows_keeps_its_places(
+        size in 600_000u64..100_000_000, indexed in any::<bool>(),
+        growths in prop::collection::vec(1u64..200_000_000, 1..GROWTHS_MAX + 2),
+    ) {
+        let mut geometry = Geometry::divide(size, Layout::Two, indexed).unwrap();
+        let (mut size, mut count) = (size, 0);
+        for more in growths {
+            size += more;
+            let Some(grown) = geometry.grown(size) else {
+                let room = size.saturating_sub(geometry.end()) / u64::from(geometry.segment_size);
+                // The rest of the part takes less than a segment and its indexes.
+                prop_assert!(room < 3 || count == GROWTHS_MAX, "{} segments more find no room", room);
+                continue;
+            };
+            count += 1;
+            prop_assert!(grown.has_grown() && grown.segments > geometry.segments && grown.end() <= size);
+            for segment in 0..geometry.segments {
+                prop_assert_eq!(grown.segment_offset(segment), geometry.segment_offset(segment));
+                prop_assert_eq!(grown.index_offset(segment), geometry.index_offset(segment));
+                prop_assert_eq!(grown.place_in_table(segment), geometry.place_in_table(segment));
+            }
+            for page in 0..geometry.table_pages() {
+                prop_assert_eq!(grown.segments_of_page(page), geometry.segments_of_page(page));
+                let offsets = |geometry: Geometry| TableCopy::ALL.map(|copy| geometry.table_offset(page, copy));
+                prop_assert_eq!(offsets(grown), offsets(geometry));
+            }
+            geometry = grown;
+        }
+        prop_assert_eq!(Superblock::new(EPOCH, geometry, 1 << 30).geometry(), geometry);
+        let mut places = Vec::new();
+        places.push(0..u64::from(SUPERBLOCKS_LENGTH));
+        let mut segments = 0;
+        for page in 0..geometry.table_pages() {
+            let of_page = geometry.segments_of_page(page);
+            prop_assert_eq!(of_page.start, segments);
+            segments = of_page.end;
+            for (nth, segment) in of_page.enumerate() {
+                prop_assert_eq!(geometry.place_in_table(segment), (page, nth));
+            }
+            places.extend(TableCopy::ALL.map(|copy| geometry.table_offset(page, copy)).map(|at| at..at + u64::from(BLOCK)));
+        }
+        prop_assert_eq!(segments, geometry.segments);
+        for segment in 0..geometry.segments {
+            let (index, data) = (geometry.index_offset(segment), geometry.segment_offset(segment));
+            places.extend(indexed.then(|| index..index + u64::from(geometry.index_length())));
+            places.push(data..data + u64::from(geometry.segment_size));
+        }
+        places.sort_by_key(|place| place.start);
+        prop_assert!(places.is_sorted_by(|a, b| a.end <= b.start));
+        prop_assert_eq!(places.last().map(|place| place.end), Some(geometry.end()));
+    }
+}
+
+/// Programs that know versions 1 and 2 refuse a volume that has grown; one that has not is as they write it.
+#[test]
+fn a_volume_that_has_grown_has_a_version_of_its_own() {
+    let version = |superblock: &Superblock| superblock.encode()[12];
+    let plain = superblock(4, LogState::Active);
+    let geometry = plain.geometry().grown(200 << 20).unwrap();
+    let mut grown = plain.clone();
+    grown.grow(geometry);
+    assert_eq!((version(&plain), version(&grown)), (2, 3));
+    assert_eq!(Superblock::decode(&grown.encode()[..]), Some(grown.clone()));
+    assert_eq!(grown.geometry(), geometry);
+    // Version 3 without a growth, or with one of nothing, was not written by us.
+    for grown_at in [[0; GROWTHS_MAX], [101; GROWTHS_MAX], [3, 0, 0, 0, 0, 0, 0, 0], [50, 0, 60, 0, 0, 0, 0, 0]] {
+        let mut block = grown.encode();
+        let at = HEADER + 68 + 8 * grown.void.len() + 4 * grown.unindexed.as_ref().map_or(0, Vec::len);
+        assert_eq!(block[at..at + 4], 100u32.to_le_bytes());
+        for (nth, before) in grown_at.iter().enumerate() {
+            block[at + 4 * nth..at + 4 * nth + 4].copy_from_slice(&u32::to_le_bytes(*before));
+        }
+        block[8..12].fill(0);
+        let crc = checksum(&block[..]);
+        block[8..12].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&block[..]), None, "{grown_at:?}");
+    }
 }
 
 /// Three records behind each other, the second of them with one block; then space.

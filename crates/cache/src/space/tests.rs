@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::SEGMENTS_PER_PAGE;
 use crate::index::ExtentState;
 
 const PAGES: u32 = 3;
@@ -13,6 +14,7 @@ fn geometry() -> Geometry {
         segment_size: 64 << 10,
         segments: PAGES * SEGMENTS_PER_PAGE,
         indexed: false,
+        grown_at: [0; crate::format::GROWTHS_MAX],
     }
 }
 

@@ -416,6 +416,15 @@ impl Machine {
         self.pump();
     }
 
+    /// Grows the caching volume and tells the engine. False: it cannot grow now.
+    pub fn grow_cache(&mut self, bytes: usize) -> bool {
+        let size = self.cache.len() + bytes;
+        self.cache.resize(size, 0xee);
+        let grows = self.engine.grow_cache(self.now, size as u64).is_ok();
+        self.pump();
+        grows
+    }
+
     /// Buffers that exist.
     pub fn buffers(&self) -> usize {
         self.buffers.len()

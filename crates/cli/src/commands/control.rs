@@ -95,6 +95,9 @@ fn people(report: &StatusReport) -> String {
         if let Some(why) = device.caching.as_ref().and_then(|caching| caching.why.as_ref()) {
             text.push_str(&format!("\n{name}: the boost began because {}", line(why)));
         }
+        if let Some(growth) = device.caching.as_ref().and_then(|caching| caching.growth.as_ref()) {
+            text.push_str(&format!("\n{name}: {}", line(growth)));
+        }
         if device.lost_bytes > 0 {
             let ranges = match device.lost_range_count {
                 // While they are being read back.
@@ -393,6 +396,7 @@ mod tests {
                 dirty_gib: 0.25,
                 high_water_gib: 0.5,
                 why: None,
+                growth: None,
             }),
             boosts: 3,
             next_cache_gib: Some(4.0),

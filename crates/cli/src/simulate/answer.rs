@@ -77,7 +77,7 @@ fn cost(setup: &Setup, found: &whatif::RunReport) -> Vec<CostPoint> {
     let until = |at: surgetank_model::Instant| {
         let boosts = found.boosts.iter().map(|boost| {
             let held = at.min(boost.ended).since(boost.started).as_secs_f64();
-            setup.caching.tariff.cost(boost.size, held).agbs
+            setup.caching.tariff.cost(boost.mean_size, held).agbs
         });
         disk.tariff.cost(disk.size, at.min(found.end).as_seconds()).agbs + boosts.sum::<f64>()
     };

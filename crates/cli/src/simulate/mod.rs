@@ -39,7 +39,7 @@ const STEP: Duration = Duration::from_secs(1);
   surgetank simulate cm1.toml --sweep app.vms=1,8,32 \\
       --sweep policy.name=paper,adaptive --json
 
-The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, \
+The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, grow_s, \
 jitter and faults; instead of [app] a trace = \"FILE\" (at the top) or [jobs] log = \"FILE\". \
 Without a policy adaptive runs. A sweep takes LOW..HIGH with a \
 unit and an optional /STEP, or a list, for any key of the file; several make a grid. One run drives the block \

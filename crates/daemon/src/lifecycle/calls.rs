@@ -19,6 +19,7 @@ pub(super) fn make(provider: &dyn Provider, call: &Call) -> Answer {
             };
             Answer::Changed(amid(step, || provider.change_state(id, *transition).map(drop)))
         }
+        Call::Grow(id, size) => Answer::Changed(amid("grow", || provider.grow(id, *size).map(drop))),
         Call::Describe(id) => Answer::Described(provider.describe(id)),
         Call::List { key, value } => Answer::Listed(provider.list(key, value)),
     }

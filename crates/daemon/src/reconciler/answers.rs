@@ -22,9 +22,11 @@ impl Reconciler {
         let lost_range_count = engine.map_or(0, |status| status.lost_ranges as u64);
         let lost_ranges = if lost_bytes > 0 { self.lost_ranges() } else { Vec::new() };
         let gib = |bytes: u64| bytes as f64 / surgetank_model::units::GIB as f64;
-        let (controller, lifecycle, why) = match &self.parts.boosting {
-            Some((controller, lifecycle)) => (Some(controller.status()), Some(lifecycle), controller.why()),
-            None => (None, None, None),
+        let (controller, lifecycle, (why, growth)) = match &self.parts.boosting {
+            Some((controller, lifecycle)) => {
+                (Some(controller.status()), Some(lifecycle), (controller.why(), controller.why_grown()))
+            }
+            None => (None, None, (None, None)),
         };
         let caching = lifecycle.and_then(|lifecycle| lifecycle.rental().record()).map(|rental| CachingStatus {
             volume: rental.volume.as_ref().map_or_else(String::new, |id| id.0.clone()),
@@ -32,6 +34,7 @@ impl Reconciler {
             dirty_gib: engine.map_or(0.0, |status| gib(status.dirty_bytes)),
             high_water_gib: engine.map_or(0.0, |status| gib(status.high_water_bytes)),
             why: why.map(str::to_owned),
+            growth: growth.map(str::to_owned),
         });
         DeviceStatus {
             name: self.parts.name.clone(),

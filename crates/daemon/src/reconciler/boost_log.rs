@@ -362,6 +362,7 @@ mod tests {
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
         BoostRecord {
             size: Bytes::from_gib(10),
+            mean_size: Bytes::from_gib(10),
             started: at(1),
             adopted: adopted.then(|| at(4)),
             drain_started: adopted.then(|| at(70)),

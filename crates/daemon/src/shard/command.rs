@@ -35,6 +35,13 @@ pub enum Command {
         /// Whether the engine began.
         answer: Sender<Result<(), Rejected>>,
     },
+    /// The caching volume has grown. The outcome comes as an event, unless it is rejected at once.
+    GrowCache {
+        /// Its size in bytes.
+        size: u64,
+        /// Whether the engine began; `false`: the volume does not show that size yet.
+        answer: Sender<Result<bool, String>>,
+    },
     /// Close the caching volume that the engine has released.
     CloseCache {
         /// It is closed.

@@ -383,6 +383,7 @@ impl RawLatencies {
             attach: seconds("attach_s", self.attach_s.as_ref())?,
             detach: seconds("detach_s", self.detach_s.as_ref())?,
             delete: seconds("delete_s", self.delete_s.as_ref())?,
+            grow: self.grow_s.as_ref().map(|given| seconds("grow_s", Some(given))).transpose()?,
             jitter: share("jitter", self.jitter.as_ref(), |share| (0.0..=10.0).contains(&share), "from 0 to 10")?,
             faults: share("faults", self.faults.as_ref(), |share| (0.0..1.0).contains(&share), "from 0 to below 1")?,
         })

@@ -23,7 +23,9 @@ impl Controller {
                 match stage {
                     Stage::Idle | Stage::Boost => work == Work::Settled,
                     Stage::Drain => true,
-                    Stage::Create | Stage::Adopt | Stage::Absorb => matches!(work, Work::Due | Work::Outstanding(_)),
+                    Stage::Create | Stage::Adopt | Stage::Grow | Stage::Absorb => {
+                        matches!(work, Work::Due | Work::Outstanding(_))
+                    }
                     Stage::Attach | Stage::Release | Stage::Detach | Stage::Delete => work != Work::Settled,
                 },
             ),
@@ -41,7 +43,7 @@ impl Controller {
                 "what absorbs or drains is adopted, and nothing before",
                 match stage {
                     Stage::Idle | Stage::Create | Stage::Attach | Stage::Adopt => !adopted,
-                    Stage::Boost | Stage::Absorb | Stage::Drain => adopted,
+                    Stage::Boost | Stage::Grow | Stage::Absorb | Stage::Drain => adopted,
                     Stage::Release | Stage::Detach | Stage::Delete => true,
                 },
             ),
@@ -49,23 +51,28 @@ impl Controller {
             (
                 "changes wait only for a drain",
                 !rental.is_some_and(|rental| rental.finishing)
-                    || !matches!(stage, Stage::Create | Stage::Attach | Stage::Adopt | Stage::Boost),
+                    || !matches!(stage, Stage::Create | Stage::Attach | Stage::Adopt | Stage::Boost | Stage::Grow),
             ),
             (
                 "a cache that failed is being released",
                 !self.degraded
-                    || matches!(stage, Stage::Absorb | Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete),
+                    || matches!(
+                        stage,
+                        Stage::Grow | Stage::Absorb | Stage::Drain | Stage::Release | Stage::Detach | Stage::Delete
+                    ),
             ),
             (
                 "what was asked for waits for a step",
                 match self.wish {
                     Wish::None => true,
                     Wish::Boost => {
-                        !matches!(stage, Stage::Idle | Stage::Boost | Stage::Absorb) && work != Work::Settled
+                        !matches!(stage, Stage::Idle | Stage::Boost | Stage::Grow | Stage::Absorb)
+                            && work != Work::Settled
                     }
                     Wish::End => !matches!(stage, Stage::Idle | Stage::Boost | Stage::Drain),
                 },
             ),
+            ("a growth that is asked for is under way", self.growth.is_asked() == (stage == Stage::Grow)),
             ("the next size is within bounds", self.config.bounds().clamp(self.next_size) == self.next_size),
             ("records have an end", self.records.len() <= RECORDS_MAX),
         ];

@@ -42,6 +42,8 @@ pub struct Config {
     pub size_min: Bytes,
     /// Largest caching volume (the volume type's limit).
     pub size_max: Bytes,
+    /// The provider can grow a volume in place.
+    pub grows: bool,
     /// Split burst writes over both volumes. The driver passes it to the engine with `Adopt`.
     pub split: bool,
     /// Attach before a burst that is expected: see [`crate::forecast`].
@@ -63,7 +65,7 @@ pub struct Config {
     /// Time for creating, attaching, releasing, detaching and deleting together that a budget must be able to pay besides
     /// the drain. A provider that is slower than this may exceed the budget.
     pub budget_reserve: Duration,
-    /// How long the driver waits for `Create`.
+    /// How long the driver waits for `Create` and `Grow`.
     pub create_timeout: Duration,
     /// How long the driver waits for `Attach` and `Adopt`.
     pub attach_timeout: Duration,
@@ -98,6 +100,7 @@ impl Config {
             grain: Bytes::from_gib(1),
             size_min: Bytes::from_gib(1),
             size_max: Bytes::from_gib(16 * 1024),
+            grows: false,
             split: preset.how.split,
             forecast: preset.when.forecast,
             value_of_time: 2.0 * backing_bandwidth.as_mib_s() * backing_size.as_gib(),
@@ -165,7 +168,7 @@ impl Config {
     #[must_use]
     pub fn timeout(&self, step: &Step) -> Option<Duration> {
         match step {
-            Step::Create { .. } => Some(self.create_timeout),
+            Step::Create { .. } | Step::Grow { .. } => Some(self.create_timeout),
             Step::Attach | Step::Adopt => Some(self.attach_timeout),
             Step::Detach | Step::Delete => Some(self.detach_timeout),
             // The first three are done at once; a release drains first.

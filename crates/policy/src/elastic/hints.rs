@@ -114,7 +114,7 @@ impl Controller {
                 self.begin(Cause::Request, predicted);
             }
             Stage::Create | Stage::Attach | Stage::Adopt => self.wish = Wish::Boost,
-            Stage::Boost | Stage::Absorb => self.wish = Wish::None,
+            Stage::Boost | Stage::Grow | Stage::Absorb => self.wish = Wish::None,
             Stage::Release if self.overtaken => self.wish = Wish::None,
             Stage::Drain | Stage::Release if !self.degraded && self.may_absorb() => {
                 self.affordable(self.dirty_soon()).map_err(HintRefused)?;

@@ -21,6 +21,8 @@ pub(super) enum Stage {
     Adopt,
     /// Absorbing.
     Boost,
+    /// The same, while the volume grows.
+    Grow,
     /// Back from `Drain` or `Release` to `Boost`.
     Absorb,
     Drain,
@@ -79,7 +81,7 @@ impl Controller {
 
     /// The caching volume failed, or the engine released it: release it as well.
     fn follow_cache(&mut self) {
-        let adopted = matches!(self.stage, Stage::Boost | Stage::Absorb | Stage::Drain | Stage::Release);
+        let adopted = matches!(self.stage, Stage::Boost | Stage::Grow | Stage::Absorb | Stage::Drain | Stage::Release);
         let dropped = self.rental.as_ref().is_some_and(|rental| rental.dropped);
         if !adopted || !(self.observation.cache_failed || dropped) {
             return;
@@ -196,6 +198,8 @@ impl Controller {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
+        } else if self.grow_if_worth_it() {
+            // Whether it is full in vain, the larger one shows.
         } else if self.is_full_in_vain() {
             self.reason = Some("the caching volume is full, and the burst does not end".to_owned());
             self.held = true;
@@ -250,7 +254,9 @@ impl Controller {
             (Stage::Boost, _) => self.enter_drain(),
             (Stage::Attach, Work::Retry(_)) => self.enter(Stage::Detach),
             // Seen when the outstanding step is answered.
-            (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Absorb | Stage::Release, _) => self.wish = Wish::End,
+            (Stage::Create | Stage::Attach | Stage::Adopt | Stage::Grow | Stage::Absorb | Stage::Release, _) => {
+                self.wish = Wish::End
+            }
             _ => {}
         }
     }
@@ -303,6 +309,7 @@ impl Controller {
             Stage::Create => Step::Create { size: self.rental.as_ref().map_or(self.next_size, |rental| rental.size) },
             Stage::Attach => Step::Attach,
             Stage::Adopt => Step::Adopt,
+            Stage::Grow => Step::Grow { size: self.rental.as_ref().map_or(self.next_size, |rental| rental.size) },
             Stage::Absorb => Step::Absorb,
             Stage::Drain if self.rental.as_ref().is_some_and(|rental| rental.finishing) => Step::Finish,
             Stage::Drain => Step::Drain,
@@ -353,6 +360,7 @@ impl Controller {
                 self.reason = paid.err().or(self.reason.take());
             }
             Stage::Adopt => self.adopted(),
+            Stage::Grow => self.grown(),
             Stage::Absorb => self.boost(),
             // Dirty bytes are read from the next observation.
             Stage::Drain if self.wish == Wish::Boost => {
@@ -403,7 +411,7 @@ impl Controller {
     }
 
     /// The engine absorbs.
-    fn boost(&mut self) {
+    pub(super) fn boost(&mut self) {
         if let Some(rental) = self.rental.as_mut().filter(|rental| rental.finishing) {
             rental.finishing = false;
             self.reason = None;
@@ -451,7 +459,8 @@ impl Controller {
             if self.records.len() == RECORDS_MAX {
                 self.records.pop_front();
             }
-            let cost = self.config.rent_agbs_per_s(rental.size) * self.now.since(rental.started).as_secs_f64();
+            let mean_size = rental.mean_size(self.now);
+            let cost = self.config.rent_agbs_per_s(mean_size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
             let observed = Prediction::of(rental.saved(), cost);
             self.account.rented(self.now, &self.config, cost);
@@ -464,6 +473,7 @@ impl Controller {
             }
             self.records.push_back(BoostRecord {
                 size: rental.size,
+                mean_size,
                 started: rental.started,
                 adopted: rental.adopted,
                 drain_started: rental.drain_started,
@@ -511,6 +521,7 @@ impl Controller {
                 self.back_off(refusal, text);
                 self.enter(if *refusal == Refusal::Timeout { Stage::Release } else { Stage::Detach });
             }
+            Stage::Grow => self.growth_refused(refusal, text),
             // Still draining; the next observation asks again if the burst goes on.
             Stage::Absorb => {
                 self.wish = Wish::None;
@@ -561,6 +572,7 @@ fn refusal_text(stage: Stage, refusal: &Refusal) -> String {
         Stage::Create => "creating a caching volume",
         Stage::Attach => "attaching the caching volume",
         Stage::Adopt => "taking the caching volume into use",
+        Stage::Grow => "growing the caching volume",
         Stage::Absorb => "absorbing again",
         Stage::Drain => "draining",
         Stage::Release => "releasing the caching volume",

@@ -13,6 +13,7 @@ mod alternatives;
 mod check;
 mod config;
 mod drains;
+mod growth;
 mod hints;
 mod lifecycle;
 mod meter;
@@ -40,6 +41,7 @@ use crate::forecast::{Forecast, Past};
 use crate::step::{Step, StepId, StepOutcome};
 use crate::worth::{Outcome, Terms};
 use drains::Drains;
+use growth::Growth;
 use hints::Announced;
 use lifecycle::{Stage, Wish, Work};
 use meter::{Demand, Meter};
@@ -59,6 +61,7 @@ pub struct Controller {
     meter: Meter,
     forecast: Forecast,
     bursts: Bursts,
+    growth: Growth,
     drains: Drains,
     debt: Debt,
     account: Account,
@@ -133,6 +136,7 @@ impl Controller {
             saved_agbs: learned.saved_agbs as f64,
             usable: worth::USABLE,
             ending: None,
+            growth: Growth::default(),
             drains: Drains::default(),
             unboosted: 0,
             observation: Observation::default(),
@@ -232,7 +236,7 @@ impl Controller {
     fn demand(&self) -> Demand {
         match self.stage {
             _ if !self.config.preset.when.worth => Demand::Throughput,
-            Stage::Boost => Demand::Absorbed,
+            Stage::Boost | Stage::Grow => Demand::Absorbed,
             Stage::Drain | Stage::Absorb | Stage::Release => Demand::Draining,
             Stage::Idle | Stage::Create | Stage::Attach | Stage::Adopt | Stage::Detach | Stage::Delete => {
                 Demand::Waiting
@@ -338,7 +342,7 @@ impl Controller {
             Stage::Idle => Phase::Idle,
             _ if self.degraded => Phase::Degraded,
             Stage::Create | Stage::Attach | Stage::Adopt => Phase::Attaching,
-            Stage::Boost | Stage::Absorb => Phase::Boost,
+            Stage::Boost | Stage::Grow | Stage::Absorb => Phase::Boost,
             Stage::Drain => Phase::Drain,
             Stage::Release | Stage::Detach | Stage::Delete => Phase::Detaching,
         }

@@ -46,6 +46,17 @@ impl Controller {
         self.ledger.fits(self.now, size, self.and_gone(drain))
     }
 
+    /// The same for the caching volume that is there, if it were to grow to `size`.
+    pub(super) fn affordable_grown(&self, size: Bytes) -> Result<(), String> {
+        if self.ledger.is_unlimited() || planted(Bug::GrowthIsFree) {
+            return Ok(());
+        }
+        let backing = self.config.backing_bandwidth;
+        // It may be full before the budget is asked the next time.
+        let drain = self.drains.time_to_drain(self.now, self.dirty_soon(), backing);
+        self.ledger.fits(self.now, size, self.and_gone(drain))
+    }
+
     /// Whether the budget allows to let rewriting prolong the drain until the next observation, and to finish it from then
     /// on. Finished when this says no for the first time, it is paid for.
     fn may_be_rewritten(&self) -> Result<(), String> {

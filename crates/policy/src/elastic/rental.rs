@@ -16,6 +16,10 @@ const FULL_DRAINS: f64 = 4.0;
 #[derive(Clone, Debug)]
 pub(super) struct Rental {
     pub size: Bytes,
+    /// Bytes · seconds that it was rented until it became as large as it is, and when that was.
+    pub held: (f64, Instant),
+    /// Why it grew last; for people.
+    pub growth: String,
     /// `None`: it was taken over after a restart.
     pub cause: Option<Cause>,
     pub started: Instant,
@@ -58,6 +62,8 @@ impl Rental {
     pub fn new(now: Instant, size: Bytes) -> Self {
         Self {
             size,
+            held: (0.0, now),
+            growth: String::new(),
             cause: None,
             started: now,
             adopted: None,
@@ -80,6 +86,27 @@ impl Rental {
             saved: Duration::ZERO,
             unfit: 0.0,
             full_since: None,
+        }
+    }
+
+    /// It is billed for another size from now on.
+    pub fn resize(&mut self, now: Instant, size: Bytes) {
+        self.held = (self.held_until(now), now);
+        self.size = size;
+    }
+
+    /// Bytes · seconds that it was rented until now.
+    fn held_until(&self, now: Instant) -> f64 {
+        self.held.0 + self.size.get() as f64 * now.since(self.held.1).as_secs_f64()
+    }
+
+    /// Its size, on average until now.
+    pub fn mean_size(&self, now: Instant) -> Bytes {
+        let time = now.since(self.started).as_secs_f64();
+        if time > 0.0 && self.held.0 > 0.0 {
+            Bytes::new((self.held_until(now) / time).round() as u64)
+        } else {
+            self.size
         }
     }
 

@@ -115,8 +115,10 @@ pub struct Status {
 /// One finished boost. Instants that were not reached are `None`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoostRecord {
-    /// Size of its caching volume.
+    /// Size of its caching volume, as large as it became.
     pub size: Bytes,
+    /// The same, on average over the time that it was rented: what it is billed by.
+    pub mean_size: Bytes,
     /// `Create` was asked for (the bill starts).
     pub started: Instant,
     /// The engine began to absorb.

@@ -49,7 +49,10 @@ impl Controller {
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
             // How long an empty cache is kept depends on how long it has been kept.
             (Stage::Boost, _) => {
-                unlimited && !self.is_trying() && (hot || !config.preset.when.worth || expected.is_some())
+                unlimited
+                    && !self.is_trying()
+                    && !self.may_grow()
+                    && (hot || !config.preset.when.worth || expected.is_some())
             }
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted() && !self.is_trying(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
@@ -66,7 +69,7 @@ impl Controller {
         let rental = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
         let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
-        let until = [expected.or(calm), full, burst].into_iter().flatten().min();
+        let until = [expected.or(calm), full, burst, self.may_grow_from()].into_iter().flatten().min();
         // The forecast learns it from what is above the threshold, and a budget pays for another one.
         let counts_interval = hot || !unlimited;
         steady.then(|| Steady { until: until.unwrap_or(Instant::FAR), counts_interval })

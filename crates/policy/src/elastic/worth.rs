@@ -353,10 +353,11 @@ impl Controller {
         let terms = self.terms();
         let most_s = rental.fitted as f64 / rate.max(1.0) * terms.saved_share();
         let used = self.now.since(rental.started).saturating_sub(rental.empty).as_secs_f64();
-        let cost = self.config.rent_agbs_per_s(rental.size) * used;
+        let size = rental.mean_size(self.now);
+        let cost = self.config.rent_agbs_per_s(size) * used;
         // What the arithmetic makes of as much.
         let terms = Terms { lead: 0.0, end: terms.lead + terms.end, dearness: 1.0, ..terms };
-        let expected = terms.outcome(rental.absorbed as f64, rental.size).cost;
+        let expected = terms.outcome(rental.absorbed as f64, size).cost;
         let costs = if rental.absorbed > 0 { (cost, expected) } else { (0.0, 0.0) };
         self.effect.add((rental.saved(), most_s), costs);
     }

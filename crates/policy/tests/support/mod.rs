@@ -76,6 +76,11 @@ impl Plan {
         self.adaptive && self.hints == 0.0 && self.announcements == 0.0 && self.faults == 0.0 && !self.useless
     }
 
+    /// The provider can grow volumes in place.
+    fn grows(&self) -> bool {
+        self.adaptive && !self.seed.is_multiple_of(3)
+    }
+
     fn forecasts(&self) -> bool {
         self.adaptive && self.seed.is_multiple_of(4)
     }
@@ -155,6 +160,7 @@ impl World {
         // Three steps of up to three seconds delete a volume, each seen up to a second later.
         config.budget_reserve = Duration::from_secs(RESERVE_S);
         config.forecast = plan.forecasts();
+        config.grows = plan.grows();
         // Bursts of chance seldom pay: what they teach is looked at elsewhere.
         config.value_of_time *= plan.value_of_time;
         config.seed = plan.seed;
@@ -281,7 +287,7 @@ impl World {
             observation.high_water_bytes = observation.high_water_bytes.max(observation.dirty_bytes);
             let full = observation.dirty_bytes == size * MIB && demand > BACKING_MIB_S;
             self.full_s = if full { self.full_s + 1 } else { 0 };
-            let wait = 4 * size / BACKING_MIB_S + 10;
+            let wait = 4 * size / BACKING_MIB_S + if self.plan.grows() { 30 } else { 10 };
             assert!(self.full_s <= wait || !self.plan.waits_in_vain(), "a full cache waits for a burst without an end");
         }
         if self.random.chance(faults / 50.0) {
@@ -298,6 +304,7 @@ impl World {
                 self.billed_mib = size.get() / MIB;
                 self.excused = false;
             }
+            self.bill();
             self.steps.push((self.now, step.clone()));
             // As the engine does: a release drains, until an `Absorb` overtakes it.
             self.real.draining |= step == Step::Release && self.real.adopted;
@@ -337,6 +344,14 @@ impl World {
                 assert!(!self.real.adopted, "{step:?} of a volume that the engine holds");
                 assert!(self.owed);
             }
+            Step::Grow { size } => {
+                assert!(self.owed && self.plan.grows() && *size <= Bytes::from_gib(4), "it grows to {size}");
+                let volume = self.real.volume.unwrap_or_default();
+                assert!(
+                    size.get().is_multiple_of(64 * MIB) && size.get() / MIB > volume,
+                    "it grows from {volume} MiB to {size}"
+                );
+            }
             Step::Attach | Step::Adopt | Step::Absorb | Step::Drain | Step::Finish | Step::Release => {
                 assert!(self.owed)
             }
@@ -361,7 +376,18 @@ impl World {
                 self.boosts.push(self.steps.iter().rev().find(|(_, other)| *other == step).unwrap().0);
             }
             self.controller.complete(self.now, id, outcome);
+            self.bill();
             self.take_steps();
+        }
+    }
+
+    /// What is billed by is what the controller takes the volume for.
+    fn bill(&mut self) {
+        let Some(size) = self.controller.status().cache_size.filter(|_| self.owed) else { return };
+        if size.get() / MIB != self.billed_mib {
+            self.billed.end("caching", self.now);
+            self.billed.add(rental(size, self.now));
+            self.billed_mib = size.get() / MIB;
         }
     }
 
@@ -416,6 +442,16 @@ impl World {
                 self.observation.cache_bytes = self.real.volume.unwrap() * MIB;
             }
             Step::Adopt => {}
+            Step::Grow { size } => {
+                if let Some(volume) = self.real.volume.as_mut().filter(|volume| **volume < size.get() / MIB) {
+                    *volume = size.get() / MIB;
+                    self.charged.end("caching", self.now);
+                    self.charged.add(rental(*size, self.now));
+                }
+                if self.real.adopted {
+                    self.observation.cache_bytes = self.real.volume.unwrap() * MIB;
+                }
+            }
             Step::Absorb => (self.real.draining, self.real.finishing) = (false, false),
             Step::Drain => (self.real.draining, self.real.finishing) = (true, false),
             Step::Finish => (self.real.draining, self.real.finishing) = (true, true),
@@ -524,6 +560,7 @@ fn name(step: &Step) -> &'static str {
         Step::Create { .. } => "create",
         Step::Attach => "attach",
         Step::Adopt => "adopt",
+        Step::Grow { .. } => "grow",
         Step::Absorb => "absorb",
         Step::Drain => "drain",
         Step::Finish => "finish",

@@ -16,10 +16,11 @@ use surgetank_model::Bytes;
 use crate::clock::Clock;
 use crate::{
     Change, CreateVolume, Provider, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState,
+    decide_growth,
 };
 
 use catalog::Catalog;
-use record::{FORMAT, Record, is_ours};
+use record::{FORMAT, Growth, Record, is_ours};
 use store::{Locked, Store, Unreadable};
 
 /// The longest client token, in bytes.
@@ -35,6 +36,8 @@ pub const TAGS_MAX: usize = 50;
 pub trait Machine: Send + Sync {
     /// Whether an attached volume is its image, as a file of this machine.
     const ATTACHES_FILES: bool;
+    /// Whether volumes can grow: how long that takes, in milliseconds.
+    fn grow_latency_ms(&self) -> Option<u64>;
 
     /// Brings the records that take a slot ([`Record::takes_a_slot`]) to the present; the others are none of its
     /// business. Adds those that changed and must be written to `changed`.
@@ -188,7 +191,9 @@ impl<M: Machine> FileProvider<M> {
                 view.repair.finished.push(id);
             }
         } else if has_image {
-            if record.state == VolumeState::Creating && record.advance(view.now_ms) {
+            let available = record.state == VolumeState::Creating && record.advance(view.now_ms);
+            let grown = self.end_growth(view, &mut record);
+            if available || grown {
                 self.tolerate(&id, view.locked.rewrite_record(&record));
             }
             view.records.push(record);
@@ -197,6 +202,18 @@ impl<M: Machine> FileProvider<M> {
             view.repair.vanished.push(id);
         }
         Ok(())
+    }
+
+    /// Carries a growth out whose time has come. True if the record changed and must be written.
+    fn end_growth(&self, view: &View<'_>, record: &mut Record) -> bool {
+        let Some(size) = record.grown(view.now_ms) else { return false };
+        let grown = view.locked.grow_image(&record.id, size);
+        let is_grown = grown.is_ok();
+        self.tolerate(&record.id, grown);
+        if is_grown {
+            record.end_growth();
+        }
+        is_grown
     }
 
     /// Clearing up may fail, on a full disk for one: the call at hand can do without, and the next one tries again.
@@ -230,7 +247,12 @@ impl<M: Machine> FileProvider<M> {
                 "{volumes} volumes are rented and quota_volumes is {quota}; delete one or raise it"
             )));
         }
-        let rented = view.records.iter().fold(0u64, |sum, record| sum.saturating_add(record.size_bytes));
+        self.check_quota_bytes(view, size)
+    }
+
+    /// Whether so many more bytes may be rented.
+    fn check_quota_bytes(&self, view: &View<'_>, size: Bytes) -> Result<(), ProviderError> {
+        let rented = view.records.iter().fold(0u64, |sum, record| sum.saturating_add(record.size_soon().get()));
         if let Some(quota) = self.settings.quota_bytes
             && rented.saturating_add(size.get()) > quota.get()
         {
@@ -258,6 +280,7 @@ impl<M: Machine> FileProvider<M> {
             state: VolumeState::Creating,
             since_ms: view.now_ms,
             latency_ms: self.settings.create_latency_ms,
+            growth: None,
         };
         let made = view
             .locked
@@ -380,6 +403,35 @@ impl<M: Machine> Provider for FileProvider<M> {
             Transition::Delete => self.remove(&view, record)?,
         }
         Ok(Change::Changed)
+    }
+
+    fn grows(&self) -> bool {
+        self.machine.grow_latency_ms().is_some()
+    }
+
+    fn grow(&self, id: &VolumeId, size: Bytes) -> Result<Change, ProviderError> {
+        let Some(latency_ms) = self.machine.grow_latency_ms() else {
+            let provider = self.settings.catalog.provider;
+            return Err(ProviderError::Invalid(format!("the {provider} provider cannot grow a volume in place")));
+        };
+        let view = self.view()?;
+        let mut record = match view.find(id) {
+            Ok(record) => record.clone(),
+            Err(ProviderError::NotFound(_)) => return decide_growth(id, None, size),
+            Err(error) => return Err(error),
+        };
+        let before = record.size_soon();
+        if decide_growth(id, Some((record.state, before)), size)? == Change::Identity {
+            return Ok(Change::Identity);
+        }
+        let preallocate = self.settings.catalog.check_size(&record.volume_type, size)?.preallocate;
+        self.check_quota_bytes(&view, Bytes::new(size.get().saturating_sub(before.get())))?;
+        if preallocate {
+            view.locked.reserve_growth(id, before, size)?;
+        }
+        record.growth = Some(Growth { size_bytes: size.get(), since_ms: view.now_ms, latency_ms });
+        self.end_growth(&view, &mut record);
+        view.locked.rewrite_record(&record).map(|()| Change::Changed)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

@@ -36,6 +36,20 @@ pub struct Record {
     pub since_ms: u64,
     /// How long the state lasts where it is one that passes (creating, attaching, detaching, deleting).
     pub latency_ms: u64,
+    /// It is becoming larger. Builds that do not know this leave it as large as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
+}
+
+/// A growth that is under way: its space is reserved, and its image becomes as large when the latency has passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Growth {
+    /// The size that it grows to, in bytes.
+    pub size_bytes: u64,
+    /// When it was asked for, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// How long it takes.
+    pub latency_ms: u64,
 }
 
 impl Record {
@@ -51,9 +65,26 @@ impl Record {
         self.latency_ms = latency_ms;
     }
 
+    /// The size that it takes: that of its growth, if one is under way.
+    pub fn size_soon(&self) -> Bytes {
+        Bytes::new(self.growth.as_ref().map_or(self.size_bytes, |growth| growth.size_bytes))
+    }
+
+    /// The size of a growth whose time has come.
+    pub fn grown(&self, now_ms: u64) -> Option<Bytes> {
+        let growth = self.growth.as_ref()?;
+        has_passed(growth.since_ms, growth.latency_ms, now_ms).then(|| Bytes::new(growth.size_bytes))
+    }
+
+    /// Its image has grown.
+    pub fn end_growth(&mut self) {
+        self.size_bytes = self.size_soon().get();
+        self.growth = None;
+    }
+
     /// Whether the passing state is over.
     pub fn is_due(&self, now_ms: u64) -> bool {
-        now_ms.checked_sub(self.since_ms).is_none_or(|passed| passed >= self.latency_ms)
+        has_passed(self.since_ms, self.latency_ms, now_ms)
     }
 
     /// Goes on to the state that follows by itself. True if the record changed and must be written. A record that is
@@ -75,6 +106,10 @@ impl Record {
     pub fn takes_a_slot(&self) -> bool {
         matches!(self.state, VolumeState::Attaching | VolumeState::Attached | VolumeState::Detaching)
     }
+}
+
+fn has_passed(since_ms: u64, latency_ms: u64, now_ms: u64) -> bool {
+    now_ms.checked_sub(since_ms).is_none_or(|passed| passed >= latency_ms)
 }
 
 /// The length of a name that this provider gives, in bytes: `vol-` and 16 hex digits.

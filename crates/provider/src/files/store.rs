@@ -330,19 +330,55 @@ impl Locked<'_> {
         };
         make().map_err(|error| {
             let _ = rustix::fs::unlinkat(&self.store.volumes, name.as_str(), AtFlags::empty());
-            match error {
-                Errno::NOSPC | Errno::DQUOT => self.no_room(size),
-                Errno::FBIG => ProviderError::Invalid(format!(
-                    "the file system of {} has no files of {size}: ask for a smaller volume",
-                    self.store.path.display()
-                )),
-                Errno::OPNOTSUPP => ProviderError::Invalid(format!(
-                    "the file system of {} cannot preallocate: set preallocate = false for the volume's type",
-                    self.store.path.display()
-                )),
-                error => self.store.transient(&format!("make the volume {}", id.0), error),
-            }
+            self.image_error(&format!("make the volume {}", id.0), size, error)
         })
+    }
+
+    /// Reserves the space by which a volume's image is to grow, durably; its size stays.
+    pub fn reserve_growth(&self, id: &VolumeId, from: Bytes, to: Bytes) -> Result<(), ProviderError> {
+        let more = Bytes::new(to.get().saturating_sub(from.get()));
+        self.check_space(more)?;
+        let reserve = |file: File| {
+            retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, from.get(), more.get()))?;
+            rustix::fs::fsync(&file)
+        };
+        self.change_image(id, reserve)
+            .map_err(|error| self.image_error(&format!("grow the volume {}", id.0), more, error))
+    }
+
+    /// Makes a volume's image as large as that, durably, unless it is larger.
+    pub fn grow_image(&self, id: &VolumeId, size: Bytes) -> Result<(), ProviderError> {
+        let grow = |file: File| {
+            let there = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+            if there < size.get() {
+                rustix::fs::ftruncate(&file, size.get())?;
+            }
+            rustix::fs::fsync(&file)
+        };
+        self.change_image(id, grow).map_err(|error| self.image_error(&format!("grow the volume {}", id.0), size, error))
+    }
+
+    fn change_image(&self, id: &VolumeId, change: impl FnOnce(File) -> Result<(), Errno>) -> Result<(), Errno> {
+        step()?;
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.store.volumes, image_name(id), flags, Mode::empty())?;
+        step()?;
+        change(File::from(file))
+    }
+
+    fn image_error(&self, what: &str, size: Bytes, error: Errno) -> ProviderError {
+        match error {
+            Errno::NOSPC | Errno::DQUOT => self.no_room(size),
+            Errno::FBIG => ProviderError::Invalid(format!(
+                "the file system of {} has no files of {size}: ask for a smaller volume",
+                self.store.path.display()
+            )),
+            Errno::OPNOTSUPP => ProviderError::Invalid(format!(
+                "the file system of {} cannot preallocate: set preallocate = false for the volume's type",
+                self.store.path.display()
+            )),
+            error => self.store.transient(what, error),
+        }
     }
 
     /// Refuses early what cannot fit: filling a disk to the brim first would hurt its other users.

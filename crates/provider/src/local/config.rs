@@ -29,6 +29,10 @@ pub struct LocalConfig {
     pub detach_latency: Span,
     /// From the answer to `delete` until the volume is no longer listed. Its space is free at once.
     pub delete_latency: Span,
+    /// Whether volumes can grow in place; else it refuses that, as some clouds do.
+    pub grows: bool,
+    /// From the answer to `grow` until the volume is larger.
+    pub grow_latency: Span,
     /// How many bytes may be rented together; absent: as many as the disk holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_bytes: Option<Bytes>,
@@ -52,6 +56,8 @@ impl Default for LocalConfig {
             attach_latency: Span::default(),
             detach_latency: Span::default(),
             delete_latency: Span::default(),
+            grows: true,
+            grow_latency: Span::default(),
             quota_bytes: None,
             quota_volumes: None,
             attach_limit: None,

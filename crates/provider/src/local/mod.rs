@@ -33,6 +33,7 @@ pub type LocalProvider = FileProvider<SimulatedMachine>;
 pub struct SimulatedMachine {
     attach_latency_ms: u64,
     detach_latency_ms: u64,
+    grow_latency_ms: Option<u64>,
 }
 
 impl ProviderConfig for LocalConfig {
@@ -80,6 +81,7 @@ impl LocalProvider {
         let machine = SimulatedMachine {
             attach_latency_ms: whole_ms(config.attach_latency.0),
             detach_latency_ms: whole_ms(config.detach_latency.0),
+            grow_latency_ms: config.grows.then(|| whole_ms(config.grow_latency.0)),
         };
         Self::open_with(config.settings(), clock, machine)
     }
@@ -101,6 +103,10 @@ impl SimulatedMachine {
 
 impl Machine for SimulatedMachine {
     const ATTACHES_FILES: bool = true;
+
+    fn grow_latency_ms(&self) -> Option<u64> {
+        self.grow_latency_ms
+    }
 
     fn settle(&self, now_ms: u64, records: &mut [Record], changed: &mut Vec<VolumeId>) -> Result<(), ProviderError> {
         let settled = records.iter_mut().filter(|record| record.takes_a_slot());

@@ -119,6 +119,10 @@ impl Plugged {
 impl Machine for Plugged {
     const ATTACHES_FILES: bool = false;
 
+    fn grow_latency_ms(&self) -> Option<u64> {
+        None
+    }
+
     fn settle(&self, now_ms: u64, records: &mut [Record], changed: &mut Vec<VolumeId>) -> Result<(), ProviderError> {
         let mut plugged = records.iter_mut().filter(|record| record.takes_a_slot()).peekable();
         if plugged.peek().is_none() {

@@ -5,6 +5,7 @@
 //! is not asked twice. A walk ends when the step has ended or waits for a change; the next one begins without knowledge. So a
 //! step may be begun again after a crash at any point, and each ask is such a point.
 
+mod growing;
 mod outage;
 mod renting;
 mod returning;
@@ -174,6 +175,8 @@ pub struct Rental {
     /// A step wants the requests of the device to come to the engine, and none has said since that they need not.
     service: bool,
     released: Option<Release>,
+    /// A growth that was asked for before the present step may happen yet.
+    may_grow: bool,
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
     outage: Outage,
@@ -212,6 +215,7 @@ impl Rental {
             open: false,
             service: false,
             released: None,
+            may_grow: false,
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
@@ -263,6 +267,7 @@ impl Rental {
     pub fn begin(&mut self, now: Instant, id: StepId, step: Step, timeout: Option<Duration>) {
         self.now = self.now.max(now);
         self.note_service(&step);
+        self.may_grow = self.record.as_ref().is_some_and(|record| record.growing_to.is_some());
         match step {
             Step::Absorb => self.set_mode(id, CacheMode::Absorb),
             Step::Drain => self.set_mode(id, CacheMode::Drain),
@@ -313,6 +318,8 @@ impl Rental {
             | Event::RestoreFailed { .. }
             | Event::ReleaseCancelled
             | Event::CacheFailing
+            | Event::CacheGrown { .. }
+            | Event::CacheGrowFailed
             | Event::Stopped => {}
         }
         if let Some(running) = &mut self.running {
@@ -321,6 +328,7 @@ impl Rental {
             let said = match (&running.task, event) {
                 (Task::Step(_, Step::Adopt), Event::Adopted) => Said::Done,
                 (Task::Step(_, Step::Adopt), Event::AdoptFailed) => Said::Failed(""),
+                (Task::Step(_, Step::Grow { .. }), event) => Self::said_of_growth(event),
                 (Task::Step(_, Step::Release), Event::ReleaseCancelled) => Said::Cancelled,
                 (Task::Recover(_), Event::Recovered { .. }) => Said::Done,
                 (Task::Recover(_), Event::RecoverFailed { reason }) => Said::Failed(reason),
@@ -441,6 +449,11 @@ impl Rental {
             (Task::Step(_, Step::Adopt), Said::Done) => self.adopted(),
             (Task::Step(_, Step::Adopt), Said::Failed(_)) => self.adopt_failed(),
             (Task::Step(_, Step::Adopt), _) => self.adopt(),
+            (Task::Step(_, Step::Grow { .. }), Said::Done) => Ok(StepOutcome::Done),
+            (Task::Step(_, Step::Grow { .. }), Said::Failed(why)) => {
+                Err(Pause::Refused(Refusal::Permanent(why.to_owned())))
+            }
+            (Task::Step(_, Step::Grow { size }), _) => self.grow(size),
             (Task::Step(_, Step::Release), Said::Cancelled) => Ok(StepOutcome::Cancelled),
             (Task::Step(_, Step::Release), _) => self.release(),
             (Task::Step(_, Step::Detach), _) => self.detach(),
@@ -524,7 +537,7 @@ impl Rental {
         self.service = false;
         self.released = Some(Release::Dropped);
         self.lost_bytes = None;
-        self.record.as_ref().map(|record| record.size)
+        self.record.as_ref().map(RentalRecord::size_at_most)
     }
 
     fn told(&mut self, told: bool) {

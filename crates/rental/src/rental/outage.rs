@@ -172,6 +172,8 @@ impl Rental {
             | Event::Adopted
             | Event::Recovered { .. }
             | Event::ReleaseCancelled
+            | Event::CacheGrown { .. }
+            | Event::CacheGrowFailed
             | Event::Stopped => {}
         }
     }

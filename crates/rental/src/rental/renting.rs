@@ -27,7 +27,7 @@ impl Rental {
         match step {
             Step::Create { .. } | Step::Attach | Step::Adopt => self.service = true,
             Step::Detach | Step::Delete => self.service = false,
-            Step::Absorb | Step::Drain | Step::Finish | Step::Release => {}
+            Step::Grow { .. } | Step::Absorb | Step::Drain | Step::Finish | Step::Release => {}
         }
     }
 
@@ -40,6 +40,7 @@ impl Rental {
                 token: token.to_string(),
                 volume_type: self.config.volume_type.clone(),
                 size,
+                growing_to: None,
                 started_unix_ms,
                 stage: RentalStage::Creating,
                 volume: None,
@@ -112,8 +113,10 @@ impl Rental {
         let description = self.describe(&id)?.ok_or_else(vanished)?;
         match description.state {
             VolumeState::Attached => {
-                // A rental that was put together from the owner record knows no size.
-                let rented = self.record.as_ref().map(|record| record.size).filter(|size| *size != Bytes::ZERO);
+                // A rental that was put together from the owner record knows no size, and of one that was growing nobody knows
+                // whether it has grown.
+                let rented = self.record.as_ref().filter(|record| record.growing_to.is_none());
+                let rented = rented.map(|record| record.size).filter(|size| *size != Bytes::ZERO);
                 let size = rented.unwrap_or(description.size);
                 Ok((description, size))
             }
@@ -275,6 +278,7 @@ mod tests {
             token: "t".to_owned(),
             volume_type: "fast".to_owned(),
             size: Bytes::from_gib(1),
+            growing_to: None,
             started_unix_ms: 0,
             stage: RentalStage::Attached,
             volume: Some(VolumeId("a".to_owned())),

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_cache::Effect;
+use surgetank_cache::format::{BLOCK, Superblock};
 
 use super::record::Record;
 use super::{Books, Io};
+use crate::disk::Disk;
 
 /// Which records may vanish in a power cut.
 #[derive(Debug, Default)]
@@ -54,6 +56,15 @@ impl Rules {
 }
 
 impl Books {
+    /// What the volume has in its slots, whatever the engine before knew of it. One that holds none misleads nobody.
+    pub(super) fn read_superblocks(&mut self, disk: &Disk) {
+        for (slot, segments) in (0..).zip(&mut self.segments) {
+            let mut block = [0; BLOCK as usize];
+            disk.peek(slot * u64::from(BLOCK), &mut block);
+            *segments = Superblock::decode(&block).map_or(u32::MAX, |superblock| superblock.segments);
+        }
+    }
+
     /// What is wrong with asking for this now.
     pub(super) fn check_rules(&self, effect: &Effect) -> Result<(), String> {
         match effect {
@@ -64,6 +75,13 @@ impl Books {
                 if place.position > 0 && self.effects.values().any(begins) {
                     return Err(format!(
                         "a record is written to byte {offset}, behind the first one of a segment in flight"
+                    ));
+                }
+                // Either superblock is enough for it.
+                if self.segments.iter().any(|segments| *segments <= place.segment) {
+                    return Err(format!(
+                        "a record is written to segment {}, though the superblocks name {:?} segments",
+                        place.segment, self.segments
                     ));
                 }
                 // It looks behind what may be missing for as many records as are in flight at a time.

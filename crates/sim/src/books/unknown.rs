@@ -4,7 +4,6 @@ use surgetank_cache::format::{BLOCK, IN_FLIGHT_BLOCKS_MAX, Place, Summary};
 
 use super::{BLOCK64, Books, Record};
 use crate::disk::Disk;
-use crate::scenario::division;
 
 impl Books {
     /// Whether no engine could tell which blocks lie in the log.
@@ -19,7 +18,7 @@ impl Books {
     pub fn unknown(&self, disk: &Disk) -> Option<u64> {
         let failed = |at: u64| self.tries.contains_key(&(at / BLOCK64)) || disk.is_bad(at, BLOCK64);
         let bad = |at: u64| at + BLOCK64 <= disk.size() && failed(at);
-        let geometry = division(disk.size()).filter(|_| self.recovered)?;
+        let geometry = self.geometry.filter(|_| self.recovered)?;
         let stored = |record: &Record| {
             let mut bytes = [0; BLOCK as usize];
             disk.peek_sound(record.offset, &mut bytes);
@@ -34,7 +33,7 @@ impl Books {
         let behind = match self.records.iter().max_by_key(|record| record.sequence) {
             None => starts().any(bad),
             Some(last) => {
-                let end = geometry.segment_offset(last.segment + 1);
+                let end = geometry.segment_offset(last.segment) + u64::from(geometry.segment_size);
                 let window = last.end() + u64::from(IN_FLIGHT_BLOCKS_MAX) * BLOCK64;
                 let mut behind = (last.end()..end.min(window)).step_by(BLOCK as usize);
                 behind.any(bad) || window + 2 * BLOCK64 > end && starts().any(bad)

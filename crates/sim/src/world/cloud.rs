@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::volume::{
-    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag,
+    Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 use surgetank_model::{Bytes, Instant};
 use surgetank_rental::{Answer, Call};
@@ -27,6 +27,8 @@ pub(super) struct Volume {
     size: Bytes,
     state: VolumeState,
     tags: Tags,
+    /// How large it becomes, and when.
+    grows: Option<(Instant, Bytes)>,
     /// What it becomes, and when.
     becomes: Option<(Instant, Option<VolumeState>)>,
     /// It is listed from then on.
@@ -72,6 +74,11 @@ impl Cloud {
         self.volumes.get(id)?.tags.get(tag::DIRTY_EPOCH)
     }
 
+    /// How large a volume is, and may still become.
+    pub(super) fn size_at_most(&self, id: &VolumeId) -> Option<Bytes> {
+        self.volumes.get(id).map(|volume| volume.grows.map_or(volume.size, |(_, size)| size.max(volume.size)))
+    }
+
     /// Whether the machine sees the disk of an attached volume.
     pub(super) fn has_appeared(&mut self, now: Instant, id: &VolumeId) -> bool {
         self.settle(now);
@@ -80,6 +87,14 @@ impl Cloud {
 
     /// Changes whose time has come.
     fn settle(&mut self, now: Instant) {
+        for volume in self.volumes.values_mut() {
+            if let Some((_, size)) = volume.grows.take_if(|(at, _)| *at <= now) {
+                volume.size = volume.size.max(size);
+            }
+            if let Some(disk) = volume.disk.as_mut().filter(|disk| disk.size() < volume.size.get()) {
+                disk.grow(volume.size.get());
+            }
+        }
         self.volumes.retain(|_, volume| match volume.becomes {
             Some((at, becomes)) if at <= now => {
                 volume.becomes = None;
@@ -141,6 +156,16 @@ impl Cloud {
                 }
                 Answer::Changed(changed.map(drop))
             }
+            Call::Grow(id, size) => {
+                let volume = self.volumes.get_mut(id);
+                let changed = decide_growth(id, volume.as_ref().map(|volume| (volume.state, volume.size)), *size);
+                if let (Ok(Change::Changed), Some(volume)) = (&changed, volume) {
+                    let after = Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
+                    let size = volume.grows.map_or(*size, |(_, before)| before.max(*size));
+                    volume.grows = Some((now + after, size));
+                }
+                Answer::Changed(changed.map(drop))
+            }
         })
     }
 
@@ -159,6 +184,7 @@ impl Cloud {
             size: request.size,
             state: VolumeState::Creating,
             tags: request.tags.clone(),
+            grows: None,
             becomes: Some((ready, Some(VolumeState::Available))),
             listed_at: now + lag,
             appears_at: now,

@@ -151,6 +151,17 @@ impl World<'_> {
                 self.check_clean()?;
                 self.detach()?;
             }
+            Event::CacheGrown { cache_bytes } => {
+                if cache_bytes > self.cache_size {
+                    return Err(format!("a cache of {} bytes claims {cache_bytes}", self.cache_size));
+                }
+                self.report.caches_grown += 1;
+            }
+            // Nothing but its writes can fail.
+            Event::CacheGrowFailed if self.books.all_failures == 0 => {
+                return Err("the log did not grow, without a fault".into());
+            }
+            Event::CacheGrowFailed => {}
             Event::ReleaseCancelled => {
                 self.report.cancels += 1;
                 self.release_wanted = false;
@@ -205,7 +216,7 @@ impl World<'_> {
     /// Whether both copies of the superblock or of a page of the segment table cannot be read.
     pub(super) fn is_header_unreadable(&self) -> bool {
         let Some(disk) = &self.disks.cache else { return false };
-        let Some(geometry) = division(disk.size()) else { return false };
+        let Some(geometry) = self.books.geometry() else { return false };
         let is_bad = |offset: u64| disk.is_bad(offset, u64::from(format::BLOCK));
         let pages = (0..geometry.table_pages())
             .map(|page| format::TableCopy::ALL.map(|copy| geometry.table_offset(page, copy)));

@@ -8,7 +8,6 @@ use surgetank_model::Instant;
 
 use crate::content::SECTOR;
 use crate::disk::{Faults, Ticket};
-use crate::scenario::division;
 use crate::scenario::{BadRange, CrashScenario, Latent, Outage, Trigger, Victim};
 use crate::world::{SimEvent, Step, World};
 
@@ -72,7 +71,8 @@ impl World<'_> {
         self.damage();
         self.get_stuck();
         self.rot();
-        self.grow()
+        self.grow()?;
+        self.grow_cache()
     }
 
     pub(super) fn is_forgetful(&self) -> bool {
@@ -324,7 +324,7 @@ impl World<'_> {
     /// One bit of something stored in the log flips now.
     pub(super) fn rot_stored(&mut self) {
         let Some(disk) = self.disks.cache.as_mut() else { return };
-        let Some(geometry) = division(disk.size()) else { return };
+        let Some(geometry) = self.books.geometry() else { return };
         let log = geometry.segment_offset(0);
         let blocks = (geometry.end() - log) / u64::from(BLOCK);
         let mut block = [0; BLOCK as usize];
@@ -340,6 +340,27 @@ impl World<'_> {
                 return;
             }
         }
+    }
+
+    /// The caching volume grows, and the engine is told.
+    fn grow_cache(&mut self) -> Step {
+        let status = self.engine.status();
+        let in_use = matches!(status.stage, EngineStage::Absorb | EngineStage::Drain);
+        let Some(&(event, blocks)) = self.cache_growths.front().filter(|_| in_use) else { return Ok(()) };
+        if !self.is_due(event) {
+            return Ok(());
+        }
+        let Some(disk) = self.disks.cache.as_mut() else { return Ok(()) };
+        let size = disk.size() + u64::from(blocks) * u64::from(BLOCK);
+        disk.grow(size);
+        self.cache_growths.pop_front();
+        // It has no room for a segment more, or the growth before is still under way.
+        if self.engine.grow_cache(self.now, size).is_ok() {
+            self.report.cache_growths += 1;
+            self.triggers(Trigger::CacheGrowth);
+        }
+        self.cache_size = size;
+        Ok(())
     }
 
     fn grow(&mut self) -> Step {

@@ -144,6 +144,7 @@ struct World<'a> {
     /// Bytes of the device now.
     size: u64,
     growths: VecDeque<(u32, u32)>,
+    cache_growths: VecDeque<(u32, u32)>,
     /// Bytes of the caching volume that is attached, or was last.
     cache_size: u64,
     renting: Option<Renting>,
@@ -275,6 +276,7 @@ impl<'a> World<'a> {
             scenario,
             size,
             growths: scenario.growths.iter().copied().collect(),
+            cache_growths: scenario.cache_growths.iter().copied().collect(),
             cache_size: scenario.cache_size,
             renting: scenario
                 .provider_faults
@@ -526,7 +528,12 @@ impl<'a> World<'a> {
             Trigger::TableWrite => matches!(effect, Effect::WriteTable { .. }),
             Trigger::SuperblockWrite => matches!(effect, Effect::WriteSuperblock { .. }),
             Trigger::OwnerWrite => matches!(effect, Effect::PersistOwner { .. } | Effect::RecordHealed { .. }),
-            Trigger::Outage | Trigger::Failing | Trigger::Lost | Trigger::Switch => false,
+            Trigger::Outage
+            | Trigger::Failing
+            | Trigger::Lost
+            | Trigger::Switch
+            | Trigger::Growth
+            | Trigger::CacheGrowth => false,
         };
         self.events_to_crash = triggers.then_some(0);
     }

@@ -27,6 +27,7 @@ use surgetank_rental::sweep::Action;
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
 use crate::disk::Disk;
+use crate::scenario::Trigger;
 use crate::world::cloud::Cloud;
 use crate::world::{SimEvent, Step, World};
 use users::Users;
@@ -130,6 +131,7 @@ fn controller(now: Instant, seed: u64, size: u64) -> Controller {
         initial_size: Bytes::new(1 << 20),
         grain: Bytes::new(GRAIN),
         size_min: Bytes::new(SMALLEST),
+        grows: true,
         inactivity_delay: Duration::from_millis(10 + seed % 40),
         boost_interval_min: Duration::ZERO,
         // Whatever saves time pays: boosts are what is tested, and volumes as small as these would never be rented.
@@ -352,11 +354,16 @@ impl World<'_> {
                 if step == PolicyStep::Release {
                     process.release = Some(id);
                 }
+                let grows = matches!(step, PolicyStep::Grow { .. });
                 process.rentals.begin(now, Slot::CACHE, id, step, timeout);
+                if grows {
+                    self.triggers(Trigger::Growth);
+                }
             } else {
                 #[cfg(debug_assertions)]
                 process.rentals.check();
                 self.check_discarded()?;
+                self.check_sizes()?;
                 break;
             }
         }

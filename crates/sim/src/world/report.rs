@@ -63,6 +63,12 @@ pub struct Report {
     pub vanished: u32,
     /// Times that the device grew.
     pub growths: u32,
+    /// Times that the engine was told that the caching volume has grown.
+    pub cache_growths: u32,
+    /// Calls to grow a caching volume that the provider carried out.
+    pub grown_volumes: u32,
+    /// Times that it took what was new in use.
+    pub caches_grown: u32,
     /// Calls of the provider that went wrong.
     pub provider_faults: u32,
     /// Caching volumes that the controller rented and deleted.
@@ -132,6 +138,9 @@ impl AddAssign<&Report> for Report {
         self.forgotten += other.forgotten;
         self.vanished += other.vanished;
         self.growths += other.growths;
+        self.cache_growths += other.cache_growths;
+        self.caches_grown += other.caches_grown;
+        self.grown_volumes += other.grown_volumes;
         self.provider_faults += other.provider_faults;
         self.rentals += other.rentals;
         self.switches_in += other.switches_in;

@@ -32,6 +32,8 @@ pub struct Steps {
 pub enum Change {
     /// Take a caching volume of this size into use, and tell [`Steps::adopted`].
     Adopt(Bytes),
+    /// The caching volume in use is so large now.
+    Grow(Bytes),
     /// Absorb.
     Absorb,
     /// Drain with priority.
@@ -48,7 +50,8 @@ impl Steps {
     pub fn new(setup: &Setup, vm: u32) -> Self {
         let seed = setup.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(vm));
         let billing_minimum = setup.caching.tariff.minimum();
-        let config = surgetank_policy::Config { seed, billing_minimum, ..setup.policy.clone() };
+        let grows = setup.provider.grow.is_some();
+        let config = surgetank_policy::Config { seed, billing_minimum, grows, ..setup.policy.clone() };
         Self {
             controller: Controller::new(Instant::ZERO, config, Learned::default()),
             provider: setup.provider,
@@ -105,6 +108,7 @@ impl Steps {
             Step::Attach => self.provider.attach,
             Step::Detach => self.provider.detach,
             Step::Delete => self.provider.delete,
+            Step::Grow { .. } => self.provider.grow.unwrap_or_default(),
             Step::Adopt | Step::Absorb | Step::Drain | Step::Finish | Step::Release => Duration::ZERO,
         };
         let jitter = self.provider.jitter;
@@ -133,7 +137,7 @@ impl Steps {
                 self.end(now, id, StepOutcome::Done);
                 Some(Change::Finish)
             }
-            Step::Create { .. } | Step::Attach | Step::Detach | Step::Delete => {
+            Step::Create { .. } | Step::Grow { .. } | Step::Attach | Step::Detach | Step::Delete => {
                 let fails = self.provider.faults > 0.0 && self.random.chance(self.provider.faults);
                 let outcome = if self.too_late.take_if(|late| *late == id).is_some() {
                     StepOutcome::Refused(Refusal::Timeout)
@@ -142,8 +146,12 @@ impl Steps {
                 } else {
                     StepOutcome::Done
                 };
+                let grown = match step {
+                    Step::Grow { size } if outcome == StepOutcome::Done => Some(Change::Grow(size)),
+                    _ => None,
+                };
                 self.end(now, id, outcome);
-                None
+                grown
             }
         }
     }

@@ -87,6 +87,7 @@ fn setup(chance: &mut Chance, seed: u64) -> Setup {
             attach: chance.time(0, 60),
             detach: chance.time(0, 10),
             delete: chance.time(0, 5),
+            grow: seed.is_multiple_of(3).then(|| Duration::from_secs(seed % 30)),
             jitter: if chance.one_in(3) { 0.7 } else { 0.0 },
             faults: if chance.one_in(3) { 0.3 } else { 0.0 },
         },

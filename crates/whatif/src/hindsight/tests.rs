@@ -96,6 +96,8 @@ fn setup(chance: &mut Chance, seed: u64) -> Setup {
             attach: chance.time(0, 30),
             detach: chance.time(0, 10),
             delete: chance.time(0, 3),
+            // The volumes of hindsight have one size each.
+            grow: None,
             jitter: if varies { 0.5 } else { 0.0 },
             faults: if varies { 0.2 } else { 0.0 },
         },

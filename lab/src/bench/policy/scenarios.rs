@@ -47,6 +47,9 @@ credits = { baseline = 20, burst = 100, bucket = 20000 }
 "#;
 const ATTACH_60: &str = "provider = { attach_s = 60 }";
 
+/// The provider grows volumes in place.
+const GROWS: &str = "provider = { grow_s = 5 }";
+
 const GIB: f64 = 1024.0;
 
 const fn row(name: &'static str, set: Set, load: fn() -> Load, platform: &'static str) -> Scenario {
@@ -88,6 +91,14 @@ pub const SCENARIOS: &[Scenario] = &[
         HeldOut,
         || bursts(20, |number| (if number % 4.0 == 0.0 { 900.0 } else { 20.0 }, 2.5 * GIB)),
         "",
+    ),
+    row("back to back, volumes that grow", Training, || bursts(12, |_| (15.0, 4.0 * GIB)), GROWS),
+    row("growing, volumes that grow", Training, || bursts(14, |number| (300.0, (1.0 + number) * GIB)), GROWS),
+    row(
+        "small, then large, volumes that grow",
+        Training,
+        || bursts(12, |number| (300.0, if number < 8.0 { 1.0 } else { 8.0 } * GIB)),
+        GROWS,
     ),
     row("written and read back", Training, || read_back(bursts(10, |_| (300.0, 3.0 * GIB)), 3.0 * GIB), ""),
     row(

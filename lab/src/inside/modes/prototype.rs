@@ -210,6 +210,11 @@ impl Engine {
                 self.use_of = Use { backing_written: moved_bytes(&self.slow)?.1, ..Use::default() };
                 self.cache.adopt(&node)?;
             }
+            // Nobody told the controller that it could.
+            Step::Grow { .. } => {
+                let why = "the kernel's cache does not grow while it is in use".to_owned();
+                return Ok(StepOutcome::Refused(Refusal::Permanent(why)));
+            }
             Step::Absorb => self.cache.absorb()?,
             // Its writes go past the cache while it drains.
             Step::Drain | Step::Finish => self.cache.drain()?,

@@ -115,17 +115,14 @@ pub(super) struct Recovery {
 
 impl Recovery {
     fn generation(&self, segment: u32) -> u32 {
-        let per_page = crate::format::SEGMENTS_PER_PAGE;
-        let page = self.table.get((segment / per_page) as usize);
-        page.and_then(|page| page.generations.get((segment % per_page) as usize)).copied().unwrap_or(0)
+        self.page_of(segment).and_then(|(page, at)| page.generations.get(at)).copied().unwrap_or(0)
     }
 
     /// Whether the table says that a segment has an index.
     fn is_indexed(&self, segment: u32) -> bool {
-        let per_page = crate::format::SEGMENTS_PER_PAGE;
-        let page = self.table.get((segment / per_page) as usize);
-        let page = page.filter(|_| self.superblock.as_ref().is_some_and(|superblock| superblock.indexed));
-        page.and_then(|page| page.indexed.get((segment % per_page) as usize)).copied().unwrap_or(false)
+        let has_indexes = self.superblock.as_ref().is_some_and(|superblock| superblock.indexed);
+        let page = self.page_of(segment).filter(|_| has_indexes);
+        page.and_then(|(page, at)| page.indexed.get(at)).copied().unwrap_or(false)
     }
 
     /// Whether there can be no newer superblock than the one that was found.
@@ -421,6 +418,7 @@ impl Engine {
         let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.in_flight == 0) else { return };
         let valid = recovery.superblocks.iter().filter_map(Slot::valid);
         let newest = valid.max_by_key(|superblock| superblock.sequence).cloned();
+        let newest = if planted(Bug::OldSizeBelieved) { newest.map(Superblock::forget_growth) } else { newest };
         let unreadable = recovery.superblocks.iter().any(|slot| matches!(slot, Slot::Unreadable));
         let epoch = recovery.attach.epoch;
         if planted(Bug::OneSuperblockSlotFatal) && unreadable {
@@ -540,7 +538,8 @@ impl Engine {
         };
         recovery.to_scan.retain(|segment| indexed.binary_search(segment).is_err());
         let most = (INDEXES_BYTES / geometry.index_length()) as usize;
-        let runs = indexed.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(most));
+        let follow = |a: &u32, b: &u32| a + 1 == *b && geometry.place_in_table(*a).0 == geometry.place_in_table(*b).0;
+        let runs = indexed.chunk_by(follow).flat_map(|run| run.chunks(most));
         recovery.indexes = runs.map(|run| run[0]..run[0] + run.len() as u32).rev().collect();
         self.pump_indexes();
     }

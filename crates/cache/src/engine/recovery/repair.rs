@@ -2,7 +2,7 @@
 
 use super::super::Engine;
 use super::super::lifecycle::Step;
-use super::Slot;
+use super::{Recovery, Slot};
 use crate::effect::Effect;
 use crate::format::{Layout, Records, SegmentTable, Superblock, TableCopy, UNINDEXED_MAX};
 
@@ -11,7 +11,8 @@ impl Engine {
     /// - copies of pages of the table that are missing: segments must not be used again before both name what is free;
     /// - the generations of segments in which nothing was found and something could not be read: it might be read next time,
     ///   and hold records that were in flight when a crash came;
-    /// - a superblock, if there is none that says that the log goes on and which segments may hold records.
+    /// - a superblock, if there is none that says that the log goes on and which segments may hold records, or if only one
+    ///   names a part by which the volume has grown: records go there when both do.
     pub(super) fn repair(&mut self) {
         let Some(recovery) = self.recovery.as_mut() else { return };
         let Some(geometry) = recovery.superblock.as_ref().map(Superblock::geometry) else { return };
@@ -35,7 +36,7 @@ impl Engine {
         let closed = recovery.superblock.as_ref().is_some_and(|superblock| superblock.closed);
         let holds = recovery.found.values().filter(|records| !records.is_empty()).map(|records| records.segment);
         let unindexed: Vec<u32> = holds.filter(|segment| !recovery.is_indexed(*segment)).collect();
-        let wanted = closed || geometry.indexed && !trusted;
+        let wanted = closed || geometry.indexed && !trusted || recovery.is_growth_half_marked();
         let superblock = recovery.superblock.as_mut().filter(|_| wanted).map(|superblock| {
             superblock.sequence += 1;
             superblock.closed = false;
@@ -79,5 +80,20 @@ impl Engine {
         for (offset, page) in writes {
             self.step_write(|id| Effect::WriteTable { id, offset, page: Box::new(page) });
         }
+    }
+}
+
+impl Recovery {
+    /// The page of the table for a segment, if it is among those that were read, and where in it that is.
+    pub(super) fn page_of(&self, segment: u32) -> Option<(&SegmentTable, usize)> {
+        let (page, at) = self.superblock.as_ref()?.geometry().place_in_table(segment);
+        Some((self.table.get(page as usize)?, at))
+    }
+
+    /// Whether a part by which the volume has grown is named by one superblock, and may not be by the other.
+    fn is_growth_half_marked(&self) -> bool {
+        let Some(geometry) = self.superblock.as_ref().map(Superblock::geometry) else { return false };
+        let agree = self.superblocks.iter().filter_map(Slot::valid).all(|other| other.geometry() == geometry);
+        geometry.has_grown() && !(agree && self.has_newest())
     }
 }

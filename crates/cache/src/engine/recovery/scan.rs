@@ -29,11 +29,11 @@ impl Engine {
     pub(super) fn pump_scan(&mut self) {
         while let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.scans.len() < SCANS) {
             let Some(superblock) = recovery.superblock.as_ref() else { return };
-            let (offset, length) = (superblock.geometry().segment_offset(0), superblock.segment_size);
-            let blocks = superblock.geometry().segment_blocks();
+            let (geometry, length) = (superblock.geometry(), superblock.segment_size);
+            let blocks = geometry.segment_blocks();
             let Some(segment) = recovery.to_scan.pop_first() else { break };
             recovery.scans.insert(segment, Scan { scratch: ScratchId(0), left: 1, unreadable: Vec::new() });
-            let offset = offset + u64::from(segment) * u64::from(length);
+            let offset = geometry.segment_offset(segment);
             let scratch = self.allocate(length);
             if let Some(scan) = self.recovery.as_mut().and_then(|recovery| recovery.scans.get_mut(&segment)) {
                 scan.scratch = scratch;

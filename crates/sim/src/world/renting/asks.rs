@@ -9,6 +9,7 @@ use surgetank_rental::{
 
 use super::Renting;
 use crate::disk::Disk;
+use crate::scenario::Trigger;
 use crate::world::{Step, World};
 
 impl Renting {
@@ -110,6 +111,7 @@ impl World<'_> {
                 };
                 renting.process.writer.set_volume(Some(volume.clone()));
                 renting.in_use = Some(volume);
+                self.cache_size = disk.size();
                 self.disks.cache = Some(disk);
                 self.apply_trouble();
                 self.recover()?;
@@ -134,6 +136,25 @@ impl World<'_> {
                 self.books.notice_outage(self.now);
                 self.engine.cache_gone(self.now);
                 began(Ok(()))
+            }
+            Command::Grow(size) => {
+                let Some(disk) = self.disks.cache.as_mut() else {
+                    return Ok(Answer::Grows(Err("there is no caching volume in use".to_owned())));
+                };
+                // The machine sees it a little later.
+                if disk.size() < size.get() && self.random.below(3) == 0 {
+                    return Ok(Answer::Grows(Ok(false)));
+                }
+                if disk.size() < size.get() {
+                    disk.grow(size.get());
+                }
+                self.cache_size = self.cache_size.max(size.get());
+                let grows = self.engine.grow_cache(self.now, size.get());
+                if grows.is_ok() {
+                    self.report.cache_growths += 1;
+                    self.triggers(Trigger::CacheGrowth);
+                }
+                Answer::Grows(grows.map(|()| true).map_err(|rejected| rejected.to_string()))
             }
             Command::Release => {
                 let released = self.engine.release(self.now);

@@ -16,8 +16,29 @@ impl World<'_> {
         {
             return Err("a volume is created before that is on record".to_owned());
         }
+        if let Call::Grow(volume, size) = call
+            && renting
+                .journal
+                .get(&slot)
+                .is_none_or(|record| record.volume.as_ref() != Some(volume) || record.size_at_most() < *size)
+        {
+            return Err("a volume is grown before that is on record".to_owned());
+        }
         match renting.process.calls.iter().find(|(id, ..)| id.slot == slot) {
             Some((_, under_way, _)) => Err(format!("{call:?} is called while {under_way:?} is under way")),
+            None => Ok(()),
+        }
+    }
+
+    /// No volume is, or will be, larger than what is on record of it, and billed.
+    pub(super) fn check_sizes(&self) -> Step {
+        let Some(renting) = &self.renting else { return Ok(()) };
+        let larger = renting.journal.values().find(|record| {
+            let size = record.volume.as_ref().and_then(|id| renting.cloud.size_at_most(id));
+            size.is_some_and(|size| size > record.size_at_most())
+        });
+        match larger {
+            Some(record) => Err(format!("a volume is larger than what is on record of it: {record:?}")),
             None => Ok(()),
         }
     }
@@ -91,6 +112,9 @@ impl World<'_> {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
         let answer = renting.cloud.carry_out(now, call, &mut self.random, faulty)?;
+        if let (Call::Grow(..), Answer::Changed(Ok(()))) = (call, &answer) {
+            self.report.grown_volumes += 1;
+        }
         if let (Call::ChangeState(id, Transition::Delete), Answer::Changed(Ok(()))) = (call, &answer) {
             let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
             if named || renting.in_use.as_ref() == Some(id) {
