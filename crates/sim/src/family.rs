@@ -496,19 +496,18 @@ fn provider_growth(base: CrashScenario, random: &mut Random) -> CrashScenario {
         Crash { trigger, after_events: random.below(within) as u32, kind }
     };
     let crashes = (0..count).map(crash).collect();
-    // More than fits on the first caching volume, and a controller that asks what pays.
+    // More than fits on the first caching volume, written without a pause; and a controller that asks what pays.
     let (requests, device_blocks) = (base.requests + 600, base.device_blocks + 700);
     CrashScenario {
         seed: base.seed * 2,
-        style: Style::Trickle,
+        style: Style::Mixed,
         depth: 16,
         boosts: None,
         provider_faults,
         crashes,
         requests,
         device_blocks,
-        // A rare burst would be waited for as long as time is worth here, which is for hours.
-        think_max: Duration::from_millis(20),
+        think_max: Duration::ZERO,
         backing_latency_max: Duration::from_millis(1),
         ..base
     }

@@ -111,9 +111,9 @@ fn random_crashes_while_the_caching_volume_grows() {
 /// From the wish for a larger volume to the log that uses it: what is billed is on record before the provider is asked.
 #[test]
 fn crashes_while_the_controller_grows_the_caching_volume() {
-    let report = campaign("crashes_while_the_controller_grows_the_caching_volume", Family::ProviderGrowth, 100);
-    assert!(report.grown_volumes > 0 && report.caches_grown > 0, "too few growths: {report:?}");
-    assert!(report.provider_faults > 100, "the runs do not do enough: {report:?}");
+    let report = campaign("crashes_while_the_controller_grows_the_caching_volume", Family::ProviderGrowth, 300);
+    assert!(report.grown_volumes > 40 && report.caches_grown > 25, "too few growths: {report:?}");
+    assert!(report.recoveries > 30 && report.provider_faults > 500, "the runs do not do enough: {report:?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ const FAMILIES: [(Family, u64); 5] = [
     (Family::ProviderOutages, 3000),
     (Family::Mapped, 4000),
     (Family::FlushesInSwitches, 300),
-    (Family::ProviderGrowth, 100),
+    (Family::ProviderGrowth, 300),
 ];
 
 /// The first run that fails with the bug awake.
