@@ -141,7 +141,7 @@ impl JournalState {
             from => from,
         };
         let until_unix_ms = now_unix_ms.max(from_unix_ms);
-        self.unbooked.push(Unbooked { size: rental.size, from_unix_ms, until_unix_ms });
+        self.unbooked.push(Unbooked { size: rental.size_at_most(), from_unix_ms, until_unix_ms });
     }
 
     /// The journal as its file holds it.

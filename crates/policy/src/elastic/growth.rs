@@ -65,7 +65,7 @@ impl Controller {
             && config.fixed_size.is_none()
             && self.meter.hot
             && self.growth.until.is_none_or(|until| until <= self.now)
-            && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max)
+            && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max && !rental.growth_is_open)
     }
 
     /// When it may again, if it may not for a while after a refusal.
@@ -164,6 +164,8 @@ impl Controller {
         }
         if let (Some(rental), Some(before)) = (&mut self.rental, before) {
             rental.predicted = before.predicted;
+            // What it has and does not use would only become more.
+            rental.growth_is_open |= may_have_grown;
         }
         self.growth.refusals = self.growth.refusals.saturating_add(1);
         let pause = match refusal {

@@ -435,7 +435,7 @@ impl Controller {
         if config.forecast && self.forecast.is_regular() {
             usage.missed = Bytes::new(unboosted);
         }
-        if rental.usable > 0 {
+        if rental.usable > 0 && !rental.growth_is_open {
             self.usable = rental.usable as f64 / rental.size.get().max(1) as f64;
         }
         if config.preset.when.worth {

@@ -52,9 +52,10 @@ impl Controller {
             return Ok(());
         }
         let backing = self.config.backing_bandwidth;
-        // It may be full before the budget is asked the next time.
-        let drain = self.drains.time_to_drain(self.now, self.dirty_soon(), backing);
-        self.ledger.fits(self.now, size, self.and_gone(drain))
+        // The budget is asked again when it has grown, and it may be full by then.
+        let full = self.dirty_soon().max(self.rental.as_ref().map_or(0, |rental| rental.usable));
+        let drain = self.drains.time_to_drain(self.now, full, backing);
+        self.ledger.fits(self.now, size, self.and_gone(drain) + self.config.create_timeout)
     }
 
     /// Whether the budget allows to let rewriting prolong the drain until the next observation, and to finish it from then

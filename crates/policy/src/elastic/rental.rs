@@ -20,6 +20,8 @@ pub(super) struct Rental {
     pub held: (f64, Instant),
     /// Why it grew last; for people.
     pub growth: String,
+    /// It was asked to grow, and nobody knows whether it has or the engine uses all of it.
+    pub growth_is_open: bool,
     /// `None`: it was taken over after a restart.
     pub cause: Option<Cause>,
     pub started: Instant,
@@ -64,6 +66,7 @@ impl Rental {
             size,
             held: (0.0, now),
             growth: String::new(),
+            growth_is_open: false,
             cause: None,
             started: now,
             adopted: None,
@@ -120,24 +123,24 @@ impl Rental {
         // Where the device is behind, the backing volume alone would be, too.
         let waited = if interval.is_saturated() { interval.busy } else { Duration::ZERO };
         self.saved += self.backlog.min(interval.length).saturating_sub(waited);
-        self.backlog = (self.backlog + interval.time_at(rate)).saturating_sub(interval.length);
+        self.backlog = self.backlog.saturating_add(interval.time_at(rate)).saturating_sub(interval.length);
         self.empty += if hot || self.dirty > 0 { Duration::ZERO } else { interval.length };
         if hot {
             self.absorbed = self.absorbed.saturating_add(interval.moved);
-            self.fitted += if self.full_since.is_none() { interval.moved } else { 0 };
+            self.fitted = self.fitted.saturating_add(if self.full_since.is_none() { interval.moved } else { 0 });
         }
     }
 
     /// Seconds for which the backing volume alone would have been behind, less those in which the device was.
     pub fn saved(&self) -> f64 {
-        (self.saved + self.backlog).as_secs_f64()
+        self.saved.saturating_add(self.backlog).as_secs_f64()
     }
 
     /// Intervals like this one, beside a backing volume that moves `rate` bytes a second, come to the same as a long one.
     pub fn is_additive(&self, interval: &Interval, rate: f64) -> bool {
         // Counters of whole bytes hide a part of it.
-        let time = interval.time_at(rate).mul_f64(1.0 + 1e-6);
-        interval.moved == 0 || (self.backlog.is_zero() && time < interval.length)
+        let time = interval.time_at(rate).as_secs_f64() * (1.0 + 1e-6);
+        interval.moved == 0 || (self.backlog.is_zero() && time < interval.length.as_secs_f64())
     }
 
     pub fn observe(&mut self, now: Instant, hot: bool, observation: &Observation) {

@@ -430,8 +430,15 @@ impl<M: Machine> Provider for FileProvider<M> {
             view.locked.reserve_growth(id, before, size)?;
         }
         record.growth = Some(Growth { size_bytes: size.get(), since_ms: view.now_ms, latency_ms });
-        self.end_growth(&view, &mut record);
-        view.locked.rewrite_record(&record).map(|()| Change::Changed)
+        // Before the image grows: whoever dies in between finds on record that it may have.
+        if let Err(error) = view.locked.rewrite_record(&record) {
+            view.locked.unreserve_growth(id);
+            return Err(error);
+        }
+        if self.end_growth(&view, &mut record) {
+            self.tolerate(id, view.locked.rewrite_record(&record));
+        }
+        Ok(Change::Changed)
     }
 
     fn describe(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {

@@ -342,8 +342,18 @@ impl Locked<'_> {
             retry_on_intr(|| rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, from.get(), more.get()))?;
             rustix::fs::fsync(&file)
         };
-        self.change_image(id, reserve)
-            .map_err(|error| self.image_error(&format!("grow the volume {}", id.0), more, error))
+        self.change_image(id, reserve).map_err(|error| {
+            self.unreserve_growth(id);
+            self.image_error(&format!("grow the volume {}", id.0), more, error)
+        })
+    }
+
+    /// Gives back what was reserved behind the end of an image, as far as that is possible.
+    pub fn unreserve_growth(&self, id: &VolumeId) {
+        let _ = self.change_image(id, |file| {
+            let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
+            rustix::fs::ftruncate(&file, length)
+        });
     }
 
     /// Makes a volume's image as large as that, durably, unless it is larger.

@@ -115,6 +115,12 @@ const SCENES: &[Scene] = &[
         volumes_after: 1,
     },
     Scene {
+        name: "grow",
+        prepare: attached,
+        act: |provider, id| provider.grow(id.unwrap(), Bytes::new(2 * request("t").size.get())).map(drop),
+        volumes_after: 1,
+    },
+    Scene {
         name: "delete",
         prepare: available,
         act: |provider, id| provider.delete(id.unwrap()).map(drop),
@@ -141,7 +147,7 @@ fn trouble_everywhere(kind: Trouble) -> u32 {
             count += 1;
             let listed = world.assert_consistent();
             assert!(listed.len() <= 1, "{} step {step} makes no second volume", scene.name);
-            if let (Some(id), "attach" | "detach" | "set_tag") = (&id, scene.name) {
+            if let (Some(id), "attach" | "detach" | "set_tag" | "grow") = (&id, scene.name) {
                 assert_eq!(listed.iter().map(|volume| &volume.id).collect::<Vec<_>>(), [id], "no volume is lost");
             }
             (scene.act)(&world.open(), id.as_ref()).unwrap();

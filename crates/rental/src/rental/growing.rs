@@ -26,7 +26,12 @@ impl Rental {
         }
         let description = self.describe(&id)?.ok_or_else(vanished)?;
         if description.size < to {
+            // A provider that has begun may refuse to be asked again.
+            if self.growth_begun {
+                return Err(Pause::Wait);
+            }
             self.call_grow(id, to)?;
+            self.growth_begun = true;
             return Err(Pause::WaitBriefly);
         }
         self.note(|record| {
@@ -39,7 +44,7 @@ impl Rental {
                 Err(Pause::EngineWorks)
             }
             Answer::Grows(Ok(false)) => Err(Pause::Wait),
-            Answer::Grows(Err(rejected)) => Err(Pause::Refused(Refusal::Permanent(rejected))),
+            Answer::Grows(Err(rejected)) => Err(not_used(rejected)),
             answer => Err(mixed_up(&answer)),
         }
     }
@@ -65,6 +70,11 @@ impl Rental {
             _ => Said::Nothing,
         }
     }
+}
+
+/// The volume has grown and is billed as that, whatever the engine makes of it: no refusal that says it has not.
+pub(super) fn not_used(why: String) -> Pause {
+    Pause::Refused(Refusal::Transient(why))
 }
 
 fn vanished() -> Pause {
@@ -158,7 +168,7 @@ mod tests {
             rental.tick(now);
             answers(&mut rental, |_| described(size));
             if size == OLD {
-                assert_eq!(answers(&mut rental, |_| Answer::Changed(Ok(()))), call, "it is idempotent");
+                assert_eq!(rental.next_ask(), None, "it has begun, and may refuse to be asked again");
             }
         }
         assert_eq!(persisted(&mut rental), (NEW, None));
@@ -186,6 +196,27 @@ mod tests {
             let record = rental.record().expect("it is rented");
             assert_eq!((record.size, record.growing_to), (OLD, kept));
             assert_eq!(record.size_at_most(), kept.unwrap_or(OLD));
+        }
+    }
+
+    #[test]
+    fn a_volume_that_has_grown_is_billed_although_the_engine_cannot_use_it() {
+        for rejected in [true, false] {
+            let mut rental = adopted();
+            grows(&mut rental);
+            answers(&mut rental, |_| Answer::Changed(Ok(())));
+            let now = rental.next_deadline().expect("it looks again");
+            rental.tick(now);
+            answers(&mut rental, |_| described(NEW));
+            assert_eq!(persisted(&mut rental), (NEW, None));
+            if rejected {
+                answers(&mut rental, |_| Answer::Grows(Err("it grew too often".to_owned())));
+            } else {
+                answers(&mut rental, |_| Answer::Grows(Ok(true)));
+                rental.event(now, &Event::CacheGrowFailed);
+            }
+            let outcome = outcome(&mut rental);
+            assert!(matches!(outcome, Some(StepOutcome::Refused(Refusal::Transient(_)))), "{outcome:?}");
         }
     }
 

@@ -177,6 +177,8 @@ pub struct Rental {
     released: Option<Release>,
     /// A growth that was asked for before the present step may happen yet.
     may_grow: bool,
+    /// The provider has begun the growth that the present step asked for.
+    growth_begun: bool,
     /// Bytes lost with the caching volume, while that stands.
     lost_bytes: Option<u64>,
     outage: Outage,
@@ -216,6 +218,7 @@ impl Rental {
             service: false,
             released: None,
             may_grow: false,
+            growth_begun: false,
             lost_bytes: None,
             outage: Outage::default(),
             kept: None,
@@ -268,6 +271,7 @@ impl Rental {
         self.now = self.now.max(now);
         self.note_service(&step);
         self.may_grow = self.record.as_ref().is_some_and(|record| record.growing_to.is_some());
+        self.growth_begun = false;
         match step {
             Step::Absorb => self.set_mode(id, CacheMode::Absorb),
             Step::Drain => self.set_mode(id, CacheMode::Drain),
@@ -450,9 +454,7 @@ impl Rental {
             (Task::Step(_, Step::Adopt), Said::Failed(_)) => self.adopt_failed(),
             (Task::Step(_, Step::Adopt), _) => self.adopt(),
             (Task::Step(_, Step::Grow { .. }), Said::Done) => Ok(StepOutcome::Done),
-            (Task::Step(_, Step::Grow { .. }), Said::Failed(why)) => {
-                Err(Pause::Refused(Refusal::Permanent(why.to_owned())))
-            }
+            (Task::Step(_, Step::Grow { .. }), Said::Failed(why)) => Err(growing::not_used(why.to_owned())),
             (Task::Step(_, Step::Grow { size }), _) => self.grow(size),
             (Task::Step(_, Step::Release), Said::Cancelled) => Ok(StepOutcome::Cancelled),
             (Task::Step(_, Step::Release), _) => self.release(),
