@@ -348,7 +348,7 @@ impl Locked<'_> {
         })
     }
 
-    /// Gives back what was reserved behind the end of an image, as far as that is possible.
+    /// Frees what was reserved behind the end of an image, as far as that is possible.
     pub fn unreserve_growth(&self, id: &VolumeId) {
         let _ = self.change_image(id, |file| {
             let length = u64::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
