@@ -19,6 +19,8 @@ pub mod planted;
 pub mod record;
 pub mod rental;
 pub mod rentals;
+#[cfg(test)]
+mod rented;
 pub mod resume;
 pub mod sweep;
 

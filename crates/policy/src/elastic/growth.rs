@@ -58,7 +58,7 @@ impl Growth {
 
 impl Controller {
     /// Whether a sample of this boost may ask for a growth.
-    pub(super) fn may_grow(&self) -> bool {
+    fn may_grow(&self) -> bool {
         let config = &self.config;
         config.grows
             && config.preset.when.worth
@@ -66,11 +66,6 @@ impl Controller {
             && self.meter.hot
             && self.growth.until.is_none_or(|until| until <= self.now)
             && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max && !rental.growth_is_open)
-    }
-
-    /// When it may again, if it may not for a while after a refusal.
-    pub(super) fn may_grow_from(&self) -> Option<Instant> {
-        self.growth.until.filter(|until| self.config.grows && self.stage == Stage::Boost && *until > self.now)
     }
 
     /// Grows the volume, if it is about to be full and that is expected to pay. Answers whether it does.

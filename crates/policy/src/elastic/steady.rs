@@ -30,6 +30,7 @@ impl Controller {
             || self.observation.cache_failed
             // For how long the device is waited for counts when a step is answered.
             || (config.preset.when.worth && self.stage != Stage::Boost && self.meter.interval.is_saturated())
+            // With a cache in use, what boosts are worth is measured sample by sample.
             || self.rental.as_ref().is_some_and(|rental| {
                 rental.is_dropped()
                     || (rental.adopted.is_some()
@@ -47,13 +48,7 @@ impl Controller {
             (Stage::Idle, _) if hot => self.held || self.earliest_start().is_some_and(|start| start > self.now),
             // Later than this, what the budget did not allow is asked for with every sample.
             (Stage::Idle, _) => self.expected().is_none_or(|expected| expected.start > self.now),
-            // How long an empty cache is kept depends on how long it has been kept.
-            (Stage::Boost, _) => {
-                unlimited
-                    && !self.is_trying()
-                    && !self.may_grow()
-                    && (hot || !config.preset.when.worth || expected.is_some())
-            }
+            (Stage::Boost, _) => unlimited,
             (Stage::Attach, Work::Retry(_)) => unlimited && self.wanted() && !self.is_trying(),
             (Stage::Drain, Work::Settled) if self.observation.dirty_bytes == 0 => false,
             (Stage::Drain, Work::Settled | Work::Retry(_))
@@ -62,14 +57,11 @@ impl Controller {
             _ => true,
         };
         let calm = match (self.stage, self.work) {
-            (Stage::Boost, _) => self.absorbs_until(),
-            (Stage::Attach, Work::Retry(_)) => self.absorbs_until(),
+            (Stage::Boost, _) | (Stage::Attach, Work::Retry(_)) => self.absorbs_until(),
             _ => None,
         };
-        let rental = self.rental.as_ref().and_then(|rental| rental.full_until(rate));
-        let full = rental.filter(|_| self.stage == Stage::Boost && config.preset.when.worth);
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
-        let until = [expected.or(calm), full, burst, self.may_grow_from()].into_iter().flatten().min();
+        let until = [expected.or(calm), burst].into_iter().flatten().min();
         // The forecast learns it from what is above the threshold, and a budget pays for another one.
         let counts_interval = hot || !unlimited;
         steady.then(|| Steady { until: until.unwrap_or(Instant::FAR), counts_interval })

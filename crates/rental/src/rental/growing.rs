@@ -90,8 +90,9 @@ mod tests {
     use surgetank_policy::{Step, StepId};
 
     use super::*;
-    use crate::record::{RentalRecord, RentalStage, Slot};
-    use crate::rental::{Config, Ended};
+    use crate::record::RentalStage;
+    use crate::rental::Ended;
+    use crate::rented::rented;
 
     const NOW: Instant = Instant::ZERO;
     const OLD: Bytes = Bytes::from_gib(1);
@@ -99,28 +100,7 @@ mod tests {
 
     /// A volume that the engine uses.
     fn adopted() -> Rental {
-        let config = Config {
-            device: "data".to_owned(),
-            owner_id: "us".to_owned(),
-            volume_type: "fast".to_owned(),
-            outage_patience: Duration::from_secs(60),
-            longest_pause: Duration::from_secs(60),
-            volumes_leave: false,
-        };
-        let record = RentalRecord {
-            slot: Slot::CACHE,
-            token: "t".to_owned(),
-            volume_type: "fast".to_owned(),
-            size: OLD,
-            growing_to: None,
-            started_unix_ms: 0,
-            stage: RentalStage::Adopted,
-            volume: Some(VolumeId("a".to_owned())),
-            epoch: None,
-            disposable: false,
-            discarded: None,
-        };
-        Rental::new(config, Slot::CACHE, Some(record))
+        rented(RentalStage::Adopted, false)
     }
 
     fn described(size: Bytes) -> Answer {

@@ -251,42 +251,19 @@ impl Rental {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use surgetank_model::Instant;
     use surgetank_policy::StepId;
 
     use super::*;
     use crate::ask::AskId;
-    use crate::record::Slot;
-    use crate::rental::{Config, Ended};
+    use crate::rental::Ended;
+    use crate::rented::rented;
 
     const NOW: Instant = Instant::ZERO;
 
     /// A volume that is attached and open.
     fn attached() -> Rental {
-        let config = Config {
-            device: "data".to_owned(),
-            owner_id: "us".to_owned(),
-            volume_type: "fast".to_owned(),
-            outage_patience: Duration::from_secs(60),
-            longest_pause: Duration::from_secs(60),
-            volumes_leave: false,
-        };
-        let record = RentalRecord {
-            slot: Slot::CACHE,
-            token: "t".to_owned(),
-            volume_type: "fast".to_owned(),
-            size: Bytes::from_gib(1),
-            growing_to: None,
-            started_unix_ms: 0,
-            stage: RentalStage::Attached,
-            volume: Some(VolumeId("a".to_owned())),
-            epoch: None,
-            disposable: true,
-            discarded: None,
-        };
-        Rental { open: true, ..Rental::new(config, Slot::CACHE, Some(record)) }
+        Rental { open: true, ..rented(RentalStage::Attached, true) }
     }
 
     /// Begins to adopt it; answers the ask after the one for random bits.
