@@ -16,7 +16,7 @@ const ACTIVITY_MAX: usize = 4 * 3600;
 /// Finished boosts that are kept in memory.
 const BOOSTS_MAX: usize = 1024;
 /// Hours in a month, as providers' price lists count it.
-const HOURS_PER_MONTH: f64 = 730.0;
+pub const HOURS_PER_MONTH: f64 = 730.0;
 
 /// What a device has cost over all runs of the daemon. Part of the journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Price {
 }
 
 /// A finished boost. Times that were not reached are `None`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BoostReport {
     /// Seconds since the daemon's start at which the volume was asked for.
     pub started_s: f64,
@@ -70,8 +70,10 @@ pub struct BoostReport {
     pub drain_s: Option<f64>,
     /// From asking for the volume until it was deleted.
     pub rented_s: f64,
-    /// Size of the caching volume.
+    /// Size of the caching volume, as large as it became.
     pub cache_gib: f64,
+    /// From when it was billed as which size, in seconds since the daemon's start and GiB: several if it grew.
+    pub sizes: Vec<(f64, f64)>,
     /// Most of it in use.
     pub high_water_gib: f64,
     /// What a larger one would have taken.
@@ -88,6 +90,7 @@ impl BoostReport {
             drain_s: seconds(record.drain_time()),
             rented_s: record.ended.since(record.started).as_secs_f64(),
             cache_gib: record.size.as_gib(),
+            sizes: record.sizes.iter().map(|(size, from)| (from.as_seconds(), size.as_gib())).collect(),
             high_water_gib: record.high_water.as_gib(),
             evicted_gib: record.evicted.as_gib(),
         }
@@ -166,12 +169,18 @@ impl Accounts {
         self.account.end(CACHING, now);
     }
 
-    /// What a caching volume of this size costs that is rented for so long; `None`: its price is not known at all.
+    /// What the caching volume of a boost cost, each of its sizes for its time; `None`: its price is not known at all.
     #[must_use]
-    pub fn caching_cost(&self, size: Bytes, rented: Duration) -> Option<Totals> {
+    pub fn boost_cost(&self, record: &policy::BoostRecord) -> Option<Totals> {
         let price = self.caching?;
-        let usd = price.usd_per_hour(size).map(|usd| usd * rented.as_secs_f64() / 3600.0);
-        Some(Totals { agbs: surgetank_model::cost::agbs(size, price.bandwidth, rented), usd })
+        let none = Totals { agbs: 0.0, usd: Some(0.0) };
+        Some(record.held().fold(none, |sum, (size, held)| {
+            let usd = price.usd_per_hour(size).map(|usd| usd * held.as_secs_f64() / 3600.0);
+            Totals {
+                agbs: sum.agbs + surgetank_model::cost::agbs(size, price.bandwidth, held),
+                usd: sum.usd.zip(usd).map(|(sum, usd)| sum + usd),
+            }
+        }))
     }
 
     /// A boost has ended.
@@ -213,7 +222,7 @@ impl Accounts {
     /// For reports: finished boosts, activity, and what was rented when.
     #[must_use]
     pub fn report(&self) -> (Vec<BoostReport>, Vec<Activity>, Account) {
-        (self.boosts.iter().copied().collect(), self.activity.iter().copied().collect(), self.account.clone())
+        (self.boosts.iter().cloned().collect(), self.activity.iter().copied().collect(), self.account.clone())
     }
 }
 

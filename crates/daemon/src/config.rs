@@ -4,6 +4,7 @@
 //! without touching a device.
 
 mod caching;
+mod controller;
 mod nbd;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Iops, Limits, VolumeType};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
+use surgetank_policy::{Prices, ValueOfTime};
 use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::Rented;
 use toml::Spanned;
@@ -271,6 +273,18 @@ impl RawDevice {
             None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
         };
         let caching = self.caching.map(|caching| caching.check(source, providers)).transpose()?;
+        let value_of_time = self.policy.value_of_time_span();
+        let policy = self.policy.check(source)?;
+        let backing_usd_per_gib_month =
+            price(source, "backing_usd_per_gib_month", self.backing_usd_per_gib_month.as_ref())?;
+        let usd = caching.as_ref().map(|caching| Prices::known(backing_usd_per_gib_month, caching.usd_per_gib_month));
+        if policy.value_of_time.is_some_and(ValueOfTime::is_money) && usd == Some(None) {
+            let message = format!(
+                "value_of_time is money, and for that the prices of both volumes must be known: write backing_usd_per_gib_month in \
+                 [device.{name}] and usd_per_gib_month in [device.{name}.caching], both above zero"
+            );
+            return Err(source.at(value_of_time, message));
+        }
         let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
         Ok(DeviceConfig {
             backing: check_backing(source, &self.backing)?,
@@ -279,14 +293,10 @@ impl RawDevice {
             nbd_tcp: self.nbd.check(source, export)?,
             backing_limits: Limits { bandwidth: Some(self.backing_limits.bandwidth), iops: self.backing_limits.iops },
             backing_throttle: self.throttle,
-            backing_usd_per_gib_month: price(
-                source,
-                "backing_usd_per_gib_month",
-                self.backing_usd_per_gib_month.as_ref(),
-            )?,
+            backing_usd_per_gib_month,
             backing_volume_type: self.backing_volume_type.map(|name| check_volume_type(source, &name)).transpose()?,
             caching,
-            policy: self.policy.check(source)?,
+            policy,
             on_stop: self.on_stop,
         })
     }
@@ -451,6 +461,22 @@ inactivity_delay = "30 s"
                 "s.toml:7:23: unknown backing_volume_type \"aws/gp4\": did you mean \"aws/gp",
             ),
             ("volume_type = \"fast\"", "usd_per_gib_month = -1.0", "s.toml:12:21: usd_per_gib_month must be"),
+            (
+                "inactivity_delay = \"30 s\"",
+                "value_of_time = \"3 USD/h\"",
+                "s.toml:18:17: value_of_time is money, and for that the prices of both volumes must be known",
+            ),
+            ("inactivity_delay = \"30 s\"", "value_of_time = \"3 EUR/h\"", "s.toml:18:17: write AGBs a second"),
+            (
+                "inactivity_delay = \"30 s\"",
+                "value_of_time = -1",
+                "s.toml:18:17: value_of_time is in AGBs a second, or money",
+            ),
+            (
+                "inactivity_delay = \"30 s\"",
+                "value_of_time = \"inf\"",
+                "s.toml:18:17: value_of_time is in AGBs a second",
+            ),
             ("inactivity_delay = \"30 s\"", "budget.usd_per_day = 0", "s.toml:18:22: usd_per_day must be above zero"),
             ("inactivity_delay = \"30 s\"", "budget.agbs_per_hour = inf", "agbs_per_hour must be above zero"),
             ("volume_type = \"fast\"", "outage_patience = \"9 ms\"", "s.toml:12:19: outage_patience is below 1 s"),

@@ -9,10 +9,9 @@ use surgetank_cache::{Engine, Epoch, Event, Owner};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
 use surgetank_model::units::Span;
-use surgetank_model::{Bandwidth, Bytes, Catalog, Instant};
+use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::budget::PastRental;
 use surgetank_policy::fair::Windows;
-use surgetank_policy::file::Volumes;
 use surgetank_policy::{Controller, ResumeAt};
 use surgetank_provider::{Provider, ProviderError, VolumeId};
 use surgetank_rental::mapping::{self, Map};
@@ -21,7 +20,7 @@ use surgetank_rental::{OwnerRecord, RentalRecord};
 
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_ms};
-use crate::config::{CachingConfig, Config, DeviceConfig};
+use crate::config::{Config, DeviceConfig};
 use crate::exports::dm::Mapped;
 use crate::exports::{self, Export, Opening};
 use crate::files;
@@ -446,7 +445,7 @@ impl Starting<'_> {
             tracing::info!(device = self.name, "{remark}");
         }
         let now = self.common.clock.now();
-        let config = controller_config(self.config, caching, size);
+        let config = self.config.controller(caching, size, rand::random());
         let config = surgetank_policy::Config { grows: provider.grows(), ..config };
         config.validate().map_err(|why| format!("device {}: {why}", self.name))?;
         let tools = Tools {
@@ -472,7 +471,7 @@ impl Starting<'_> {
         };
         let written = journal.update(|state| {
             // The owner record has the last word on what is rented.
-            known.into_iter().for_each(|record| state.set_rental(record));
+            known.into_iter().for_each(|record| state.set_rental(record, unix_ms()));
             state.last_run = LastRun::Running;
         });
         written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
@@ -527,23 +526,4 @@ fn unbilled(state: &JournalState, now: u64) -> Vec<PastRental> {
         PastRental { started_ago, lasted, size: rental.size }
     };
     until_now.unbooked.iter().map(past).filter(|rental| !rental.lasted.0.is_zero()).collect()
-}
-
-fn controller_config(device: &DeviceConfig, caching: &CachingConfig, size: Bytes) -> surgetank_policy::Config {
-    let least = Bandwidth::from_mib_s(1);
-    let bandwidth = |limits: &surgetank_model::Limits| limits.bandwidth.unwrap_or(least);
-    let volumes = Volumes {
-        backing_bandwidth: bandwidth(&device.backing_limits),
-        backing_size: size,
-        caching_bandwidth: bandwidth(&caching.limits),
-        initial_size: caching.initial_size,
-        caching_sizes: caching.size,
-        caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / 730.0),
-    };
-    let mut config = device.policy.controller(&volumes, rand::random());
-    config.in_place = device.backing_volume_type.as_ref().and_then(|known| {
-        let wanted = Bandwidth::new(volumes.backing_bandwidth.get().saturating_add(volumes.caching_bandwidth.get()));
-        Catalog::builtin().raised(known, size, volumes.backing_bandwidth, wanted)
-    });
-    config
 }

@@ -25,8 +25,14 @@ pub struct PastBoost {
     pub ended_unix_ms: u64,
     /// Why it began, in one sentence; null: an earlier run of the daemon began it.
     pub cause: Option<String>,
-    /// Size of the caching volume.
+    /// Size of the caching volume, as large as it became.
     pub cache_gib: f64,
+    /// Its size at first, if it grew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_cache_gib: Option<f64>,
+    /// Its size on average over the time that it was rented, if it grew: what `cost_agbs` and `cost_usd` come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_cache_gib: Option<f64>,
     /// From asking for the volume to the first absorbed write; null: it never came into use.
     pub attach_s: Option<f64>,
     /// From the first absorbed write to the last drain.

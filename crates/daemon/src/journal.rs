@@ -66,9 +66,13 @@ pub struct JournalState {
     /// Those in other slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     other_rentals: Vec<RentalRecord>,
-    /// What ended after `saved_unix_ms`.
+    /// What ended after `saved_unix_ms`; of a volume that has grown, also what it was before.
     #[serde(default)]
     pub unbooked: Vec<Unbooked>,
+    /// Since when the volume that the engine uses is billed as the size that it has, in milliseconds since 1970; 0: ever since it
+    /// is rented.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    resized_unix_ms: u64,
     /// What the controller has learned.
     #[serde(default)]
     pub learned: Learned,
@@ -113,12 +117,17 @@ impl JournalState {
     }
 
     /// Something is rented in the record's slot. A volume that has come into use is a boost, which is counted with that: a
-    /// crash right after it takes nothing back.
-    pub fn set_rental(&mut self, record: RentalRecord) {
-        let before = self.take_rental(record.slot);
-        let was_adopting = before.is_some_and(|before| before.stage == RentalStage::Adopting);
-        if was_adopting && record.stage == RentalStage::Adopted {
-            self.learned.boosts += 1;
+    /// crash right after it takes nothing back. One that is billed for another size from now on ends as the size that it had.
+    pub fn set_rental(&mut self, record: RentalRecord, now_unix_ms: u64) {
+        if let Some(before) = self.take_rental(record.slot) {
+            if before.stage == RentalStage::Adopting && record.stage == RentalStage::Adopted {
+                self.learned.boosts += 1;
+            }
+            let is_resized = before.token == record.token && before.size_at_most() != record.size_at_most();
+            if is_resized && record.slot == Slot::CACHE {
+                self.book(&before, now_unix_ms);
+                self.resized_unix_ms = now_unix_ms;
+            }
         }
         match record.slot {
             Slot::CACHE => self.rental = Some(record),
@@ -136,7 +145,16 @@ impl JournalState {
     /// The rental in a slot is over: what it cost is booked with the next accounts.
     pub fn forget_rental(&mut self, slot: Slot, now_unix_ms: u64) {
         let Some(rental) = self.take_rental(slot) else { return };
-        let from_unix_ms = match rental.started_unix_ms.max(self.saved_unix_ms) {
+        self.book(&rental, now_unix_ms);
+        if slot == Slot::CACHE {
+            self.resized_unix_ms = 0;
+        }
+    }
+
+    /// What a rental has cost since it was last right, at the size that it has.
+    fn book(&mut self, rental: &RentalRecord, now_unix_ms: u64) {
+        let resized = if rental.slot == Slot::CACHE { self.resized_unix_ms } else { 0 };
+        let from_unix_ms = match rental.started_unix_ms.max(self.saved_unix_ms).max(resized) {
             0 => now_unix_ms,
             from => from,
         };
@@ -152,6 +170,10 @@ impl JournalState {
         let version = if self.other_rentals.is_empty() { ONE_RENTAL } else { VERSION };
         serde_json::to_vec_pretty(&Self { version, ..self.clone() }).map_err(io::Error::other)
     }
+}
+
+fn is_zero(unix_ms: &u64) -> bool {
+    *unix_ms == 0
 }
 
 /// Renames `NAME_s` to `NAME_ms`.
@@ -233,7 +255,7 @@ mod tests {
         let version = |journal: &Journal| files::version(&journal.state().encode().unwrap(), VERSION).unwrap();
         assert_eq!(version(&journal), ONE_RENTAL, "the last release reads it");
         let other = RentalRecord { slot: Slot(1), token: "u".to_owned(), ..rental.clone() };
-        journal.update(|state| state.set_rental(other.clone())).unwrap();
+        journal.update(|state| state.set_rental(other.clone(), 1)).unwrap();
         assert_eq!(version(&journal), VERSION);
         assert_eq!(Journal::open(directory.path()).unwrap().state().rental_in(Slot(1)), Some(&other));
         journal.update(|state| state.forget_rental(Slot(1), 2)).unwrap();
@@ -242,6 +264,43 @@ mod tests {
         let error = Journal::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("is damaged") && error.contains("put a copy of it in its place"), "{error}");
     }
+
+    #[test]
+    fn after_a_crash_each_size_of_a_volume_that_grew_is_booked_for_its_time() {
+        let (gib, mut state) = (Bytes::from_gib, JournalState { saved_unix_ms: 500, ..JournalState::default() });
+        let rental = |size, growing_to| RentalRecord {
+            slot: Slot::CACHE,
+            token: "t".to_owned(),
+            volume_type: "fast".to_owned(),
+            size,
+            growing_to,
+            started_unix_ms: 1000,
+            stage: RentalStage::Adopted,
+            volume: None,
+            epoch: None,
+            disposable: false,
+            discarded: None,
+        };
+        let booked = |state: &JournalState| {
+            let times = |part: &Unbooked| (part.size.as_gib(), part.from_unix_ms, part.until_unix_ms);
+            state.unbooked.iter().map(times).collect::<Vec<_>>()
+        };
+        state.set_rental(rental(gib(2), None), 1000);
+        assert_eq!(booked(&state), []);
+        // It is asked to grow, has grown, and is asked again, which is refused.
+        state.set_rental(rental(gib(2), Some(gib(6))), 3000);
+        state.set_rental(rental(gib(6), None), 3500);
+        state.set_rental(rental(gib(6), Some(gib(9))), 5000);
+        state.set_rental(rental(gib(6), None), 6000);
+        state = JournalState::decode(&state.encode().unwrap()).unwrap();
+        state.forget_rental(Slot::CACHE, 9000);
+        assert_eq!(booked(&state), [(2.0, 1000, 3000), (6.0, 3000, 5000), (9.0, 5000, 6000), (6.0, 6000, 9000)]);
+        // The next one is another volume.
+        state.set_rental(RentalRecord { token: "u".to_owned(), started_unix_ms: 8000, ..rental(gib(1), None) }, 8000);
+        state.forget_rental(Slot::CACHE, 9500);
+        assert_eq!(booked(&state).last(), Some(&(1.0, 8000, 9500)));
+    }
+
     /// As the first version wrote it, in the middle of a boost.
     const VERSION_1: &str = r#"{
         "version": 1, "saved_unix_s": 1700000000,
@@ -269,7 +328,7 @@ mod tests {
         assert_eq!((state.learned.boosts, state.last_run), (3, LastRun::Unknown));
         let rental = state.rental.clone().unwrap();
         let mut at = |stage| {
-            state.set_rental(RentalRecord { stage, ..rental.clone() });
+            state.set_rental(RentalRecord { stage, ..rental.clone() }, 1);
             state.learned.boosts
         };
         use RentalStage::{Adopted, Adopting, Attached, Created, Released};

@@ -263,7 +263,7 @@ impl Lifecycle {
     pub fn discard_proof(&mut self) -> Result<(), String> {
         let Some(record) = self.rentals.cache().without_proof() else { return Ok(()) };
         crash_point("discard-proof", "before");
-        let written = self.journal.update(|state| state.set_rental(record.clone()));
+        let written = self.journal.update(|state| state.set_rental(record.clone(), unix_ms()));
         written.map_err(|error| format!("that cannot be recorded ({error}): try again"))?;
         self.rentals.cache_mut().proof_discarded(record);
         crash_point("discard-proof", "after");
@@ -332,7 +332,7 @@ impl Lifecycle {
             self.tools.owner_thread.set_volume(None);
         }
         let written = self.journal.update(|state| match record {
-            Some(record) => state.set_rental(record),
+            Some(record) => state.set_rental(record, unix_ms()),
             None => state.forget_rental(slot, unix_ms()),
         });
         written.map_err(|error| error.to_string())?;

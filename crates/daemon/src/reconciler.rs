@@ -333,8 +333,7 @@ impl Reconciler {
         }
         let mut ended = false;
         while let Some(record) = controller.next_record() {
-            let rented = record.ended.since(record.started);
-            let cost = self.parts.accounts.caching_cost(record.mean_size, rented);
+            let cost = self.parts.accounts.boost_cost(&record);
             if let Err(error) = self.parts.history.add(&self.log.past(&record, cost, unix_ms())) {
                 tracing::warn!(device = self.parts.name, %error, "the history lacks a boost");
             }

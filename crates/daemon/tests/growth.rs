@@ -5,6 +5,7 @@ mod common;
 
 use common::child::{self, Running};
 use common::{MIB, Machine, Nbd, Shape, connect, drain, eventually, find, pattern, status};
+use surgetank_daemon::history::History;
 use surgetank_daemon::{Daemon, DevicePhase, Request};
 
 /// Not a test by itself: the daemon that the others kill.
@@ -62,6 +63,13 @@ fn a_caching_volume_that_fills_up_grows_under_the_burst() {
     assert_eq!(machine.rented(), 0);
     find(&mut nbd, BLOCKS, version);
     daemon.stop();
+    // The history tells the sizes, and what each of them cost for its time at 128 MiB/s.
+    let (boosts, _) = History::of(&machine.path("state/data")).read(1).unwrap();
+    let mean = boosts[0].mean_cache_gib.unwrap();
+    assert_eq!(boosts[0].first_cache_gib, Some(1.0 / 64.0));
+    assert!(mean > 1.0 / 64.0 && mean < boosts[0].cache_gib, "{boosts:?}");
+    let cost = boosts[0].cost_agbs.unwrap();
+    assert!((cost / (mean * 128.0 * boosts[0].rented_s) - 1.0).abs() < 1e-6, "{boosts:?}");
 }
 
 #[test]

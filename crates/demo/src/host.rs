@@ -10,7 +10,7 @@ use surgetank_daemon::{Daemon, DevicePhase, DeviceReport};
 use surgetank_model::{Bandwidth, Instant};
 use surgetank_planner::Mode;
 use surgetank_provider::{LocalConfig, ProviderConfig};
-use surgetank_report::run::{Activity, Boost, CostPoint};
+use surgetank_report::run::{Activity, Boost, CacheSize, CostPoint};
 use surgetank_report::{Doing, Failure};
 
 use crate::plan::Plan;
@@ -308,12 +308,15 @@ fn activity(sample: &surgetank_daemon::accounting::Activity, origin_s: f64) -> A
 }
 
 fn one_boost(boost: &surgetank_daemon::accounting::BoostReport, origin_s: f64) -> Boost {
+    let size =
+        |(from_s, cache_gib): &(f64, f64)| CacheSize { from_s: (from_s - origin_s).max(0.0), cache_gib: *cache_gib };
     Boost {
         start_s: (boost.started_s - origin_s).max(0.0),
         attach_s: boost.attach_s.unwrap_or_default(),
         absorb_s: boost.absorb_s.unwrap_or_default(),
         drain_s: boost.drain_s.unwrap_or_default(),
         cache_gib: boost.cache_gib,
+        sizes: if boost.sizes.len() > 1 { boost.sizes.iter().map(size).collect() } else { Vec::new() },
         high_water_gib: boost.high_water_gib,
         delete_s: 0.0,
     }

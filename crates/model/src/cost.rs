@@ -47,7 +47,8 @@ pub struct Rental {
     pub bandwidth: Bandwidth,
     /// USD an hour for the whole volume; `None`: unknown.
     pub usd_per_hour: Option<f64>,
-    /// How its time is billed in money. AGBs are by the moment.
+    /// How its time is billed in money. AGBs are by the moment. A rental that begins when another one of the same volume ends
+    /// goes on with it (a resized volume): what is billed beyond the time of both is at the later one's price.
     pub billing: Billing,
     /// When it began.
     pub from: Instant,
@@ -56,14 +57,14 @@ pub struct Rental {
 }
 
 impl Rental {
-    /// What it cost until `now` (or its end). Money is billed time: an open rental counts as if it ended now.
-    #[must_use]
-    pub fn cost(&self, now: Instant) -> Cost {
+    /// What it cost until `now` (or its end), after the same volume had been rented for `before`. Money is billed time: an open
+    /// rental counts as if it ended now, and what is `continued` has no rounding of its own.
+    fn cost(&self, now: Instant, before: Duration, continued: bool) -> Cost {
         if now < self.from {
             return Cost::ZERO;
         }
         let rented = self.until.unwrap_or(now).min(now).since(self.from);
-        let billed = self.billing.billed(rented);
+        let billed = if continued { rented } else { self.billing.billed(before + rented).saturating_sub(before) };
         Cost {
             agbs: agbs(self.size, self.bandwidth, rented),
             usd: self.usd_per_hour.map(|usd| usd * billed.as_secs_f64() / 3600.0),
@@ -116,14 +117,25 @@ impl Account {
     /// What everything cost until `now`.
     #[must_use]
     pub fn total(&self, now: Instant) -> Cost {
-        self.rentals.iter().fold(Cost::ZERO, |sum, rental| sum.plus(rental.cost(now)))
+        let mut volumes: Vec<&str> = self.rentals.iter().map(|rental| rental.volume.as_str()).collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        volumes.iter().fold(Cost::ZERO, |sum, volume| sum.plus(self.total_of(volume, now)))
     }
 
     /// What one volume cost until `now`.
     #[must_use]
     pub fn total_of(&self, volume: &str, now: Instant) -> Cost {
-        let of_volume = self.rentals.iter().filter(|rental| rental.volume == volume);
-        of_volume.fold(Cost::ZERO, |sum, rental| sum.plus(rental.cost(now)))
+        let mut rentals = self.rentals.iter().filter(|rental| rental.volume == volume).peekable();
+        let (mut sum, mut before) = (Cost::ZERO, Duration::ZERO);
+        while let Some(rental) = rentals.next() {
+            // What begins later is not known at `now`.
+            let continued = rentals.peek().is_some_and(|next| rental.until == Some(next.from) && next.from < now);
+            sum = sum.plus(rental.cost(now, before, continued));
+            let rented = rental.until.unwrap_or(now).since(rental.from);
+            before = if continued { before + rented } else { Duration::ZERO };
+        }
+        sum
     }
 
     /// The cost curve until `now`: a point wherever something begins or ends, and one at `now`.
@@ -198,12 +210,37 @@ mod tests {
             ..Billing::default()
         };
         let short = Rental { billing, ..rental("cache", 1, 1, 0, Some(10)) };
-        assert!((short.cost(at(1000)).usd.unwrap() - 0.006).abs() < 1e-12);
         let mut account = Account::default();
         account.add(short);
+        assert!((account.total(at(1000)).usd.unwrap() - 0.006).abs() < 1e-12);
         account.add(Rental { usd_per_hour: None, ..rental("other", 1, 1, 20, None) });
         assert!(account.total(at(15)).usd.is_some());
         assert_eq!(account.total(at(30)).usd, None);
+    }
+
+    #[test]
+    fn a_volume_that_grows_is_billed_by_each_size_for_its_time_and_once_for_the_shortest() {
+        let seconds = |seconds| crate::units::Span(Duration::from_secs(seconds));
+        let billing = Billing { granularity: seconds(10), minimum: seconds(60), ..Billing::default() };
+        let of = |gib: u64, from, until| Rental {
+            billing: billing.clone(),
+            usd_per_hour: Some(0.36 * gib as f64),
+            ..rental("cache", gib, 1, from, until)
+        };
+        // A hundredth of a cent for each GiB and second.
+        let cents = |account: &Account, now| (account.total(at(now)).usd.unwrap() * 1e4).round() as u64;
+        let mut account = Account::default();
+        account.add(of(1, 100, None));
+        assert_eq!(cents(&account, 110), 60, "the shortest time, if it ended now");
+        account.add(of(4, 110, None));
+        assert_eq!(cents(&account, 105), 60, "nothing is known of the growth yet");
+        assert_eq!(cents(&account, 120), 10 + 4 * 50, "the rest of the shortest time at the later price");
+        account.end("cache", at(175));
+        assert_eq!(cents(&account, 1000), 10 + 4 * 70, "75 s are 80 s");
+        assert_eq!(account.total(at(1000)).agbs, 10.0 + 4.0 * 65.0);
+        // The next one is another volume.
+        account.add(of(2, 300, Some(301)));
+        assert_eq!(cents(&account, 1000), 10 + 4 * 70 + 2 * 60);
     }
 
     proptest! {

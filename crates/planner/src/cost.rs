@@ -47,6 +47,21 @@ impl Tariff {
         Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s() * seconds, usd: self.usd(size, seconds) }
     }
 
+    /// What a volume costs that has each of these sizes for so long, one after the other. What is billed beyond its time, it is as
+    /// the last of them.
+    #[must_use]
+    pub fn cost_of_sizes(&self, held: impl Iterator<Item = (Bytes, Duration)>) -> Cost {
+        let held: Vec<_> = held.collect();
+        let rented: Duration = held.iter().map(|(_, held)| held).sum();
+        let beyond = self.billed(rented).saturating_sub(rented);
+        let last = held.len().saturating_sub(1);
+        held.iter().enumerate().fold(Cost::ZERO, |sum, (index, (size, held))| {
+            let billed = if index == last { *held + beyond } else { *held };
+            let usd = self.usd_per_hour(*size).map(|usd| usd * (billed.as_secs_f64() / 3600.0));
+            sum.plus(Cost { agbs: self.per_second(*size).agbs * held.as_secs_f64(), usd })
+        })
+    }
+
     /// What a volume of `size` costs for each second that is billed.
     #[must_use]
     pub fn per_second(&self, size: Bytes) -> Cost {
@@ -56,22 +71,24 @@ impl Tariff {
     /// The shortest time that is billed in money. AGBs are by the moment.
     #[must_use]
     pub fn minimum(&self) -> Duration {
+        self.billed(Duration::ZERO)
+    }
+
+    fn billed(&self, rented: Duration) -> Duration {
         match &self.money {
-            Money::Type(volume_type) => volume_type.billing.billed(Duration::ZERO),
-            Money::Unknown | Money::PerGib(_) => Duration::ZERO,
+            Money::Type(volume_type) => volume_type.billing.billed(rented),
+            Money::Unknown | Money::PerGib(_) => rented,
         }
     }
 
     fn usd(&self, size: Bytes, seconds: f64) -> Option<f64> {
         let rented = Duration::try_from_secs_f64(seconds).ok()?;
-        let hours = match &self.money {
-            Money::Type(volume_type) => volume_type.billing.billed(rented).as_secs_f64() / 3600.0,
-            Money::Unknown | Money::PerGib(_) => seconds / 3600.0,
-        };
-        Some(self.usd_per_hour(size)? * hours)
+        Some(self.usd_per_hour(size)? * (self.billed(rented).as_secs_f64() / 3600.0))
     }
 
-    fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
+    /// USD for each hour that a volume of `size` is billed; `None`: not known.
+    #[must_use]
+    pub fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
         match &self.money {
             Money::Unknown => None,
             Money::PerGib(usd) => Some(usd * size.as_gib() / f64::from(Billing::default().hours_per_month)),
@@ -111,4 +128,33 @@ impl Tariff {
 /// Whether each request costs money beside the volume.
 fn bills_transactions(volume_type: &VolumeType) -> bool {
     volume_type.price.as_ref().is_some_and(|price| price.transaction_usd().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use surgetank_model::Catalog;
+
+    use super::*;
+
+    #[test]
+    fn a_volume_that_grows_costs_each_size_for_its_time_and_the_shortest_time_once() {
+        let catalog = Catalog::builtin();
+        let gp3 = catalog.find("aws", "gp3").unwrap();
+        let tariff = Tariff::new(Bandwidth::from_mib_s(128), Some(gp3), None);
+        let (gib, seconds) = (Bytes::from_gib, Duration::from_secs);
+        let an_hour = |size: u64| tariff.usd_per_hour(gib(size)).unwrap();
+        let close = |usd: Option<f64>, expected: f64| (usd.unwrap() / expected - 1.0).abs() < 1e-12;
+        let least = tariff.minimum().as_secs_f64();
+        assert!(least >= 30.0, "{least} s are billed at least");
+        let short = tariff.cost_of_sizes([(gib(2), seconds(10)), (gib(6), seconds(15))].into_iter());
+        assert!((short.agbs - 128.0 * (20.0 + 90.0)).abs() < 1e-9, "{short:?}");
+        assert!(close(short.usd, (an_hour(2) * 10.0 + an_hour(6) * (least - 10.0)) / 3600.0), "{short:?}");
+        let long = tariff.cost_of_sizes([(gib(2), seconds(1000)), (gib(6), seconds(500))].into_iter());
+        assert!(close(long.usd, (an_hour(2) * 1000.0 + an_hour(6) * 500.0) / 3600.0), "{long:?}");
+        for time in [1, 100, 5000] {
+            let one = tariff.cost_of_sizes([(gib(3), seconds(time))].into_iter());
+            assert_eq!(one, tariff.cost(gib(3), time as f64), "{time} s");
+        }
+        assert_eq!(tariff.cost_of_sizes(std::iter::empty()).agbs, 0.0);
+    }
 }

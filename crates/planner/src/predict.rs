@@ -17,9 +17,6 @@ use crate::cost::Tariff;
 use crate::fluid::{Absorb, Delays, Pipes};
 use crate::scenario::{App, Scenario};
 
-/// The papers' first cache size, which the product takes too unless told otherwise.
-const INITIAL_CACHE: Bytes = Bytes::from_gib(10);
-
 /// What a mode takes and costs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ModePrediction {
@@ -114,7 +111,7 @@ impl<'a> Predictor<'a> {
             absorb: Absorb::of(&scenario.controller()),
             delays: Delays {
                 boost: latencies.create + latencies.attach,
-                quiet: scenario.policy.as_ref().map_or_else(Default::default, |policy| policy.inactivity_delay),
+                quiet: scenario.controller().inactivity_delay,
                 release: latencies.detach + latencies.delete,
             },
             backing: Tariff::new(backing.bandwidth, backing.volume_type.as_ref(), backing.usd_per_gib_month),
@@ -210,9 +207,12 @@ impl<'a> Predictor<'a> {
         Part { measured, burst, outside }
     }
 
-    /// What the initial dump's caching volume is: the file's, or the papers' 10 GiB.
+    /// What the initial dump's caching volume is: the file's, or what the controller takes.
     fn initial_cache(&self) -> Bytes {
-        self.scenario.caching.initial_cache.unwrap_or(INITIAL_CACHE.min(self.scenario.backing.size))
+        let policy = self.scenario.controller();
+        let taken =
+            || self.scenario.initial_cache(policy.preset).round_up(policy.grain).min(self.scenario.backing.size);
+        self.scenario.caching.initial_cache.unwrap_or_else(taken)
     }
 
     /// The elastic mode with this cache size for the checkpoints.

@@ -18,7 +18,12 @@ use surgetank_policy::Preset;
 use surgetank_policy::file::{PolicyConfig, RawPolicy};
 use toml::Spanned;
 
+use crate::fluid::{Absorb, Pipes};
+
 pub use self::checks::find_type;
+
+/// The papers' first cache (NRK15, IV-A).
+const PAPER_INITIAL: Bytes = Bytes::from_gib(10);
 
 /// A checked scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,6 +156,19 @@ impl Scenario {
         self.policy.clone().unwrap_or_else(default)
     }
 
+    /// The first caching volume under this policy, where the file does not say: for a policy that plans sizes what absorbs the
+    /// application's first burst as fast as any, else the papers'.
+    #[must_use]
+    pub fn initial_cache(&self, preset: Preset) -> Bytes {
+        let planned = || {
+            let app = self.app.as_ref().filter(|_| preset.how.planned_size)?;
+            let first = if app.initial_dump > Bytes::ZERO { app.initial_dump } else { app.checkpoint_size };
+            let pipes = Pipes { backing: self.backing.bandwidth, caching: self.caching.bandwidth };
+            Some(pipes.cache_for(first, Absorb::Split))
+        };
+        self.caching.initial_cache.or_else(planned).unwrap_or(PAPER_INITIAL.min(self.backing.size))
+    }
+
     /// What is possible and hardly meant, in sentences.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
@@ -171,7 +189,7 @@ impl Scenario {
     /// One sentence: the file has none.
     pub fn app(&self) -> Result<&App, &'static str> {
         self.app.as_ref().ok_or(
-            "the file has a trace or [jobs] and no [app], so there is nothing to predict: surgetank simulate replays it; or add the section [app], such as vms = 1, compute = \"10 min\", \
+            "the file has a trace or [jobs] and no [app], so there is nothing to predict: surgetank simulate replays it, and surgetank recommend --trace weighs a trace; or add the section [app], such as vms = 1, compute = \"10 min\", \
              checkpoints = 3, checkpoint_size = \"4 GiB\"",
         )
     }

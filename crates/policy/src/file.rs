@@ -1,5 +1,6 @@
 //! The `[policy]` section of configuration files: what users may set of a controller.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use crate::backoff::Backoff;
 use crate::budget::Budget;
 use crate::elastic::Config;
 use crate::preset::Preset;
+use crate::value::{Prices, ValueOfTime};
 
 /// When to boost.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,8 +32,8 @@ pub struct PolicyConfig {
     pub split: Option<bool>,
     /// Attach before expected bursts; absent: the policy's default.
     pub forecast: Option<bool>,
-    /// AGBs that a second of waiting is worth; absent: twice what the backing volume costs.
-    pub value_of_time: Option<f64>,
+    /// What a second of waiting is worth; absent: twice what the backing volume costs. In money it needs both volumes' prices.
+    pub value_of_time: Option<ValueOfTime>,
     /// Least time from boost to boost; absent: the policy's default.
     pub boost_interval: Option<Duration>,
     /// The most that caching volumes may cost.
@@ -57,6 +59,16 @@ pub struct Volumes {
     pub caching_sizes: (Bytes, Bytes),
     /// USD per GiB and hour of a caching volume; `None`: unknown.
     pub caching_usd_per_gib_hour: Option<f64>,
+    /// USD an hour of the backing volume; `None`: unknown.
+    pub backing_usd_per_hour: Option<f64>,
+}
+
+impl Volumes {
+    /// The prices of both, where they are known.
+    #[must_use]
+    pub fn prices(&self) -> Option<Prices> {
+        Prices::known(self.backing_usd_per_hour, self.caching_usd_per_gib_hour)
+    }
 }
 
 impl Default for PolicyConfig {
@@ -89,7 +101,7 @@ impl PolicyConfig {
     pub fn controller(&self, volumes: &Volumes, seed: u64) -> Config {
         let defaults =
             Config::new(self.preset, volumes.backing_bandwidth, volumes.backing_size, volumes.caching_bandwidth);
-        Config {
+        let mut config = Config {
             caching_usd_per_gib_hour: volumes.caching_usd_per_gib_hour,
             utilization_threshold: self.utilization_threshold,
             inactivity_delay: self.inactivity_delay,
@@ -99,7 +111,6 @@ impl PolicyConfig {
             size_max: volumes.caching_sizes.1,
             split: self.split.unwrap_or(defaults.split),
             forecast: self.forecast.unwrap_or(defaults.forecast),
-            value_of_time: self.value_of_time.unwrap_or(defaults.value_of_time),
             boost_interval_min: self
                 .boost_interval
                 .unwrap_or_else(|| self.preset.boost_interval(self.inactivity_delay)),
@@ -110,7 +121,12 @@ impl PolicyConfig {
             detach_timeout: self.timeouts.detach,
             seed,
             ..defaults
+        };
+        if let Some(value) = self.value_of_time {
+            // Readers of files see to it that prices are there.
+            let _ = config.set_value_of_time(value, volumes.prices().as_ref());
         }
+        config
     }
 }
 
@@ -136,7 +152,7 @@ pub struct RawPolicy {
     size_grain: Option<Spanned<Bytes>>,
     split: Option<bool>,
     forecast: Option<bool>,
-    value_of_time: Option<Spanned<f64>>,
+    value_of_time: Option<Spanned<ValueOfTime>>,
     boost_interval: Option<Span>,
     retry_first: Option<Spanned<Span>>,
     retry_longest: Option<Span>,
@@ -160,6 +176,12 @@ impl RawPolicy {
     #[must_use]
     pub fn or_named(self, preset: Preset) -> Self {
         Self { name: Some(self.name.unwrap_or(preset)), ..self }
+    }
+
+    /// Where the value of time stands.
+    #[must_use]
+    pub fn value_of_time_span(&self) -> Option<Range<usize>> {
+        self.value_of_time.as_ref().map(Spanned::span)
     }
 
     /// Checks it; `source` is the file in which it stands.
@@ -198,11 +220,7 @@ impl RawPolicy {
             grain,
             split: self.split,
             forecast: self.forecast,
-            value_of_time: source.number(
-                self.value_of_time.as_ref(),
-                |value| value >= 0.0,
-                "value_of_time is in AGBs a second and at least 0: leave it out for twice what the backing volume costs",
-            )?,
+            value_of_time: value_of_time(source, self.value_of_time.as_ref())?,
             boost_interval: self.boost_interval.map(|span| span.0),
             budget: Budget {
                 agbs_per_hour: limit(source, "agbs_per_hour", self.budget.agbs_per_hour.as_ref())?,
@@ -217,6 +235,18 @@ impl RawPolicy {
                 detach: or(self.detach_timeout, defaults.timeouts.detach),
             },
         })
+    }
+}
+
+fn value_of_time(source: &Source, given: Option<&Spanned<ValueOfTime>>) -> Result<Option<ValueOfTime>, ConfigError> {
+    let allowed = |value: ValueOfTime| value.number().is_finite() && value.number() >= 0.0;
+    match given {
+        Some(given) if !allowed(*given.get_ref()) => {
+            let message = "value_of_time is in AGBs a second, or money such as \"3 USD/h\", and at least 0: leave it out for twice what \
+                           the backing volume costs";
+            Err(source.at(Some(given.span()), message))
+        }
+        given => Ok(given.map(|given| *given.get_ref())),
     }
 }
 

@@ -26,11 +26,13 @@ pub mod preset;
 pub mod series;
 pub mod sizing;
 pub mod step;
+pub mod value;
 pub mod worth;
 
 pub use elastic::{
     BoostRecord, BurstHint, Cause, Config, Controller, HintRefused, Learned, Phase, Prediction, ResumeAt, Status,
-    Steady,
+    Steady, sizes_held,
 };
 pub use preset::Preset;
 pub use step::{Refusal, Step, StepId, StepOutcome};
+pub use value::{Prices, ValueOfTime};

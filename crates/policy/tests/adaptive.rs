@@ -160,6 +160,14 @@ fn a_volume_that_fills_up_grows_while_that_pays_and_within_its_limits() {
     assert!(record.size == Bytes::from_gib(8) && record.mean_size < record.size, "{record:?}");
     let rented = record.ended.since(record.started);
     let cost = record.mean_size.as_gib() * CACHING_MIB_S as f64 * rented.as_secs_f64();
+    assert_eq!(
+        record.sizes.iter().map(|(size, _)| *size).collect::<Vec<_>>(),
+        rig.sizes,
+        "each size that was asked for"
+    );
+    assert_eq!(record.held().map(|(_, held)| held).sum::<std::time::Duration>(), rented);
+    let each = record.held().map(|(size, held)| size.as_gib() * CACHING_MIB_S as f64 * held.as_secs_f64()).sum::<f64>();
+    assert!((each - cost).abs() < 2.0, "{record:?}");
     assert!((record.observed.cost_agbs as f64 - cost).abs() < 2.0, "{record:?}");
 }
 
@@ -229,7 +237,8 @@ fn a_burst_that_pays_is_boosted_and_tells_what_it_saves() {
     );
     rig.burst(4000);
     rig.calm(300);
-    let [record] = rig.records()[..] else { panic!("one boost: {:?}", rig.sizes) };
+    let records = rig.records();
+    let [record] = &records[..] else { panic!("one boost: {:?}", rig.sizes) };
     let (predicted, saved) = (record.predicted.unwrap().saved.0.as_secs_f64(), record.observed.saved.0.as_secs_f64());
     // The first guess is as large as the cache, and says nothing of the 8 s until it is there.
     assert!(saved > 80.0 && saved < predicted && predicted < 140.0, "{saved} {predicted}");
@@ -353,8 +362,26 @@ fn a_request_is_followed_whatever_is_expected() {
     rig.burst(500);
     assert!(rig.absorbs());
     rig.calm(60);
-    let [record] = rig.records()[..] else { panic!("one boost") };
+    let records = rig.records();
+    let [record] = &records[..] else { panic!("one boost") };
     assert_eq!(record.predicted, None);
+}
+
+#[test]
+fn what_a_boost_costs_is_told_in_agbs_whatever_it_is_judged_by() {
+    for cheaper in [1.0, 4.0] {
+        let mut rig = Rig::new(1, |config| config.caching_rent /= cheaper, Learned::default());
+        announce(&mut rig, 4, 0);
+        rig.burst(4 << 10);
+        rig.calm(300);
+        let records = rig.records();
+        let [record] = &records[..] else { panic!("one boost") };
+        let each =
+            record.held().map(|(size, held)| size.as_gib() * CACHING_MIB_S as f64 * held.as_secs_f64()).sum::<f64>();
+        assert!((record.observed.cost_agbs as f64 - each).abs() < 2.0, "judged by a {cheaper}th: {record:?}");
+        let predicted = record.predicted.unwrap().cost_agbs as f64;
+        assert!((predicted / each - 1.0).abs() < 0.5, "judged by a {cheaper}th: {record:?}");
+    }
 }
 
 fn announce(rig: &mut Rig, gib: u64, starts_in_s: u64) {
@@ -374,7 +401,8 @@ fn an_announced_burst_finds_a_cache_of_its_size_rented_no_earlier_than_need_be()
     rig.calm(600);
     // 8 GiB × 128 ÷ (33 + 128), and what the log needs.
     assert_eq!(rig.sizes, [Bytes::from_gib(7)]);
-    let [record] = rig.records()[..] else { panic!("one boost") };
+    let records = rig.records();
+    let [record] = &records[..] else { panic!("one boost") };
     let predicted = record.predicted.unwrap();
     let (expected, saved) = (predicted.saved.0.as_secs_f64(), record.observed.saved.0.as_secs_f64());
     assert!((expected - saved).abs() < 0.1 * expected, "{expected} s were expected, and {saved} s saved");
@@ -393,7 +421,8 @@ fn an_announced_burst_that_does_not_come_costs_no_more_than_its_wait() {
     announce(&mut rig, 4, 20);
     rig.calm(200);
     assert_eq!(rig.controller.phase(), Phase::Idle);
-    let [record] = rig.records()[..] else { panic!("one boost") };
+    let records = rig.records();
+    let [record] = &records[..] else { panic!("one boost") };
     let most = Duration::from_secs(20) + rig.controller.config().inactivity_delay + Duration::from_secs(3);
     assert!(record.ended.since(record.started) <= most, "{record:?}");
     // Taken back before it is time.

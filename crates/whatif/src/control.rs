@@ -220,7 +220,7 @@ impl Control {
         let deadlines = [self.controller.next_deadline(), self.rental.next_deadline(), call];
         self.deadline = deadlines.into_iter().flatten().min();
         while let Some(record) = self.controller.next_record() {
-            self.boosts.push(boost(&record));
+            self.boosts.push(boost(record));
         }
     }
 }

@@ -49,7 +49,7 @@ fn within_longest(next: Instant) -> Result<(), Stuck> {
     if next <= Instant::ZERO + LONGEST {
         return Ok(());
     }
-    Err(Stuck("the run takes longer than 400 days, the longest that is simulated: simulate less of it".to_owned()))
+    Err(Stuck("the run takes longer than 400 days, the longest that is simulated: shorten the load, or take volumes that keep up with it".to_owned()))
 }
 
 /// A machine of the application: it works through the phases and lets time pass in between.
@@ -149,9 +149,10 @@ fn outcome(setup: &Setup, mode: Mode, phases: Vec<PhaseTime>, end: Instant, mut 
     let disk = setup.disk(mode);
     let costs = shares.iter().map(|share| {
         let rented = disk.tariff.cost(disk.size, end.as_seconds());
-        share.boosts.iter().fold(rented, |sum, boost| {
-            sum.plus(setup.caching.tariff.cost(boost.mean_size, boost.ended.since(boost.started).as_secs_f64()))
-        })
+        share
+            .boosts
+            .iter()
+            .fold(rented, |sum, boost| sum.plus(setup.caching.tariff.cost_of_sizes(boost.held(boost.ended))))
     });
     let sum = costs.fold(Cost::ZERO, Cost::plus);
     let times = |factor: f64| Cost { agbs: sum.agbs * factor, usd: sum.usd.map(|usd| usd * factor) };

@@ -5,19 +5,19 @@ use std::time::Duration;
 use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 use surgetank_planner::Mode;
-use surgetank_policy::{BoostRecord, Prediction};
+use surgetank_policy::{BoostRecord, Prediction, sizes_held};
 
 use crate::bursts::Burst;
 use crate::setup::AppPhase;
 use crate::volume::Traffic;
 
 /// A finished boost of one machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boost {
     /// Size of the caching volume.
     pub size: Bytes,
-    /// The same, on average over the time that it was rented: what it is billed by.
-    pub mean_size: Bytes,
+    /// What it was billed as, in order, and from when: several sizes if it grew.
+    pub sizes: Vec<(Bytes, Instant)>,
     /// The bill began.
     pub started: Instant,
     /// The bill ended.
@@ -36,6 +36,16 @@ pub struct Boost {
     pub predicted: Option<Prediction>,
     /// What it came to, as the controller saw it; nothing where none did.
     pub observed: Prediction,
+}
+
+impl Boost {
+    /// The sizes that it was billed as until then, and for how long each.
+    pub fn held(&self, until: Instant) -> impl Iterator<Item = (Bytes, Duration)> {
+        let until = until.min(self.ended);
+        sizes_held(&self.sizes, self.ended)
+            .zip(&self.sizes)
+            .map(move |((size, held), (_, from))| (size, held.min(until.since(*from))))
+    }
 }
 
 /// When a phase took place; it ends when the last machine is done.
@@ -124,15 +134,15 @@ impl RunReport {
 }
 
 /// A boost, from the controller's record of it.
-pub(crate) fn boost(record: &BoostRecord) -> Boost {
+pub(crate) fn boost(record: BoostRecord) -> Boost {
     Boost {
         size: record.size,
-        mean_size: record.mean_size,
         started: record.started,
         ended: record.ended,
         attach: record.attach_time(),
         absorb: record.absorb_time(),
         drain: record.drain_time(),
+        sizes: record.sizes,
         high_water: record.high_water,
         evicted: record.evicted,
         predicted: record.predicted,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use surgetank_model::{Bytes, Limits};
 use surgetank_planner::cost::Tariff;
-use surgetank_planner::fluid::{Absorb, Pipes};
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
 use surgetank_policy::{Config, Preset};
@@ -15,16 +14,18 @@ use crate::setup::{AppPhase, Application, Caching, Setup, Volume};
 const REQUEST: Bytes = Bytes::new(1 << 20);
 /// Requests in flight: enough to keep both volumes busy.
 const DEPTH: u32 = 32;
-/// The papers' first cache (journal, IV-A).
-const PAPER_INITIAL: Bytes = Bytes::from_gib(10);
 
 impl Setup {
     /// The scenario's application under its controller (or under `preset`, if that is given).
     #[must_use]
     pub fn of(scenario: &Scenario, preset: Option<Preset>) -> Self {
-        let (policy, sampling) = controller(scenario, preset);
         let backing = &scenario.backing;
         let caching = &scenario.caching;
+        let tariffs = Tariffs {
+            backing: Tariff::new(backing.bandwidth, backing.volume_type.as_ref(), backing.usd_per_gib_month),
+            caching: Tariff::new(caching.bandwidth, caching.volume_type.as_ref(), caching.usd_per_gib_month),
+        };
+        let (policy, sampling) = controller(scenario, preset, &tariffs);
         let volume_type = backing.volume_type.as_ref();
         let fill = policy.preset.how.read_fill;
         let iops = |found: Option<Limits>| found.and_then(|limits| limits.iops);
@@ -39,14 +40,14 @@ impl Setup {
                     iops: iops(volume_type.map(|found| found.limits_at(backing.size))),
                 },
                 credits: volume_type.and_then(|found| found.credits_at(backing.size)),
-                tariff: Tariff::new(backing.bandwidth, volume_type, backing.usd_per_gib_month),
+                tariff: tariffs.backing,
             },
             caching: Caching {
                 limits: Limits {
                     bandwidth: Some(caching.bandwidth),
                     iops: iops(caching.volume_type.as_ref().map(|found| found.limits_at(cache_size))),
                 },
-                tariff: Tariff::new(caching.bandwidth, caching.volume_type.as_ref(), caching.usd_per_gib_month),
+                tariff: tariffs.caching,
                 read_fill: fill,
             },
             policy,
@@ -65,6 +66,12 @@ impl Setup {
         self.application.phases = (0..).zip(arrivals).filter_map(moved).chain([AppPhase::Finish]).collect();
         self.application.initial_phases = 0;
     }
+}
+
+/// What both volumes cost.
+struct Tariffs {
+    backing: Tariff,
+    caching: Tariff,
 }
 
 fn application(scenario: &Scenario) -> Application {
@@ -87,28 +94,28 @@ fn application(scenario: &Scenario) -> Application {
 }
 
 /// The controller, and how often it looks.
-fn controller(scenario: &Scenario, preset: Option<Preset>) -> (Config, Duration) {
+fn controller(scenario: &Scenario, preset: Option<Preset>, tariffs: &Tariffs) -> (Config, Duration) {
     let (backing, caching) = (&scenario.backing, &scenario.caching);
     let mut file = scenario.controller();
     file.preset = preset.unwrap_or(file.preset);
+    let offered = caching.volume_type.as_ref().map(|found| (found.size.min, found.size.max));
+    let (smallest, largest) = offered.unwrap_or((Bytes::from_mib(1), backing.size));
+    let largest = largest.min(backing.size).max(smallest);
+    let initial_size = scenario.initial_cache(file.preset).clamp(smallest, largest);
     let volumes = Volumes {
         backing_bandwidth: backing.bandwidth,
         backing_size: backing.size,
         caching_bandwidth: caching.bandwidth,
-        initial_size: caching.initial_cache.unwrap_or_else(|| initial(scenario, file.preset)),
-        caching_sizes: (Bytes::from_mib(1), backing.size),
-        caching_usd_per_gib_hour: None,
+        initial_size,
+        caching_sizes: (smallest, largest),
+        caching_usd_per_gib_hour: per_gib_hour(&tariffs.caching, initial_size),
+        backing_usd_per_hour: tariffs.backing.usd_per_hour(backing.size),
     };
     let config = file.controller(&volumes, scenario.seed);
     (Config { fixed_size: caching.checkpoint_cache, ..config }, file.sampling)
 }
 
-/// The first cache, where the file does not say: the papers', or what the planner would take for the application.
-fn initial(scenario: &Scenario, preset: Preset) -> Bytes {
-    let Some(app) = scenario.app.as_ref().filter(|_| preset.how.planned_size) else {
-        return PAPER_INITIAL.min(scenario.backing.size);
-    };
-    let first = if app.initial_dump > Bytes::ZERO { app.initial_dump } else { app.checkpoint_size };
-    let pipes = Pipes { backing: scenario.backing.bandwidth, caching: scenario.caching.bandwidth };
-    pipes.cache_for(first, Absorb::Split)
+/// USD per GiB and hour of a volume of this size, if its price is known.
+pub(crate) fn per_gib_hour(tariff: &Tariff, size: Bytes) -> Option<f64> {
+    tariff.usd_per_hour(size).map(|usd| usd / size.as_gib().max(f64::MIN_POSITIVE))
 }

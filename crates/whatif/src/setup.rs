@@ -8,6 +8,9 @@ use surgetank_model::{Bytes, Limits};
 use surgetank_planner::Mode;
 use surgetank_planner::cost::Tariff;
 use surgetank_planner::scenario::Latencies;
+use surgetank_policy::{Prices, ValueOfTime};
+
+use crate::scenario::per_gib_hour;
 
 /// A run: an application, what it runs on, and how its volumes are steered.
 #[derive(Clone, Debug)]
@@ -106,14 +109,35 @@ pub enum Fidelity {
 pub struct Stuck(pub String);
 
 impl Setup {
-    /// Lets the controller judge boosts by bills, where all prices are known: a caching volume of its first size costs it in AGBs
-    /// what its price is in the backing volume's.
+    /// What both volumes cost in money, where that is known: a caching volume what one of the first size costs.
+    #[must_use]
+    pub fn prices(&self) -> Option<Prices> {
+        Prices::known(
+            self.backing.tariff.usd_per_hour(self.backing.size),
+            per_gib_hour(&self.caching.tariff, self.policy.initial_size),
+        )
+    }
+
+    /// Lets the controller judge boosts by bills, where all prices are known.
     pub fn judge_by_bills(&mut self) {
-        let (backing, caching) = (self.backing.tariff.per_second(self.backing.size), self.policy.initial_size);
-        let usd = self.caching.tariff.per_second(caching).usd.zip(backing.usd.filter(|usd| *usd > 0.0));
-        if let Some((caching_usd, backing_usd)) = usd {
-            self.policy.caching_rent = caching_usd / backing_usd * backing.agbs / caching.as_gib();
+        if let Some(prices) = self.prices() {
+            self.policy.judge_by_bills(&prices);
         }
+    }
+
+    /// Tells the controller what a second of delay is worth besides what the volumes cost in it: an application that waits
+    /// keeps its backing volume for longer, and a trace does not wait. `false`: nothing has changed, for that needs a price that
+    /// is not known, or it is infinite.
+    pub fn value_delay(&mut self, value: ValueOfTime) -> bool {
+        let waits = !self.application.phases.iter().any(|phase| matches!(phase, AppPhase::Arrive { .. }));
+        let prices = self.prices();
+        if !value.number().is_finite() || !self.policy.set_value_of_time(value, prices.as_ref()) {
+            return false;
+        }
+        if waits {
+            self.policy.value_of_time += self.backing.tariff.per_second(self.backing.size).agbs;
+        }
+        true
     }
 
     /// Machines that must be simulated: one stands for all that are alike.

@@ -165,6 +165,8 @@ impl BoostLog {
             ended_unix_ms,
             cause: self.boost.as_ref().and_then(|boost| boost.why.clone()),
             cache_gib: record.size.as_gib(),
+            first_cache_gib: grew_from(record).map(Bytes::as_gib),
+            mean_cache_gib: grew_from(record).map(|_| record.mean_size.as_gib()),
             attach_s: seconds(record.attach_time()),
             absorb_s: seconds(record.absorb_time()),
             drain_s: seconds(record.drain_time()),
@@ -186,7 +188,7 @@ impl BoostLog {
     pub(super) fn ended(&mut self, record: &BoostRecord, cost: Option<Totals>, next: Bytes) -> String {
         let rented = time(record.ended.since(record.started));
         let cost = cost.map(|Totals { agbs, usd }| {
-            let usd = usd.map(|usd| format!(" or {usd:.6} USD")).unwrap_or_default();
+            let usd = usd.map(|usd| format!(" or {} USD", dollars(usd))).unwrap_or_default();
             format!("{agbs:.0} AGBs{usd}")
         });
         let costs = |when: &str| cost.map(|cost| format!("; {when} {cost}")).unwrap_or_default();
@@ -215,12 +217,21 @@ impl BoostLog {
             0 => String::new(),
             split => format!(" ({} of it straight to the backing volume)", bytes(split)),
         };
+        let grew = grew_from(record).map_or_else(String::new, |first| {
+            let [first, last, mean] = [first, record.size, record.mean_size].map(|size| bytes(size.get()));
+            format!("; the caching volume grew from {first} to {last}, {mean} on average")
+        });
         let (written, cost) = (bytes(written), costs("it cost"));
         format!(
             "the boost has ended after {rented}: {written} were written while it was in use{split}, and {drained} drained{took}\
-             {cost}{saved}; the next caching volume has {next}"
+             {grew}{cost}{saved}; the next caching volume has {next}"
         )
     }
+}
+
+/// The size of a boost's caching volume at first; `None`: it did not grow.
+fn grew_from(record: &BoostRecord) -> Option<Bytes> {
+    record.sizes.first().map(|(first, _)| *first).filter(|first| *first != record.size)
 }
 
 /// What is done before requests are answered.
@@ -243,6 +254,11 @@ fn bytes(bytes: u64) -> String {
         bytes if bytes >= MIB => at(MIB, "MiB"),
         _ => at(1 << 10, "KiB"),
     }
+}
+
+/// USD for people: what costs something is not told as nothing.
+fn dollars(usd: f64) -> String {
+    if usd > 0.0 && usd < 0.000_000_5 { "under 0.000001".to_owned() } else { format!("{usd:.6}") }
 }
 
 /// A time for people.
@@ -363,6 +379,7 @@ mod tests {
         BoostRecord {
             size: Bytes::from_gib(10),
             mean_size: Bytes::from_gib(10),
+            sizes: vec![(Bytes::from_gib(10), at(1))],
             started: at(1),
             adopted: adopted.then(|| at(4)),
             drain_started: adopted.then(|| at(70)),
@@ -424,6 +441,24 @@ mod tests {
         let ended = log.ended(&record, None, Bytes::from_gib(8));
         let saved = "; it saved 1 min 31 s of waiting for 65024 AGBs, where 1 min 38 s for 66000 were expected;";
         assert!(ended.contains(saved), "{ended}");
+    }
+
+    #[test]
+    fn a_volume_that_grew_is_told_and_kept_with_its_sizes() {
+        let mut log = BoostLog::default();
+        assert_eq!(log.look(&seen(0, Phase::Attaching)).len(), 1);
+        let (gib, at) = (Bytes::from_gib, |seconds| Instant::ZERO + Duration::from_secs(seconds));
+        let sizes = vec![(gib(2), at(1)), (gib(10), at(132))];
+        let record = BoostRecord { mean_size: gib(6), sizes, ..record(true) };
+        let cost = Some(Totals { agbs: 1.0, usd: Some(4.7e-7) });
+        let past = log.past(&record, cost, 7);
+        assert_eq!((past.first_cache_gib, past.mean_cache_gib, past.cache_gib), (Some(2.0), Some(6.0), 10.0));
+        let ended = log.ended(&record, cost, gib(8));
+        let grew = " drained in 3 min 3 s; the caching volume grew from 2 GiB to 10 GiB, 6 GiB on average; it cost 1 AGBs or under 0.000001 USD;";
+        assert!(ended.contains(grew), "{ended}");
+        // A growth that was refused is none.
+        let refused = BoostRecord { sizes: vec![(gib(10), at(1)), (gib(12), at(5)), (gib(10), at(6))], ..record };
+        assert_eq!(log.past(&refused, None, 7).first_cache_gib, None);
     }
 
     #[test]

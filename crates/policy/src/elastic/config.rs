@@ -192,6 +192,12 @@ impl Config {
         size.as_gib() * self.caching_rent
     }
 
+    /// AGBs of a caching volume whose rent comes to this, as boosts are judged.
+    pub(super) fn in_agbs(&self, rent: f64) -> f64 {
+        // What costs nothing is not worth telling.
+        if self.caching_rent > 0.0 { rent * self.caching_bandwidth.as_mib_s() / self.caching_rent } else { 0.0 }
+    }
+
     pub(super) fn tariff(&self) -> Tariff {
         Tariff { bandwidth: self.caching_bandwidth, usd_per_gib_hour: self.caching_usd_per_gib_hour }
     }

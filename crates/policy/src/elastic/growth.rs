@@ -77,7 +77,7 @@ impl Controller {
         }
         let Some(rental) = &mut self.rental else { return false };
         let written = Bytes::new(self.bursts.written());
-        let Prediction { saved, cost_agbs } = outcome.prediction();
+        let Prediction { saved, cost_agbs } = outcome.prediction(&self.config);
         rental.growth = format!(
             "grows the caching volume from {} to {size}: the burst has written {:.0} MiB and fills it; the rest is expected to \
              save {:.0} s more of waiting for {cost_agbs} AGBs more",

@@ -102,7 +102,7 @@ impl Controller {
                 let size = size.map(|written| {
                     let written = written.get() as f64;
                     let cache = self.config.bounds().clamp(terms.size_for(written));
-                    (cache, terms.outcome(written, cache).prediction())
+                    (cache, terms.outcome(written, cache).prediction(&self.config))
                 });
                 let (cache, predicted) = size.map_or((self.next_size, None), |(cache, came)| (cache, Some(came)));
                 if !planted(Bug::AnnouncementIsFree) {

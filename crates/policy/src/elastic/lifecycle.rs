@@ -146,7 +146,7 @@ impl Controller {
     fn decide_early(&mut self) {
         let Some(expected) = self.expected() else { return };
         if expected.start <= self.now && !self.held && self.affordable(0).is_ok() {
-            let predicted = self.config.preset.when.worth.then(|| self.next.prediction());
+            let predicted = self.config.preset.when.worth.then(|| self.next.prediction(&self.config));
             self.begin(Cause::Forecast { until: expected.until }, predicted);
             if let Some(rental) = &mut self.rental {
                 rental.await_burst(expected.until);
@@ -462,18 +462,19 @@ impl Controller {
             let mean_size = rental.mean_size(self.now);
             let cost = self.config.rent_agbs_per_s(mean_size) * self.now.since(rental.started).as_secs_f64();
             let rate = self.meter.backing_rate(self.config.backing_bandwidth);
-            let observed = Prediction::of(rental.saved(), cost);
+            let observed = Prediction::of(rental.saved(), self.config.in_agbs(cost));
             self.account.rented(self.now, &self.config, cost);
             self.learn_effect(&rental, rate);
             self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;
             if ours && (rental.adopted.is_some() || self.backoff_until.is_none()) {
-                self.settle_debt(&observed);
+                self.settle_debt(observed.saved.0, cost);
             }
             self.records.push_back(BoostRecord {
                 size: rental.size,
                 mean_size,
+                sizes: rental.sizes,
                 started: rental.started,
                 adopted: rental.adopted,
                 drain_started: rental.drain_started,

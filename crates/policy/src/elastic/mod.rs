@@ -32,7 +32,7 @@ use surgetank_model::{Bytes, Instant, Observation};
 
 pub use config::Config;
 pub use hints::BurstHint;
-pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status};
+pub use status::{BoostRecord, Cause, HintRefused, Learned, Phase, Prediction, ResumeAt, Status, sizes_held};
 pub use steady::Steady;
 
 use crate::budget::Ledger;

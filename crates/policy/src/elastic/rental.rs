@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::{Bytes, Instant, Observation};
 
 use super::meter::Interval;
-use super::status::{Cause, Prediction};
+use super::status::{Cause, Prediction, sizes_held};
 use crate::sizing::Usage;
 
 /// A full cache waits for the end of its burst for so many times what its drain takes: beside the burst, a drain takes
@@ -16,8 +16,8 @@ const FULL_DRAINS: f64 = 4.0;
 #[derive(Clone, Debug)]
 pub(super) struct Rental {
     pub size: Bytes,
-    /// Bytes · seconds that it was rented until it became as large as it is, and when that was.
-    pub held: (f64, Instant),
+    /// What it was billed as, in order, and from when.
+    pub sizes: Vec<(Bytes, Instant)>,
     /// Why it grew last; for people.
     pub growth: String,
     /// It was asked to grow, and nobody knows whether it has or the engine uses all of it.
@@ -64,7 +64,7 @@ impl Rental {
     pub fn new(now: Instant, size: Bytes) -> Self {
         Self {
             size,
-            held: (0.0, now),
+            sizes: vec![(size, now)],
             growth: String::new(),
             growth_is_open: false,
             cause: None,
@@ -94,23 +94,18 @@ impl Rental {
 
     /// It is billed for another size from now on.
     pub fn resize(&mut self, now: Instant, size: Bytes) {
-        self.held = (self.held_until(now), now);
         self.size = size;
-    }
-
-    /// Bytes · seconds that it was rented until now.
-    fn held_until(&self, now: Instant) -> f64 {
-        self.held.0 + self.size.get() as f64 * now.since(self.held.1).as_secs_f64()
+        self.sizes.push((size, now));
     }
 
     /// Its size, on average until now.
     pub fn mean_size(&self, now: Instant) -> Bytes {
         let time = now.since(self.started).as_secs_f64();
-        if time > 0.0 && self.held.0 > 0.0 {
-            Bytes::new((self.held_until(now) / time).round() as u64)
-        } else {
-            self.size
+        if self.sizes.len() == 1 || time <= 0.0 {
+            return self.size;
         }
+        let held = sizes_held(&self.sizes, now).map(|(size, held)| size.get() as f64 * held.as_secs_f64());
+        Bytes::new((held.sum::<f64>() / time).round() as u64)
     }
 
     /// An interval in which it was in use, beside a backing volume that moves `rate` bytes a second.

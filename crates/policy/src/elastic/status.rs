@@ -113,12 +113,14 @@ pub struct Status {
 }
 
 /// One finished boost. Instants that were not reached are `None`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoostRecord {
     /// Size of its caching volume, as large as it became.
     pub size: Bytes,
-    /// The same, on average over the time that it was rented: what it is billed by.
+    /// The same, on average over the time that it was rented.
     pub mean_size: Bytes,
+    /// What it was billed as, in order, and from when: several sizes if it grew.
+    pub sizes: Vec<(Bytes, Instant)>,
     /// `Create` was asked for (the bill starts).
     pub started: Instant,
     /// The engine began to absorb.
@@ -140,6 +142,11 @@ pub struct BoostRecord {
 }
 
 impl BoostRecord {
+    /// The sizes that it was billed as, and for how long each.
+    pub fn held(&self) -> impl Iterator<Item = (Bytes, Duration)> {
+        sizes_held(&self.sizes, self.ended)
+    }
+
     /// From `Create` to the first absorbed write.
     #[must_use]
     pub fn attach_time(&self) -> Option<Duration> {
@@ -157,6 +164,12 @@ impl BoostRecord {
     pub fn drain_time(&self) -> Option<Duration> {
         Some(self.released?.since(self.drain_started?))
     }
+}
+
+/// For how long a volume had each of its sizes that was deleted then.
+pub fn sizes_held(sizes: &[(Bytes, Instant)], ended: Instant) -> impl Iterator<Item = (Bytes, Duration)> {
+    let until = sizes.iter().skip(1).map(|(_, from)| *from).chain([ended]);
+    sizes.iter().zip(until).map(|((size, from), until)| (*size, until.since(*from)))
 }
 
 /// What a controller has learned; the driver persists it and passes it at the next start.

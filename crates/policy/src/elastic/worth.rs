@@ -322,7 +322,7 @@ impl Controller {
         self.affordable_with(size, 0)?;
         self.next_size = size;
         let written = Bytes::new(self.bursts.written());
-        self.begin(Cause::Saturation { written }, Some(outcome.prediction()));
+        self.begin(Cause::Saturation { written }, Some(outcome.prediction(&self.config)));
         Ok(())
     }
 
@@ -362,11 +362,11 @@ impl Controller {
         self.effect.add((rental.saved(), most_s), costs);
     }
 
-    /// A boost has ended that cost and saved this.
-    pub(super) fn settle_debt(&mut self, came_to: &Prediction) {
-        self.saved_agbs += self.config.value_of_time * came_to.saved.0.as_secs_f64();
-        let loss = came_to.cost_agbs as f64 - self.config.value_of_time * came_to.saved.0.as_secs_f64();
-        self.debt.add(self.now, &self.config, loss);
+    /// A boost has ended that saved and cost this, as boosts are judged.
+    pub(super) fn settle_debt(&mut self, saved: Duration, cost: f64) {
+        let gained = self.config.value_of_time * saved.as_secs_f64();
+        self.saved_agbs += gained;
+        self.debt.add(self.now, &self.config, cost - gained);
     }
 }
 
@@ -398,8 +398,9 @@ impl Terms {
 }
 
 impl Outcome {
-    pub(super) fn prediction(&self) -> Prediction {
-        Prediction::of(self.saved_s, self.cost)
+    /// For people and histories: in the AGBs of the volume, whatever it is judged by.
+    pub(super) fn prediction(&self, config: &Config) -> Prediction {
+        Prediction::of(self.saved_s, config.in_agbs(self.cost))
     }
 }
 

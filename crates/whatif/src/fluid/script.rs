@@ -86,7 +86,7 @@ impl Script {
         self.free_from = now + after + before;
         self.boosts.push(Boost {
             size: used.size,
-            mean_size: used.size,
+            sizes: vec![(used.size, started)],
             started,
             ended: now + after,
             attach: Some(before),

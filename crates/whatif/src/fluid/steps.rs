@@ -190,7 +190,7 @@ impl Steps {
     fn record(&mut self) {
         self.deadline = self.controller.next_deadline();
         while let Some(record) = self.controller.next_record() {
-            self.boosts.push(boost(&record));
+            self.boosts.push(boost(record));
         }
     }
 }

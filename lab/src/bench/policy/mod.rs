@@ -249,8 +249,7 @@ fn judged(setup: &Setup, found: &RunReport, objective: &Objective, optimum: &Opt
 /// What a boost absorbed at most saved the backing volume's time for it, with all that a second is worth.
 fn is_in_vain(boost: &Boost, setup: &Setup, objective: &Objective) -> bool {
     let cost = |cost| objective.cost(&cost).unwrap_or(0.0);
-    let rented_s = boost.ended.since(boost.started).as_secs_f64();
-    let paid = cost(setup.caching.tariff.cost(boost.mean_size, rented_s));
+    let paid = cost(setup.caching.tariff.cost_of_sizes(boost.held(boost.ended)));
     let per_s = cost(setup.backing.tariff.per_second(setup.backing.size)) + objective.value_of_time;
     let rate = setup.backing.limits.bandwidth.map_or(f64::INFINITY, |bandwidth| bandwidth.get() as f64);
     boost.high_water.get() as f64 / rate * per_s < paid
