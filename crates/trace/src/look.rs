@@ -46,7 +46,7 @@ const FOREIGN: [Foreign; 8] = [
     },
 ];
 
-const JOB_LOG: &str = "it is a job log in the Standard Workload Format: surgetank simulate replays one that its scenario names as log in [jobs]";
+pub(crate) const JOB_LOG: &str = "it is a job log in the Standard Workload Format: surgetank simulate replays one that its scenario names as log in [jobs]";
 const JSON: &str = "it is JSON: write one request a line, as CSV with a header";
 const TABLE: &str = "it is a table with a header and without commas: write it as CSV with commas";
 const SEMICOLONS: &str = "its columns are separated by semicolons: separate them by commas";

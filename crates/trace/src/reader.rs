@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::error::TraceError;
 use crate::format::{Format, unpacked_name};
 use crate::keys::Gathered;
+use crate::look::JOB_LOG;
 use crate::parse::{Broken, Parser, Tally};
 use crate::request::Request;
 use crate::source::{Progress, Source};
@@ -64,10 +65,13 @@ impl Opened {
         if head.is_empty() {
             return Err(TraceError::Invalid(format!("{name} is empty: name a trace with at least one request")));
         }
-        let by_name = || path.and_then(Format::of_name);
-        let format = match options.format.or_else(by_name) {
-            Some(format) => format,
-            None => look(&name, path, head)?,
+        let by_name = path.and_then(Format::of_name);
+        let format = match (options.format, by_name) {
+            (Some(format), _) => format,
+            // Whatever the name says, what is known to be something else is not counted as keys.
+            (None, Some(Format::Plain)) if Format::of_head(head).is_ok() => Format::Plain,
+            (None, None | Some(Format::Plain)) => look(&name, path, head)?,
+            (None, Some(format)) => format,
         };
         Ok(Self { name, source, progress, format })
     }
@@ -76,9 +80,13 @@ impl Opened {
 /// The format by what the file begins with.
 fn look(name: &str, path: Option<&Path>, head: &[u8]) -> Result<Format, TraceError> {
     let formats = || Format::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let says_csv = || path.and_then(unpacked_name).is_some_and(|name| name.ends_with(".csv"));
-    match Format::of_head(head) {
-        Ok(Format::Plain) if says_csv() => Err(TraceError::Invalid(format!(
+    let says = |suffix: &str| path.and_then(unpacked_name).is_some_and(|name| name.ends_with(suffix));
+    let told = match Format::of_head(head) {
+        Ok(Format::Plain) if says(".swf") => Err(Some(JOB_LOG)),
+        told => told,
+    };
+    match told {
+        Ok(Format::Plain) if says(".csv") => Err(TraceError::Invalid(format!(
             "{name} has no columns that commas separate, as its name says: name its format with --format, one of {}",
             formats()
         ))),

@@ -240,6 +240,9 @@ fn what_has_a_form_of_its_own_is_never_counted_as_keys() {
     let cases: &[(&str, &[u8], &str)] = &[
         ("log.txt", commented.as_bytes(), "Standard Workload Format"),
         ("log", job.as_bytes(), "[jobs]"),
+        ("log.plain", job.as_bytes(), "[jobs]"),
+        ("six.swf.keys", b"{\"a\": 1}", "it is JSON"),
+        ("six.swf", b"0 0 100 4 0 12\n10 1 100 4 1 12\n20 2 100 4 2 12\n", "[jobs]"),
         ("a.json", b"{\"requests\": [1, 2]}", "it is JSON"),
         ("a.txt", b"[\n1,\n2]", "it is JSON"),
         ("app.darshan", &darshan, "darshan-dxt-parser"),
