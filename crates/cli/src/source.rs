@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
+use surgetank_daemon::toml_error;
 use surgetank_model::toml_error::Source;
 use surgetank_report::Failure;
 use surgetank_report::output::note;
@@ -16,18 +17,10 @@ use surgetank_trace::{Format, Options, Series, TraceError};
 /// # Errors
 /// If it cannot be read or is not UTF-8.
 pub fn read(file: &Path) -> Result<Source, Failure> {
-    let bytes = std::fs::read(file).map_err(|error| {
-        Failure::Invalid(format!("{}: cannot be read: {error}; check the path and its permissions", file.display()))
-    })?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let line = error.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-        let file = file.display();
-        Failure::Invalid(format!(
-            "{file}:{line}: it is no text in UTF-8: name a TOML file (traces go to --trace or trace = …)"
-        ))
-    })?;
-    Ok(Source { file: file.to_owned(), text })
+    toml_error::read(file).map_err(|error| match error.place {
+        None => Failure::invalid(error),
+        Some(_) => Failure::Invalid(format!("{error} (traces go to --trace or trace = …)")),
+    })
 }
 
 /// How a trace is read.

@@ -208,7 +208,7 @@ fn a_device_is_served_boosted_drained_and_stopped() {
     assert!(past[0]["cache_gib"] == 0.0625 && past[0]["attach_s"].is_number() && past[0]["cost_agbs"].is_number());
     let page = server.directory.path().join("savings");
     let people = server.ask(&["history", "--out", page.to_str().unwrap()]);
-    assert!(String::from_utf8(people.stdout).unwrap().contains("data: 1 boosts saved"));
+    assert!(String::from_utf8(people.stdout).unwrap().contains("data: 1 boost saved"));
     assert!(std::fs::read_to_string(page.join("history.html")).unwrap().contains("<svg"));
     let unknown = server.ask(&["history", "dta"]);
     assert_eq!(unknown.status.code(), Some(2));

@@ -422,6 +422,13 @@ fn the_capacity_of_a_trace_is_the_sum_over_its_disks() {
     assert!(said.contains("three.csv:5: ") && said.contains("(1 of 7)"), "{said}");
     assert_eq!(found["broken"], 1);
     assert!(found["warnings"][0].as_str().unwrap().contains("three.csv:5:"), "{found}");
+    let small = json(&["recommend", "--trace", trace.to_str().unwrap(), "--capacity", "8 GiB"]);
+    assert!(
+        small["warnings"][1].as_str().unwrap().contains("it touches 9 GiB, and the volume is to hold 8 GiB"),
+        "{small}"
+    );
+    let file = ["recommend", "--trace", trace.to_str().unwrap(), "--out", trace.to_str().unwrap()];
+    assert!(refused(&file, 2).contains("three.csv is no directory: name one"));
     // Reports of rates say nothing of addresses.
     let report = "Linux 6.1 (h)\n\n10:00:00\nDevice r/s rkB/s w/s wkB/s\nsda 1 1 1 1\n\n10:00:10\nsda 0 0 90 90000\n\n10:10:10\nsda 0 0 0 0\n";
     let io = directory.path().join("io.txt");
@@ -461,7 +468,7 @@ fn what_can_hardly_be_meant_is_told() {
 fn files_that_are_no_text_and_very_long_values_get_one_short_sentence() {
     let binary = File::new("");
     std::fs::write(&binary.1, [b'a', b'\n', 0xff, 0xfe, 0]).unwrap();
-    assert!(refused(&["predict", binary.path()], 2).contains("s.toml:2: it is no text in UTF-8"));
+    assert!(refused(&["predict", binary.path()], 2).contains("s.toml:2:1: it is no text in UTF-8"));
     let long = File::new(&CM1.replace("1100 s", &"A".repeat(2 << 20)));
     let said = refused(&["predict", long.path()], 2);
     assert!(said.len() < 2000 && said.contains("s.toml:3:11: "), "{} bytes", said.len());

@@ -144,6 +144,7 @@ fn the_jobs_of_a_log_are_replayed() {
         ("interval = \"0 s\"", "scenario.toml:3:12: interval is zero"),
         ("interval = \"1 h\"\nprocessors_max = 0", "scenario.toml:4:18: processors_max is below 1"),
         ("interval = \"1 h\"", "log.swf"),
+        ("memory = \"64 TiB\"", "shorten the load, or take volumes that keep up with it"),
     ] {
         let text = format!("[jobs]\nlog = \"log.swf\"\n{wrong}\n{}", &SCENARIO[app..]);
         let output = simulate(&scenario(directory.path(), &text), &[]);
@@ -250,6 +251,70 @@ fn hindsight_in_money_needs_prices() {
     assert_eq!(json(&simulate(&file, &flags))["hindsight"]["currency"], "USD");
     for wrong in ["-1", "fast", "3 USD"] {
         assert_eq!(simulate(&file, &["--hindsight", "--value-of-time", wrong]).status.code(), Some(2), "{wrong}");
+    }
+}
+
+/// A caching GiB costs a thousand times what one of the backing volume does: by AGBs a boost pays, by bills none ever does.
+#[test]
+fn a_value_of_time_in_money_lets_the_controller_judge_boosts_by_bills() {
+    let directory = tempfile::tempdir().unwrap();
+    let prices = SCENARIO.replace("bandwidth = \"33 MiB/s\"", "bandwidth = \"33 MiB/s\"\nusd_per_gib_month = 0.73");
+    let prices = prices.replace("bandwidth = \"128 MiB/s\"", "bandwidth = \"128 MiB/s\"\nusd_per_gib_month = 730.0");
+    let file = scenario(directory.path(), &prices);
+    let boosts = |flags: &[&str]| {
+        let found = json(&simulate(&file, &[&["--model", "fluid", "--json"], flags].concat()));
+        (found["modes"]["elastic"]["boosts"].as_array().unwrap().len(), found["parameters"]["policy"].to_string())
+    };
+    // 20 GiB for 0.73 USD a month are 0.02 USD an hour.
+    let by_agbs = boosts(&["--hindsight"]);
+    assert!(by_agbs.0 > 0 && !by_agbs.1.contains("prices"), "{by_agbs:?}");
+    let by_bills = boosts(&["--hindsight", "--value-of-time", "0.02 USD/h"]);
+    assert!(by_bills.0 == 0 && by_bills.1.contains("prices"), "{by_bills:?}");
+    let by_the_file = boosts(&["--set", "policy.value_of_time=0.04 USD/h"]);
+    assert_eq!(
+        (by_the_file.0, &by_the_file.1),
+        (0, &by_bills.1),
+        "an application that waits keeps its volume for longer"
+    );
+    let dear = boosts(&["--set", "policy.value_of_time=1000 USD/h"]);
+    assert!(dear.0 > 0, "{dear:?}");
+    // What the file says goes before the flag.
+    let both = boosts(&["--set", "policy.value_of_time=0", "--hindsight", "--value-of-time", "1000 USD/h"]);
+    assert_eq!(both.0, 0, "{both:?}");
+    let unknown = scenario(directory.path(), SCENARIO);
+    let said = simulate(&unknown, &["--set", "policy.value_of_time=3 USD/h"]);
+    let error = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(2) && error.contains("policy.value_of_time is money"), "{error}");
+}
+
+/// What a configuration of the daemon and a scenario say in common makes the same controller.
+#[test]
+fn the_simulated_controller_is_the_one_that_the_daemon_runs() {
+    let policies = [
+        "name = \"adaptive\"",
+        "name = \"adaptive\"\nvalue_of_time = 7000",
+        "name = \"adaptive\"\nvalue_of_time = \"3 USD/h\"\nbudget.usd_per_hour = 0.5",
+        "name = \"paper\"\nutilization_threshold = 0.5\ninactivity_delay = \"12 s\"\nsize_grain = \"2 GiB\"\nretry_first = \"3 s\"",
+    ];
+    for policy in policies {
+        let served = format!(
+            "[provider.local]\ndirectory = \"/tmp/volumes\"\n[device.data]\nbacking = \"/dev/vdb\"\nbacking_usd_per_gib_month = 0.04\n\
+             backing_limits.bandwidth = \"33 MiB/s\"\n[device.data.caching]\nprovider = \"local\"\nbandwidth = \"128 MiB/s\"\n\
+             initial_size = \"4 GiB\"\nusd_per_gib_month = 0.125\nmin_size = \"1 MiB\"\nmax_size = \"20 GiB\"\n[device.data.policy]\n{policy}"
+        );
+        let config = surgetank_daemon::Config::from_text(Path::new("served.toml"), &served).unwrap();
+        let device = &config.devices["data"];
+        let served = device.controller(device.caching.as_ref().unwrap(), surgetank_model::Bytes::from_gib(20), 5);
+        let simulated = format!(
+            "seed = 5\n[app]\nvms = 1\ncompute = \"60 s\"\ncheckpoints = 1\ncheckpoint_size = \"2 GiB\"\n[backing]\nsize = \"20 GiB\"\n\
+             bandwidth = \"33 MiB/s\"\nusd_per_gib_month = 0.04\n[caching]\nbandwidth = \"128 MiB/s\"\nusd_per_gib_month = 0.125\n\
+             initial_cache = \"4 GiB\"\n[policy]\n{policy}"
+        );
+        let source = surgetank_model::toml_error::Source { file: "simulated.toml".into(), text: simulated };
+        let scenario =
+            surgetank_planner::scenario::Scenario::parse(&source, &surgetank_model::Catalog::builtin()).unwrap();
+        let simulated = surgetank_whatif::Setup::of(&scenario, None).policy;
+        assert_eq!(simulated, served, "{policy}");
     }
 }
 

@@ -35,6 +35,9 @@ pub fn dollars(usd: Option<f64>, decimals: usize) -> String {
 /// USD of a run, which may be a fraction of a cent.
 #[must_use]
 pub fn small_dollars(usd: f64) -> String {
+    if usd > 0.0 && usd < 0.000_000_5 {
+        return "under $0.000001".to_owned();
+    }
     dollars(Some(usd), if usd < 0.01 { 6 } else { 4 })
 }
 
@@ -136,6 +139,11 @@ mod tests {
         assert_eq!(["1.23", "12.3", "123"], [1.234, 12.34, 123.4].map(digits).each_ref().map(String::as_str));
         assert_eq!(["4", "2.5", "0.125"], [4.0, 2.5, 0.125].map(plain).each_ref().map(String::as_str));
         assert_eq!((small_dollars(0.001_234), small_dollars(1.5)), ("$0.001234".to_owned(), "$1.5000".to_owned()));
+        assert_eq!(
+            [4.7e-7, 0.0].map(small_dollars),
+            ["under $0.000001", "$0.000000"],
+            "what costs something is not shown as nothing"
+        );
         assert_eq!((difference(1.0081, 1), difference(0.5, 0)), ("+0.8 %".to_owned(), "-50 %".to_owned()));
         assert_eq!((difference(0.99999, 1), difference(1.0, 1)), ("+0.0 %".to_owned(), "+0.0 %".to_owned()));
     }

@@ -50,6 +50,26 @@ pub fn write_whole(path: &Path, text: &str) -> Result<(), Failure> {
     written.inspect_err(|_| drop(fs::remove_file(&part))).doing(|| format!("cannot write {}", path.display()))
 }
 
+/// Refuses a path that can be no directory, before anything is computed for it.
+///
+/// # Errors
+/// What is there instead.
+pub fn check_directory(directory: &Path) -> Result<(), Failure> {
+    // Of what is not there, symbolic links that lead nowhere included, making it tells more.
+    let there = directory.ancestors().find(|path| path.exists());
+    match there.filter(|path| !path.is_dir()) {
+        Some(file) if file == directory => {
+            Err(Failure::Invalid(format!("{} is no directory: name one", directory.display())))
+        }
+        Some(file) => Err(Failure::Invalid(format!(
+            "{} cannot be a directory, because {} is none: name another",
+            directory.display(),
+            file.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Writes whole files into a directory, which is made if it is not there. Returns the first one's path.
 ///
 /// # Errors
@@ -92,6 +112,17 @@ pub fn colours_on_stderr() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_no_directory_and_that_is_told_before_anything_is_computed() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("file"), "").unwrap();
+        let told = |name: &str| check_directory(&place.path().join(name)).map_err(|failure| failure.to_string());
+        assert!(told("file").unwrap_err().ends_with("file is no directory: name one"));
+        assert!(told("file/in/it").unwrap_err().contains("file is none: name another"));
+        assert_eq!((told("new/in/it"), told("")), (Ok(()), Ok(())));
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing was made");
+    }
 
     #[test]
     fn what_cannot_be_written_leaves_nothing_behind() {

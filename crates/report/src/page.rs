@@ -15,11 +15,11 @@ p.lead{font-size:1.1rem;margin:.3rem 0 1.4rem}p.note,footer{opacity:.75;font-siz
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(170px,1fr));gap:.8rem;margin:1.2rem 0}
 .cards div{border:1px solid var(--edge);border-radius:8px;padding:.7rem .9rem}
 .cards b{display:block;font-size:1.5rem;font-variant-numeric:tabular-nums}.cards span{opacity:.75;font-size:.85rem}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+.scroll{overflow-x:auto;margin-bottom:.6rem}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:.35rem .7rem;border-bottom:1px solid var(--edge);white-space:nowrap}
-th{font-weight:600;background:var(--soft)}.word{text-align:left}
+th{font-weight:600;background:var(--soft)}.word{text-align:left}.word+td.word{white-space:normal;min-width:16rem}
 table.facts td{text-align:left;white-space:normal}table.facts td:first-child{white-space:nowrap;opacity:.75;width:14rem}
-svg{width:100%;height:auto;display:block}
+svg{width:100%;min-width:46rem;height:auto;display:block}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;font-size:.9rem;margin:.2rem 0 .6rem}
 .legend i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.4rem;vertical-align:-.08rem}
 ";
@@ -96,7 +96,8 @@ impl Page {
     /// If it cannot be drawn.
     pub fn picture(self, picture: &Picture) -> Result<Self, Failure> {
         let drawing = picture.inline()?;
-        Ok(self.part(html! { (legend(&picture.legend)) (PreEscaped(drawing)) }))
+        // As a table, it scrolls by itself where the page is so narrow that nobody could read it.
+        Ok(self.part(html! { (legend(&picture.legend)) div class="scroll" { (PreEscaped(drawing)) } }))
     }
 
     /// The document; `footnote` follows the version.

@@ -6,7 +6,7 @@ use clap::Args;
 use surgetank_daemon::history::{DeviceHistory, HistoryReport, PastBoost};
 use surgetank_model::text::line;
 use surgetank_report::chart::{Axis, Colour, Mark, Picture, Plot};
-use surgetank_report::number::{digits, plain, small_dollars, thousands};
+use surgetank_report::number::{count, digits, plain, small_dollars, thousands};
 use surgetank_report::{Failure, Page, Table, output};
 use time::OffsetDateTime;
 
@@ -72,8 +72,8 @@ fn table(boosts: &[PastBoost]) -> Table {
     let row = |boost: &PastBoost| {
         [
             moment(boost.ended_unix_ms),
-            line(boost.cause.as_deref().unwrap_or("an earlier run began it")).into_owned(),
-            plain(boost.cache_gib),
+            why(boost),
+            cache(boost),
             plain(boost.written_gib),
             plain(boost.drained_gib),
             seconds(boost.attach_s),
@@ -92,6 +92,17 @@ fn table(boosts: &[PastBoost]) -> Table {
         .with(boosts.iter().map(row))
 }
 
+/// Why a boost began. What was expected of it has columns of its own.
+fn why(boost: &PastBoost) -> String {
+    let cause = boost.cause.as_deref().unwrap_or("an earlier run began it");
+    line(cause.split_once("; it is expected to save ").map_or(cause, |(why, _)| why)).into_owned()
+}
+
+/// GiB of a boost's caching volume, and what it grew from.
+fn cache(boost: &PastBoost) -> String {
+    boost.first_cache_gib.map_or_else(String::new, |first| format!("{} to ", plain(first))) + &plain(boost.cache_gib)
+}
+
 /// What the boosts of a device come to, in one sentence.
 fn summary(device: &DeviceHistory) -> String {
     let boosts = &device.boosts;
@@ -104,12 +115,16 @@ fn summary(device: &DeviceHistory) -> String {
         (None, _) => "an unknown price".to_owned(),
     };
     let mut text = format!(
-        "{} boosts saved {} s of waiting for {cost}; {} GiB were written meanwhile, and {} GiB drained",
-        boosts.len(),
+        "{} saved {} s of waiting for {cost}; {} GiB were written meanwhile, and {} GiB drained",
+        count(boosts.len(), "boost"),
         digits(sum(|boost| boost.saved_s)),
         plain(sum(|boost| boost.written_gib)),
         plain(sum(|boost| boost.drained_gib)),
     );
+    let grew = boosts.iter().filter(|boost| boost.first_cache_gib.is_some()).count();
+    if grew > 0 {
+        text.push_str(&format!("; the caching volume of {grew} of them grew, and each size is billed for its time"));
+    }
     if unused > 0 {
         text.push_str(&format!("; {unused} of them never came into use"));
     }
@@ -136,7 +151,7 @@ fn page(report: &HistoryReport) -> Result<String, Failure> {
     let mut page = Page::new(
         "surgetank history",
         "Boosts so far",
-        &format!("{boosts} boosts of {} devices.", report.devices.len()),
+        &format!("{} of {}.", count(boosts, "boost"), count(report.devices.len(), "device")),
     );
     for device in &report.devices {
         page = page.section(&device.name).paragraph(&format!("{}.", summary(device)));
@@ -174,13 +189,13 @@ fn picture(device: &DeviceHistory) -> Picture {
     let expected = |boost: &PastBoost| boost.expected_saved_s.unwrap_or_default();
     let most = boosts.iter().map(|boost| boost.saved_s.max(expected(boost))).fold(1e-3, f64::max);
     let saved = Plot::new("seconds of waiting saved", HEIGHT, x(), Axis::linear("s", 0.0..most * 1.1).format(plain))
-        .mark(Mark::line(numbered(expected), Colour::GREY, 1))
-        .marks(dots(numbered(|boost| boost.saved_s), Colour::GREEN, 4));
+        .marks(dots(numbered(expected).into_iter().filter(|(_, expected)| *expected > 0.0).collect(), Colour::GREY, 5))
+        .marks(dots(numbered(|boost| boost.saved_s), Colour::GREEN, 3));
     Picture::new(&format!("boosts of {}", device.name))
         .entry(Colour::BLUE, "written while it was in use")
         .entry(Colour::ORANGE, "most of the caching volume in use")
         .entry(Colour::GREEN, "time saved")
-        .entry(Colour::GREY, "size of the caching volume; time that was expected to be saved")
+        .entry(Colour::GREY, "size of the caching volume, as large as it became; time that was expected to be saved")
         .plot(moved)
         .plot(saved)
 }
@@ -192,7 +207,7 @@ mod tests {
     fn boost(unix_ms: u64) -> PastBoost {
         PastBoost {
             ended_unix_ms: unix_ms,
-            cause: Some("somebody asked for it".into()),
+            cause: Some("it was late; it is expected to save 98 s of waiting for 66000 AGBs".into()),
             cache_gib: 10.0,
             attach_s: Some(12.5),
             written_gib: 4.0,
@@ -206,15 +221,17 @@ mod tests {
     #[test]
     fn people_see_each_boost_and_what_all_come_to() {
         let unused = PastBoost { attach_s: None, ..boost(1_000) };
-        let data = DeviceHistory { name: "data".into(), boosts: vec![unused, boost(1_764_007_380_000)], unreadable: 1 };
+        let grown = PastBoost { first_cache_gib: Some(2.0), mean_cache_gib: Some(6.0), ..boost(1_764_007_380_000) };
+        let data = DeviceHistory { name: "data".into(), boosts: vec![unused, grown], unreadable: 1 };
         let report = HistoryReport { devices: vec![data, DeviceHistory { name: "idle".into(), ..Default::default() }] };
         let text = people(&report);
         for part in [
-            "data: 2 boosts saved 50.0 s of waiting for 153,600 AGBs; 8 GiB were written meanwhile, and 6 GiB drained; 1 of them \
-             never came into use; 1 entries",
+            "data: 2 boosts saved 50.0 s of waiting for 153,600 AGBs; 8 GiB were written meanwhile, and 6 GiB drained; the caching \
+             volume of 1 of them grew, and each size is billed for its time; 1 of them never came into use; 1 entries",
             "1970-01-01 00:00",
             "2025-11-24 18:03",
-            "somebody asked for it",
+            "it was late ",
+            "2 to 10",
             "idle: no boost has ended yet",
         ] {
             assert!(text.contains(part), "{part} in {text}");

@@ -56,6 +56,7 @@ impl MrcAnswer {
         };
         let blocks = match self.block_size_kib {
             Some(kib) => format!("blocks of {kib} KiB"),
+            None if self.requests == 1 => "request".to_owned(),
             None => "requests".to_owned(),
         };
         format!("{}: {} {blocks} under {}{sampled}", self.trace, grouped(self.requests), self.policy)

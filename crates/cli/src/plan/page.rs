@@ -88,8 +88,9 @@ fn time_and_cost(found: &Findings) -> Picture {
             (time.min(choice.completion_s), cost.min(choice.cost_usd))
         });
     let front_time = found.answer.pareto.iter().map(|choice| choice.completion_s).fold(0.0, f64::max);
-    let near =
-        |choice: &&Choice| choice.completion_s <= front_time * 1.5 && choice.cost_usd <= cheapest * PICTURE_REACH;
+    let near = |choice: &&Choice| {
+        choice.pareto || (choice.completion_s <= front_time * 1.5 && choice.cost_usd <= cheapest * PICTURE_REACH)
+    };
     let shown: Vec<&Choice> = found.answer.considered.iter().filter(near).collect();
     if shown.is_empty() {
         return picture;

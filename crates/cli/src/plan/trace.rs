@@ -8,7 +8,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog};
 use surgetank_planner::recommend::Budget;
 use surgetank_planner::whatif::{Constraint, Detection, Load, Moment, compare, fit};
-use surgetank_report::number::thousands;
+use surgetank_report::number::{gibibytes, thousands};
 use surgetank_report::{Failure, output};
 use surgetank_trace::Series;
 
@@ -71,6 +71,7 @@ impl TraceArguments {
             },
         };
         super::price::check_provider(catalog, self.provider.as_deref())?;
+        self.out.as_deref().map_or(Ok(()), output::check_directory)?;
         let found = self.find(trace, catalog, &constraint, backing)?;
         // The page is drawn before anything is written, and written whole.
         let page = self.out.as_ref().map(|directory| Ok::<_, Failure>((directory, page::html(&found)?))).transpose()?;
@@ -93,7 +94,15 @@ impl TraceArguments {
         constraint: &Constraint,
         backing: Option<Bytes>,
     ) -> Result<Findings, Failure> {
-        let series = self.reading.series(trace, self.interval.0, &reading_bar())?;
+        let mut series = self.reading.series(trace, self.interval.0, &reading_bar())?;
+        if let (Some(given), Some(touched)) = (self.capacity.or(backing), series.touched)
+            && given < touched
+        {
+            let (trace, touched) = (trace.display(), gibibytes(touched.as_gib()));
+            series
+                .warnings
+                .push(format!("{trace}: it touches {touched}, and the volume is to hold {given}: check its capacity"));
+        }
         tell(&series.warnings);
         let moment = |sample: &surgetank_trace::Sample| Moment {
             written: sample.written.get(),

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use surgetank_model::{Bytes, Instant};
 use surgetank_planner::scenario::Scenario;
-use surgetank_report::run::{Activity, Boost, BurstSummary, CostPoint, ModeOutcome, PhaseSpan, RunOutcome};
+use surgetank_report::number::thousands;
+use surgetank_report::run::{Activity, Boost, BurstSummary, CacheSize, CostPoint, ModeOutcome, PhaseSpan, RunOutcome};
 use surgetank_whatif::volume::{Activity as Moved, INTERVAL};
 use surgetank_whatif::{self as whatif, AppPhase, Fidelity, Setup};
 
@@ -38,9 +40,14 @@ pub fn boost(boost: &whatif::Boost) -> Boost {
         absorb_s,
         drain_s,
         cache_gib: boost.size.as_gib(),
+        sizes: if boost.sizes.len() > 1 { boost.sizes.iter().map(cache_size).collect() } else { Vec::new() },
         high_water_gib: boost.high_water.as_gib(),
         delete_s: (rented_s - attach_s - absorb_s - drain_s).max(0.0),
     }
+}
+
+fn cache_size((size, from): &(Bytes, Instant)) -> CacheSize {
+    CacheSize { from_s: from.as_seconds(), cache_gib: size.as_gib() }
 }
 
 fn bursts(found: &whatif::RunReport) -> Option<BurstSummary> {
@@ -67,18 +74,15 @@ fn activity(found: &whatif::RunReport) -> Vec<Activity> {
         .collect()
 }
 
-/// The cost curve of one VM: a point wherever something is rented or deleted.
+/// The cost curve of one VM: a point wherever something is rented, grows or is deleted.
 fn cost(setup: &Setup, found: &whatif::RunReport) -> Vec<CostPoint> {
     let disk = setup.disk(found.mode);
-    let edges = found.boosts.iter().flat_map(|boost| [boost.started, boost.ended]);
-    let mut instants: Vec<_> = edges.chain([surgetank_model::Instant::ZERO, found.end]).collect();
+    let edges = found.boosts.iter().flat_map(|boost| boost.sizes.iter().map(|(_, from)| *from).chain([boost.ended]));
+    let mut instants: Vec<_> = edges.chain([Instant::ZERO, found.end]).collect();
     instants.sort_unstable();
     instants.dedup();
-    let until = |at: surgetank_model::Instant| {
-        let boosts = found.boosts.iter().map(|boost| {
-            let held = at.min(boost.ended).since(boost.started).as_secs_f64();
-            setup.caching.tariff.cost(boost.mean_size, held).agbs
-        });
+    let until = |at: Instant| {
+        let boosts = found.boosts.iter().map(|boost| setup.caching.tariff.cost_of_sizes(boost.held(at)).agbs);
         disk.tariff.cost(disk.size, at.min(found.end).as_seconds()).agbs + boosts.sum::<f64>()
     };
     instants.iter().map(|&at| CostPoint { at_s: at.as_seconds(), agbs: until(at) }).collect()
@@ -105,6 +109,18 @@ fn phases(found: &whatif::RunReport) -> Vec<PhaseSpan> {
         end_s: phase.until.as_seconds(),
     });
     spans.collect()
+}
+
+/// What a second is worth to a controller that asks, and what it compares that with.
+fn value_of_time(setup: &Setup) -> String {
+    let policy = &setup.policy;
+    if !policy.preset.when.worth {
+        return String::new();
+    }
+    let by_bills = policy.caching_rent != policy.caching_bandwidth.as_mib_s();
+    let bills =
+        if by_bills { ", and caching volumes cost it what their prices are to the backing volume's" } else { "" };
+    format!(", a second of waiting is worth {} AGBs{bills}", thousands(policy.value_of_time))
 }
 
 /// What was simulated, for the report.
@@ -142,10 +158,11 @@ pub fn describe(outcome: &mut RunOutcome, scenario: &Scenario, setup: &Setup, fi
         (
             "policy",
             format!(
-                "{policy}: threshold {} %, inactivity delay {}, sampled every {}",
+                "{policy}: threshold {} %, inactivity delay {}, sampled every {}{}",
                 setup.policy.utilization_threshold * 100.0,
                 seconds(setup.policy.inactivity_delay),
-                seconds(setup.sampling)
+                seconds(setup.sampling),
+                value_of_time(setup)
             ),
         ),
         (

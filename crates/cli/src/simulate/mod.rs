@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
 use surgetank_planner::scenario::{Jobs, Scenario};
-use surgetank_policy::Preset;
+use surgetank_policy::{Preset, ValueOfTime};
 use surgetank_report::progress::ProgressBar;
 use surgetank_report::run::{self, RunOutcome};
 use surgetank_report::{Failure, output, progress};
@@ -22,7 +22,6 @@ use surgetank_whatif::{self as whatif, Fidelity, Mode, Setup};
 
 use crate::policy::preset;
 use crate::source::{self, TraceOptions};
-use hindsight::ValueOfTime;
 use values::{Setting, Sweep};
 
 /// Traces are replayed in steps of this: what a controller that samples each second can see.
@@ -48,7 +47,8 @@ cache request by request, a sweep its fluid model (--model overrides this).
 --hindsight adds the least cost + value of time × delay that any controller of this device could have reached, had it \
 known what comes, and a plan that comes near it. The delay is what the application waits for its I/O; for a trace, \
 how long requests of more than a second ago wait. A value of time is AGBs per second (1650 is what the papers' backing \
-volume costs), money per hour where prices are known, 0 for the cheapest run, or inf for the fastest.")]
+volume costs), money per hour where prices are known, 0 for the cheapest run, or inf for the fastest. \
+The controller is told the same, unless [policy] has a value_of_time of its own, by which serve is told it.")]
 pub struct Arguments {
     /// The scenario
     file: PathBuf,
@@ -64,9 +64,9 @@ pub struct Arguments {
     /// Compare with the best that could have been made of the run
     #[arg(long, conflicts_with = "sweep")]
     hindsight: bool,
-    /// What a second of delay is worth in AGBs, or an hour in money, such as \"3 USD/h\"; or inf
-    #[arg(long, value_name = "VALUE", requires = "hindsight", default_value = "0")]
-    value_of_time: ValueOfTime,
+    /// What a second of delay is worth in AGBs, or an hour in money, such as \"3 USD/h\"; or inf; by default 0
+    #[arg(long, value_name = "VALUE", requires = "hindsight", value_parser = value_of_time)]
+    value_of_time: Option<ValueOfTime>,
     /// Vary a key of the file, for example caching.checkpoint_cache=2..12GiB
     #[arg(long, value_name = "KEY=VALUES")]
     sweep: Vec<Sweep>,
@@ -100,6 +100,8 @@ impl From<Model> for Fidelity {
     }
 }
 
+/// How often a bar is drawn although nothing has moved.
+const TICK: Duration = Duration::from_secs(1);
 /// More than this takes minutes request by request.
 const BLOCK_BYTES_MAX: u64 = 4 << 40;
 
@@ -109,6 +111,7 @@ impl Arguments {
     /// # Errors
     /// A file that cannot be read or does not make sense, or an answer that cannot be written.
     pub fn run(self) -> Result<(), Failure> {
+        self.out.as_deref().map_or(Ok(()), output::check_directory)?;
         let source = source::read(&self.file)?;
         // The file alone must make sense first: its mistakes have a line.
         let scenario = parse(&source)?;
@@ -126,7 +129,11 @@ impl Arguments {
     }
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {
-        let (setup, load) = setup(scenario, self.policy, self.reading, &source::reading_bar())?;
+        let (mut setup, load) = setup(scenario, self.policy, self.reading, &source::reading_bar())?;
+        if let (Some(value), None) = (self.value_of_time, scenario.controller().value_of_time) {
+            // Without prices the optimum is refused below; with an infinite value the controller keeps its own.
+            setup.value_delay(value);
+        }
         source::tell(&load);
         let by_size = if setup.bytes() > BLOCK_BYTES_MAX { Fidelity::Fluid } else { Fidelity::Block };
         let fidelity = self.model.map_or(by_size, Fidelity::from);
@@ -138,7 +145,12 @@ impl Arguments {
             runs.push(found);
         }
         if self.hindsight {
-            outcome.hindsight = Some(hindsight::compare(&setup, self.value_of_time, fidelity, &runs)?);
+            let bar = progress::bar("hindsight   {elapsed}", 0);
+            bar.enable_steady_tick(TICK);
+            let value = self.value_of_time.unwrap_or(ValueOfTime::Agbs(0.0));
+            let found = hindsight::compare(&setup, value, fidelity, &runs);
+            bar.finish_and_clear();
+            outcome.hindsight = Some(found?);
         }
         answer::describe(&mut outcome, scenario, &setup, fidelity, &self.file);
         if !load.is_empty() {
@@ -157,6 +169,10 @@ impl Arguments {
     }
 }
 
+fn value_of_time(text: &str) -> Result<ValueOfTime, String> {
+    text.parse().map_err(|remedy| format!("{remedy}, 0 for the cheapest run, or inf for the fastest"))
+}
+
 /// Read once: a sweep parses thousands of scenarios.
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
 
@@ -168,9 +184,11 @@ fn parse(source: &Source) -> Result<Scenario, Failure> {
 fn run_shown(setup: &Setup, mode: Mode, fidelity: Fidelity) -> Result<whatif::RunReport, Failure> {
     let template = format!("{:<11} {{bar:30.colour}} {{percent:>3}} %  {{elapsed}}, {{eta}} left", mode.name());
     let bar = progress::bar(&template, setup.application.phases.len() as u64);
+    // A phase of terabytes takes a while.
+    bar.enable_steady_tick(TICK);
     let found = whatif::run_shown(setup, mode, fidelity, |phases| bar.set_position(phases as u64));
     bar.finish_and_clear();
-    found.map_err(Failure::failed)
+    found.map_err(Failure::invalid)
 }
 
 /// Makes a recorded load what is simulated. What is to be known of it.
@@ -212,6 +230,11 @@ fn setup(
     }
     if setup.backing.size == Bytes::ZERO {
         return Err(Failure::Invalid("the backing volume has no size".to_owned()));
+    }
+    if scenario.controller().value_of_time.is_some_and(ValueOfTime::is_money) && setup.prices().is_none() {
+        return Err(Failure::invalid(
+            "policy.value_of_time is money, and the price of a volume is unknown: write usd_per_gib_month in [backing] and in [caching]",
+        ));
     }
     Ok((setup, facts))
 }

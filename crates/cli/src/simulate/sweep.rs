@@ -116,7 +116,7 @@ fn one(
 fn modes(setup: &Setup, fidelity: Fidelity) -> Result<BTreeMap<&'static str, ModeRun>, Failure> {
     let mut runs = Vec::new();
     for mode in Mode::ALL {
-        runs.push(whatif::run(setup, mode, fidelity).map_err(Failure::failed)?);
+        runs.push(whatif::run(setup, mode, fidelity).map_err(Failure::invalid)?);
     }
     let fast = runs.iter().find(|run| run.mode == Mode::StaticFast);
     let (time, cost) = fast.map_or((0.0, 0.0), |fast| (fast.completion().as_secs_f64(), fast.cost.agbs));

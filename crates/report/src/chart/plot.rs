@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use plotters::coord::combinators::BindKeyPoints;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::prelude::*;
 
@@ -11,6 +12,8 @@ use crate::number::{plain, prefixed, thousands};
 
 /// Panels lower than this have fewer labels.
 const LOW: u32 = 200;
+/// Of more powers of ten than these a logarithmic axis has lines at the powers alone.
+const DECADES: f64 = 6.0;
 /// Numbers from here on stand beside an axis with a prefix.
 const LARGE: f64 = 1e8;
 const HOUR_S: f64 = 3600.0;
@@ -82,6 +85,15 @@ impl Axis {
     pub fn format(self, format: fn(f64) -> String) -> Self {
         Self { format, ..self }
     }
+}
+
+/// Where a logarithmic axis has its lines, so far apart that their labels do not touch.
+fn lines(range: &Range<f64>) -> Vec<f64> {
+    let (low, high) = (range.start.max(f64::MIN_POSITIVE).log10(), range.end.max(f64::MIN_POSITIVE).log10());
+    let digits: &[f64] = if high - low > DECADES { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let powers = low.floor() as i32..=high.ceil() as i32;
+    let all = powers.flat_map(|power| digits.iter().map(move |digit| digit * 10f64.powi(power)));
+    all.filter(|line| range.contains(line)).collect()
 }
 
 /// What is drawn between the axes.
@@ -192,11 +204,15 @@ impl Plot {
         }
         let scaled = |axis: &Axis| (axis.range.start / axis.unit)..(axis.range.end / axis.unit);
         let (x, y) = (scaled(&self.x), scaled(&self.y));
+        let logarithmic = |range: Range<f64>| {
+            let lines = lines(&range);
+            range.log_scale().with_key_points(lines)
+        };
         match (self.x.is_logarithmic, self.y.is_logarithmic) {
             (false, false) => self.fill(builder.build_cartesian_2d(x, y)?),
-            (true, false) => self.fill(builder.build_cartesian_2d(x.log_scale(), y)?),
-            (false, true) => self.fill(builder.build_cartesian_2d(x, y.log_scale())?),
-            (true, true) => self.fill(builder.build_cartesian_2d(x.log_scale(), y.log_scale())?),
+            (true, false) => self.fill(builder.build_cartesian_2d(logarithmic(x), y)?),
+            (false, true) => self.fill(builder.build_cartesian_2d(x, logarithmic(y))?),
+            (true, true) => self.fill(builder.build_cartesian_2d(logarithmic(x), logarithmic(y))?),
         }
     }
 
@@ -278,6 +294,17 @@ mod tests {
         assert_eq!((Axis::seconds(600.0).format)(50.0), "50 s");
         let agbs = Axis::linear("AGBs", 0.0..2e12);
         assert_eq!([0.0, 5e11, 1.5e12].map(agbs.format).each_ref().map(String::as_str), ["0", "500 G", "1.5 T"]);
+    }
+
+    #[test]
+    fn a_logarithmic_axis_has_lines_over_all_of_its_length() {
+        let shown = |range: Range<f64>| lines(&range).into_iter().map(plain).collect::<Vec<_>>();
+        assert_eq!(shown(0.003..1.5), ["0.005", "0.01", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]);
+        assert_eq!(shown(0.5..2e7), ["1", "10", "100", "1000", "10000", "100000", "1000000", "10000000"]);
+        assert!(lines(&(0.0..0.0)).is_empty() && lines(&(f64::NAN..1.0)).is_empty());
+        let axis = |name| Axis::logarithmic(name, 0.003..1.5).format(plain);
+        let picture = crate::chart::Picture::new("").plot(Plot::new("", 300, axis("x"), axis("y"))).file().unwrap();
+        assert_eq!(picture.matches("\n0.005\n").count(), 2, "{picture}");
     }
 
     #[test]

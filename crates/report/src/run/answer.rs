@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use surgetank_planner::Mode;
 
-use super::{Activity, BoostSummary, ModeOutcome, RunOutcome, Spread, hindsight};
+use super::{Activity, Boost, BoostSummary, ModeOutcome, RunOutcome, Spread, hindsight};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
 use crate::number::{AGBS_EXPLAINED, count, difference, dollars, duration, gibibytes, prefixed, thousands};
@@ -87,12 +87,18 @@ fn boosts(outcome: &RunOutcome) -> Option<Table> {
             duration(boost.attach_s),
             duration(boost.absorb_s),
             duration(boost.drain_s),
-            gibibytes(boost.cache_gib),
+            cache(boost),
             gibibytes(boost.high_water_gib),
         ]
     });
     let table = Table::new(["boost", "began", "attach", "absorb", "drain", "cache", "most used"]).with(rows);
     (!boosts.is_empty()).then_some(table)
+}
+
+/// The size of a boost's caching volume, and what it grew from.
+fn cache(boost: &Boost) -> String {
+    let from = boost.grew_from_gib().map(|from| format!("{} to ", gibibytes(from)));
+    from.unwrap_or_default() + &gibibytes(boost.cache_gib)
 }
 
 fn summary(of: &BoostSummary) -> Table {
@@ -200,7 +206,10 @@ fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str)
     let verified = match outcome.verified {
         Some(true) => (format!("{} MiB", thousands(mib)), "read back from the backing volumes alone and matched"),
         Some(false) => ("no".to_owned(), "read back from the backing volumes alone and matched"),
-        None => (outcome.vms.unwrap_or(1).to_string(), "VMs, all alike in cost and series: one is shown"),
+        None => match outcome.vms {
+            Some(vms) if vms > 1 => (thousands(f64::from(vms)), "VMs, all alike in cost and series: one is shown"),
+            _ => (duration(elastic.completion_s), "completion time of the elastic device"),
+        },
     };
     [
         (difference(elastic.overhead_ratio, 1), "completion time against static-fast's"),
@@ -321,7 +330,7 @@ mod tests {
     #[test]
     fn a_replay_that_gains_nothing_says_so_and_many_boosts_are_summed_up() {
         let mut outcome = sample::outcome();
-        let boost = outcome.modes[&Mode::Elastic].boosts[0];
+        let boost = outcome.modes[&Mode::Elastic].boosts[0].clone();
         for (mode, waited_s) in [(Mode::StaticSlow, 40.0), (Mode::StaticFast, 2.0), (Mode::Elastic, 12.0)] {
             let found = outcome.modes.get_mut(&mode).unwrap();
             found.completion_s = 2_500_000.0;

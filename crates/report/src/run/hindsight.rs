@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use surgetank_planner::Mode;
 
-use super::{Boost, ModeOutcome, RunOutcome};
+use super::{Boost, CacheSize, ModeOutcome, RunOutcome};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot};
-use crate::number::{difference, digits, plain, thousands};
+use crate::number::{difference, digits, duration, plain, prefixed};
 use crate::table::Table;
 
 const PANEL_HEIGHT: u32 = 150;
@@ -71,8 +71,12 @@ impl Hindsight {
                 difference(1.0 + found.regret_ratio, 1),
                 amount(found.cost),
                 difference(1.0 + found.cost_regret_ratio, 1),
-                format!("{:.1} s", found.delay_s),
-                format!("{:+.1} s", found.delay_regret_s),
+                duration(found.delay_s),
+                format!(
+                    "{}{}",
+                    if found.delay_regret_s < 0.0 { "-" } else { "+" },
+                    duration(found.delay_regret_s.abs())
+                ),
             ]
         };
         let modes = self.modes.iter().map(|(mode, found)| row(mode.name().to_owned(), found));
@@ -95,10 +99,10 @@ impl Hindsight {
     }
 }
 
-/// AGBs by the million, or a fraction of a dollar.
+/// AGBs by their prefix, or a fraction of a dollar.
 fn amount(value: f64) -> String {
     match value.abs() {
-        large if large >= 1000.0 => thousands(value),
+        large if large >= 1000.0 => prefixed(value),
         small if small < 1.0 => format!("{value:.5}"),
         _ => digits(value),
     }
@@ -133,5 +137,14 @@ pub(super) fn picture(outcome: &RunOutcome, found: &Hindsight, until: f64) -> Pi
 /// From the start of the bill to its end.
 fn stair(boost: &Boost) -> Vec<(f64, f64)> {
     let ended = boost.ended_s();
-    [(boost.start_s, 0.0), (boost.start_s, boost.cache_gib), (ended, boost.cache_gib), (ended, 0.0)].into()
+    let whole = [CacheSize { from_s: boost.start_s, cache_gib: boost.cache_gib }];
+    let sizes = if boost.sizes.is_empty() { &whole[..] } else { &boost.sizes };
+    let mut height = 0.0;
+    let mut points = Vec::with_capacity(2 * sizes.len() + 2);
+    for size in sizes {
+        points.extend([(size.from_s, height), (size.from_s, size.cache_gib)]);
+        height = size.cache_gib;
+    }
+    points.extend([(ended, height), (ended, 0.0)]);
+    points
 }

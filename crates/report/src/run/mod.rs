@@ -51,8 +51,17 @@ pub struct PhaseSpan {
     pub end_s: f64,
 }
 
-/// One boost.
+/// A size of a caching volume that grew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CacheSize {
+    /// Billed as that from here on: seconds since the mode began.
+    pub from_s: f64,
+    /// The size.
+    pub cache_gib: f64,
+}
+
+/// One boost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Boost {
     /// Seconds since the mode began.
     pub start_s: f64,
@@ -62,8 +71,11 @@ pub struct Boost {
     pub absorb_s: f64,
     /// From then until the caching volume was released.
     pub drain_s: f64,
-    /// Size of the caching volume.
+    /// Size of the caching volume, as large as it became.
     pub cache_gib: f64,
+    /// Its sizes, in order, if it grew; none if it did not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sizes: Vec<CacheSize>,
     /// Most of it in use.
     pub high_water_gib: f64,
     /// From the release until the bill ended.
@@ -75,6 +87,11 @@ impl Boost {
     /// The end of the bill.
     fn ended_s(&self) -> f64 {
         self.start_s + self.attach_s + self.absorb_s + self.drain_s + self.delete_s
+    }
+
+    /// The size at first, if it grew.
+    fn grew_from_gib(&self) -> Option<f64> {
+        self.sizes.first().map(|first| first.cache_gib).filter(|first| *first != self.cache_gib)
     }
 }
 
@@ -271,6 +288,7 @@ pub mod sample {
                     absorb_s: end - begin,
                     drain_s: 6.0,
                     cache_gib: [0.625, 0.25, 0.25, 0.25][number],
+                    sizes: Vec::new(),
                     high_water_gib: 0.2,
                     delete_s: 0.0,
                 });

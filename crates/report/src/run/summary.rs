@@ -111,7 +111,7 @@ impl ModeOutcome {
             activity: self.activity.chunks(each(self.activity.len())).filter_map(merged).collect(),
             cost: self.cost.chunks(each(self.cost.len())).filter_map(|points| points.last().copied()).collect(),
             phases: self.phases.iter().take(LISTED_MAX).cloned().collect(),
-            boosts: self.boosts.iter().take(LISTED_MAX).copied().collect(),
+            boosts: self.boosts.iter().take(LISTED_MAX).cloned().collect(),
             boost_summary: BoostSummary::of(&self.boosts),
             ..self.clone_without_series()
         }
