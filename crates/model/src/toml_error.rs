@@ -160,26 +160,42 @@ fn remedy(message: &str) -> String {
     if let Some(name) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
         return format!("the setting \"{name}\" is missing here: add it");
     }
-    // The parser names Rust's types; people write numbers, texts and sections.
-    const TYPES: [(&str, &str); 8] = [
-        ("expected i64", "expected a whole number"),
-        ("expected u32", "expected a whole number from 0 on"),
-        ("expected u64", "expected a whole number from 0 on"),
-        ("expected f64", "expected a number"),
-        ("expected a string", "expected a text in quotes"),
-        ("expected a map", "expected a section"),
-        ("expected a sequence", "expected a list of sections, [[in double brackets]]"),
-        ("expected a boolean", "expected true or false"),
+    if message == "wanted string or table" {
+        return "expected a text in quotes".to_owned();
+    }
+    found(&message).unwrap_or(message)
+}
+
+/// What stands where something else was expected. The parser names Rust's types; people write numbers, texts and sections.
+fn found(message: &str) -> Option<String> {
+    const EXPECTED: [(&str, &str); 9] = [
+        ("i64", "a whole number"),
+        ("u32", "a whole number from 0 on"),
+        ("u64", "a whole number from 0 on"),
+        ("f64", "a number"),
+        ("a string", "a text in quotes"),
+        ("path string", "a path in quotes"),
+        ("a map", "a section"),
+        ("a sequence", "a list of sections, [[in double brackets]]"),
+        ("a boolean", "true or false"),
     ];
-    for (rust, plain) in TYPES {
-        if let Some(beginning) = message.strip_suffix(rust) {
-            return format!("{beginning}{plain}");
+    const FOUND: [(&str, &str); 4] =
+        [("integer ", "the number "), ("floating point ", "the number "), ("boolean ", ""), ("string ", "the text ")];
+    let (what, expected) = message.strip_prefix("invalid ")?.split_once(": ")?.1.rsplit_once(", expected ")?;
+    let expected = match EXPECTED.iter().find(|(rust, _)| *rust == expected) {
+        Some((_, plain)) => plain,
+        None if expected.starts_with("struct ") => "a section",
+        None => expected,
+    };
+    let what = match what {
+        "sequence" => "a list".to_owned(),
+        "map" => "a section".to_owned(),
+        what => {
+            let of_kind = |(rust, plain): &(&str, &str)| Some(format!("{plain}{}", what.strip_prefix(rust)?));
+            FOUND.iter().find_map(of_kind).unwrap_or_else(|| what.to_owned()).replace(['`'], "").replace(" as i128", "")
         }
-    }
-    match message.split_once("expected struct ") {
-        Some((beginning, _)) => format!("{beginning}expected a section"),
-        None => message,
-    }
+    };
+    Some(format!("found {}, expected {expected}", text::shortened(&what, NAME_MAX)))
 }
 
 /// The known name nearest to what was written, if it is near at all.
@@ -217,6 +233,19 @@ mod tests {
         size: crate::Bytes,
     }
 
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        Plain,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[expect(dead_code, reason = "only the errors are looked at")]
+    struct Paths {
+        path: PathBuf,
+        kind: Kind,
+    }
+
     fn error(text: &str) -> String {
         let source = Source { file: "x.toml".into(), text: text.into() };
         source.parse::<Shape>().unwrap_err().to_string()
@@ -243,6 +272,31 @@ mod tests {
         assert!(deep.starts_with("x.toml:2:") && deep.contains("nested too deeply"), "{deep}");
         let long = error(&format!("backing = \"a\"\nsize = \"{}\"", "A".repeat(2 << 20)));
         assert!(long.starts_with("x.toml:2:8: ") && long.len() < 1000, "{}", long.len());
+    }
+
+    #[test]
+    fn what_stands_in_the_wrong_place_is_named_as_people_write_it() {
+        let long = format!("{}.5", "9".repeat(300));
+        for (written, expected) in [
+            ("backing = 0", "x.toml:1:11: found the number 0, expected a text in quotes"),
+            ("backing = nan", "found the number NaN, expected a text in quotes"),
+            ("backing = true", "found true, expected a text in quotes"),
+            ("backing = [1]", "found a list, expected a text in quotes"),
+            ("backing = {}", "found a section, expected a text in quotes"),
+            ("backing = \"a\"\nsize = []", "x.toml:2:8: found a list, expected a size with its unit, such as"),
+            (
+                "backing = 99999999999999999999999",
+                "found the number 99999999999999999999999, expected a text in quotes",
+            ),
+        ] {
+            let error = error(written);
+            assert!(error.contains(expected), "{error}\n expected {expected}");
+        }
+        assert!(error(&format!("backing = {long}")).len() < 160);
+        let path =
+            |text: &str| Source { file: "x.toml".into(), text: text.into() }.parse::<Paths>().unwrap_err().to_string();
+        assert_eq!(path("path = 5"), "x.toml:1:8: found the number 5, expected a path in quotes");
+        assert_eq!(path("path = \"a\"\nkind = 5"), "x.toml:2:8: expected a text in quotes");
     }
 
     #[test]

@@ -148,8 +148,8 @@ fn every_mistake_has_a_place_and_a_remedy() {
         // Negative, NaN, zero.
         ("vms = 32", "vms = -3", ":2:7: vms is -3: write a whole number from 1 to 1000000"),
         ("vms = 32", "vms = 0", ":2:7: vms is 0"),
-        ("vms = 32", "vms = 3.5", ":2:7: invalid type: floating point `3.5`, expected a whole number"),
-        ("vms = 32", "vms = \"32\"", ":2:7: invalid type: string \"32\", expected a whole number"),
+        ("vms = 32", "vms = 3.5", ":2:7: found the number 3.5, expected a whole number"),
+        ("vms = 32", "vms = \"32\"", ":2:7: found the text \"32\", expected a whole number"),
         ("\"1100 s\"", "\"-5 s\"", ":3:11: \"-5 s\" is negative"),
         ("\"1100 s\"", "\"nan s\"", ":3:11: \"nan s\" is not a time"),
         ("\"50 GiB\"", "\"0 GiB\"", ":9:8: size is zero"),
