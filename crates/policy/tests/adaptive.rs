@@ -21,6 +21,8 @@ struct Rig {
     sizes: Vec<Bytes>,
     /// What the provider says to a growth.
     growth: StepOutcome,
+    /// The largest volume that the provider has room for.
+    room: Bytes,
 }
 
 impl Rig {
@@ -45,6 +47,7 @@ impl Rig {
             pending: None,
             sizes: Vec::new(),
             growth: StepOutcome::Done,
+            room: Bytes::new(u64::MAX),
         }
     }
 
@@ -79,6 +82,10 @@ impl Rig {
     fn take_steps(&mut self) {
         while let Some((id, step)) = self.controller.next_step() {
             match step {
+                Step::Create { size } if size > self.room => {
+                    self.controller.complete(self.now, id, StepOutcome::Refused(Refusal::Capacity));
+                    continue;
+                }
                 Step::Create { size } => {
                     self.sizes.push(size);
                     self.pending = Some((self.now + Duration::from_secs(self.create_s), id));
@@ -131,6 +138,18 @@ impl Rig {
 
 fn usual(create_s: u64) -> Rig {
     Rig::new(create_s, |_| {}, Learned::default())
+}
+
+#[test]
+fn a_learned_size_that_the_provider_has_no_room_for_gives_way_to_one_that_it_had() {
+    let mut rig = usual(2);
+    rig.room = Bytes::from_gib(5);
+    for _ in 0..6 {
+        rig.burst(16 << 10);
+        rig.calm(900);
+    }
+    assert!(rig.controller.status().next_size > rig.room, "what was learned stays");
+    assert!(rig.sizes.len() >= 6 && rig.sizes.iter().all(|size| *size <= rig.room), "{:?}", rig.sizes);
 }
 
 /// A controller that expects bursts of 4 GiB, and a volume of 8 GiB at most.
@@ -413,6 +432,26 @@ fn an_announced_burst_finds_a_cache_of_its_size_rented_no_earlier_than_need_be()
     rig.calm(15);
     assert!(rig.burst(2 << 10));
     assert_eq!(rig.sizes[1], Bytes::from_gib(2));
+}
+
+#[test]
+fn a_burst_announced_long_before_rents_nothing_until_it_may_be_needed() {
+    let mut rig = usual(8);
+    let config = rig.controller.config();
+    let longest = config.create_timeout + config.attach_timeout;
+    announce(&mut rig, 8, 3600);
+    let announced = rig.controller.status().announced_in.unwrap().0;
+    assert!(announced + longest + Duration::from_secs(1) >= Duration::from_secs(3600), "{announced:?}");
+    rig.calm(announced.as_secs() - 1);
+    assert_eq!(
+        rig.sizes.len(),
+        0,
+        "attaching has taken no time yet, and takes no longer than the provider is waited for"
+    );
+    rig.calm(3600 - announced.as_secs() + 1);
+    assert_eq!(rig.controller.status().announced_in, None);
+    assert!(rig.burst(8 << 10));
+    assert_eq!(rig.sizes, [Bytes::from_gib(7)]);
 }
 
 #[test]

@@ -182,6 +182,12 @@ impl Config {
         Bounds { grain: self.grain, min: self.size_min, max: self.size_max.min(useful.max(self.size_min)) }
     }
 
+    /// Size of the first caching volume, as large as one may be here.
+    #[must_use]
+    pub fn first_size(&self) -> Bytes {
+        self.bounds().clamp(self.initial_size)
+    }
+
     /// AGBs that the backing volume costs in a second.
     pub(super) fn backing_agbs_per_s(&self) -> f64 {
         self.backing_bandwidth.as_mib_s() * self.backing_size.as_gib()

@@ -30,15 +30,17 @@ pub(super) struct Announced {
 
 impl Controller {
     /// Boosts for a burst that is announced, or absorbs again (`surgetank boost`): as late as the time that attaching has taken
-    /// allows, and at once if that is not known. Neither the threshold nor a back-off holds it up; the budget does. It ends as
-    /// every boost: when utilization has been below the threshold for the inactivity delay, counted from when the burst should
-    /// have begun. One burst is remembered, the last that was announced.
+    /// allows, or as long as it may take where that is not known. Neither the threshold nor a back-off holds it up; the budget
+    /// does. It ends as every boost: when utilization has been below the threshold for the inactivity delay, counted from when
+    /// the burst should have begun. One burst is remembered, the last that was announced.
     ///
     /// # Errors
     /// Why it cannot begin, if that should be now.
     pub fn hint_burst(&mut self, now: Instant, hint: BurstHint) -> Result<(), HintRefused> {
         self.now = self.now.max(now);
-        let lead = self.forecast.lead().map_or(Duration::MAX, |lead| lead.saturating_add(self.meter.interval.length));
+        // What is not known yet takes no longer than the provider is waited for.
+        let longest = || self.config.create_timeout.saturating_add(self.config.attach_timeout);
+        let lead = self.forecast.lead().unwrap_or_else(longest).saturating_add(self.meter.interval.length);
         let boost = self.now + hint.starts_in.saturating_sub(lead);
         let announced = Announced { boost, burst: self.now + hint.starts_in, size: hint.size };
         let answer = if boost > self.now {

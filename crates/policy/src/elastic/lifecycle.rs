@@ -240,7 +240,7 @@ impl Controller {
     }
 
     pub(super) fn begin(&mut self, cause: Cause, predicted: Option<Prediction>) {
-        let size = self.next_size;
+        let size = self.size_with_room(self.next_size);
         self.reason = None;
         self.ledger.open(self.now, size);
         let why = cause.sentence(self.now, &self.config, predicted.as_ref());
@@ -346,6 +346,7 @@ impl Controller {
             Stage::Idle | Stage::Boost => {}
             Stage::Create => {
                 self.last_boost = self.rental.as_ref().map(|rental| rental.started);
+                self.room.had(self.rental.as_ref().map_or(Bytes::ZERO, |rental| rental.size));
                 if !self.wanted() {
                     self.note_lead_above();
                 }
@@ -507,6 +508,10 @@ impl Controller {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.
             Stage::Create => {
+                if matches!(refusal, Refusal::Quota | Refusal::Capacity) {
+                    let size = self.rental.as_ref().map_or(self.next_size, |rental| rental.size);
+                    self.room.lacked(self.now, size, self.config.backoff.permanent);
+                }
                 self.back_off(refusal, text);
                 self.enter(Stage::Delete);
             }

@@ -19,6 +19,7 @@ mod lifecycle;
 mod meter;
 mod paying;
 mod rental;
+mod room;
 mod status;
 mod steady;
 mod worth;
@@ -46,6 +47,7 @@ use hints::Announced;
 use lifecycle::{Stage, Wish, Work};
 use meter::{Demand, Meter};
 use rental::Rental;
+use room::Room;
 use worth::{Account, Debt, Effect};
 
 /// Finished boosts that are kept until the driver takes them; older ones are dropped.
@@ -100,6 +102,7 @@ pub struct Controller {
     wish: Wish,
     /// A burst that somebody announced.
     announced: Option<Announced>,
+    room: Room,
     /// The caching volume failed.
     degraded: bool,
 
@@ -119,7 +122,7 @@ impl Controller {
     /// A controller of a device that has no caching volume (else call [`Controller::resume`] next).
     #[must_use]
     pub fn new(now: Instant, config: Config, learned: Learned) -> Self {
-        let next_size = config.bounds().clamp(learned.next_size.unwrap_or(config.initial_size));
+        let next_size = learned.next_size.map_or(config.first_size(), |size| config.bounds().clamp(size));
         Self {
             random: Random::from_seed(config.seed),
             now,
@@ -156,6 +159,7 @@ impl Controller {
             held: false,
             wish: Wish::None,
             announced: None,
+            room: Room::default(),
             degraded: false,
             failures: 0,
             backoff_until: None,
@@ -364,6 +368,7 @@ impl Controller {
             boosts: self.boosts,
             backing_off: self.reason.clone().or_else(|| self.last_refusal()),
             retry_in: retry_at.map(|at| Span(at.since(self.now))),
+            announced_in: self.announced.map(|announced| Span(announced.boost.since(self.now))),
             budget: self.ledger.usage(self.now),
         }
     }

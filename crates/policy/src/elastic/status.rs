@@ -108,6 +108,8 @@ pub struct Status {
     pub backing_off: Option<String>,
     /// When it tries again.
     pub retry_in: Option<Span>,
+    /// When the boost for a burst that was announced is to begin.
+    pub announced_in: Option<Span>,
     /// Use of the budget: hour, day.
     pub budget: [BudgetUse; 2],
 }
