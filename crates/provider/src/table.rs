@@ -43,6 +43,11 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
         Ok(())
     }
 
+    /// Why no volume can be rented, whatever its size, as far as that can be told without asking.
+    fn rents_nothing(&self) -> Option<String> {
+        None
+    }
+
     /// Why no volume of this size can be rented, as far as that can be told without asking.
     fn has_no_room_for(&self, _size: Bytes) -> Option<String> {
         None

@@ -105,6 +105,11 @@ mod tests {
         config.quota_bytes = Some(Bytes::from_mib(8));
         assert_eq!(config.has_no_room_for(Bytes::from_mib(8)), None);
         assert_eq!(config.has_no_room_for(Bytes::from_mib(9)).unwrap(), "quota_bytes of [provider.local] is 8 MiB");
+        assert_eq!(config.rents_nothing(), None);
+        let none = LocalConfig { quota_volumes: Some(0), ..config.clone() };
+        assert_eq!(none.rents_nothing().unwrap(), "quota_volumes of [provider.local] is 0");
+        let none = LocalConfig { quota_volumes: Some(1), attach_limit: Some(0), ..config };
+        assert_eq!(none.rents_nothing().unwrap(), "attach_limit of [provider.local] is 0");
         assert!(at("missing/volumes").would_open().unwrap_err().to_string().contains("mount the disk that it is on"));
         std::fs::write(directory.path().join("file"), "").unwrap();
         assert!(at("file").would_open().unwrap_err().to_string().contains("is no directory"));

@@ -37,6 +37,17 @@ pub struct SimulatedMachine {
 }
 
 impl ProviderConfig for LocalConfig {
+    fn check(&self) -> Result<(), String> {
+        let bytes = self.directory.as_os_str().as_encoded_bytes();
+        if bytes.is_empty() || bytes.contains(&0) {
+            return Err(
+                "directory is no path: write that of a directory of a fast disk, or leave it out for the default"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
     fn directory(&self) -> Option<&Path> {
         Some(&self.directory)
     }
@@ -48,6 +59,12 @@ impl ProviderConfig for LocalConfig {
 
     fn would_open(&self) -> Result<(), ProviderError> {
         store::would_open(&self.directory)
+    }
+
+    fn rents_nothing(&self) -> Option<String> {
+        let limits = [("quota_volumes", self.quota_volumes), ("attach_limit", self.attach_limit)];
+        let (key, _) = limits.into_iter().find(|(_, limit)| *limit == Some(0))?;
+        Some(format!("{key} of [provider.local] is 0"))
     }
 
     fn has_no_room_for(&self, size: Bytes) -> Option<String> {
