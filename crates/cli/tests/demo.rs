@@ -49,3 +49,19 @@ fn the_quick_demo_verifies_every_byte_and_leaves_nothing() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(work.to_str().unwrap()), "{mounts}");
 }
+
+#[test]
+fn a_demo_that_cannot_run_leaves_no_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (out, work) = (directory.path().join("out"), directory.path().join("file"));
+    std::fs::write(&work, "").unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    let output = demo.args(["demo", "--quick", "--out"]).arg(&out).env("TMPDIR", &work).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!out.exists());
+    // What was there stays.
+    std::fs::create_dir(&out).unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_surgetank"));
+    demo.args(["demo", "--quick", "--out"]).arg(&out).env("TMPDIR", &work).output().unwrap();
+    assert!(out.is_dir());
+}

@@ -57,10 +57,21 @@ pub struct Options {
 /// # Errors
 /// The first thing that failed; everything is unmounted, released and removed by then.
 pub fn run(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failure> {
-    let began = Instant::now();
-    let Options { plan, policy, out, keep } = options;
+    let out = &options.out;
+    let was_there = out.exists();
     std::fs::create_dir_all(out)
         .doing(|| format!("the report's directory {} cannot be made, name another with --out", out.display()))?;
+    let outcome = run_and_report(options, interrupt);
+    if outcome.is_err() && !was_there {
+        // Without a report in it.
+        let _ = std::fs::remove_dir(out);
+    }
+    outcome
+}
+
+fn run_and_report(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failure> {
+    let began = Instant::now();
+    let Options { plan, policy, out, keep } = options;
     let root = choose_place(plan, out)?;
     let export = choose_export()?;
     let finished = {
@@ -79,8 +90,8 @@ pub fn run(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failu
     outcome.elapsed_s = began.elapsed().as_secs_f64();
     outcome.parameters = parameters(plan, policy, export, &root);
     outcome.relate();
-    output::write_whole(&out.join(SCENARIO), &plan.scenario(policy))?;
     run::write(&outcome, out)?;
+    output::write_whole(&out.join(SCENARIO), &plan.scenario(policy))?;
     Ok(outcome)
 }
 
