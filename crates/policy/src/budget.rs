@@ -152,7 +152,8 @@ impl Ledger {
             let ns = (rental.until.unwrap_or(now).min(now) - rental.from.max(start)).max(0);
             ns as f64 / 1e9 * rental.size.as_gib()
         };
-        self.rentals.iter().map(overlap).sum()
+        // The sum of nothing is a negative zero.
+        self.rentals.iter().map(overlap).fold(0.0, |sum, more| sum + more)
     }
 
     /// How much of the budget is used, hour first.
@@ -254,6 +255,13 @@ mod tests {
         let after = Ledger::new(at(0), before.tariff, before.budget, &past);
         assert_eq!(after.usage(at(0))[1].spent_agbs, before.usage(at(2000))[1].spent_agbs);
         assert_eq!(after.past(at(500))[0].started_ago, Span(Duration::from_secs(1500)));
+    }
+
+    #[test]
+    fn nothing_spent_is_zero() {
+        let ledger = ledger(Budget { agbs_per_day: Some(1.0), ..Budget::default() }, None);
+        let refusal = ledger.fits(at(0), Bytes::from_gib(1), Duration::from_secs(1)).unwrap_err();
+        assert!(refusal.contains("does not allow it: 0 are spent"), "{refusal}");
     }
 
     #[test]
