@@ -156,7 +156,7 @@ fn a_check_sees_what_a_start_would_refuse() {
     let text = format!(
         "state_directory = \"{}\"\nrun_directory = \"{}\"\n[provider.local]\ndirectory = \"{}\"\n\
          [device.data]\nbacking = \"{backing}\"\nexport = \"nbd\"\nbacking_limits = {{ bandwidth = \"33 MiB/s\" }}\n\
-         caching = {{ initial_size = \"64 MiB\" }}\n",
+         caching = {{ initial_size = \"64 MiB\" }}\npolicy = {{ size_grain = \"16 MiB\" }}\n",
         at("state"),
         at("run"),
         at("disk/volumes")
@@ -185,12 +185,37 @@ fn a_check_sees_what_a_start_would_refuse() {
         assert!(!Path::new(&at(made)).exists(), "{made} was made");
     }
 
+    std::fs::create_dir(at("run")).unwrap();
+    std::fs::write(at("run/control.sock"), "").unwrap();
+    let said = refused(&["serve", "--check", "--config", &file], 1);
+    assert!(said.contains("something that is no socket lies there; move it away"), "{said}");
+    std::fs::remove_dir_all(at("run")).unwrap();
+    std::fs::write(&file, text.replace(&at("state"), &format!("{backing}/state"))).unwrap();
+    let said = refused(&["serve", "--check", "--config", &file], 1);
+    assert!(said.contains(&format!("{backing} cannot be written, as state_directory must be: ")), "{said}");
+
     std::fs::write(&file, text.replace("64 MiB", "1 GiB")).unwrap();
     let said = check();
     assert!(said.contains("device data: initial_size is 1 GiB, and the backing volume has 256 MiB"), "{said}");
     std::fs::write(&file, text.replace("volumes\"\n", "volumes\"\nquota_bytes = \"32 MiB\"\n")).unwrap();
     let said = check();
     assert!(said.contains("initial_size is 64 MiB, and quota_bytes of [provider.local] is 32 MiB"), "{said}");
+
+    std::fs::write(&file, text.replace("volumes\"\n", "volumes\"\nattach_limit = 0\n")).unwrap();
+    let said = check();
+    assert!(
+        said.contains("attach_limit of [provider.local] is 0: no boost begins until you write a larger one"),
+        "{said}"
+    );
+    let coarse = text.replace("16 MiB", "128 MiB");
+    std::fs::write(&file, coarse.replace("volumes\"\n", "volumes\"\nquota_bytes = \"96 MiB\"\n")).unwrap();
+    let said = check();
+    let parts = [
+        "initial_size is 64 MiB, and sizes are multiples of size_grain, 128 MiB: the first one has 128 MiB",
+        "the first caching volume has 128 MiB, and quota_bytes of [provider.local] is 96 MiB: no boost begins until you write a \
+         smaller initial_size or size_grain or make room",
+    ];
+    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
 
     let alias = at("alias");
     std::os::unix::fs::symlink(&backing, &alias).unwrap();

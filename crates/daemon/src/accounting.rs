@@ -28,6 +28,18 @@ pub struct Totals {
     pub usd: Option<f64>,
 }
 
+impl Totals {
+    /// Nothing, at known prices.
+    pub const ZERO: Self = Self { agbs: 0.0, usd: Some(0.0) };
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, more: Self) -> Self {
+        let usd = self.usd.zip(more.usd).map(|(before, usd)| before + usd);
+        Self { agbs: self.agbs + more.agbs, usd }
+    }
+}
+
 /// What is known of a volume's price.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Price {
@@ -130,6 +142,10 @@ pub struct Accounts {
     account: Account,
     /// Costs before this run of the daemon.
     before: Totals,
+    /// What the caching volume that an earlier run has rented cost until this run, and for how long it was rented.
+    taken_over: Option<(Totals, Duration)>,
+    /// Since when this run pays for the caching volume that is rented.
+    rented: Option<Instant>,
     caching: Option<Price>,
     boosts: VecDeque<BoostReport>,
     activity: VecDeque<Activity>,
@@ -145,11 +161,31 @@ impl Accounts {
     pub fn new(now: Instant, before: Totals, backing: Price, backing_size: Bytes, caching: Option<Price>) -> Self {
         let mut account = Account::default();
         account.add(backing.rental(BACKING, backing_size, now));
-        Self { account, before, caching, boosts: VecDeque::new(), activity: VecDeque::new(), last: None }
+        Self {
+            account,
+            before,
+            taken_over: None,
+            rented: None,
+            caching,
+            boosts: VecDeque::new(),
+            activity: VecDeque::new(),
+            last: None,
+        }
     }
 
     /// A caching volume is asked for: the bill starts.
     pub fn rent(&mut self, now: Instant, size: Bytes) {
+        self.rented = Some(now);
+        self.bill(now, size);
+    }
+
+    /// The same for one that an earlier run has rented, for so long and at this cost.
+    pub fn take_over(&mut self, now: Instant, size: Bytes, before: (Totals, Duration)) {
+        self.taken_over = Some(before);
+        self.rent(now, size);
+    }
+
+    fn bill(&mut self, now: Instant, size: Bytes) {
         if let Some(price) = self.caching {
             self.account.add(price.rental(CACHING, size, now));
         }
@@ -159,14 +195,33 @@ impl Accounts {
     pub fn resize(&mut self, now: Instant, size: Bytes) {
         let open = |rental: &&Rental| rental.volume == CACHING && rental.until.is_none();
         if self.account.rentals().iter().rfind(open).is_some_and(|rental| rental.size != size) {
-            self.end_rental(now);
-            self.rent(now, size);
+            self.bill(now, size);
         }
     }
 
     /// The caching volume is gone: the bill stops.
     pub fn end_rental(&mut self, now: Instant) {
+        self.rented = None;
+        self.taken_over = None;
         self.account.end(CACHING, now);
+    }
+
+    /// What the caching volume that is rented has cost until now, earlier runs included; `None`: none is rented.
+    #[must_use]
+    pub fn rental_cost(&self, now: Instant) -> Option<Totals> {
+        let since = self.rented?;
+        let of_it = |rental: &&Rental| rental.volume == CACHING && rental.from >= since;
+        let Cost { agbs, usd } =
+            self.account.rentals().iter().filter(of_it).fold(Cost::ZERO, |sum, rental| sum.plus(rental.cost(now)));
+        Some(self.taken_over.map_or(Totals::ZERO, |(before, _)| before).plus(Totals { agbs, usd }))
+    }
+
+    /// What the caching volume that an earlier run has rented cost until now, and for how long it is rented, in all runs; `None`:
+    /// this run has rented it.
+    #[must_use]
+    pub fn over_runs(&self, now: Instant) -> Option<(Totals, Duration)> {
+        let (_, lasted) = self.taken_over?;
+        Some((self.rental_cost(now)?, lasted.saturating_add(now.since(self.rented?))))
     }
 
     /// What the caching volume of a boost cost, each of its sizes for its time; `None`: its price is not known at all.
@@ -241,5 +296,31 @@ fn difference(last: &Sample, now: &Sample) -> Activity {
         drained_bytes: drained,
         dirty_bytes: now.status.dirty_bytes,
         cache_bytes: now.status.cache_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: Bytes = Bytes::from_gib(1);
+
+    #[test]
+    fn a_boost_costs_what_it_cost_in_all_runs_and_at_all_its_sizes() {
+        let at = |seconds: u64| Instant::ZERO + Duration::from_secs(seconds);
+        let price = Price { bandwidth: Bandwidth::from_mib_s(100), usd_per_gib_month: None };
+        let mut accounts = Accounts::new(at(0), Totals::default(), price, GIB, Some(price));
+        assert_eq!(accounts.rental_cost(at(0)), None);
+        let before = (Totals { agbs: 700.0, usd: None }, Duration::from_secs(7));
+        accounts.take_over(at(1), GIB, before);
+        accounts.resize(at(3), Bytes::from_gib(2));
+        let cost = accounts.rental_cost(at(4)).unwrap();
+        assert_eq!((cost.agbs, cost.usd), (700.0 + 200.0 + 200.0, None));
+        assert_eq!(accounts.over_runs(at(4)), Some((cost, Duration::from_secs(10))));
+        accounts.end_rental(at(4));
+        assert_eq!(accounts.rental_cost(at(5)), None);
+        accounts.rent(at(6), GIB);
+        assert_eq!(accounts.rental_cost(at(7)).unwrap().agbs, 100.0, "the next one has its own cost alone");
+        assert_eq!(accounts.over_runs(at(7)), None);
     }
 }

@@ -194,7 +194,12 @@ impl Config {
             let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
             return Err(source.at(None, remedy));
         }
-        let Sockets { control: control_socket, run_directory } = Sockets::of(raw.run_directory, raw.control_socket);
+        let state_directory = check_path(source, "state_directory", raw.state_directory)?;
+        let run_directory = check_path(source, "run_directory", raw.run_directory)?;
+        let span = raw.control_socket.as_ref().map(Spanned::span);
+        let control_socket = check_path(source, "control_socket", raw.control_socket)?;
+        let Sockets { control, run_directory } = Sockets::of(run_directory, control_socket);
+        let control_socket = check_socket(source, span, control)?;
         let mut providers = caching::providers(source, raw.provider.sections())?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
@@ -210,7 +215,7 @@ impl Config {
             devices.insert(name.into_inner(), device);
         }
         Ok(Self {
-            state_directory: raw.state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
+            state_directory: state_directory.unwrap_or_else(|| STATE_DIRECTORY.into()),
             control_socket,
             run_directory,
             providers: providers.by_name,
@@ -223,9 +228,9 @@ impl Config {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawConfig {
-    state_directory: Option<PathBuf>,
-    run_directory: Option<PathBuf>,
-    control_socket: Option<PathBuf>,
+    state_directory: Option<Spanned<PathBuf>>,
+    run_directory: Option<Spanned<PathBuf>>,
+    control_socket: Option<Spanned<PathBuf>>,
     sweep_interval: Option<Spanned<Span>>,
     #[serde(default)]
     provider: Rented,
@@ -268,10 +273,9 @@ impl RawDevice {
         run_directory: &Path,
         providers: &mut caching::Providers,
     ) -> Result<DeviceConfig, ConfigError> {
-        let socket = match self.socket {
-            Some(socket) => check_socket(source, Some(socket.span()), socket.into_inner())?,
-            None => check_socket(source, None, run_directory.join(format!("{name}.sock")))?,
-        };
+        let span = self.socket.as_ref().map(Spanned::span);
+        let socket = check_path(source, "socket", self.socket)?;
+        let socket = check_socket(source, span, socket.unwrap_or_else(|| run_directory.join(format!("{name}.sock"))))?;
         let caching = self.caching.map(|caching| caching.check(source, providers)).transpose()?;
         let value_of_time = self.policy.value_of_time_span();
         let policy = self.policy.check(source)?;
@@ -375,6 +379,19 @@ fn check_export(source: &Source, export: &Spanned<String>) -> Result<Option<&'st
         }
     };
     Err(source.at(Some(export.span()), message))
+}
+
+/// A path that is one.
+fn check_path(source: &Source, key: &str, path: Option<Spanned<PathBuf>>) -> Result<Option<PathBuf>, ConfigError> {
+    if let Some(path) = &path {
+        let bytes = path.get_ref().as_os_str().as_encoded_bytes();
+        if bytes.is_empty() || bytes.contains(&0) {
+            let is = if bytes.is_empty() { "is empty" } else { "has a NUL character in it" };
+            let message = format!("{key} {is}: write a path, or leave it out for the default");
+            return Err(source.at(Some(path.span()), message));
+        }
+    }
+    Ok(path.map(Spanned::into_inner))
 }
 
 fn check_socket(
@@ -481,8 +498,44 @@ inactivity_delay = "30 s"
             ("inactivity_delay = \"30 s\"", "budget.agbs_per_hour = inf", "agbs_per_hour must be above zero"),
             ("volume_type = \"fast\"", "outage_patience = \"9 ms\"", "s.toml:12:19: outage_patience is below 1 s"),
             ("inactivity_delay = \"30 s\"", "retry_first = \"1 ms\"", "s.toml:18:15: retry_first is below 100 ms"),
+            ("inactivity_delay = \"30 s\"", "retry_longest = \"0 s\"", "s.toml:18:17: retry_longest is below 100 ms"),
+            ("inactivity_delay = \"30 s\"", "create_timeout = \"0 s\"", "s.toml:18:18: create_timeout is below 100 ms"),
+            (
+                "inactivity_delay = \"30 s\"",
+                "attach_timeout = \"1 ns\"",
+                "s.toml:18:18: attach_timeout is below 100 ms",
+            ),
+            (
+                "inactivity_delay = \"30 s\"",
+                "detach_timeout = \"9 ms\"",
+                "s.toml:18:18: detach_timeout is below 100 ms",
+            ),
+            ("export = \"auto\"", "on_stop = 5", "s.toml:7:11: expected a text in quotes"),
+            (
+                "volume_type = \"fast\"",
+                "min_size = \"20 GiB\"\nmax_size = \"15 GiB\"",
+                "s.toml:13:12: no caching volume of type \"fast\" has 20 GiB or more and 15 GiB or less: write a smaller min_size",
+            ),
+            ("\n[provider", "state_directory = \"\"\n[provider", "s.toml:1:19: state_directory is empty: write a path"),
+            ("\n[provider", "run_directory = \"\"\n[provider", "s.toml:1:17: run_directory is empty: write a path"),
+            (
+                "\n[provider",
+                "control_socket = \"\\u0000\"\n[provider",
+                "s.toml:1:18: control_socket has a NUL character",
+            ),
+            (
+                "\n[provider",
+                "state_directory = 5\n[provider",
+                "s.toml:1:19: found the number 5, expected a path in quotes",
+            ),
+            ("export = \"auto\"", "socket = \"\"", "s.toml:7:10: socket is empty: write a path"),
+            ("\"/tmp/volumes\"", "\"\"", "s.toml:2:1: directory is no path: write that of a directory of a fast disk"),
             ("\n[provider", "sweep_interval = \"0 s\"\n[provider", "s.toml:1:18: sweep_interval is below 1 s"),
         ];
+        each_mistake_is_told(MINIMAL, load, &mistakes);
+        let long = format!("control_socket = \"/{}\"\n[provider", "a".repeat(107));
+        let mistakes =
+            [("\n[provider", &*long, "s.toml:1:18: the socket path /aaa"), ("[provider", &long, "Linux takes 107")];
         each_mistake_is_told(MINIMAL, load, &mistakes);
         assert!(load("").unwrap_err().contains("has no device"));
         let remote = MINIMAL

@@ -22,6 +22,7 @@ use surgetank_device::seldom::Seldom;
 
 pub use client::{Client, ClientError, read_answer};
 use listener::Listener;
+pub use listener::is_stale;
 
 /// The longest request line, in bytes.
 const REQUEST_MAX: u64 = 64 << 10;

@@ -418,6 +418,7 @@ impl Inner {
             phase: DevicePhase::Degraded,
             reason: Some(reason),
             retry_s: None,
+            announced_s: None,
             throughput_mib_s: 0.0,
             utilization: 0.0,
             caching: None,

@@ -16,7 +16,7 @@ use surgetank_policy::{Controller, ResumeAt};
 use surgetank_provider::{Provider, ProviderError, VolumeId};
 use surgetank_rental::mapping::{self, Map};
 use surgetank_rental::resume::{self, Lookup, Resume};
-use surgetank_rental::{OwnerRecord, RentalRecord};
+use surgetank_rental::{OwnerRecord, RentalRecord, Slot};
 
 use crate::accounting::{Accounts, Price, Totals};
 use crate::clock::{Clock, unix_ms};
@@ -390,6 +390,7 @@ impl Starting<'_> {
         let now = unix_ms();
         let written = journal.update(|state| {
             let rented = unbilled(state, now);
+            state.rental_cost = self.rental_cost(state, now);
             state.totals = self.totals(state.saved_unix_ms, state.totals, now, size, &rented);
             let saved = if state.saved_unix_ms == 0 { now } else { state.saved_unix_ms };
             state.learned = std::mem::take(&mut state.learned).aged(Duration::from_millis(now.saturating_sub(saved)));
@@ -398,7 +399,15 @@ impl Starting<'_> {
             state.backing = Some(found);
             state.saved_unix_ms = now;
         });
-        written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))
+        written.map_err(|error| self.no_journal(&error))
+    }
+
+    fn no_journal(&self, error: &std::io::Error) -> String {
+        let directory = self.whole.state_directory.join(self.name);
+        let (name, directory) = (self.name, directory.display());
+        format!(
+            "the journal of device {name} in {directory} cannot be written: {error}; make room there, or make it writable"
+        )
     }
 
     /// What everything has cost until now: both volumes stayed rented while the daemon was away.
@@ -416,6 +425,19 @@ impl Starting<'_> {
                 usd: sum.usd.zip(usd).map(|(before, usd)| before + usd),
             }
         })
+    }
+
+    /// What the volume in the engine's slot has cost until now, as it is billed: each size that it had, for its time.
+    fn rental_cost(&self, state: &JournalState, now: u64) -> Option<Totals> {
+        let (started, price) = (state.rental_in(Slot::CACHE)?.started_unix_ms, self.caching_price()?);
+        let mut until_now = state.clone();
+        until_now.forget_rental(Slot::CACHE, now);
+        let of_it = until_now.unbooked.iter().filter(|part| part.from_unix_ms >= started);
+        Some(of_it.fold(state.rental_cost.unwrap_or(Totals::ZERO), |sum, part| {
+            let time = Duration::from_millis(part.until_unix_ms.saturating_sub(part.from_unix_ms));
+            let usd = price.usd_per_hour(part.size).map(|usd| usd * time.as_secs_f64() / 3600.0);
+            sum.plus(Totals { agbs: surgetank_model::cost::agbs(part.size, price.bandwidth, time), usd })
+        }))
     }
 
     fn backing_price(&self) -> Price {
@@ -441,7 +463,7 @@ impl Starting<'_> {
         let (Some(provider), Some(caching)) = (self.common.providers.of(self.config), &self.config.caching) else {
             return Ok(parts);
         };
-        for remark in outlook::remarks(self.whole, caching, size) {
+        for remark in outlook::remarks(self.whole, self.config, caching, size) {
             tracing::info!(device = self.name, "{remark}");
         }
         let now = self.common.clock.now();
@@ -474,11 +496,16 @@ impl Starting<'_> {
             known.into_iter().for_each(|record| state.set_rental(record, unix_ms()));
             state.last_run = LastRun::Running;
         });
-        written.map_err(|error| format!("the journal of device {} cannot be written: {error}", self.name))?;
+        written.map_err(|error| self.no_journal(&error))?;
         let mut controller = Controller::new(now, config, journal.state().learned.clone());
         let mut lifecycle = Lifecycle::new(tools, journal);
+        let cost = lifecycle.journal().state().rental_cost;
         if let Some(record) = lifecycle.rental().record() {
-            parts.accounts.rent(now, record.size_at_most());
+            let lasted = match record.started_unix_ms {
+                0 => Duration::ZERO,
+                started => Duration::from_millis(unix_ms().saturating_sub(started)),
+            };
+            parts.accounts.take_over(now, record.size_at_most(), (cost.unwrap_or(Totals::ZERO), lasted));
         }
         match resume {
             Resume::Idle | Resume::Refuse { .. } | Resume::Recover { .. } => {}

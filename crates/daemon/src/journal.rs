@@ -79,6 +79,9 @@ pub struct JournalState {
     /// What everything cost so far.
     #[serde(default)]
     pub totals: Totals,
+    /// Of it: what the volume in the engine's slot has cost; `None`: nothing, as far as is booked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rental_cost: Option<Totals>,
 }
 
 impl JournalState {

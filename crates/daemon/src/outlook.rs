@@ -4,16 +4,16 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Access, FlockOperation, access, flock};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use surgetank_device::{FileVolume, Options, Volume};
 use surgetank_model::Bytes;
 
-use crate::config::{Backing, CachingConfig, Config};
+use crate::config::{Backing, CachingConfig, Config, DeviceConfig};
 use crate::daemon::refuse_own_ground;
 use crate::exports::{self, check_certificates};
-use crate::{places, starting};
+use crate::{control, places, starting};
 
 /// What a start would meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +43,9 @@ impl Outlook {
             outlook.unseen = Some("a daemon serves it now, so its disks were not looked at".to_owned());
             return outlook;
         }
+        outlook.refused.extend(control::is_stale(&config.control_socket).err());
+        let directories = [("state_directory", state), ("run_directory", &config.run_directory)];
+        outlook.refused.extend(directories.into_iter().filter_map(|(key, directory)| read_only(key, directory)));
         outlook.refused.extend(refuse_own_ground(config).err().map(|error| error.to_string()));
         let providers = config.providers.values().filter_map(|provider| provider.would_open().err());
         outlook.refused.extend(providers.map(|error| error.to_string()));
@@ -57,7 +60,7 @@ impl Outlook {
             match (size, &device.caching) {
                 (Err(why), _) => outlook.refused.push(format!("device {name}: {why}")),
                 (Ok(size), Some(caching)) => {
-                    let remarks = remarks(config, caching, size).into_iter();
+                    let remarks = remarks(config, device, caching, size).into_iter();
                     outlook.remarks.extend(remarks.map(|remark| format!("device {name}: {remark}")));
                 }
                 (Ok(_), None) => {}
@@ -65,6 +68,14 @@ impl Outlook {
         }
         outlook
     }
+}
+
+/// Why a directory cannot be written or made.
+fn read_only(key: &str, directory: &Path) -> Option<String> {
+    let there = directory.ancestors().find(|place| place.exists())?;
+    let error = access(there, Access::WRITE_OK | Access::EXEC_OK).err()?;
+    let shown = there.display();
+    Some(format!("{shown} cannot be written, as {key} must be: {error}; make it writable, or name another directory"))
 }
 
 /// Whether a daemon has the state directory.
@@ -80,22 +91,34 @@ fn size(path: &Path, holds: bool) -> Result<Bytes, String> {
     opened.map(|volume| Bytes::new(volume.size())).map_err(|error| error.to_string())
 }
 
-/// What the first caching volume cannot be as it is configured.
-pub fn remarks(config: &Config, caching: &CachingConfig, backing: Bytes) -> Vec<String> {
+/// What the first caching volume is not, or cannot be, as it is configured.
+pub fn remarks(config: &Config, device: &DeviceConfig, caching: &CachingConfig, backing: Bytes) -> Vec<String> {
+    let provider = config.providers.get(caching.provider);
+    if let Some(why) = provider.and_then(|provider| provider.rents_nothing()) {
+        return vec![format!("{why}: no boost begins until you write a larger one, or leave it out for no limit")];
+    }
     let initial = caching.initial_size;
-    let too_large = (initial > backing && caching.size.0 <= backing).then(|| {
-        format!(
+    let first = device.controller(caching, backing, 0).first_size();
+    let other = if initial > backing && caching.size.0 <= backing {
+        Some(format!(
             "initial_size is {initial}, and the backing volume has {} MiB: a larger caching volume is of no use, so \
              none is rented that is larger than that, rounded up to size_grain",
             backing.get() >> 20
-        )
+        ))
+    } else {
+        (first > initial).then(|| {
+            let grain = device.policy.grain;
+            format!(
+                "initial_size is {initial}, and sizes are multiples of size_grain, {grain}: the first one has {first}"
+            )
+        })
+    };
+    let no_room = provider.and_then(|provider| provider.has_no_room_for(first)).map(|why| {
+        let (is, smaller) = match first == initial {
+            true => (format!("initial_size is {initial}"), "initial_size"),
+            false => (format!("the first caching volume has {first}"), "initial_size or size_grain"),
+        };
+        format!("{is}, and {why}: no boost begins until you write a smaller {smaller} or make room")
     });
-    let first = initial.min(backing.max(caching.size.0));
-    let no_room = config.providers.get(caching.provider).and_then(|provider| provider.has_no_room_for(first));
-    let no_room = no_room.map(|why| {
-        format!(
-            "initial_size is {initial}, and {why}: no boost begins until you write a smaller initial_size or make room"
-        )
-    });
-    too_large.into_iter().chain(no_room).collect()
+    other.into_iter().chain(no_room).collect()
 }

@@ -334,7 +334,10 @@ impl Reconciler {
         let mut ended = false;
         while let Some(record) = controller.next_record() {
             let cost = self.parts.accounts.boost_cost(&record);
-            if let Err(error) = self.parts.history.add(&self.log.past(&record, cost, unix_ms())) {
+            let rented = record.ended.since(record.started);
+            let over_runs = self.parts.accounts.over_runs(now).map(|(cost, rented)| (Some(cost), rented));
+            let in_all = over_runs.filter(|_| cost.is_some()).unwrap_or((cost, rented));
+            if let Err(error) = self.parts.history.add(&self.log.past(&record, in_all, unix_ms())) {
                 tracing::warn!(device = self.parts.name, %error, "the history lacks a boost");
             }
             let text = self.log.ended(&record, cost, controller.status().next_size);
@@ -350,7 +353,7 @@ impl Reconciler {
 
     /// Persists what was learned and what everything cost.
     fn keep(&mut self, now: Instant, last_run: LastRun) {
-        let totals = self.parts.accounts.totals(now);
+        let (totals, rental_cost) = (self.parts.accounts.totals(now), self.parts.accounts.rental_cost(now));
         if let Some((controller, lifecycle)) = &mut self.parts.boosting {
             let learned = controller.learned();
             let written = lifecycle.journal().update(|state| {
@@ -358,7 +361,7 @@ impl Reconciler {
                 let boosts = learned.boosts.max(state.learned.boosts);
                 state.learned = Learned { boosts, ..learned };
                 state.last_run = last_run;
-                state.totals = totals;
+                (state.totals, state.rental_cost) = (totals, rental_cost);
                 state.unbooked.clear();
                 state.saved_unix_ms = unix_ms();
             });

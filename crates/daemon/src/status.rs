@@ -78,6 +78,9 @@ pub struct DeviceStatus {
     pub reason: Option<String>,
     /// When it tries again.
     pub retry_s: Option<f64>,
+    /// When the boost for a burst that was announced is to begin; absent: none is announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announced_s: Option<f64>,
     /// The application's throughput over the last sampling interval.
     pub throughput_mib_s: f64,
     /// That throughput as a share of the backing volume's bandwidth.

@@ -13,6 +13,7 @@ use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
 use surgetank_model::units::Span;
+use surgetank_report::number::duration;
 use surgetank_report::{Failure, Table, output};
 
 use crate::commands::whereabouts::{self, Whereabouts};
@@ -92,6 +93,9 @@ fn people(report: &StatusReport) -> String {
             let retry = device.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
             text.push_str(&format!("\n{name}: {}{retry}", line(reason)));
         }
+        if let Some(left) = device.announced_s {
+            text.push_str(&format!("\n{name}: a burst is announced; its boost begins in {}", duration(left)));
+        }
         if let Some(why) = device.caching.as_ref().and_then(|caching| caching.why.as_ref()) {
             text.push_str(&format!("\n{name}: the boost began because {}", line(why)));
         }
@@ -159,8 +163,7 @@ impl Target {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
-                // What was asked for is not under way any more: nothing is rented, and the status says why.
-                if let (DevicePhase::Idle, Some(reason)) = (status.phase, &status.reason) {
+                if let Some(reason) = given_up(&status) {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }
                 std::thread::sleep(LOOK_AGAIN);
@@ -168,6 +171,22 @@ impl Target {
             }
         }
         self.daemon.answer(&status, || format!("{}: {done}; phase {}", self.device, status.phase))
+    }
+}
+
+/// Why what was asked for is not under way any more: nothing is rented, and nothing will be.
+fn given_up(status: &DeviceStatus) -> Option<&str> {
+    let over = status.phase == DevicePhase::Idle && status.announced_s.is_none();
+    status.reason.as_deref().filter(|_| over)
+}
+
+/// What a burst writes, which is something.
+fn burst_size(text: &str) -> Result<Bytes, String> {
+    match text.parse::<Bytes>() {
+        Ok(Bytes::ZERO) => {
+            Err("a burst writes something: write its size, such as \"8 GiB\", or leave it out".to_owned())
+        }
+        size => size.map_err(|error| error.to_string()),
     }
 }
 
@@ -184,7 +203,7 @@ pub struct Boost {
     #[command(flatten)]
     target: Target,
     /// What the burst writes: the caching volume has the size for it
-    #[arg(long = "for", value_name = "SIZE")]
+    #[arg(long = "for", value_name = "SIZE", value_parser = burst_size)]
     burst: Option<Bytes>,
     /// When the burst begins; now, if it is not said
     #[arg(long = "in", value_name = "TIME")]
@@ -388,6 +407,7 @@ mod tests {
             phase: DevicePhase::Boost,
             reason: Some("the quota is used up".into()),
             retry_s: Some(8.2),
+            announced_s: None,
             throughput_mib_s: 150.0,
             utilization: 4.5,
             caching: Some(CachingStatus {
@@ -417,6 +437,27 @@ mod tests {
         assert!(text.contains("data: the quota is used up (tries again in 8 s)"), "{text}");
         assert!(text.contains("4096 bytes are lost") && text.contains("warning: look"));
         assert!(text.contains("data: 4096 bytes are lost in 1 range and answer with an error"), "{text}");
+    }
+
+    #[test]
+    fn an_old_reason_does_not_end_the_wait_for_a_burst_that_is_announced() {
+        let idle = DeviceStatus { phase: DevicePhase::Idle, caching: None, ..device() };
+        assert_eq!(given_up(&idle), Some("the quota is used up"));
+        let announced = DeviceStatus { announced_s: Some(12.3), ..idle };
+        assert_eq!(given_up(&announced), None);
+        let text = people(&StatusReport { devices: vec![announced], warnings: Vec::new() });
+        assert!(text.contains("data: a burst is announced; its boost begins in 12.3 s"), "{text}");
+    }
+
+    #[test]
+    fn a_burst_writes_something() {
+        assert_eq!(burst_size("8 GiB"), Ok(Bytes::from_gib(8)));
+        for (text, expected) in
+            [("0 B", "a burst writes something"), ("0.4 B", "a burst writes something"), ("8", "no unit")]
+        {
+            let error = burst_size(text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn cache(boost: &PastBoost) -> String {
 fn summary(device: &DeviceHistory) -> String {
     let boosts = &device.boosts;
     let unused = boosts.iter().filter(|boost| boost.attach_s.is_none()).count();
-    let sum = |pick: fn(&PastBoost) -> f64| boosts.iter().map(pick).sum::<f64>();
+    let sum = |pick: fn(&PastBoost) -> f64| boosts.iter().map(pick).fold(0.0, |sum, more| sum + more);
     let known = |pick: fn(&PastBoost) -> Option<f64>| boosts.iter().map(pick).sum::<Option<f64>>();
     let cost = match (known(|boost| boost.cost_agbs), known(|boost| boost.cost_usd)) {
         (Some(agbs), Some(usd)) => format!("{} AGBs or {}", thousands(agbs), small_dollars(usd)),

@@ -32,8 +32,8 @@ pub(super) struct RawCaching {
     bandwidth: Option<Bandwidth>,
     iops: Option<Iops>,
     initial_size: Option<Spanned<Bytes>>,
-    min_size: Option<Bytes>,
-    max_size: Option<Bytes>,
+    min_size: Option<Spanned<Bytes>>,
+    max_size: Option<Spanned<Bytes>>,
     throttle: Option<bool>,
     outage_patience: Option<Spanned<Span>>,
     usd_per_gib_month: Option<Spanned<f64>>,
@@ -94,10 +94,18 @@ impl RawCaching {
             );
             source.at(span, message)
         })?;
-        let min = self.min_size.unwrap_or(of_type.sizes.0).max(of_type.sizes.0);
-        let max = self.max_size.unwrap_or(of_type.sizes.1).min(of_type.sizes.1);
+        let bound = self.max_size.as_ref().or(self.min_size.as_ref()).map(Spanned::span);
+        let min = self.min_size.map_or(of_type.sizes.0, Spanned::into_inner).max(of_type.sizes.0);
+        let max = self.max_size.map_or(of_type.sizes.1, Spanned::into_inner).min(of_type.sizes.1);
+        if min > max {
+            let message = format!(
+                "no caching volume of type \"{volume_type}\" has {min} or more and {max} or less: write a smaller min_size or a \
+                 larger max_size"
+            );
+            return Err(source.at(bound, message));
+        }
         let span = self.initial_size.as_ref().map(Spanned::span);
-        let initial_size = self.initial_size.map_or(Bytes::from_gib(10).clamp(min, max.max(min)), Spanned::into_inner);
+        let initial_size = self.initial_size.map_or(Bytes::from_gib(10).clamp(min, max), Spanned::into_inner);
         if initial_size < min || initial_size > max {
             let message = format!(
                 "initial_size is {initial_size}, but a caching volume of type \"{volume_type}\" is from {min} to {max} here"

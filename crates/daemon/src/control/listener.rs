@@ -30,7 +30,9 @@ impl Listener {
         if let Some(directory) = path.parent() {
             places::make(directory)?;
         }
-        remove_stale(path)?;
+        if is_stale(path)? {
+            fs::remove_file(path).map_err(failed)?;
+        }
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(|error| failed(error.into()))?;
         let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
@@ -68,12 +70,15 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-/// Removes the socket that a killed daemon left behind, and nothing else.
-fn remove_stale(path: &Path) -> Result<(), String> {
+/// Whether a killed daemon has left its socket here, which may be removed. Nothing else may.
+///
+/// # Errors
+/// One sentence: another daemon listens on it, or something else lies there.
+pub fn is_stale(path: &Path) -> Result<bool, String> {
     let shown = path.display();
     let unusable = |error: io::Error| format!("the control socket {shown} cannot be made: {error}");
     match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(unusable(error)),
         Ok(found) if !found.file_type().is_socket() => {
             return Err(format!(
@@ -90,7 +95,7 @@ fn remove_stale(path: &Path) -> Result<(), String> {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(format!(
             "something listens at {shown} and does not answer: stop it first, or give this daemon another control_socket"
         )),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(unusable),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Err(error) => Err(unusable(error)),
     }
 }

@@ -45,6 +45,7 @@ impl Reconciler {
             phase: self.phase(controller.as_ref().map(|status| status.phase)),
             reason: self.reason(now, lost_bytes, controller.as_ref()),
             retry_s: self.retry_in(now, controller.as_ref()).map(|left| left.as_secs_f64()),
+            announced_s: controller.as_ref().and_then(|status| status.announced_in).map(|left| left.0.as_secs_f64()),
             throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
             utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
             caching,

@@ -157,7 +157,13 @@ impl BoostLog {
     }
 
     /// What the history keeps of a boost that is about to be told as [`BoostLog::ended`].
-    pub(super) fn past(&self, record: &BoostRecord, cost: Option<Totals>, ended_unix_ms: u64) -> PastBoost {
+    /// Cost and length are those of all runs of the daemon.
+    pub(super) fn past(
+        &self,
+        record: &BoostRecord,
+        (cost, rented): (Option<Totals>, Duration),
+        ended_unix_ms: u64,
+    ) -> PastBoost {
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         let gib = |bytes: u64| bytes as f64 / GIB as f64;
         let moved = |pick: fn(&Told) -> u64| self.boost.as_ref().map_or(0.0, |boost| gib(pick(boost)));
@@ -170,7 +176,7 @@ impl BoostLog {
             attach_s: seconds(record.attach_time()),
             absorb_s: seconds(record.absorb_time()),
             drain_s: seconds(record.drain_time()),
-            rented_s: record.ended.since(record.started).as_secs_f64(),
+            rented_s: rented.as_secs_f64(),
             written_gib: moved(|boost| boost.written),
             split_gib: moved(|boost| boost.split),
             drained_gib: moved(|boost| boost.drained),
