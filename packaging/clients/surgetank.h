@@ -42,7 +42,7 @@ static int surgetank_ask(const char *path, const char *request, char *why, size_
     ssize_t got = 1;
     int connection;
 
-    if (path == NULL && (path = getenv("SURGETANK_SOCKET")) == NULL)
+    if (path == NULL && ((path = getenv("SURGETANK_SOCKET")) == NULL || *path == '\0'))
         path = SURGETANK_DEFAULT_SOCKET;
     if (strlen(path) >= sizeof address.sun_path)
         return surgetank_failed(why, size, path, "the path is too long for a socket");
@@ -85,13 +85,15 @@ static inline int surgetank_boost(const char *path, const char *device, uint64_t
                            size_t size)
 {
     char request[512], bytes[64] = "";
+    /* What no integer holds is as good as never; what is no number is now. */
+    double starts_in_ms = starts_in_s > 0 ? (starts_in_s < 1e12 ? starts_in_s * 1000 : 1e15) : 0;
 
     if (!surgetank_is_name(device) || strlen(device) > 256)
         return surgetank_failed(why, size, device, "this is no name of a device");
     if (burst_bytes > 0)
         snprintf(bytes, sizeof bytes, ",\"burst_bytes\":%llu", (unsigned long long)burst_bytes);
     snprintf(request, sizeof request, "{\"command\":\"boost\",\"device\":\"%s\",\"starts_in_ms\":%llu%s}\n", device,
-             (unsigned long long)(starts_in_s > 0 ? starts_in_s * 1000 : 0), bytes);
+             (unsigned long long)starts_in_ms, bytes);
     return surgetank_ask(path, request, why, size);
 }
 

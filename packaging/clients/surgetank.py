@@ -42,8 +42,15 @@ def ask(command, path=None, timeout_s=30.0, **fields):
 
 
 def boost(device, burst_bytes=None, starts_in_s=None, **where):
-    """A burst comes: of so many bytes, in so many seconds; what is not known may be left out."""
+    """A burst comes: of so many bytes, in so many seconds; what is not known may be left out.
+
+    Raises ValueError or OverflowError for what is no number of bytes or seconds (nan, inf, less than 0 bytes).
+    """
     starts_in_ms = None if starts_in_s is None else max(0, round(starts_in_s * 1000))
+    # 8e9 is a number of bytes as well.
+    burst_bytes = None if burst_bytes is None else round(burst_bytes)
+    if burst_bytes is not None and burst_bytes < 0:
+        raise ValueError(f"burst_bytes is {burst_bytes}: no burst writes less than nothing")
     ask("boost", device=device, burst_bytes=burst_bytes, starts_in_ms=starts_in_ms, **where)
 
 

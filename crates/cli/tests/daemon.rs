@@ -119,7 +119,7 @@ fn clients() -> PathBuf {
 fn applications_in_python_and_c_announce_bursts() {
     let server = Server::start();
     let script = "import surgetank, sys
-surgetank.boost('data', burst_bytes=64 << 20, starts_in_s=0.5)
+surgetank.boost('data', burst_bytes=float(64 << 20), starts_in_s=0.5)
 device, = surgetank.status()['devices']
 assert device['phase'] != 'idle', device
 try:
