@@ -163,7 +163,7 @@ impl Target {
                     let reason = status.reason.unwrap_or_else(|| "see \"surgetank status\"".into());
                     return Err(Failure::Failed(format!("device {} is degraded: {reason}", self.device)));
                 }
-                if let Some(reason) = given_up(&status) {
+                if let Some(reason) = ended_because(&status) {
                     return Err(Failure::Failed(format!("device {}: {reason}", self.device)));
                 }
                 std::thread::sleep(LOOK_AGAIN);
@@ -175,7 +175,7 @@ impl Target {
 }
 
 /// Why what was asked for is not under way any more: nothing is rented, and nothing will be.
-fn given_up(status: &DeviceStatus) -> Option<&str> {
+fn ended_because(status: &DeviceStatus) -> Option<&str> {
     let over = status.phase == DevicePhase::Idle && status.announced_s.is_none();
     status.reason.as_deref().filter(|_| over)
 }
@@ -442,9 +442,9 @@ mod tests {
     #[test]
     fn an_old_reason_does_not_end_the_wait_for_a_burst_that_is_announced() {
         let idle = DeviceStatus { phase: DevicePhase::Idle, caching: None, ..device() };
-        assert_eq!(given_up(&idle), Some("the quota is used up"));
+        assert_eq!(ended_because(&idle), Some("the quota is used up"));
         let announced = DeviceStatus { announced_s: Some(12.3), ..idle };
-        assert_eq!(given_up(&announced), None);
+        assert_eq!(ended_because(&announced), None);
         let text = people(&StatusReport { devices: vec![announced], warnings: Vec::new() });
         assert!(text.contains("data: a burst is announced; its boost begins in 12.3 s"), "{text}");
     }
