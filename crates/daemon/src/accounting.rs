@@ -175,14 +175,14 @@ impl Accounts {
 
     /// A caching volume is asked for: the bill starts.
     pub fn rent(&mut self, now: Instant, size: Bytes) {
-        self.rented = Some(now);
+        (self.rented, self.taken_over) = (Some(now), None);
         self.bill(now, size);
     }
 
     /// The same for one that an earlier run has rented, for so long and at this cost.
     pub fn take_over(&mut self, now: Instant, size: Bytes, before: (Totals, Duration)) {
-        self.taken_over = Some(before);
         self.rent(now, size);
+        self.taken_over = Some(before);
     }
 
     fn bill(&mut self, now: Instant, size: Bytes) {
