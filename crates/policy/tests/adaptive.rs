@@ -455,6 +455,33 @@ fn a_burst_announced_long_before_rents_nothing_until_it_may_be_needed() {
 }
 
 #[test]
+fn no_back_off_holds_up_an_announced_burst() {
+    let mut rig = usual(8);
+    rig.room = Bytes::ZERO;
+    // Refused again and again, until the next try is minutes away.
+    for _ in 0..8 {
+        rig.controller.hint_boost(rig.now).unwrap();
+        rig.take_steps();
+    }
+    assert!(rig.controller.status().retry_in.unwrap().0 > Duration::from_secs(60));
+    rig.room = Bytes::from_gib(50);
+    announce(&mut rig, 4, 20);
+    rig.calm(20);
+    assert!(rig.burst(4 << 10));
+}
+
+#[test]
+fn of_two_announcements_the_last_one_counts() {
+    let mut rig = usual(8);
+    announce(&mut rig, 8, 3000);
+    announce(&mut rig, 2, 2000);
+    rig.calm(2000);
+    assert!(rig.burst(2 << 10));
+    rig.calm(2000);
+    assert_eq!(rig.sizes, [Bytes::from_gib(2)], "the first one is forgotten");
+}
+
+#[test]
 fn an_announced_burst_that_does_not_come_costs_no_more_than_its_wait() {
     let mut rig = usual(8);
     announce(&mut rig, 4, 20);
