@@ -269,6 +269,20 @@ fn changes_take_their_time_and_a_clock_may_step_back() {
 }
 
 #[test]
+fn a_volume_grows_within_the_quota_alone() {
+    let world = World::new();
+    let (size, more) = (request("a").size, Bytes::from_mib(1));
+    let quota = Bytes::new(size.get() + more.get());
+    let provider = world.open_with(LocalConfig { quota_bytes: Some(quota), ..world.config() });
+    let id = provider.create(&request("a")).unwrap().0.id;
+    let beyond = provider.grow(&id, Bytes::new(quota.get() + more.get()));
+    assert!(matches!(beyond, Err(ProviderError::Quota(_))), "{beyond:?}");
+    assert_eq!(provider.describe(&id).unwrap().size, size);
+    assert_eq!(provider.grow(&id, quota), Ok(Change::Changed));
+    assert_eq!(provider.describe(&id).unwrap().size, quota);
+}
+
+#[test]
 fn quotas_and_attachment_limits() {
     let world = World::new();
     let config = LocalConfig {
