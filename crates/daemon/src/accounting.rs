@@ -211,8 +211,9 @@ impl Accounts {
     pub fn rental_cost(&self, now: Instant) -> Option<Totals> {
         let since = self.rented?;
         let of_it = |rental: &&Rental| rental.volume == CACHING && rental.from >= since;
-        let Cost { agbs, usd } =
-            self.account.rentals().iter().filter(of_it).fold(Cost::ZERO, |sum, rental| sum.plus(rental.cost(now)));
+        let mut account = Account::default();
+        self.account.rentals().iter().filter(of_it).for_each(|rental| account.add(rental.clone()));
+        let Cost { agbs, usd } = account.total(now);
         Some(self.taken_over.map_or(Totals::ZERO, |(before, _)| before).plus(Totals { agbs, usd }))
     }
 
