@@ -457,14 +457,15 @@ mod tests {
         let sizes = vec![(gib(2), at(1)), (gib(10), at(132))];
         let record = BoostRecord { mean_size: gib(6), sizes, ..record(true) };
         let cost = Some(Totals { agbs: 1.0, usd: Some(4.7e-7) });
-        let past = log.past(&record, cost, 7);
+        let rented = Duration::from_secs(262);
+        let past = log.past(&record, (cost, rented), 7);
         assert_eq!((past.first_cache_gib, past.mean_cache_gib, past.cache_gib), (Some(2.0), Some(6.0), 10.0));
         let ended = log.ended(&record, cost, gib(8));
         let grew = " drained in 3 min 3 s; the caching volume grew from 2 GiB to 10 GiB, 6 GiB on average; it cost 1 AGBs or under 0.000001 USD;";
         assert!(ended.contains(grew), "{ended}");
         // A growth that was refused is none.
         let refused = BoostRecord { sizes: vec![(gib(10), at(1)), (gib(12), at(5)), (gib(10), at(6))], ..record };
-        assert_eq!(log.past(&refused, None, 7).first_cache_gib, None);
+        assert_eq!(log.past(&refused, (None, rented), 7).first_cache_gib, None);
     }
 
     #[test]
