@@ -166,6 +166,8 @@ surgetank_model::plant_bugs! {
         GrowthNotFlushed,
         /// A recovery takes the volume for as large as when it was adopted.
         OldSizeBelieved,
+        /// After a crash a volume that has grown counts as used, though its log has not grown.
+        UnusedPartForgotten,
         /// What was written while the engine was not in the path counts as durable.
         UnseenWritesDurable,
     }

@@ -390,7 +390,9 @@ fn a_log_grows_by_segments_and_never_shrinks() {
         machine.advance();
         assert_eq!(machine.events, [Event::CacheGrown { cache_bytes }]);
     }
-    assert!(!machine.grow_cache(4096), "that is no segment");
+    machine.events.clear();
+    assert!(machine.grow_cache(4096), "that is no segment, so nothing is left to do");
+    assert_eq!(machine.events, [Event::CacheGrown { cache_bytes }]);
     for _ in 0..surgetank_cache::format::GROWTHS_MAX {
         machine.events.clear();
         assert!(machine.grow_cache(1 << 20));
@@ -402,6 +404,37 @@ fn a_log_grows_by_segments_and_never_shrinks() {
     assert!(!machine.grow_cache(1 << 20), "it has grown often enough");
     assert!(machine.engine.status().cache_bytes >= cache_bytes + 7 * (1 << 20));
     finish(&mut machine);
+}
+
+/// The provider had grown the volume, and the crash came before the engine was told, or before the log had grown.
+#[test]
+fn what_a_volume_grew_by_before_a_crash_is_taken_in_use() {
+    for told in [false, true] {
+        let mut machine = Machine::new(8 << 20, 4096, 7);
+        assert!(machine.adopt(2 << 20, false, ReadFill::Never));
+        assert!(machine.wait_for(&Event::Adopted, 1000));
+        let cache_bytes = machine.engine.status().cache_bytes;
+        let size = machine.cache.len() + (2 << 20);
+        if told {
+            assert!(machine.grow_cache(2 << 20));
+        } else {
+            machine.cache.resize(size, 0xee);
+        }
+        machine.restart(false, ReadFill::Never);
+        while !machine.events.iter().any(|event| matches!(event, Event::Recovered { .. })) {
+            assert!(machine.advance(), "the recovery never ends");
+        }
+        assert_eq!(machine.engine.status().cache_bytes, cache_bytes, "the log is as it was");
+        for _ in 0..2 {
+            machine.events.clear();
+            assert!(machine.grow_cache(0));
+            while !machine.events.iter().any(|event| matches!(event, Event::CacheGrown { .. })) {
+                assert!(machine.advance(), "the growth never ends");
+            }
+            assert!(machine.engine.status().cache_bytes >= cache_bytes + (2 << 20) / 100 * 90);
+        }
+        finish(&mut machine);
+    }
 }
 
 /// A cache far smaller than the burst: what does not fit goes to the backing volume, and nothing stalls.

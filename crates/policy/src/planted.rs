@@ -34,5 +34,7 @@ surgetank_model::plant_bugs! {
         GrowthCostForgotten,
         /// A volume grows whatever is left of the budget.
         GrowthIsFree,
+        /// What a growth has left half done stays so until the boost ends.
+        GrowthNotTakenUp,
     }
 }

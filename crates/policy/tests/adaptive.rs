@@ -5,7 +5,8 @@ use std::time::Duration;
 use surgetank_model::units::MIB;
 use surgetank_model::{Bandwidth, Bytes, InPlace, Instant, Observation};
 use surgetank_policy::{
-    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Refusal, Step, StepId, StepOutcome,
+    BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Refusal, ResumeAt, Step, StepId,
+    StepOutcome,
 };
 
 const BACKING_MIB_S: u64 = 33;
@@ -224,6 +225,45 @@ fn a_growth_that_is_refused_is_not_billed_and_is_tried_again_later() {
     rig.growth = StepOutcome::Refused(Refusal::Timeout);
     rig.burst(9 << 10);
     assert_eq!(rig.controller.status().cache_size, rig.sizes.last().copied());
+}
+
+#[test]
+fn a_growth_of_which_nobody_knows_is_asked_for_again_in_the_same_boost() {
+    let mut rig = growing(true);
+    rig.growth = StepOutcome::Refused(Refusal::Timeout);
+    rig.burst(9 << 10);
+    let (first, grown) = (rig.sizes[0], rig.sizes[1]);
+    assert!(rig.sizes.len() > 2 && rig.sizes[1..].iter().all(|size| *size == grown), "{:?}", rig.sizes);
+    assert_eq!(rig.observation.cache_bytes, first.get());
+    let why = rig.controller.why_grown().unwrap();
+    assert!(why.starts_with("asks again for the caching volume to grow to "), "{why}");
+    assert!(rig.controller.status().backing_off.is_some());
+    // Its provider answers at last, within the longest wait; and it may grow on.
+    rig.growth = StepOutcome::Done;
+    rig.burst(12 << 10);
+    assert!(rig.observation.cache_bytes >= grown.get(), "{:?}", rig.sizes);
+    assert_eq!(rig.controller.status().backing_off, None);
+    let asked = rig.sizes.len();
+    rig.burst(1 << 10);
+    assert!(rig.sizes[asked..].iter().all(|size| *size > grown), "it is asked for no more: {:?}", rig.sizes);
+}
+
+#[test]
+fn after_a_crash_what_the_volume_may_have_grown_by_is_asked_for_when_it_absorbs_again() {
+    for grows in [true, false] {
+        let mut rig = growing(grows);
+        let size = Bytes::from_gib(6);
+        rig.controller.resume(rig.now, ResumeAt::Adopted { size });
+        rig.observation.cache_bytes = Bytes::from_gib(4).get();
+        rig.observation.dirty_bytes = Bytes::from_gib(2).get();
+        rig.take_steps();
+        rig.calm(2);
+        assert_eq!(rig.sizes, [], "a drain needs no room");
+        rig.burst(1 << 10);
+        assert!(rig.absorbs());
+        assert_eq!(rig.sizes, if grows { vec![size] } else { Vec::new() });
+        assert_eq!(rig.observation.cache_bytes, if grows { size.get() } else { Bytes::from_gib(4).get() });
+    }
 }
 
 #[test]

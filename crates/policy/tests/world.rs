@@ -162,6 +162,35 @@ fn market(seed: u64) -> Plan {
     }
 }
 
+/// A plan by its number: bursts that are longer than the one before, and a provider that often does not say what became of a
+/// growth.
+fn growing(seed: u64) -> Plan {
+    let bursts = (0..6).flat_map(|burst| [(0, 40), (100 + 10 * (seed % 8), 20 + 15 * burst + seed % 40)]);
+    Plan {
+        seed: 3 * seed + 1,
+        traffic: bursts.collect(),
+        faults: 0.1 * (1 + seed % 5) as f64,
+        provider_faults: true,
+        adaptive: true,
+        ..Plan::default()
+    }
+}
+
+#[test]
+#[allow(clippy::print_stdout, reason = "the counts are the result")]
+fn a_growth_that_is_left_half_done_is_asked_for_again_before_long() {
+    let mut answers = BTreeMap::new();
+    for seed in 0..200 {
+        let world = World::new(growing(seed)).run().settle();
+        for ((step, answer), count) in world.answers {
+            *answers.entry(answer).or_insert(0) += if step == "grow" { count } else { 0 };
+        }
+    }
+    println!("growths: {answers:?}");
+    let unknown = answers["timed out"] + answers["failed"];
+    assert!(answers["done"] > 100 && unknown > 50, "{answers:?}");
+}
+
 /// The first plan of the campaign that exceeds its budget, or in which something of the controller does not hold, and how many
 /// went well before.
 fn first_broken() -> Option<(u64, String)> {
@@ -170,10 +199,12 @@ fn first_broken() -> Option<(u64, String)> {
             .map(|(rewrites, faulty)| campaign(seed, rewrites, faulty))
     });
     let announced = |seed| Plan { announcements: 0.02, hints: 0.02, ..campaign(seed, 0.0, seed % 2 == 0) };
-    let plans = plans.chain((0..200).map(market)).chain((0..200).map(announced));
+    let plans = plans.chain((0..200).map(market)).chain((0..200).map(announced)).chain((0..200).map(growing));
     let broken = |plan: Plan| {
         let world = World::new(plan).run().settle();
-        world.overspent().or_else(|| world.vain())
+        // A provider that fails makes boosts in vain.
+        let vain = if world.plan.budget_agbs_hour.is_none() && world.plan.faults > 0.0 { None } else { world.vain() };
+        world.overspent().or(vain)
     };
     let runs = plans.map(|plan| match catch_unwind(|| broken(plan)) {
         Ok(overspent) => overspent,

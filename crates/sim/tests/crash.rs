@@ -105,6 +105,7 @@ fn random_crashes_of_a_growing_device() {
 fn random_crashes_while_the_caching_volume_grows() {
     let report = campaign("random_crashes_while_the_caching_volume_grows", Family::CacheGrowth, 800);
     assert!(report.caches_grown > 350 && report.recoveries > 700, "the runs do not do enough: {report:?}");
+    assert!(report.growths_taken_up > 50, "what a crash leaves half done stays so: {report:?}");
     assert!(report.latent > 60 && report.failures > 30, "no fault was ever seen: {report:?}");
 }
 
@@ -114,6 +115,7 @@ fn crashes_while_the_controller_grows_the_caching_volume() {
     let report = campaign("crashes_while_the_controller_grows_the_caching_volume", Family::ProviderGrowth, 300);
     assert!(report.grown_volumes > 40 && report.caches_grown > 25, "too few growths: {report:?}");
     assert!(report.recoveries > 30 && report.provider_faults > 500, "the runs do not do enough: {report:?}");
+    assert!(report.growths_taken_up > 0, "what faults and crashes leave half done stays so: {report:?}");
 }
 
 #[test]

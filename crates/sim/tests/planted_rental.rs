@@ -3,7 +3,7 @@
 
 use surgetank_policy::planted as policy;
 use surgetank_rental::planted::{Bug, plant};
-use surgetank_sim::Family;
+use surgetank_sim::{Family, run};
 
 #[path = "support/hunt.rs"]
 mod hunt;
@@ -39,6 +39,20 @@ fn first_of<B: Copy>(bug: B, plant: fn(Option<B>), families: &[(Family, u64)]) -
 #[test]
 fn every_planted_bug_of_the_rental_code_is_found() {
     hunt::all_are_found(Bug::ALL, search);
+}
+
+/// What the campaign counts of growths that were left half done and taken up again, it would miss.
+#[test]
+fn a_controller_that_takes_no_growth_up_is_found() {
+    let taken_up = |bug| {
+        policy::plant(bug);
+        let runs = (1..=300).filter_map(|seed| run(&Family::ProviderGrowth.scenario(seed)).ok());
+        let taken_up = runs.map(|report| report.growths_taken_up).sum::<u32>();
+        policy::plant(None);
+        taken_up
+    };
+    assert_eq!(taken_up(Some(policy::Bug::GrowthNotTakenUp)), 0);
+    assert!(taken_up(None) > 0);
 }
 
 /// What users were promised; what else a controller may do wrong, its own tests find.

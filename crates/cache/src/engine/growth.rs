@@ -44,12 +44,12 @@ impl Growth {
 }
 
 impl Engine {
-    /// The caching volume has grown to `size` bytes: the log takes what is new in use. Ends in `Event::CacheGrown` or
-    /// `CacheGrowFailed`, or with the cache if that fails; at once if there is nothing new.
+    /// The caching volume has grown to `size` bytes: the log takes what is new in use, also what it grew by before a crash.
+    /// Ends in `Event::CacheGrown` or `CacheGrowFailed`, or with the cache if that fails; at once if that is no segment more.
     ///
     /// # Errors
-    /// If there is no cache in use or a growth is under way, or if the log cannot grow: too often, of the first release's
-    /// layout, or by less than a segment.
+    /// If there is no cache in use or a growth is under way, or if the log cannot grow: too often, or of the first release's
+    /// layout.
     pub fn grow_cache(&mut self, now: Instant, size: u64) -> Result<(), Rejected> {
         self.pass_to(now);
         let stage = self.stage;
@@ -57,18 +57,17 @@ impl Engine {
         let Some(boost) = self.boost.as_mut().filter(|boost| works && boost.growth.is_idle()) else {
             return Err(Rejected(format!("the log on the caching volume cannot grow now, in stage {stage:?}")));
         };
-        if size <= boost.attach.cache_size {
-            self.events.push_back(Event::CacheGrown { cache_bytes: boost.space.usable_bytes() });
-            return Ok(());
-        }
-        let geometry = boost.space.geometry;
-        let grown = geometry.grown(size).ok_or_else(|| {
-            Rejected(format!(
-                "the log on the caching volume cannot grow to {size} bytes: that is less than {} bytes more, or it has grown \
-                 as often as it can",
-                geometry.segment_size
-            ))
-        })?;
+        let (geometry, attached) = (boost.space.geometry, size <= boost.attach.cache_size);
+        let forgotten = attached && planted(Bug::UnusedPartForgotten);
+        let Some(grown) = geometry.grown(size).filter(|_| !forgotten) else {
+            if attached || geometry.can_grow() {
+                self.events.push_back(Event::CacheGrown { cache_bytes: boost.space.usable_bytes() });
+                return Ok(());
+            }
+            return Err(Rejected(format!(
+                "the log on the caching volume cannot grow to {size} bytes: it has grown as often as it can"
+            )));
+        };
         boost.growth.to = Some((grown, size));
         self.needs_pump = true;
         self.write_new_pages(geometry, grown);

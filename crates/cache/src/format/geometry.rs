@@ -139,6 +139,12 @@ impl Geometry {
         None
     }
 
+    /// Whether the log can grow once more, given the room.
+    #[must_use]
+    pub fn can_grow(self) -> bool {
+        self.layout != Layout::One && self.grown_at.last() == Some(&0)
+    }
+
     /// Whether the log has grown since it was adopted.
     #[must_use]
     pub const fn has_grown(self) -> bool {

@@ -2,6 +2,8 @@
 //!
 //! What is compared is the rest of the burst on the volume as it is, and on a larger one from the moment at which the
 //! provider is expected to have grown it. It is decided as late as that allows: each moment of a burst tells more of it.
+//!
+//! A growth of which nobody knows what became of it is billed as done, so it is asked for again while the burst goes on.
 
 use std::time::Duration;
 
@@ -44,8 +46,8 @@ pub(super) struct Growth {
 struct Before {
     size: Bytes,
     predicted: Option<Prediction>,
-    /// When it was asked to grow.
-    at: Instant,
+    /// When it was asked to grow; `None`: it was asked before, and what is left to do may take no time.
+    at: Option<Instant>,
 }
 
 impl Growth {
@@ -57,15 +59,34 @@ impl Growth {
 }
 
 impl Controller {
-    /// Whether a sample of this boost may ask for a growth.
+    /// Whether volumes of this device grow at all.
+    pub(super) fn grows(&self) -> bool {
+        self.config.grows && self.config.preset.when.worth && self.config.fixed_size.is_none()
+    }
+
+    /// Whether a sample may ask for the growth of this volume.
     fn may_grow(&self) -> bool {
-        let config = &self.config;
-        config.grows
-            && config.preset.when.worth
-            && config.fixed_size.is_none()
-            && self.meter.hot
-            && self.growth.until.is_none_or(|until| until <= self.now)
-            && self.rental.as_ref().is_some_and(|rental| rental.size < config.bounds().max && !rental.growth_is_open)
+        self.grows() && self.meter.hot && self.growth.until.is_none_or(|until| until <= self.now)
+    }
+
+    /// Asks again for a growth that was left half done, by an answer that did not come, a fault or a crash. Answers whether it
+    /// does.
+    pub(super) fn take_up_growth(&mut self) -> bool {
+        let is_due = self.may_grow() && !planted(Bug::GrowthNotTakenUp);
+        let open = self.rental.as_ref().filter(|rental| is_due && rental.growth_is_open);
+        let Some((size, predicted)) = open.map(|rental| (rental.size, rental.predicted)) else { return false };
+        if let Err(reason) = self.affordable_grown(size) {
+            self.reason = Some(reason);
+            return false;
+        }
+        if let Some(rental) = &mut self.rental {
+            rental.growth = format!(
+                "asks again for the caching volume to grow to {size}: it is billed as that, and may not be used as that yet"
+            );
+        }
+        self.growth.from = Some(Before { size, predicted, at: None });
+        self.enter(Stage::Grow);
+        true
     }
 
     /// Grows the volume, if it is about to be full and that is expected to pay. Answers whether it does.
@@ -86,7 +107,7 @@ impl Controller {
             saved.0.as_secs_f64()
         );
         let predicted = rental.predicted;
-        self.growth.from = Some(Before { size: rental.size, predicted, at: self.now });
+        self.growth.from = Some(Before { size: rental.size, predicted, at: Some(self.now) });
         rental.predicted = predicted.map(|predicted| Prediction {
             saved: Span(predicted.saved.0.saturating_add(saved.0)),
             cost_agbs: predicted.cost_agbs.saturating_add(cost_agbs),
@@ -101,7 +122,8 @@ impl Controller {
         let terms = self.terms();
         // One that has saved nothing so far would not do so if it were larger.
         let helps = |rental: &&Rental| rental.saved() > 0.0;
-        let rental = self.rental.as_ref().filter(|_| self.may_grow()).filter(helps)?;
+        let has_room = |rental: &&Rental| rental.size < self.config.bounds().max && !rental.growth_is_open;
+        let rental = self.rental.as_ref().filter(|_| self.may_grow()).filter(has_room).filter(helps)?;
         // At first it is taken to be no faster than a new volume.
         let lead = self.growth.lead.or(self.forecast.lead()).unwrap_or(FIRST_LEAD).as_secs_f64();
         let dirty = self.observation.dirty_bytes as f64;
@@ -145,12 +167,19 @@ impl Controller {
 
     /// The volume has grown, and the engine uses it.
     pub(super) fn grown(&mut self) {
-        let asked = self.growth.from.take().map(|before| self.now.since(before.at));
-        self.growth = Growth { lead: asked.or(self.growth.lead), ..Growth::default() };
+        let took = self.growth.from.take().and_then(|before| before.at).map(|at| self.now.since(at));
+        if self.growth.refusals > 0 {
+            self.reason = None;
+        }
+        self.growth = Growth { lead: took.or(self.growth.lead), ..Growth::default() };
+        if let Some(rental) = &mut self.rental {
+            rental.growth_is_open = false;
+        }
         self.boost();
     }
 
-    /// It has not, as far as is known: what may happen yet is paid for, and the boost goes on with what there is.
+    /// It has not, as far as is known: what may happen yet is paid for, and the boost goes on with what there is until it is time
+    /// to ask again.
     pub(super) fn growth_refused(&mut self, refusal: &Refusal, text: String) {
         let before = self.growth.from.take();
         let may_have_grown = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
@@ -158,9 +187,11 @@ impl Controller {
             self.resize(size);
         }
         if let (Some(rental), Some(before)) = (&mut self.rental, before) {
-            rental.predicted = before.predicted;
-            // What it has and does not use would only become more.
-            rental.growth_is_open |= may_have_grown;
+            if may_have_grown {
+                rental.growth_is_open = true;
+            } else {
+                rental.predicted = before.predicted;
+            }
         }
         self.growth.refusals = self.growth.refusals.saturating_add(1);
         let pause = match refusal {

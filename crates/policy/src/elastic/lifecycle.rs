@@ -198,7 +198,7 @@ impl Controller {
             self.reason = Some(reason);
             self.held = self.meter.hot;
             self.enter_drain();
-        } else if self.grow_if_worth_it() {
+        } else if self.take_up_growth() || self.grow_if_worth_it() {
             // Whether it is full in vain, the larger one shows.
         } else if self.is_full_in_vain() {
             self.reason = Some("the caching volume is full, and the burst does not end".to_owned());

@@ -180,6 +180,8 @@ impl Controller {
         };
         let mut rental = Rental::new(self.now, size);
         rental.resumed = true;
+        // The last run may have been in the middle of one.
+        rental.growth_is_open = self.grows();
         if stage == Stage::Drain {
             rental.adopted = Some(self.now);
             rental.drain_started = Some(self.now);

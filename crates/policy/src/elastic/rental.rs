@@ -20,7 +20,7 @@ pub(super) struct Rental {
     pub sizes: Vec<(Bytes, Instant)>,
     /// Why it grew last; for people.
     pub growth: String,
-    /// It was asked to grow, and nobody knows whether it has or the engine uses all of it.
+    /// It was asked to grow, and nobody knows whether it has or the engine uses all of it: to be asked for again.
     pub growth_is_open: bool,
     /// `None`: it was taken over after a restart.
     pub cause: Option<Cause>,

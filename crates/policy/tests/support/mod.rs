@@ -98,6 +98,14 @@ pub struct Real {
     failed: bool,
 }
 
+/// A growth of which nobody knows what became of it.
+#[derive(Clone, Copy, Debug)]
+struct HalfDone {
+    /// Seconds of burst since it could have been asked for again, and the most that may be.
+    idle_s: u64,
+    idle_s_max: u64,
+}
+
 pub struct World {
     pub plan: Plan,
     pub random: Random,
@@ -132,6 +140,10 @@ pub struct World {
     pub records: Vec<BoostRecord>,
     /// Seconds for which the cache has been full.
     pub full_s: u64,
+    /// A growth that is billed and was not answered, or with a fault.
+    growth: Option<HalfDone>,
+    /// Growths that were refused in a row.
+    growth_refusals: u32,
     pub hot_before: bool,
     /// Boosts that were asked for or announced and have not begun, at most: one that goes on may have been meant.
     pub hinted: u32,
@@ -186,6 +198,8 @@ impl World {
             answers: BTreeMap::new(),
             records: Vec::new(),
             full_s: 0,
+            growth: None,
+            growth_refusals: 0,
             hot_before: false,
             hinted: 0,
             has_users: plan.hints > 0.0 || plan.announcements > 0.0,
@@ -228,6 +242,36 @@ impl World {
             assert!(self.controller.next_deadline() != Some(at), "a deadline that never passes");
         }
         self.take_steps();
+        self.check_growth(demand);
+    }
+
+    /// What is billed is used before long, if the burst goes on and nothing forbids it.
+    fn check_growth(&mut self, demand: u64) {
+        let Some(growth) = &mut self.growth else { return };
+        let is_free = self.plan.budget_agbs_hour.is_none() && self.plan.budget_agbs_day.is_none();
+        // More than twice what the backing volume moves is a burst in any case.
+        let goes_on =
+            demand > 2 * BACKING_MIB_S && self.controller.phase() == Phase::Boost && self.outstanding.is_empty();
+        growth.idle_s = if goes_on && is_free { growth.idle_s + 1 } else { 0 };
+        assert!(growth.idle_s <= growth.idle_s_max, "a growth that is billed is left half done: {growth:?}");
+    }
+
+    fn note_growth(&mut self, outcome: &StepOutcome) {
+        let StepOutcome::Refused(refusal) = outcome else {
+            (self.growth, self.growth_refusals) = (None, 0);
+            return;
+        };
+        self.growth_refusals += 1;
+        let backoff = self.controller.config().backoff;
+        let longest = match refusal {
+            Refusal::Permanent(_) => backoff.permanent,
+            _ => backoff.cap.min(backoff.first * 2u32.saturating_pow(self.growth_refusals.min(20) - 1)),
+        };
+        // And a sample or two.
+        let half_done = HalfDone { idle_s: 0, idle_s_max: longest.as_secs() + 3 };
+        if matches!(refusal, Refusal::Timeout | Refusal::Transient(_)) || self.growth.is_some() {
+            self.growth = Some(half_done);
+        }
     }
 
     /// A user asks for something.
@@ -303,6 +347,7 @@ impl World {
                 self.billed.add(rental(size, self.now));
                 self.billed_mib = size.get() / MIB;
                 self.excused = false;
+                self.growth = None;
             }
             self.bill();
             self.steps.push((self.now, step.clone()));
@@ -348,7 +393,7 @@ impl World {
                 assert!(self.owed && self.plan.grows() && *size <= Bytes::from_gib(4), "it grows to {size}");
                 let volume = self.real.volume.unwrap_or_default();
                 assert!(
-                    size.get().is_multiple_of(64 * MIB) && size.get() / MIB > volume,
+                    size.get().is_multiple_of(64 * MIB) && (size.get() / MIB > volume || self.growth.is_some()),
                     "it grows from {volume} MiB to {size}"
                 );
             }
@@ -371,6 +416,9 @@ impl World {
                 self.billed_mib = 0;
             }
             self.excused |= matches!(step, Step::Detach | Step::Delete) && outcome != StepOutcome::Done;
+            if matches!(step, Step::Grow { .. }) {
+                self.note_growth(&outcome);
+            }
             *self.answers.entry((name(&step), answer(&outcome))).or_default() += 1;
             if matches!(step, Step::Create { .. }) && outcome == StepOutcome::Done {
                 self.boosts.push(self.steps.iter().rev().find(|(_, other)| *other == step).unwrap().0);

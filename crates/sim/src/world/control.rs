@@ -89,6 +89,7 @@ impl World<'_> {
     pub(super) fn adopt_as(&mut self, epoch: Epoch) -> Step {
         self.note_outage_at_hand();
         self.epoch = epoch;
+        self.begin_growing(false);
         self.books.adopt(epoch);
         self.deceived = false;
         let attach = self.attach();
@@ -151,17 +152,7 @@ impl World<'_> {
                 self.check_clean()?;
                 self.detach()?;
             }
-            Event::CacheGrown { cache_bytes } => {
-                if cache_bytes > self.cache_size {
-                    return Err(format!("a cache of {} bytes claims {cache_bytes}", self.cache_size));
-                }
-                self.report.caches_grown += 1;
-            }
-            // Nothing but its writes can fail.
-            Event::CacheGrowFailed if self.books.all_failures == 0 => {
-                return Err("the log did not grow, without a fault".into());
-            }
-            Event::CacheGrowFailed => {}
+            Event::CacheGrown { .. } | Event::CacheGrowFailed => self.note_growth(&event)?,
             Event::ReleaseCancelled => {
                 self.report.cancels += 1;
                 self.release_wanted = false;
@@ -334,6 +325,7 @@ impl World<'_> {
                 }
                 self.recovering = true;
                 self.books.restart(self.now, self.disks.cache.as_ref());
+                self.begin_growing(true);
                 self.accepting = false;
                 if !self.rents() {
                     let after = Duration::from_micros(self.random.below(2_000));

@@ -71,8 +71,8 @@ impl World<'_> {
         self.damage();
         self.get_stuck();
         self.rot();
-        self.grow()?;
-        self.grow_cache()
+        self.grow_cache();
+        self.grow()
     }
 
     pub(super) fn is_forgetful(&self) -> bool {
@@ -340,27 +340,6 @@ impl World<'_> {
                 return;
             }
         }
-    }
-
-    /// The caching volume grows, and the engine is told.
-    fn grow_cache(&mut self) -> Step {
-        let status = self.engine.status();
-        let in_use = matches!(status.stage, EngineStage::Absorb | EngineStage::Drain);
-        let Some(&(event, blocks)) = self.cache_growths.front().filter(|_| in_use) else { return Ok(()) };
-        if !self.is_due(event) {
-            return Ok(());
-        }
-        let Some(disk) = self.disks.cache.as_mut() else { return Ok(()) };
-        let size = disk.size() + u64::from(blocks) * u64::from(BLOCK);
-        disk.grow(size);
-        self.cache_growths.pop_front();
-        // It has no room for a segment more, or the growth before is still under way.
-        if self.engine.grow_cache(self.now, size).is_ok() {
-            self.report.cache_growths += 1;
-            self.triggers(Trigger::CacheGrowth);
-        }
-        self.cache_size = size;
-        Ok(())
     }
 
     fn grow(&mut self) -> Step {

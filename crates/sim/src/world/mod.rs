@@ -5,6 +5,7 @@ mod cloud;
 mod control;
 mod faults;
 mod finish;
+mod growing;
 mod health;
 mod judge;
 mod lost;
@@ -144,7 +145,7 @@ struct World<'a> {
     /// Bytes of the device now.
     size: u64,
     growths: VecDeque<(u32, u32)>,
-    cache_growths: VecDeque<(u32, u32)>,
+    growing: growing::Growing,
     /// Bytes of the caching volume that is attached, or was last.
     cache_size: u64,
     renting: Option<Renting>,
@@ -276,7 +277,7 @@ impl<'a> World<'a> {
             scenario,
             size,
             growths: scenario.growths.iter().copied().collect(),
-            cache_growths: scenario.cache_growths.iter().copied().collect(),
+            growing: growing::Growing::new(scenario),
             cache_size: scenario.cache_size,
             renting: scenario
                 .provider_faults

@@ -87,6 +87,8 @@ struct Process {
     open: BTreeMap<Slot, (AskId, VolumeId, Option<Disk>)>,
     /// The release that was begun last.
     release: Option<StepId>,
+    /// The growth that was begun last was on record before.
+    grows_again: bool,
     calls: Vec<(AskId, Call, Fate)>,
     answers: VecDeque<(AskId, Answer)>,
     tick_at: Option<Instant>,
@@ -181,6 +183,7 @@ impl Process {
             recover: None,
             open: BTreeMap::new(),
             release: None,
+            grows_again: false,
             calls: Vec::new(),
             answers: VecDeque::new(),
             tick_at: None,
@@ -354,9 +357,11 @@ impl World<'_> {
                 if step == PolicyStep::Release {
                     process.release = Some(id);
                 }
-                let grows = matches!(step, PolicyStep::Grow { .. });
+                let grows_to = if let PolicyStep::Grow { size } = step { Some(size) } else { None };
                 process.rentals.begin(now, Slot::CACHE, id, step, timeout);
-                if grows {
+                if let Some(size) = grows_to {
+                    process.grows_again =
+                        process.rentals.cache().record().is_some_and(|record| record.size_at_most() >= size);
                     self.triggers(Trigger::Growth);
                 }
             } else {
@@ -399,7 +404,7 @@ impl World<'_> {
             }
             Ended::Recovery(surgetank_policy::StepOutcome::Done) => {
                 process.recover = None;
-                let size = process.rentals.cache().record().map_or_else(Bytes::default, |record| record.size);
+                let size = process.rentals.cache().record().map_or_else(Bytes::default, RentalRecord::size_at_most);
                 process.controller.resume(now, ResumeAt::Adopted { size });
             }
             Ended::Recovery(_) => self.schedule(RECOVERY_RETRY, SimEvent::Recover),
@@ -577,7 +582,7 @@ impl World<'_> {
             Resume::Lost { ranges, rental, .. } => {
                 if let Some(rental) = rental {
                     process.rentals.cache_mut().resume_lost(now, ranges.iter().map(|(_, length)| length).sum());
-                    process.controller.resume(now, ResumeAt::Adopted { size: rental.size });
+                    process.controller.resume(now, ResumeAt::Adopted { size: rental.size_at_most() });
                 }
             }
             Resume::Refuse { reason } => return Err(format!("the device is refused: {reason}")),

@@ -69,6 +69,8 @@ pub struct Report {
     pub grown_volumes: u32,
     /// Times that it took what was new in use.
     pub caches_grown: u32,
+    /// Of those, times that it had been asked to before, in vain.
+    pub growths_taken_up: u32,
     /// Calls of the provider that went wrong.
     pub provider_faults: u32,
     /// Caching volumes that the controller rented and deleted.
@@ -140,6 +142,7 @@ impl AddAssign<&Report> for Report {
         self.growths += other.growths;
         self.cache_growths += other.cache_growths;
         self.caches_grown += other.caches_grown;
+        self.growths_taken_up += other.growths_taken_up;
         self.grown_volumes += other.grown_volumes;
         self.provider_faults += other.provider_faults;
         self.rentals += other.rentals;

@@ -9,7 +9,6 @@ use surgetank_rental::{
 
 use super::Renting;
 use crate::disk::Disk;
-use crate::scenario::Trigger;
 use crate::world::{Step, World};
 
 impl Renting {
@@ -149,12 +148,8 @@ impl World<'_> {
                     disk.grow(size.get());
                 }
                 self.cache_size = self.cache_size.max(size.get());
-                let grows = self.engine.grow_cache(self.now, size.get());
-                if grows.is_ok() {
-                    self.report.cache_growths += 1;
-                    self.triggers(Trigger::CacheGrowth);
-                }
-                Answer::Grows(grows.map(|()| true).map_err(|rejected| rejected.to_string()))
+                let again = renting.process.grows_again;
+                Answer::Grows(self.tell_growth(size.get(), again).map(|()| true))
             }
             Command::Release => {
                 let released = self.engine.release(self.now);
