@@ -186,6 +186,18 @@ pub const SCENARIOS: &[Scenario] = &[
         || series(7200, |second| (0.0, pulse(second, (7200.0, 600.0, 1800.0), 45.0))),
         "",
     ),
+    row(
+        "overloaded for half an hour, volumes that grow",
+        Training,
+        || series(7200, |second| (0.0, pulse(second, (7200.0, 600.0, 1800.0), 45.0))),
+        GROWS,
+    ),
+    row(
+        "overloaded for twenty minutes, volumes that grow",
+        HeldOut,
+        || series(5400, |second| (0.0, pulse(second, (5400.0, 900.0, 1200.0), 52.0))),
+        "provider = { grow_s = 20 }",
+    ),
     row("waves", HeldOut, || series(14_400, |second| (0.0, 24.0 + 22.0 * (second / 573.0).sin())), ""),
     row(
         "two seasons",
