@@ -17,15 +17,15 @@ use surgetank_model::Instant;
 
 use crate::series::{self, Series};
 
-/// Attach times that are remembered.
-const ATTACHES: usize = 8;
+/// Times to attach, and to detach, that are remembered.
+const TIMES: usize = 8;
 /// After a forecast in vain, an onset within this share of an interval of its forecast restores trust.
 const TRUST: f64 = 0.10;
 /// So much of a forecast must be near for that.
 const NEAR: f64 = 0.25;
 /// A volume that waits must be there for so much of what is forecast: else it is a bet.
 const CAUGHT: f64 = 0.5;
-/// Onsets that stand for what is forecast.
+/// Onsets that stand for what is forecast: a power of two.
 const ONSETS: u32 = 16;
 /// Gaps that are remembered.
 const GAPS: usize = 16;
@@ -96,6 +96,13 @@ impl Intervals {
     }
 }
 
+fn remember(times: &mut VecDeque<Duration>, time: Duration) {
+    if times.len() == TIMES {
+        times.pop_front();
+    }
+    times.push_back(time);
+}
+
 fn median(times: &VecDeque<Duration>) -> Option<Duration> {
     let mut sorted: Vec<Duration> = times.iter().copied().collect();
     sorted.sort_unstable();
@@ -125,8 +132,10 @@ pub struct Forecast {
     periods: Intervals,
     /// Seconds between two hot samples, whether or not a burst ended.
     gaps: VecDeque<f64>,
-    /// Times from asking for a volume to using it.
+    /// Times from asking for a volume to using it, with all tries that it took.
     attaches: VecDeque<Duration>,
+    /// Times from the release of a volume to the end of its bill.
+    ends: VecDeque<Duration>,
     /// The last hot sample's length: an onset is known no better.
     sampling: Duration,
     distrusted: bool,
@@ -200,8 +209,8 @@ impl Forecast {
             return longest.min(blind);
         }
         let sampling = self.sampling.as_secs_f64();
-        // A gap ends with the sample after it.
-        let ends = || self.gaps.iter().map(|gap| gap + sampling);
+        // A gap ends with the sample after it. The last ones may all be short: those between bursts count as well.
+        let ends = || self.gaps.iter().copied().chain(self.pauses.series.values()).map(|gap| gap + sampling);
         let longest_known = ends().fold(0.0, f64::max);
         // One that is longer than all before may be twice as long.
         let unknown = Some(2.0 * longest_known).filter(|_| longest_known <= calm);
@@ -220,10 +229,18 @@ impl Forecast {
     /// A volume was in use so long after it was asked for, or would have been.
     pub fn attached(&mut self, after: Duration) {
         self.memo.set(None);
-        if self.attaches.len() == ATTACHES {
-            self.attaches.pop_front();
-        }
-        self.attaches.push_back(after);
+        remember(&mut self.attaches, after);
+    }
+
+    /// The bill of a volume ended so long after its release.
+    pub fn ended(&mut self, after: Duration) {
+        remember(&mut self.ends, after);
+    }
+
+    /// How long that takes, as far as it is known.
+    #[must_use]
+    pub fn end(&self) -> Option<Duration> {
+        median(&self.ends)
     }
 
     /// A volume waited in vain: no more forecasts until one would have been right.
@@ -279,68 +296,93 @@ impl Forecast {
         } else {
             (burst.last_hot, &self.pauses)
         };
+        let mut leads: Vec<f64> = self.attaches.iter().map(Duration::as_secs_f64).collect();
+        leads.sort_unstable_by(f64::total_cmp);
+        let onsets = series::quantiles(&intervals.series.forecast(), ONSETS);
         let plan = Plan {
             stakes,
-            onsets: series::quantiles(&intervals.series.forecast(), ONSETS),
+            likely: pairs(&onsets, &leads),
             // As often as not, what came n times comes once more than n times in n + 1.
             comes: f64::from(intervals.count + 1) / f64::from(intervals.count + 2),
             lead: lead.as_secs_f64(),
             sampling: self.sampling.as_secs_f64(),
         };
-        let (cost, (ready, until)) = plan.best()?;
-        let ready = from + Duration::try_from_secs_f64(ready.max(0.0)).ok()?;
-        let start = Instant::from_nanoseconds(ready.since(Instant::ZERO + lead).as_nanos() as u64);
+        let (cost, (start, until)) = plan.best()?;
+        let start = from + Duration::try_from_secs_f64(start.max(0.0)).ok()?;
         Some(Expected { start, until: from + Duration::try_from_secs_f64(until).ok()?, cost })
     }
+}
+
+/// Each onset with one of the attach times, both in order, so that the pairs are alike in all parts of either: that of the reversed
+/// bits of the onset's number.
+fn pairs(onsets: &[f64], leads: &[f64]) -> Vec<(f64, f64)> {
+    let bits = ONSETS.trailing_zeros();
+    let lead = |onset: u32| {
+        let place = onset.reverse_bits() >> (u32::BITS - bits);
+        leads[place as usize * leads.len() / ONSETS as usize]
+    };
+    (0..ONSETS).zip(onsets).map(|(number, onset)| (*onset, lead(number))).collect()
 }
 
 /// What is weighed, in seconds after the burst before, and in AGBs.
 struct Plan<'a> {
     stakes: &'a Stakes,
-    /// Equally likely, in order.
-    onsets: Vec<f64>,
+    /// Onsets, in order, each with the time that an attach takes then; equally likely.
+    likely: Vec<(f64, f64)>,
     /// The chance that there is another burst.
     comes: f64,
+    /// The median of those times.
     lead: f64,
     sampling: f64,
 }
 
 impl Plan<'_> {
-    /// What reacting loses.
-    fn late(&self) -> f64 {
-        self.stakes.lateness_per_s * (self.lead + self.sampling)
+    /// What reacting loses with this attach time.
+    fn late(&self, lead: f64) -> f64 {
+        self.stakes.lateness_per_s * (lead + self.sampling)
     }
 
-    /// What a volume costs that is there when `ready` and waits for the burst until then.
-    fn cost(&self, ready: f64, until: f64) -> f64 {
+    fn mean(&self, of: impl Fn(&(f64, f64)) -> f64) -> f64 {
+        self.likely.iter().map(of).sum::<f64>() / self.likely.len() as f64
+    }
+
+    /// What a volume costs that is asked for at `start` and waits for the burst until then.
+    fn cost(&self, start: f64, until: f64) -> f64 {
         let Stakes { holding_per_s, lateness_per_s, end_s, .. } = *self.stakes;
-        let vain = holding_per_s * (until - ready + end_s);
-        let of = |onset: &f64| match *onset {
-            onset if onset > until => vain + self.late(),
-            onset if onset >= ready => holding_per_s * (onset - ready),
-            onset => (lateness_per_s * (ready - onset)).min(self.late()),
-        };
-        let comes = self.onsets.iter().map(of).sum::<f64>() / self.onsets.len() as f64;
-        self.comes * comes + (1.0 - self.comes) * (vain + holding_per_s * self.lead)
+        let vain = |lead: f64| holding_per_s * ((until - start - lead).max(0.0) + end_s);
+        let comes = self.mean(|&(onset, lead)| match start + lead {
+            _ if onset > until => vain(lead) + self.late(lead),
+            ready if onset >= ready => holding_per_s * (onset - ready),
+            ready => (lateness_per_s * (ready - onset)).min(self.late(lead)),
+        });
+        let never = self.mean(|&(_, lead)| vain(lead) + holding_per_s * lead);
+        self.comes * comes + (1.0 - self.comes) * never
     }
 
-    /// The least cost, when to be ready for it, and how long to wait; `None`: reacting costs less.
+    /// The least cost, when to ask for the volume, and how long to wait; `None`: reacting costs less.
     fn best(&self) -> Option<(f64, (f64, f64))> {
         let Stakes { holding_per_s, end_s, vain_max, .. } = *self.stakes;
         // An onset is noticed at the end of its sample, and known no better than that.
         let spare = 2.0 * self.sampling;
         let shortest = holding_per_s * (self.lead + self.sampling + spare + end_s);
-        let mut best = (self.comes * self.late(), None);
-        for (index, first) in self.onsets.iter().enumerate() {
-            let ready = first - self.sampling;
-            for until in self.onsets[index..].iter().map(|last| last + spare) {
+        let late = self.mean(|(_, lead)| self.late(*lead));
+        let mut best = (self.comes * late, None);
+        for (first, before) in &self.likely {
+            let start = first - self.sampling - before;
+            let ready = start + self.lead;
+            for until in self.likely.iter().map(|(last, _)| last + spare).filter(|until| *until > ready) {
                 let held = holding_per_s * (until - ready);
                 let in_vain = held + holding_per_s * (self.lead + end_s);
-                let waits = held <= 2.0 * self.late() && in_vain <= vain_max.max(shortest);
-                let caught = self.onsets.iter().filter(|onset| (ready..=until).contains(*onset)).count();
-                let cost = self.cost(ready, until);
-                if waits && caught as f64 >= CAUGHT * self.onsets.len() as f64 && cost < best.0 {
-                    best = (cost, Some((ready, until)));
+                if held > 2.0 * late || in_vain > vain_max.max(shortest) {
+                    continue;
+                }
+                let is_caught = |(onset, lead): &&(f64, f64)| (start + lead..=until).contains(onset);
+                if (self.likely.iter().filter(is_caught).count() as f64) < CAUGHT * self.likely.len() as f64 {
+                    continue;
+                }
+                let cost = self.cost(start, until);
+                if cost < best.0 {
+                    best = (cost, Some((start, until)));
                 }
             }
         }
@@ -420,6 +462,34 @@ mod tests {
         let long = after(&[(0, 5), (100, 105), (200, 205), (300, 305)], 8);
         assert_eq!(long.keep_for(1.0, 10.0, 200.0, (30.0, 30.0)), 1.0);
         assert_eq!(long.keep_for(1.0, 1.0, 200.0, (30.0, 30.0)), 96.0);
+    }
+
+    #[test]
+    fn pauses_are_known_though_many_short_gaps_came_since() {
+        let bursts: Vec<(u64, u64)> = (0..4)
+            .flat_map(|burst| (0..20).map(move |part| (500 * burst + 10 * part, 500 * burst + 10 * part + 5)))
+            .collect();
+        let forecast = after(&bursts, 8);
+        assert!(forecast.gaps.iter().all(|gap| *gap == 5.0), "{:?}", forecast.gaps);
+        assert_eq!(forecast.keep_for(60.0, 1.0, 1000.0, (30.0, 30.0)), 306.0);
+        assert_eq!(forecast.keep_for(60.0, 1.0, 200.0, (30.0, 30.0)), 60.0, "that is too long");
+    }
+
+    #[test]
+    fn a_provider_that_varies_is_asked_earlier_where_late_volumes_are_dear() {
+        let mut forecast = after(&[(0, 40), (440, 480), (880, 920), (1320, 1360)], 8);
+        for _ in 0..3 {
+            forecast.attached(Duration::from_secs(8));
+            forecast.attached(Duration::from_secs(30));
+        }
+        let start = |lateness: f64| {
+            let usual = stakes();
+            forecast.expected(&Stakes { lateness_per_s: lateness * usual.lateness_per_s, ..usual }).unwrap().start
+        };
+        assert_eq!(forecast.lead(), Some(Duration::from_secs(8)));
+        // The next comes at 1760.
+        assert!(start(100.0) <= second(1731), "{}", start(100.0));
+        assert!(start(0.4) >= second(1740), "{}", start(0.4));
     }
 
     #[test]

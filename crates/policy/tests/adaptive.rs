@@ -24,6 +24,8 @@ struct Rig {
     growth: StepOutcome,
     /// The largest volume that the provider has room for.
     room: Bytes,
+    /// So many creations fail before one does not.
+    failing: u32,
 }
 
 impl Rig {
@@ -49,6 +51,7 @@ impl Rig {
             sizes: Vec::new(),
             growth: StepOutcome::Done,
             room: Bytes::new(u64::MAX),
+            failing: 0,
         }
     }
 
@@ -85,6 +88,12 @@ impl Rig {
             match step {
                 Step::Create { size } if size > self.room => {
                     self.controller.complete(self.now, id, StepOutcome::Refused(Refusal::Capacity));
+                    continue;
+                }
+                Step::Create { .. } if self.failing > 0 => {
+                    self.failing -= 1;
+                    let fault = StepOutcome::Refused(Refusal::Transient("a fault".to_owned()));
+                    self.controller.complete(self.now, id, fault);
                     continue;
                 }
                 Step::Create { size } => {
@@ -264,6 +273,19 @@ fn after_a_crash_what_the_volume_may_have_grown_by_is_asked_for_when_it_absorbs_
         assert_eq!(rig.sizes, if grows { vec![size] } else { Vec::new() });
         assert_eq!(rig.observation.cache_bytes, if grows { size.get() } else { Bytes::from_gib(4).get() });
     }
+}
+
+#[test]
+fn an_attach_takes_as_long_as_all_its_tries() {
+    let lead = |failing| {
+        let mut rig = usual(8);
+        rig.failing = failing;
+        rig.burst(4000);
+        rig.controller.learned().lead.unwrap().0.as_secs_f64()
+    };
+    assert!((lead(0) - 8.0).abs() < 1.5, "{}", lead(0));
+    // Back-offs of 2 s and 4 s, less a random half.
+    assert!(lead(2) > 8.0 + 3.0 - 1.0, "{}", lead(2));
 }
 
 #[test]

@@ -241,6 +241,7 @@ impl Controller {
 
     pub(super) fn begin(&mut self, cause: Cause, predicted: Option<Prediction>) {
         let size = self.size_with_room(self.next_size);
+        self.asked = self.asked.filter(|_| self.tries_again()).or(Some(self.now));
         self.reason = None;
         self.ledger.open(self.now, size);
         let why = cause.sentence(self.now, &self.config, predicted.as_ref());
@@ -381,7 +382,7 @@ impl Controller {
     /// The volume is in use, or would be if the burst had not ended.
     fn note_lead(&mut self) {
         if let Some(rental) = self.rental.as_ref().filter(|rental| !rental.resumed) {
-            self.forecast.attached(self.now.since(rental.started));
+            self.forecast.attached(self.now.since(self.asked.unwrap_or(rental.started)));
             self.plan_next();
         }
     }
@@ -466,7 +467,9 @@ impl Controller {
             let observed = Prediction::of(rental.saved(), self.config.in_agbs(cost));
             self.account.rented(self.now, &self.config, cost);
             self.learn_effect(&rental, rate);
-            self.ending = rental.released.map(|released| self.now.since(released)).or(self.ending);
+            if let Some(released) = rental.released {
+                self.forecast.ended(self.now.since(released));
+            }
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;
             if ours && (rental.adopted.is_some() || self.backoff_until.is_none()) {
@@ -504,6 +507,8 @@ impl Controller {
             self.refused = Some(text.clone());
         }
         let passing = matches!(refusal, Refusal::Timeout | Refusal::Transient(_));
+        // Waiting for a quota is no attach.
+        self.asked = self.asked.filter(|_| passing);
         match self.stage {
             Stage::Idle | Stage::Boost => {}
             // Whatever the answer was, a volume may be there or come late: delete it.

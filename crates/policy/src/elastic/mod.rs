@@ -72,8 +72,6 @@ pub struct Controller {
     saved_agbs: f64,
     /// Share of the last caching volume that could be used.
     usable: f64,
-    /// How long it took to detach and delete it.
-    ending: Option<Duration>,
     /// Bytes written above the threshold since the last boost, without a cache.
     unboosted: u64,
     observation: Observation,
@@ -106,6 +104,8 @@ pub struct Controller {
     /// The caching volume failed.
     degraded: bool,
 
+    /// When the volume was first asked for that the present tries are about.
+    asked: Option<Instant>,
     /// Boosts that ended in a refusal, in a row.
     failures: u32,
     /// No new boost before.
@@ -138,7 +138,6 @@ impl Controller {
             effect: Effect::default(),
             saved_agbs: learned.saved_agbs as f64,
             usable: worth::USABLE,
-            ending: None,
             growth: Growth::default(),
             drains: Drains::default(),
             unboosted: 0,
@@ -161,6 +160,7 @@ impl Controller {
             announced: None,
             room: Room::default(),
             degraded: false,
+            asked: None,
             failures: 0,
             backoff_until: None,
             reason: None,
@@ -293,6 +293,12 @@ impl Controller {
             }
             _ => None,
         }
+    }
+
+    /// A boost that begins now is another try of the one that the provider has just failed to serve.
+    fn tries_again(&self) -> bool {
+        let samples = 2 * self.forecast.sampling();
+        self.failures > 0 && self.backoff_until.is_some_and(|until| self.now.since(until) <= samples)
     }
 
     /// After every event of a debug build.

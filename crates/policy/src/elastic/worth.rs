@@ -154,7 +154,7 @@ impl Controller {
             shape: self.bursts.shape(),
             usable: self.usable,
             lead: seconds(self.forecast.lead()),
-            end: seconds(self.ending),
+            end: seconds(self.forecast.end()),
             effect: self.effect.saved(),
             dearness: self.effect.cost(),
             // What is billed anyway serves the bursts that come in that time.
@@ -213,6 +213,7 @@ impl Controller {
         if !self.config.preset.when.worth || rental.cause == Some(Cause::Request) {
             return self.meter.calm_after(delay);
         }
+        self.meter.calm_after(delay)?;
         let terms = self.terms();
         let rent = terms.rent_per_s * rental.size.as_gib();
         let sampling = self.forecast.sampling();
@@ -225,7 +226,8 @@ impl Controller {
         let keep = self.forecast.keep_for(calm, rent, penalty, (blind, terms.delay));
         let keep = Duration::try_from_secs_f64(keep).unwrap_or(Duration::MAX);
         // What is billed anyway may as well be kept.
-        let billed = rental.started() + self.config.billing_minimum.saturating_sub(self.ending.unwrap_or_default());
+        let billed =
+            rental.started() + self.config.billing_minimum.saturating_sub(self.forecast.end().unwrap_or_default());
         let shortest = self.meter.calm_after(KEPT_SAMPLES * sampling)?.max(self.oversize_from(penalty));
         self.meter.calm_after(keep.max(KEPT_SAMPLES * sampling)).map(|until| until.min(shortest).max(billed))
     }
