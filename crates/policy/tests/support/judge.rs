@@ -18,9 +18,9 @@ impl World {
         let Some(growth) = &mut self.growth else { return };
         let is_free = self.plan.budget_agbs_hour.is_none() && self.plan.budget_agbs_day.is_none();
         // More than twice what the backing volume moves is a burst in any case.
-        let goes_on =
+        let continues =
             demand > 2 * BACKING_MIB_S && self.controller.phase() == Phase::Boost && self.outstanding.is_empty();
-        growth.idle_s = if goes_on && is_free { growth.idle_s + 1 } else { 0 };
+        growth.idle_s = if continues && is_free { growth.idle_s + 1 } else { 0 };
         assert!(growth.idle_s <= growth.idle_s_max, "a growth that is billed is left half done: {growth:?}");
     }
 

@@ -152,7 +152,7 @@ impl World<'_> {
                 self.check_clean()?;
                 self.detach()?;
             }
-            Event::CacheGrown { .. } | Event::CacheGrowFailed => self.note_growth(&event)?,
+            Event::CacheGrown { .. } | Event::CacheGrowFailed => self.note_growth(event)?,
             Event::ReleaseCancelled => {
                 self.report.cancels += 1;
                 self.release_wanted = false;
