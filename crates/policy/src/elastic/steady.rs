@@ -30,11 +30,12 @@ impl Controller {
             || self.observation.cache_failed
             // For how long the device is waited for counts when a step is answered.
             || (config.preset.when.worth && self.stage != Stage::Boost && self.meter.interval.is_saturated())
-            // With a cache in use, what boosts are worth is measured sample by sample.
+            // How long a cache is kept depends on how long it has been kept, and on what it has saved.
             || self.rental.as_ref().is_some_and(|rental| {
                 rental.is_dropped()
                     || (rental.adopted.is_some()
-                        && (config.preset.when.worth || !rental.is_additive(&self.meter.interval, rate)))
+                        && ((config.preset.when.worth && self.stage == Stage::Boost)
+                            || !rental.is_additive(&self.meter.interval, rate)))
             })
         {
             return None;
@@ -62,8 +63,12 @@ impl Controller {
         };
         let burst = self.bursts.ends_at(config.inactivity_delay).filter(|_| !hot);
         let until = [expected.or(calm), burst].into_iter().flatten().min();
+        // A drain may end exactly at a sample, and the interval before it is then one of an empty cache.
+        let drains = config.preset.when.worth
+            && self.observation.dirty_bytes > 0
+            && self.rental.as_ref().is_some_and(|rental| rental.adopted.is_some());
         // The forecast learns it from what is above the threshold, and a budget pays for another one.
-        let counts_interval = hot || !unlimited;
+        let counts_interval = hot || !unlimited || drains;
         steady.then(|| Steady { until: until.unwrap_or(Instant::FAR), counts_interval })
     }
 }
