@@ -467,9 +467,7 @@ impl Controller {
             let observed = Prediction::of(rental.saved(), self.config.in_agbs(cost));
             self.account.rented(self.now, &self.config, cost);
             self.learn_effect(&rental, rate);
-            if let Some(released) = rental.released {
-                self.forecast.ended(self.now.since(released));
-            }
+            rental.released.into_iter().for_each(|released| self.forecast.ended(self.now.since(released)));
             // What the last run began, or a person, or what the provider refused, tells nothing of the rule.
             let ours = rental.cause.is_some_and(|cause| cause != Cause::Request) && !rental.resumed;
             if ours && (rental.adopted.is_some() || self.backoff_until.is_none()) {
