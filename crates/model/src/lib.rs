@@ -5,6 +5,7 @@
 pub mod bucket;
 pub mod catalog;
 pub mod cost;
+pub mod effect;
 pub mod event_queue;
 pub mod in_place;
 pub mod observation;
