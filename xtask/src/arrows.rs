@@ -22,6 +22,7 @@ use Tier::{Act, Decide, Drive, Show, Tools, Words};
 /// Each member, its tier, and the members that it may use.
 const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("model", Words, &[]),
+    ("array", Decide, &["model"]),
     ("cache", Decide, &["model"]),
     ("policy", Decide, &["model"]),
     ("rental", Decide, &["model", "cache", "policy"]),
@@ -43,8 +44,8 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
             "report", "demo",
         ],
     ),
-    ("sim", Tools, &["model", "cache", "policy", "rental"]),
-    ("fuzz", Tools, &["model", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
+    ("sim", Tools, &["model", "array", "cache", "policy", "rental"]),
+    ("fuzz", Tools, &["model", "array", "cache", "rental", "planner", "nbd", "trace", "provider", "device", "daemon"]),
     ("lab", Tools, &["model", "policy", "planner", "nbd", "trace", "provider", "whatif", "report"]),
     ("xtask", Tools, &[]),
 ];
