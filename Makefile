@@ -14,7 +14,7 @@ TARGET ?=
 TIME ?= 600
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_rental
+PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_array --test planted_rental
 
 .PHONY: help reproduce reproduce-sim validate demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
 
@@ -61,12 +61,12 @@ test-product:
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
-	nice -n 19 $(CARGO) test --workspace --test crash --test liveness --no-fail-fast
+	nice -n 19 $(CARGO) test --workspace --test crash --test array --test liveness --no-fail-fast
 	nice -n 19 $(CARGO) test $(PLANTED) -- --nocapture
 
 sim:
 	@scripts/setup test
-	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash --test array
 
 soak:
 	@scripts/setup test

@@ -4,10 +4,12 @@
 //! - [`driver`]: executes the engine's effects over two such volumes, as the daemon does over real ones.
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
 //! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
+//! - [`array`]: the same for arrays, with a world of their own.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::CrashScenario`]: the same one gives the same run, bit for bit.
 
+pub mod array;
 pub mod books;
 pub mod content;
 pub mod disk;

@@ -3,6 +3,8 @@
 
 #[path = "support/campaign.rs"]
 mod campaign;
+#[path = "support/cores.rs"]
+mod cores;
 #[path = "support/once_failed.rs"]
 mod once_failed;
 mod support;
