@@ -4,6 +4,7 @@
 //! libFuzzer (`libfuzzer/`, a workspace of its own); `tests/replay.rs` runs the corpus and seeded mutations of it
 //! through all of them with every `make test`. `examples/seeds.rs` makes the corpus anew.
 
+mod array;
 mod input;
 #[path = "../../crates/cache/tests/support/mod.rs"]
 #[allow(dead_code, missing_docs, reason = "the engine's tests use more of it")]
@@ -25,6 +26,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("superblocks", media::superblocks),
     ("table", media::table),
+    ("assembly", array::assembly),
     ("segment", media::segment),
     ("unreadable", media::unreadable),
     ("recovery", recovery::recovery),

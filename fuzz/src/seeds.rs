@@ -32,6 +32,7 @@ pub fn of(target: &str) -> Vec<Seed> {
     match target {
         "superblocks" => decisions(target, &[8, 40, 80, 160]),
         "table" => decisions(target, &[8, 40, 100, 200]),
+        "assembly" => decisions(target, &[40, 120, 300, 600, 900]),
         "segment" => decisions(target, &[20, 60, 120, 250, 500]),
         "unreadable" => decisions(target, &[20, 40, 80, 160, 320]),
         "recovery" => decisions(target, &[30, 60, 120, 250, 500, 900, 1500]),

@@ -50,6 +50,11 @@ fn table() {
 }
 
 #[test]
+fn assembly() {
+    replay("assembly");
+}
+
+#[test]
 fn segment() {
     replay("segment");
 }
