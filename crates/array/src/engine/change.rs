@@ -358,10 +358,31 @@ impl Engine {
         }
     }
 
+    /// The active member of a slot failed a flush: of changes that are not answered yet, it may have forgotten parts that it
+    /// had done.
+    pub(super) fn note_forgotten(&mut self, slot: u32) {
+        for active in self.requests.values_mut() {
+            let forced = matches!(
+                active.request.operation,
+                Operation::Write { fua: true } | Operation::WriteZeroes { fua: true }
+            );
+            if !forced && active.runs.iter().any(|run| run.slot == slot) {
+                active.forgotten.push(slot);
+            }
+        }
+    }
+
     /// A change counts no more, and is answered.
     fn unlock(&mut self, id: RequestId) {
         let Some(active) = self.requests.get(&id) else { return };
-        let (offset, runs) = (active.request.offset, active.runs.clone());
+        let (offset, runs, forgotten) = (active.request.offset, active.runs.clone(), active.forgotten.clone());
+        // From its reply on, the application counts on the next flush for it.
+        for slot in forgotten {
+            let target = self.slots[slot as usize].active;
+            if let Some(member) = self.member(target) {
+                member.owed = true;
+            }
+        }
         self.locks.remove(&offset);
         for run in &runs {
             let regions = &mut self.slots[run.slot as usize].regions;

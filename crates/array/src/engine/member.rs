@@ -157,7 +157,12 @@ impl Engine {
         let Some(member) = self.member(target) else { return };
         member.clears.clear();
         match member.role {
-            Role::Active => member.owed |= !told && !planted(Bug::FlushFailureUnreported),
+            Role::Active if planted(Bug::FlushFailureUnreported) => {}
+            Role::Active => {
+                member.owed |= !told;
+                let slot = member.slot;
+                self.note_forgotten(slot);
+            }
             Role::Joining => {
                 let slot = member.slot;
                 self.forget_copies(slot);

@@ -21,6 +21,8 @@ pub(super) struct Active {
     pub failed: SmallVec<[Run; 1]>,
     /// Runs of a change that the joining member failed, or may have forgotten.
     pub failed_doubles: SmallVec<[Run; 1]>,
+    /// Slots whose member failed a flush meanwhile, and may have made it forget a part of this change.
+    pub forgotten: SmallVec<[u32; 1]>,
     /// A read of which a part is to be read again when nothing that overlaps it is being changed.
     pub again: bool,
     /// A change that only the joining member has: it is answered when that has become active.
@@ -113,6 +115,7 @@ impl Engine {
             error: None,
             failed: SmallVec::new(),
             failed_doubles: SmallVec::new(),
+            forgotten: SmallVec::new(),
             again: false,
             parked: false,
         };
