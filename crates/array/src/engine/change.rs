@@ -162,15 +162,15 @@ impl Engine {
                 settled &= bitmap.ensure(region, true) || planted(Bug::WrittenBeforeBit);
             }
         }
-        let Some(join) = join else { return settled };
+        let Some(join) = join.as_mut().filter(|join| join.begun) else { return settled };
         let Some(bitmap) = self.members.get_mut(&join.target).and_then(|member| member.bitmap.as_mut()) else {
             return settled;
         };
-        for region in regions.filter(|region| join.synced.get(*region)) {
-            if planted(Bug::TouchNotRecorded) {
-                continue;
+        // Also where the members differ by now: the mark that they do not may still be durable.
+        for region in regions.filter(|_| !planted(Bug::TouchNotRecorded)) {
+            if join.synced.get(region) {
+                join.touched.set(region, true);
             }
-            join.touched.set(region, true);
             settled &= bitmap.ensure(region, false);
         }
         settled

@@ -66,7 +66,7 @@ pub(super) struct Join {
     pub checkpoint: Option<Checkpoint>,
     pub copied_bytes: u64,
     /// The member is open.
-    begun: bool,
+    pub begun: bool,
 }
 
 impl Join {

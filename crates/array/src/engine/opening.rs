@@ -94,8 +94,9 @@ impl Engine {
         match role {
             Role::Joining if !ready => self.drop_join(slot),
             Role::Joining => self.begin_copy(slot),
-            Role::Superseded => self.leave(target),
-            Role::Active | Role::Leaving => {}
+            // One that is being replaced leaves when that has ended.
+            Role::Superseded if self.slots[slot as usize].active != target => self.leave(target),
+            Role::Active | Role::Superseded | Role::Leaving => {}
         }
         self.opened |= self.members.values().all(|member| matches!(member.stage, Stage::Ready | Stage::Failed));
         self.update_serving();
