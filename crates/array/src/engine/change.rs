@@ -384,6 +384,7 @@ impl Engine {
             }
         }
         self.locks.remove(&offset);
+        self.unlocked = true;
         for run in &runs {
             let regions = &mut self.slots[run.slot as usize].regions;
             for region in self.geometry.regions_of(run) {

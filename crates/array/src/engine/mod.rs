@@ -126,6 +126,8 @@ pub struct Engine {
     locks: BTreeMap<u64, u64>,
     waiting: VecDeque<Waiting>,
     retry_waiting: bool,
+    /// A change has ended since copies were looked at.
+    unlocked: bool,
     /// Changes that wait for bits to become durable.
     bit_waiters: Vec<RequestId>,
     pending: BTreeMap<EffectId, Pending>,
@@ -167,6 +169,7 @@ impl Engine {
             locks: BTreeMap::new(),
             waiting: VecDeque::new(),
             retry_waiting: false,
+            unlocked: false,
             bit_waiters: Vec::new(),
             pending: BTreeMap::new(),
             next_effect: 0,
@@ -336,12 +339,19 @@ impl Engine {
 
     /// Starts whatever can start.
     fn pump(&mut self) {
-        // A change of the membership that ends lets copies go on, and a copy that ends begins one.
-        self.advance_transition();
-        self.advance_copies();
-        self.advance_transition();
-        self.retry_waiting();
-        self.advance_bits();
+        loop {
+            self.unlocked = false;
+            // A change of the membership that ends lets copies go on, and a copy that ends begins one.
+            self.advance_transition();
+            self.advance_copies();
+            self.advance_transition();
+            self.retry_waiting();
+            self.advance_bits();
+            // A copy may wait for a change that has just failed.
+            if !self.unlocked {
+                break;
+            }
+        }
         self.write_pages();
         self.write_superblocks();
         self.release_members();
