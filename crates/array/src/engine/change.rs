@@ -344,6 +344,15 @@ impl Engine {
         self.slots[slot as usize].parked.push(id);
     }
 
+    /// Changes that are parked while the copy is no longer complete fail: it may wait for them.
+    pub(super) fn unpark_stranded(&mut self) {
+        for slot in 0..self.slots.len() as u32 {
+            if !self.slots[slot as usize].parked.is_empty() && !self.is_copied(slot) {
+                self.unpark(slot, false);
+            }
+        }
+    }
+
     /// The parked changes of a slot succeed, or fail as they would have without the joining member.
     pub(super) fn unpark(&mut self, slot: u32, success: bool) {
         for id in std::mem::take(&mut self.slots[slot as usize].parked) {

@@ -341,6 +341,7 @@ impl Engine {
     fn pump(&mut self) {
         loop {
             self.unlocked = false;
+            self.unpark_stranded();
             // A change of the membership that ends lets copies go on, and a copy that ends begins one.
             self.advance_transition();
             self.advance_copies();
