@@ -24,6 +24,9 @@ pub mod tag {
     pub const DIRTY_EPOCH: &str = "surgetank:dirty-epoch";
 }
 
+/// How often a caching volume can grow while it is attached: the superblocks of its log have room for so many parts.
+pub const GROWTHS_MAX: usize = 8;
+
 /// What to rent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateVolume {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use surgetank_model::units::MIB;
+use surgetank_model::volume::GROWTHS_MAX;
 use surgetank_model::{Bandwidth, Bytes, InPlace, Instant, Observation};
 use surgetank_policy::{
     BoostRecord, BurstHint, Cause, Config, Controller, Learned, Phase, Preset, Refusal, ResumeAt, Step, StepId,
@@ -198,6 +199,20 @@ fn a_volume_that_fills_up_grows_while_that_pays_and_within_its_limits() {
     let each = record.held().map(|(size, held)| size.as_gib() * CACHING_MIB_S as f64 * held.as_secs_f64()).sum::<f64>();
     assert!((each - cost).abs() < 2.0, "{record:?}");
     assert!((record.observed.cost_agbs as f64 - cost).abs() < 2.0, "{record:?}");
+}
+
+#[test]
+fn a_volume_grows_no_more_often_than_its_log_has_parts() {
+    let (small, learned) = (Bytes::from_mib(16), Learned::default());
+    let change = |config: &mut Config| {
+        (config.grows, config.grain, config.size_min) = (true, small, small);
+        (config.initial_size, config.size_max) = (small, Bytes::from_gib(16 << 10));
+        config.value_of_time *= 1000.0;
+    };
+    let mut rig = Rig::new(2, change, learned);
+    rig.burst(400 << 10);
+    let growths = rig.sizes.windows(2).take_while(|pair| pair[0] < pair[1]).count();
+    assert_eq!(growths, GROWTHS_MAX, "{:?}", rig.sizes);
 }
 
 #[test]

@@ -45,6 +45,8 @@ mod summary;
 
 use std::fmt;
 
+pub use surgetank_model::volume::GROWTHS_MAX;
+
 pub use self::geometry::{Geometry, TableCopy};
 pub use self::records::{Flaw, Gap, Records, View, scan_segment};
 pub use self::segment_index::{decode_index, encode_index};
@@ -148,9 +150,6 @@ pub struct SegmentTable {
     /// Whether the segment of that generation has an index.
     pub indexed: Vec<bool>,
 }
-
-/// How often a volume can grow during one attachment.
-pub const GROWTHS_MAX: usize = 8;
 
 /// A block as it is written.
 pub type Block = Box<[u8; BLOCK as usize]>;

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use surgetank_model::units::Span;
+use surgetank_model::volume::GROWTHS_MAX;
 use surgetank_model::{Bytes, Instant};
 
 use super::Controller;
@@ -122,7 +123,9 @@ impl Controller {
         let terms = self.terms();
         // One that has saved nothing so far would not do so if it were larger.
         let helps = |rental: &&Rental| rental.saved() > 0.0;
-        let has_room = |rental: &&Rental| rental.size < self.config.bounds().max && !rental.growth_is_open;
+        let has_room = |rental: &&Rental| {
+            rental.size < self.config.bounds().max && rental.growths() < GROWTHS_MAX && !rental.growth_is_open
+        };
         let rental = self.rental.as_ref().filter(|_| self.may_grow()).filter(has_room).filter(helps)?;
         // At first it is taken to be no faster than a new volume.
         let lead = self.growth.lead.or(self.forecast.lead()).unwrap_or(FIRST_LEAD).as_secs_f64();

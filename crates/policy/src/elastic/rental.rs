@@ -98,6 +98,14 @@ impl Rental {
         self.sizes.push((size, now));
     }
 
+    /// How often it has grown: growths that were refused are taken back.
+    pub fn growths(&self) -> usize {
+        let count = |larger: fn(Bytes, Bytes) -> bool| {
+            self.sizes.windows(2).filter(|pair| larger(pair[0].0, pair[1].0)).count()
+        };
+        count(|before, after| after > before).saturating_sub(count(|before, after| after < before))
+    }
+
     /// Its size, on average until now.
     pub fn mean_size(&self, now: Instant) -> Bytes {
         let time = now.since(self.started).as_secs_f64();
