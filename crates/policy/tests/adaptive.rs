@@ -163,6 +163,46 @@ fn a_learned_size_that_the_provider_has_no_room_for_gives_way_to_one_that_it_had
     assert!(rig.sizes.len() >= 6 && rig.sizes.iter().all(|size| *size <= rig.room), "{:?}", rig.sizes);
 }
 
+#[test]
+fn what_boosts_cost_more_than_they_saved_holds_up_the_next_until_time_has_paid_it_off() {
+    let burst_mib = 8 << 10;
+    let owing = |debt_agbs| {
+        Rig::new(2, |_| {}, Learned { bursts: vec![Bytes::from_mib(burst_mib); 6], debt_agbs, ..Learned::default() })
+    };
+    let mut free = owing(0);
+    free.burst(burst_mib);
+    assert_eq!(free.sizes.len(), 1);
+    // More than four times what the burst can save.
+    let most = free.value_of_time() * (burst_mib / BACKING_MIB_S) as f64;
+    let mut rig = owing((5.0 * most) as u64);
+    (0..60).for_each(|_| rig.second(0, BACKING_MIB_S, 1.0));
+    let reason = rig.controller.status().backing_off.unwrap();
+    assert!(reason.starts_with("the last boosts cost more than they saved: "), "{reason}");
+    rig.burst(burst_mib - 60 * BACKING_MIB_S);
+    assert!(rig.sizes.is_empty(), "{:?}", rig.sizes);
+    rig.calm(250_000);
+    rig.burst(burst_mib);
+    assert_eq!(rig.sizes.len(), 1, "time has paid it off");
+}
+
+#[test]
+fn what_a_boost_cost_more_than_it_saved_is_owed() {
+    // The burst ends before the volume is there.
+    let learned = Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() };
+    let mut rig = Rig::new(20, |_| {}, learned);
+    rig.burst(600);
+    let record = std::iter::repeat_with(|| {
+        rig.calm(1);
+        rig.controller.next_record()
+    })
+    .take(900)
+    .find_map(|record| record)
+    .unwrap();
+    assert!(record.observed.cost_agbs > 0 && record.observed.saved.0.is_zero(), "{record:?}");
+    let (debt, cost) = (rig.controller.learned().debt_agbs as f64, record.observed.cost_agbs as f64);
+    assert!(debt > 0.9 * cost && debt <= cost, "{debt} of {cost} AGBs are owed");
+}
+
 /// A controller that expects bursts of 4 GiB, and a volume of 8 GiB at most.
 fn growing(grows: bool) -> Rig {
     let learned = Learned { bursts: vec![Bytes::from_gib(4); 6], ..Learned::default() };

@@ -271,10 +271,13 @@ impl Controller {
                 outcome.cost, outcome.saved_s
             )
         } else {
+            // Nobody knows how many they were in the last run.
+            let count = Some(self.debt.boosts)
+                .filter(|boosts| *boosts > 0)
+                .map_or(String::new(), |boosts| format!("{boosts} "));
             format!(
-                "the last {} boosts cost more than they saved: the next begins when a burst is worth {:.0} AGBs more than its \
+                "the last {count}boosts cost more than they saved: the next begins when a burst is worth {:.0} AGBs more than its \
                  caching volume costs, or later",
-                self.debt.boosts,
                 debt / PAID_BY
             )
         })
