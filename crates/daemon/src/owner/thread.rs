@@ -1,6 +1,7 @@
 //! The thread that keeps on record what a shard has to have there.
 
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Sender, unbounded};
@@ -49,13 +50,19 @@ enum OwnerTask {
 
 /// The thread that persists a device's owner for its shard.
 pub struct OwnerThread {
-    jobs: Sender<OwnerTask>,
+    handle: OwnerThreadHandle,
     thread: JoinHandle<()>,
 }
 
 /// Talks to a [`OwnerThread`]. Clones talk to the same one.
 #[derive(Clone)]
-pub struct OwnerThreadHandle(Sender<OwnerTask>);
+pub struct OwnerThreadHandle {
+    jobs: Sender<OwnerTask>,
+    trouble: Trouble,
+}
+
+/// Why it could not be persisted that a boost has ended; for people.
+type Trouble = Arc<Mutex<Option<String>>>;
 
 impl OwnerThread {
     /// Starts the thread.
@@ -71,7 +78,8 @@ impl OwnerThread {
         let (jobs, received) = unbounded();
         store.forget_ranges();
         let writer = OwnerWriter::new(store.record());
-        let mut keeping = Keeping { device: name.to_owned(), store, provider, writer };
+        let trouble = Trouble::default();
+        let mut keeping = Keeping { device: name.to_owned(), store, provider, writer, trouble: trouble.clone() };
         let thread = std::thread::Builder::new().name(format!("owner-{name}")).spawn(move || {
             while let Ok(job) = received.recv() {
                 match job {
@@ -91,18 +99,18 @@ impl OwnerThread {
                 }
             }
         })?;
-        Ok(Self { jobs, thread })
+        Ok(Self { handle: OwnerThreadHandle { jobs, trouble }, thread })
     }
 
     /// Talks to it.
     #[must_use]
     pub fn handle(&self) -> OwnerThreadHandle {
-        OwnerThreadHandle(self.jobs.clone())
+        self.handle.clone()
     }
 
     /// Ends the thread after what it was asked before.
     pub fn stop(self) {
-        let _ = self.jobs.send(OwnerTask::Stop);
+        let _ = self.handle.jobs.send(OwnerTask::Stop);
         if self.thread.join().is_err() {
             tracing::error!("a device's owner thread panicked");
         }
@@ -113,12 +121,18 @@ impl OwnerThreadHandle {
     /// Persists something for the engine; the shard is told. An owner thread that has ended answers nothing: the shard is
     /// ending as well.
     pub fn persist(&self, entry: Entry) {
-        let _ = self.0.send(OwnerTask::Persist(entry));
+        let _ = self.jobs.send(OwnerTask::Persist(entry));
     }
 
     /// Which volume the next owner records speak of.
     pub fn set_volume(&self, volume: Option<VolumeId>) {
-        let _ = self.0.send(OwnerTask::Volume(volume));
+        let _ = self.jobs.send(OwnerTask::Volume(volume));
+    }
+
+    /// Why it could not be persisted that a boost has ended, if so: it is tried again.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes sure that the file holds the record, and answers the record, without the ranges of a loss.
@@ -128,7 +142,7 @@ impl OwnerThreadHandle {
     pub fn settle(&self) -> io::Result<OwnerRecord> {
         let (answer, answered) = crossbeam_channel::bounded(1);
         let ended = |_| io::Error::other("the owner thread has ended");
-        self.0.send(OwnerTask::Settle { answer }).map_err(|_| ended(()))?;
+        self.jobs.send(OwnerTask::Settle { answer }).map_err(|_| ended(()))?;
         answered.recv().map_err(|_| ended(()))?
     }
 }
@@ -138,6 +152,7 @@ struct Keeping {
     store: OwnerStore,
     provider: Option<TimedProvider>,
     writer: OwnerWriter,
+    trouble: Trouble,
 }
 
 impl Keeping {
@@ -165,6 +180,7 @@ impl Keeping {
 
     fn persist(&mut self, owner: Owner) -> bool {
         crash_point("owner", "before");
+        let ends = owner == Owner::Backing;
         let mut next = self.writer.begin(owner);
         let result = loop {
             let written = match next {
@@ -178,6 +194,11 @@ impl Keeping {
         if let Err(error) = &result {
             tracing::error!(device = self.device, error, "cannot persist where the newest data is");
         }
+        // A boost that cannot begin says so itself.
+        let trouble = result.as_ref().err().filter(|_| ends).map(|error| {
+            format!("the boost does not end before the record that the backing volume has all data is written: {error}")
+        });
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         result.is_ok()
     }
 
@@ -195,5 +216,34 @@ impl Keeping {
             tracing::warn!(device = self.device, %error, "cannot remove the dirty tag from the caching volume");
         }
         tagged.map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::Shard;
+
+    #[test]
+    fn a_boost_whose_end_cannot_be_recorded_says_so_until_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("device");
+        std::fs::create_dir(&state).unwrap();
+        let (shard, commands) = Shard::channel().unwrap();
+        let thread = OwnerThread::start("told", OwnerStore::open(&state).unwrap(), None, shard).unwrap();
+        let handle = thread.handle();
+        let persist = |id| {
+            handle.persist(Entry::Owner { effect: EffectId(id), owner: Owner::Backing });
+            let Command::Persisted { durable, .. } = commands.recv().unwrap() else { panic!("another command") };
+            durable
+        };
+        std::fs::remove_dir_all(&state).unwrap();
+        assert!(!persist(1));
+        let trouble = handle.trouble().unwrap();
+        assert!(trouble.starts_with("the boost does not end before "), "{trouble}");
+        std::fs::create_dir(&state).unwrap();
+        assert!(persist(2));
+        assert_eq!(handle.trouble(), None);
+        thread.stop();
     }
 }

@@ -106,6 +106,9 @@ impl Reconciler {
         if let Some(reason) = self.reason.clone().or_else(|| self.parts.shared.trouble()) {
             return Some(reason);
         }
+        if let Some(reason) = self.parts.owner_thread.trouble() {
+            return Some(reason);
+        }
         if self.recovery != Recovery::None {
             return Some(format!("{}; requests wait", boost_log::reading_back(self.parts.last_run)));
         }
