@@ -135,6 +135,7 @@ fn no_target_is_left_out() {
     let tested = [
         "superblocks",
         "table",
+        "assembly",
         "segment",
         "unreadable",
         "recovery",
