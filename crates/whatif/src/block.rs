@@ -358,6 +358,8 @@ impl Machine for Block<'_> {
         match phase {
             AppPhase::Compute(time) => self.advance(self.now + time)?,
             AppPhase::Write(bytes) => {
+                // A file system begins a file at a page. Neighbouring requests that share one would wait for each other.
+                self.write_at = self.write_at.next_multiple_of(PAGE) % whole_pages(self.setup.backing.size.get());
                 self.read_at = self.write_at;
                 self.work.written += bytes.get();
                 self.work_off()?;
