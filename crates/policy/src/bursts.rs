@@ -147,7 +147,8 @@ impl Bursts {
     #[must_use]
     pub fn likely(&self, so_far: u64) -> Vec<Likely> {
         let so_far = so_far as f64;
-        let all = if self.is_known() { self.sizes.forecast() } else { vec![(self.guess as f64, 1.0)] };
+        let guess = [(self.guess as f64, 1.0)];
+        let all = if self.is_known() { self.sizes.forecast() } else { &guess };
         let more = all.iter().filter(|(size, _)| *size > so_far).map(|(size, weight)| (size - so_far, *weight));
         let likely: Vec<Likely> = more.collect();
         if !likely.is_empty() {

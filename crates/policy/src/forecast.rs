@@ -71,7 +71,7 @@ struct Intervals {
 
 impl Intervals {
     fn median(&self) -> Option<f64> {
-        series::median(&self.series.forecast())
+        self.series.median()
     }
 
     /// Whether it is about what was forecast.
@@ -298,7 +298,7 @@ impl Forecast {
         };
         let mut leads: Vec<f64> = self.attaches.iter().map(Duration::as_secs_f64).collect();
         leads.sort_unstable_by(f64::total_cmp);
-        let onsets = series::quantiles(&intervals.series.forecast(), ONSETS);
+        let onsets = series::quantiles(intervals.series.forecast(), ONSETS);
         let plan = Plan {
             stakes,
             likely: pairs(&onsets, &leads),

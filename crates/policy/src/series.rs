@@ -122,11 +122,15 @@ fn trend(values: &VecDeque<f64>) -> Option<f64> {
 pub struct Series {
     values: VecDeque<f64>,
     experts: [Expert; KINDS.len()],
+    /// What the experts forecast together. It changes with values alone, and is asked for with every sample.
+    forecast: Vec<Likely>,
+    median: Option<f64>,
 }
 
 impl Default for Series {
     fn default() -> Self {
-        Self { values: VecDeque::new(), experts: KINDS.map(|kind| Expert { kind, loss: 0.0, errors: VecDeque::new() }) }
+        let experts = KINDS.map(|kind| Expert { kind, loss: 0.0, errors: VecDeque::new() });
+        Self { values: VecDeque::new(), experts, forecast: Vec::new(), median: None }
     }
 }
 
@@ -150,6 +154,8 @@ impl Series {
             self.values.pop_front();
         }
         self.values.push_back(value);
+        self.forecast = self.mixture();
+        self.median = quantiles(&self.forecast, 1).first().copied();
     }
 
     /// Whether this value and the last one are alike, and unlike all before.
@@ -176,7 +182,18 @@ impl Series {
 
     /// What the next one is likely to be, with weights that sum up to 1; empty: nothing is known.
     #[must_use]
-    pub fn forecast(&self) -> Vec<Likely> {
+    pub fn forecast(&self) -> &[Likely] {
+        &self.forecast
+    }
+
+    /// The median of that; `None`: nothing is known.
+    #[must_use]
+    pub fn median(&self) -> Option<f64> {
+        self.median
+    }
+
+    /// What the experts forecast, each heard by how well it did.
+    fn mixture(&self) -> Vec<Likely> {
         let least = self.experts.iter().map(|expert| expert.loss).fold(f64::INFINITY, f64::min);
         let mut likely = Vec::with_capacity(MEMORY + (KINDS.len() - 1) * ERRORS);
         for expert in &self.experts {
@@ -189,12 +206,6 @@ impl Series {
         likely.iter_mut().for_each(|(_, weight)| *weight /= total);
         likely
     }
-}
-
-/// The median of a forecast; `None`: it is empty.
-#[must_use]
-pub fn median(likely: &[Likely]) -> Option<f64> {
-    quantiles(likely, 1).first().copied()
 }
 
 /// So many values that stand for a forecast: those at the middle of equal parts of it.
@@ -227,7 +238,7 @@ mod tests {
     }
 
     fn expected(series: &Series) -> f64 {
-        median(&series.forecast()).unwrap()
+        series.median().unwrap()
     }
 
     /// The weight of what is forecast between these.
@@ -237,7 +248,7 @@ mod tests {
 
     #[test]
     fn nothing_is_known_at_first_and_little_after_one() {
-        assert_eq!(after([]).forecast(), []);
+        assert_eq!(after([]).forecast(), &[]);
         assert!((expected(&after([5.0])) - 5.0).abs() < 1e-9);
     }
 
@@ -280,7 +291,7 @@ mod tests {
     fn quantiles_stand_for_their_parts() {
         let likely = [(3.0, 0.5), (1.0, 0.25), (2.0, 0.25)];
         assert_eq!(quantiles(&likely, 4), [1.0, 2.0, 3.0, 3.0]);
-        assert_eq!(median(&likely), Some(2.0));
+        assert_eq!(quantiles(&likely, 1), [2.0]);
         assert_eq!(quantiles(&[], 4), [0.0f64; 0]);
     }
 
@@ -299,7 +310,8 @@ mod tests {
         /// Whatever comes: positive numbers, whose weights sum up to 1.
         #[test]
         fn forecasts_are_distributions(values in prop::collection::vec(1e-3..1e15f64, 1..40)) {
-            let likely = after(values).forecast();
+            let series = after(values);
+            let likely = series.forecast();
             prop_assert!((likely.iter().map(|(_, weight)| weight).sum::<f64>() - 1.0).abs() < 1e-9);
             prop_assert!(likely.iter().all(|(value, weight)| *value > 0.0 && value.is_finite() && *weight > 0.0));
         }
@@ -319,7 +331,7 @@ mod tests {
             let (mut series, mut mixed, mut alone) = (Series::default(), 0.0, [0.0; KINDS.len()]);
             for (turn, value) in values.iter().enumerate() {
                 if turn >= 16 {
-                    mixed += loss(&series.forecast(), *value);
+                    mixed += loss(series.forecast(), *value);
                     for (sum, expert) in alone.iter_mut().zip(&series.experts) {
                         *sum += loss(&expert.forecast(&series.values), *value);
                     }
