@@ -31,7 +31,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),
     ("provider", Act, &["model"]),
-    ("device", Act, &["model", "nbd"]),
+    ("device", Act, &["model", "array", "nbd"]),
     ("daemon", Drive, &["model", "cache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),

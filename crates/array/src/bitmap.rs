@@ -143,6 +143,15 @@ impl Bitmap {
         bitmap
     }
 
+    /// Every region is in the set.
+    pub fn fill(&mut self) {
+        for page in &mut self.pages {
+            page.wanted.fill(u64::MAX);
+            page.due = true;
+        }
+        self.due = true;
+    }
+
     /// A joining member becomes active: the same pages, with another meaning and other bits.
     pub fn become_written(&mut self, of: &Self) {
         self.kind = Kind::Written;

@@ -17,6 +17,18 @@ pub struct Options {
     pub chunk: u32,
     /// Bytes of a region.
     pub region: u32,
+    /// What the bitmaps say at first.
+    pub regions: Regions,
+}
+
+/// What the bitmaps of a new array say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Regions {
+    /// No region was ever written: the first write to each waits for its bit, and a replacement copies what was written.
+    #[default]
+    Blank,
+    /// Every region was: no write waits for a bit, and a replacement copies everything. For arrays that live shortly.
+    Written,
 }
 
 /// A structure to write: (volume, first byte, bytes).
@@ -54,7 +66,7 @@ pub fn create(options: &Options, volumes: &[(Target, MemberId, u64)]) -> Result<
     let (mut bitmaps, mut superblocks) = (Vec::new(), Vec::new());
     for (slot, &(target, member, _)) in volumes.iter().enumerate() {
         for copy in 0..2 {
-            for content in Bitmap::blank_pages(options.array, member, geometry.bitmap_pages) {
+            for content in Bitmap::first_pages(options, member, geometry.bitmap_pages) {
                 bitmaps.push((target, geometry.page_offset(content.page, copy), content.encode()));
             }
             // Both places: whatever was there counts no more.
@@ -75,9 +87,12 @@ pub fn create(options: &Options, volumes: &[(Target, MemberId, u64)]) -> Result<
 }
 
 impl Bitmap {
-    /// The pages of a member that was never written.
-    fn blank_pages(array: ArrayId, member: MemberId, pages: u32) -> Vec<Page> {
-        let mut bitmap = Self::empty(array, member, Kind::Written, pages);
+    /// The pages of a new member.
+    fn first_pages(options: &Options, member: MemberId, pages: u32) -> Vec<Page> {
+        let mut bitmap = Self::empty(options.array, member, Kind::Written, pages);
+        if options.regions == Regions::Written {
+            bitmap.fill();
+        }
         std::iter::from_fn(|| bitmap.next_version()).map(|version| version.content).collect()
     }
 }

@@ -20,7 +20,7 @@ pub mod planted;
 mod port;
 
 pub use assembly::{Assembly, Device, Plan, Reason, assemble};
-pub use create::{Creation, Options, create};
+pub use create::{Creation, Options, Regions, create};
 pub use effect::{Effect, Outcome, Slices, Target};
 pub use engine::{Config, Engine, Event, Join, Rejected, Status};
 pub use format::{ArrayId, MemberId};

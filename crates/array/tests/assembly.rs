@@ -2,7 +2,7 @@
 
 use surgetank_array::effect::Target;
 use surgetank_array::format::{MemberState, Superblock};
-use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Reason, assemble, create};
+use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Reason, Regions, assemble, create};
 
 const ARRAY: ArrayId = ArrayId([0xaa; 16]);
 const SIZE: u64 = 256 << 10;
@@ -13,7 +13,7 @@ fn member(number: u8) -> MemberId {
 
 /// Two members, 1 and 2.
 fn superblocks(array: ArrayId) -> Vec<Superblock> {
-    let options = Options { array, logical_block: 512, chunk: 4096, region: 8192 };
+    let options = Options { array, logical_block: 512, chunk: 4096, region: 8192, regions: Regions::Blank };
     let volumes = [(Target(0), member(1), SIZE), (Target(1), member(2), SIZE)];
     let creation = create(&options, &volumes).expect("they are of one size");
     let newest = creation.superblocks.iter().filter(|(_, offset, _)| *offset == 0);
@@ -130,7 +130,7 @@ fn foreign_copied_claimed_damaged_and_shrunk_volumes_are_named() {
 
 #[test]
 fn volumes_of_different_sizes_are_no_array() {
-    let options = Options { array: ARRAY, logical_block: 512, chunk: 4096, region: 8192 };
+    let options = Options { array: ARRAY, logical_block: 512, chunk: 4096, region: 8192, regions: Regions::Blank };
     let volumes = [(Target(0), member(1), SIZE), (Target(1), member(2), SIZE + 4096)];
     let refusal = create(&options, &volumes).expect_err("they differ");
     assert!(refusal.0.contains("use volumes of one size"), "{refusal}");

@@ -1,4 +1,4 @@
-//! How a thread goes to sleep without missing what others tell it: the two protocols that the crate uses, apart from
+//! How a thread goes to sleep without missing what others tell it: the protocols that the crate uses, apart from
 //! the event that wakes (an eventfd), so that a model checker can go through all their interleavings
 //! (`tests/waking.rs` compiles this very file against loom's atomics).
 
@@ -69,6 +69,34 @@ impl Raised {
         // caught between its swap and its signal wakes once for nothing.
         event.drain();
         self.0.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// For a sleeper that polls often and is seldom raised: a poll costs one load.
+///
+/// The others queue their work, then call [`Flagged::raise`]. The sleeper calls [`Flagged::take`], and takes what is queued
+/// if that says so.
+#[derive(Debug)]
+pub(crate) struct Flagged(AtomicBool);
+
+impl Flagged {
+    pub(crate) fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    pub(crate) fn raise(&self, event: &impl Event) {
+        // The event first: whoever sees the flag drains it. A sleeper that looks in between sees the event again.
+        event.signal();
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn take(&self, event: &impl Event) -> bool {
+        // The flag before the event: a raise after the swap sets it again, so its signal is drained sooner or later.
+        let raised = self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::AcqRel);
+        if raised {
+            event.drain();
+        }
+        raised
     }
 }
 

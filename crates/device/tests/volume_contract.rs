@@ -11,6 +11,7 @@ use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::volume::throttle::Throttle;
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
+use volume_common::arrays::{self, member_size};
 use volume_common::{Driver, LoopDevice, memory, skipped, slices};
 
 const SIZE: u64 = 1 << 20;
@@ -161,6 +162,43 @@ fn loop_device_volume() {
         let mut volume = FileVolume::open(device.path(), Options { depth: 16, ..Options::default() }).unwrap();
         contract(&mut volume, block);
     }
+}
+
+#[test]
+fn array_of_memory_volumes() {
+    for (block, members) in [(512, 1), (512, 4), (4096, 4)] {
+        let volume =
+            |_| Box::new(MemoryVolume::new(member_size(SIZE, members), block as u32).unwrap()) as Box<dyn Volume>;
+        contract(&mut arrays::new((0..members).map(volume).collect(), block as u32).0, block);
+    }
+}
+
+#[test]
+fn array_of_file_volumes() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = |number: u32| {
+        let path = directory.path().join(number.to_string());
+        std::fs::File::create(&path).unwrap().set_len(member_size(SIZE, 4)).unwrap();
+        Box::new(FileVolume::open(path, options(4096)).unwrap()) as Box<dyn Volume>
+    };
+    contract(&mut arrays::new((0..4).map(volume).collect(), 4096).0, 4096);
+}
+
+#[test]
+fn array_of_throttled_and_late_volumes() {
+    let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(200)), iops: Some(Iops::new(5000)) };
+    let faults = Faults::new(1).unwrap();
+    let volume = |number| {
+        let volume = MemoryVolume::new(member_size(SIZE, 4), 512).unwrap();
+        match number {
+            0 => Box::new(Throttle::new(volume, limits, Instant::ZERO)) as Box<dyn Volume>,
+            _ => Box::new(Fault::new(volume, faults.clone()).unwrap()),
+        }
+    };
+    let mut array = arrays::new((0..4).map(volume).collect(), 512).0;
+    faults.add(Rule { chance: 0.3, ..Rule::always(Kinds::Any, Effect::Delay(Duration::from_micros(300))) });
+    contract(&mut array, 512);
+    assert!(faults.hits() > 0);
 }
 
 #[test]

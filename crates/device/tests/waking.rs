@@ -12,7 +12,7 @@ use std::process::Command;
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use waking::{Closing, Event, Raised, Sleeping};
+use waking::{Closing, Event, Flagged, Raised, Sleeping};
 
 /// What is broken on purpose. Loom's threads all run on the test's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,6 +213,34 @@ fn poller(messages: usize) {
     }
 }
 
+/// The same for a sleeper that is seldom raised: the array.
+fn seldom_raised(messages: usize) {
+    let shared = shared(Flagged::new());
+    for _ in 0..messages {
+        let other = shared.clone();
+        thread::spawn(move || {
+            if planted(Bug::WakeThenQueue) {
+                other.protocol.raise(&other.doorbell);
+                other.queue.push();
+            } else {
+                other.queue.push();
+                other.protocol.raise(&other.doorbell);
+            }
+        });
+    }
+    let mut seen = 0;
+    while seen < messages {
+        shared.doorbell.wait();
+        let early = shared.queue.len();
+        if shared.protocol.take(&shared.doorbell) {
+            seen = if planted(Bug::ClearLate) { early } else { shared.queue.len() };
+        } else {
+            // It was woken between the signal and the flag.
+            thread::yield_now();
+        }
+    }
+}
+
 /// Calls that race with the end of their server: each is failed by one side or the other.
 fn closing(callers: usize) {
     let closing = Arc::new((Closing::new(), Queue(AtomicUsize::new(0)), AtomicUsize::new(0)));
@@ -264,6 +292,8 @@ fn no_message_is_slept_over() {
 fn no_work_is_polled_past() {
     explore(poller, 1);
     explore(poller, 2);
+    explore(seldom_raised, 1);
+    explore(seldom_raised, 2);
 }
 
 #[test]
@@ -278,7 +308,7 @@ const PLANT: &str = "SURGETANK_TEST_PLANT";
 type Model = fn(usize);
 
 /// What must be found, in which model, with how many threads.
-const EXPECTED: [(Bug, Model, usize); 9] = [
+const EXPECTED: [(Bug, Model, usize); 11] = [
     (Bug::NoFence, sleeper, 1),
     (Bug::NoFence, closing, 1),
     (Bug::LookThenSleep, sleeper, 1),
@@ -288,6 +318,8 @@ const EXPECTED: [(Bug, Model, usize); 9] = [
     (Bug::DrainLate, poller, 3),
     (Bug::ClearLate, poller, 2),
     (Bug::CloseUnchecked, closing, 1),
+    (Bug::WakeThenQueue, seldom_raised, 1),
+    (Bug::ClearLate, seldom_raised, 2),
 ];
 
 /// Does nothing, unless it was started by the test below.

@@ -277,6 +277,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Bytes of the array.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether its members have been opened, or could not be. Requests wait until then.
+    #[must_use]
+    pub const fn is_opened(&self) -> bool {
+        self.opened
+    }
+
     /// Takes the answer to an effect.
     pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
         self.pass_to(now);

@@ -7,7 +7,7 @@ use surgetank_array::assembly::Assembly;
 use surgetank_array::effect::{BufferId, IoFailure, ReplyError, Target};
 use surgetank_array::format::SUPERBLOCKS_LENGTH;
 use surgetank_array::io::{Action, Content, Io};
-use surgetank_array::{ArrayId, Config, Device, Engine, Event, MemberId, Options, assemble, create};
+use surgetank_array::{ArrayId, Config, Device, Engine, Event, MemberId, Options, Regions, assemble, create};
 use surgetank_model::random::Random;
 use surgetank_model::{Instant, Operation, Request, RequestId};
 
@@ -39,7 +39,8 @@ pub struct Machine {
 impl Machine {
     pub fn new(members: u32, size: u64, seed: u64) -> Self {
         let volumes: Vec<_> = (0..members).map(|slot| (Target(slot), MemberId([1 + slot as u8; 16]), size)).collect();
-        let options = Options { array: ARRAY, logical_block: 512, chunk: 4096, region: REGION };
+        let options =
+            Options { array: ARRAY, logical_block: 512, chunk: 4096, region: REGION, regions: Regions::Blank };
         let creation = create(&options, &volumes).expect("the members are of one size");
         let mut contents: BTreeMap<Target, Vec<u8>> =
             volumes.iter().map(|(target, ..)| (*target, vec![0; size as usize])).collect();

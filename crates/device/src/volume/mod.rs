@@ -3,6 +3,7 @@
 //! A driver submits any number of I/Os, calls `poll` once so that they start, and calls it again whenever the
 //! descriptor is readable or the deadline has come.
 
+pub mod array;
 mod beneath;
 pub mod exclusive;
 pub mod fault;
@@ -19,6 +20,7 @@ pub use surgetank_model::Operation;
 
 use crate::buffer::BufferSlice;
 
+pub use array::{ArrayHandle, ArrayVolume};
 pub use beneath::look_beneath;
 pub use exclusive::{Holder, OpenError};
 pub use fault::{Fault, Faults};

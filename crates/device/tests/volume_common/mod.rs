@@ -1,6 +1,8 @@
 //! What the volume tests share: a driver in virtual time, and loop devices that go away by themselves.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod arrays;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use surgetank_array::assembly::Place;
 use surgetank_array::effect::{ReplyError, Target};
-use surgetank_array::{ArrayId, Config, Engine, Event, Join, MemberId, Options, Plan, create};
+use surgetank_array::{ArrayId, Config, Engine, Event, Join, MemberId, Options, Plan, Regions, create};
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, EventQueue, Instant, Operation, Request, RequestId};
 
@@ -135,7 +135,8 @@ impl<'a> World<'a> {
         let targets: Vec<Target> = (0..scenario.members).map(Target).collect();
         let volumes: Vec<_> = targets.iter().map(|t| (*t, member_of(*t), scenario.member_sizes.0)).collect();
         let (chunk, region) = scenario.division;
-        let options = Options { array: ARRAY, logical_block: scenario.logical_block, chunk, region };
+        let options =
+            Options { array: ARRAY, logical_block: scenario.logical_block, chunk, region, regions: Regions::Blank };
         let creation = create(&options, &volumes).expect("a scenario has members of one size");
         let mut disks = BTreeMap::new();
         for target in &targets {
