@@ -286,9 +286,9 @@ impl Engine {
     /// That a member counts which no other names may not be durable: it is confirmed before any other is told of it. And it is
     /// told of this start, as a joining member is, after a member that will be there at every start to come: if that start does
     /// not see what only they know, it still is a newer one.
-    fn may_be_told(&self, target: Target) -> bool {
+    pub(super) fn may_be_told(&self, target: Target) -> bool {
         let Some(member) = self.members.get(&target) else { return false };
-        if self.opened || member.confirms.is_some() {
+        if !matches!(member.stage, Stage::Record(_)) || member.confirms.is_some() {
             return true;
         }
         let settled = self.members.values().all(|member| member.confirms.is_none()) || planted(Bug::UnknownToldLate);

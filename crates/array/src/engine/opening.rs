@@ -98,8 +98,17 @@ impl Engine {
             Role::Superseded if self.slots[slot as usize].active != target => self.leave(target),
             Role::Active | Role::Superseded | Role::Leaving => {}
         }
-        self.opened |= self.members.values().all(|member| matches!(member.stage, Stage::Ready | Stage::Failed));
+        self.opened |= self.members.values().all(|member| self.has_stopped(member));
         self.update_serving();
+    }
+
+    /// Whether the opening of a member has ended, or waits for one that has failed.
+    fn has_stopped(&self, member: &Member) -> bool {
+        match member.stage {
+            Stage::Ready | Stage::Failed => true,
+            Stage::Record(_) => member.record == Record::Idle && !self.may_be_told(member.target),
+            Stage::Load | Stage::Pages => false,
+        }
     }
 
     /// A slot is served once its member is open and another one names the generation of this start: should the member

@@ -1,11 +1,13 @@
 //! Arrays for tests: made and assembled as whoever manages one does.
 
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use surgetank_array::effect::Target;
 use surgetank_array::{ArrayId, Assembly, Config, Device, MemberId, Options, Plan, Regions, assemble, create};
-use surgetank_device::Volume;
 use surgetank_device::volume::array::{ArrayHandle, ArrayVolume, Member, read_head, write_creation};
+use surgetank_device::{Completion, MemoryVolume, Volume, VolumeIo};
 use surgetank_model::Instant;
 
 pub const ARRAY: ArrayId = ArrayId([0xa7; 16]);
@@ -84,3 +86,45 @@ pub fn new(volumes: Vec<Box<dyn Volume>>, logical_block: u32) -> (ArrayVolume, A
 
 /// Long enough for any answer.
 pub const SOON: Duration = Duration::from_secs(60);
+
+/// A disk that outlives the volumes that are opened on it.
+#[derive(Clone)]
+pub struct Disk(Arc<Mutex<MemoryVolume>>);
+
+impl Disk {
+    pub fn new(size: u64, logical_block: u32) -> Self {
+        Self(Arc::new(Mutex::new(MemoryVolume::new(size, logical_block).unwrap())))
+    }
+
+    /// A volume on it. What an earlier one has not taken is forgotten.
+    pub fn volume(&self) -> Box<dyn Volume> {
+        self.0.lock().unwrap().poll(Instant::ZERO, &mut Vec::new());
+        Box::new(self.clone())
+    }
+}
+
+impl Volume for Disk {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap().size()
+    }
+
+    fn logical_block(&self) -> u32 {
+        self.0.lock().unwrap().logical_block()
+    }
+
+    fn submit(&mut self, now: Instant, io: VolumeIo) {
+        self.0.lock().unwrap().submit(now, io);
+    }
+
+    fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
+        self.0.lock().unwrap().poll(now, completions);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

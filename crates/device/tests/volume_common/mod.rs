@@ -73,7 +73,8 @@ impl<'a> Driver<'a> {
         results
     }
 
-    fn wait(&mut self) {
+    /// Waits for the deadline, else for the descriptor.
+    pub fn wait(&mut self) {
         if let Some(deadline) = self.volume.next_deadline() {
             assert!(deadline > self.now, "a deadline that has come must have been served by poll");
             self.now = deadline;
@@ -83,7 +84,7 @@ impl<'a> Driver<'a> {
         let poller = Poller::new().unwrap();
         poller.add(descriptor, 0).unwrap();
         // A wait may end early without keys.
-        for _ in 0..600 {
+        for _ in 0..20 {
             let mut keys = Vec::new();
             poller.wait(Some(std::time::Duration::from_millis(100)), &mut keys).unwrap();
             if keys == [0] {

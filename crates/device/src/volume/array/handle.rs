@@ -31,7 +31,7 @@ pub struct MemberStatus {
 /// How an array stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayStatus {
-    /// What its engine says: as of the last change of its membership, or of the poll after the last call that asked.
+    /// What its engine says: as of the last command or change of its membership, or of the poll after the last call that asked.
     pub engine: Status,
     /// Its members' volumes, joining ones too, as of now.
     pub members: Vec<MemberStatus>,

@@ -141,17 +141,18 @@ impl ArrayVolume {
 
     /// Answers what other threads have asked.
     fn take_commands(&mut self, now: Instant) {
+        if self.shared.take_asked() {
+            self.shared.publish(self.engine.status());
+        }
         while let Ok(Command { ask, reply }) = self.commands.try_recv() {
             let answer = match ask {
                 Ask::Replace { slot, id, member } => self.replace(now, (slot, id), member),
                 Ask::Cancel { slot } => self.engine.cancel(now, slot),
                 Ask::Grow => self.grow(now),
             };
+            self.shared.publish(self.engine.status());
             // Whoever asked may have gone.
             let _ = reply.send(answer);
-        }
-        if self.shared.take_asked() {
-            self.shared.publish(self.engine.status());
         }
     }
 
