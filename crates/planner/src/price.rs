@@ -3,10 +3,14 @@
 //! AGBs can be gamed: q small volumes in a stripe have q times one's IOPS, and on credit volumes q full buckets. So
 //! arrays are offered like anything else, with what they cost in money, and what lives on credits says so.
 
+mod instead;
+
 use serde::Serialize;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::{CreditUnit, Credits, Offer, Performance, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Duration, Iops, Limits, VolumeType};
+
+pub use self::instead::{CreditArray, Instead, instead_of_credits};
 
 /// Volumes in an array, where it is unknown how many a machine takes.
 const ARRAY_MAX: u32 = 16;
