@@ -12,8 +12,10 @@ use surgetank_model::{Bandwidth, Bytes, Limits, VolumeType};
 /// What volumes of one kind cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tariff {
-    /// Reserved bandwidth: what AGBs charge, and what is bought where bandwidth is sold.
+    /// Reserved bandwidth of each volume: what AGBs charge, and what is bought where bandwidth is sold.
     pub bandwidth: Bandwidth,
+    /// How many equal volumes share a size, above zero; each is rented, and billed, on its own.
+    pub volumes: u32,
     /// The price in money.
     pub money: Money,
 }
@@ -33,18 +35,55 @@ impl Tariff {
     /// The tariff of volumes that a file describes: the user's price goes before the catalog's.
     #[must_use]
     pub fn new(bandwidth: Bandwidth, volume_type: Option<&VolumeType>, usd_per_gib_month: Option<f64>) -> Self {
+        Self::striped(1, bandwidth, volume_type, usd_per_gib_month)
+    }
+
+    /// The tariff of a stripe over so many volumes of this bandwidth each.
+    #[must_use]
+    pub fn striped(
+        volumes: u32,
+        bandwidth: Bandwidth,
+        volume_type: Option<&VolumeType>,
+        usd_per_gib_month: Option<f64>,
+    ) -> Self {
         let money = match (usd_per_gib_month, volume_type) {
             (Some(usd), _) => Money::PerGib(usd),
             (None, Some(volume_type)) => Money::Type(Box::new(volume_type.clone())),
             (None, None) => Money::Unknown,
         };
-        Self { bandwidth, money }
+        Self { bandwidth, volumes: volumes.max(1), money }
     }
 
     /// What a volume of `size` costs that is rented for `seconds`.
     #[must_use]
     pub fn cost(&self, size: Bytes, seconds: f64) -> Cost {
-        Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s() * seconds, usd: self.usd(size, seconds) }
+        Cost { agbs: self.agbs_per_s(size) * seconds, usd: self.usd(size, seconds) }
+    }
+
+    /// The sum over all volumes, each its own size times its own bandwidth.
+    fn agbs_per_s(&self, size: Bytes) -> f64 {
+        self.rented(size).as_gib() * self.bandwidth.as_mib_s()
+    }
+
+    /// What is rented to have `size`: of a stripe, equal volumes of a size that the type has. A single volume counts as it is asked
+    /// for, as in the papers.
+    #[must_use]
+    pub fn rented(&self, size: Bytes) -> Bytes {
+        if self.volumes == 1 {
+            return size;
+        }
+        let count = u64::from(self.volumes);
+        let each = self.of_each(size);
+        let fitting = match &self.money {
+            Money::Type(volume_type) => volume_type.size.fit(each).unwrap_or(each),
+            Money::Unknown | Money::PerGib(_) => each,
+        };
+        Bytes::new(fitting.get().saturating_mul(count))
+    }
+
+    /// Each volume's share of a size.
+    fn of_each(&self, size: Bytes) -> Bytes {
+        Bytes::new(size.get().div_ceil(u64::from(self.volumes)))
     }
 
     /// What a volume costs that has each of these sizes for so long, one after the other. What is billed beyond its time, it is as
@@ -65,7 +104,7 @@ impl Tariff {
     /// What a volume of `size` costs for each second that is billed.
     #[must_use]
     pub fn per_second(&self, size: Bytes) -> Cost {
-        Cost { agbs: size.as_gib() * self.bandwidth.as_mib_s(), usd: self.usd_per_hour(size).map(|usd| usd / 3600.0) }
+        Cost { agbs: self.agbs_per_s(size), usd: self.usd_per_hour(size).map(|usd| usd / 3600.0) }
     }
 
     /// The shortest time that is billed in money. AGBs are by the moment.
@@ -91,13 +130,15 @@ impl Tariff {
     pub fn usd_per_hour(&self, size: Bytes) -> Option<f64> {
         match &self.money {
             Money::Unknown => None,
-            Money::PerGib(usd) => Some(usd * size.as_gib() / f64::from(Billing::default().hours_per_month)),
+            Money::PerGib(usd) => {
+                Some(usd * self.rented(size).as_gib() / f64::from(Billing::default().hours_per_month))
+            }
             // How many transactions there will be is not known here, and what they cost is not nothing.
             Money::Type(volume_type) if bills_transactions(volume_type) => None,
             Money::Type(volume_type) => {
                 let need = Limits { bandwidth: Some(self.bandwidth), iops: None };
-                let offer = volume_type.cheapest_with(size, &need)?;
-                volume_type.price_per_hour_with(offer.size, &offer.bought)
+                let offer = volume_type.cheapest_with(self.of_each(size), &need)?;
+                Some(volume_type.price_per_hour_with(offer.size, &offer.bought)? * f64::from(self.volumes))
             }
         }
     }
@@ -126,7 +167,7 @@ impl Tariff {
 }
 
 /// Whether each request costs money beside the volume.
-fn bills_transactions(volume_type: &VolumeType) -> bool {
+pub(crate) fn bills_transactions(volume_type: &VolumeType) -> bool {
     volume_type.price.as_ref().is_some_and(|price| price.transaction_usd().is_some())
 }
 

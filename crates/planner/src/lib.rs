@@ -8,6 +8,7 @@
 //! - [`predict`], [`recommend`]: completion time and cost of the three modes, and the cache size to take;
 //! - [`price`]: every way to rent a capacity;
 //! - [`whatif`]: the options for a recorded load;
+//! - [`stripe`]: caching volumes in stripes, and the planner's choice of them;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of NRK15 (`docs/REFERENCES.md`), sections III-C and III-D, with 1 GB = 1024 MB.
@@ -24,6 +25,7 @@ pub mod price;
 pub mod recommend;
 pub mod rotation;
 pub mod scenario;
+pub mod stripe;
 pub mod whatif;
 
 pub use mode::Mode;

@@ -11,6 +11,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use toml::Spanned;
 
 use crate::scenario::{Backing, Caching, CalibrationPoint, RawPoint};
+use crate::stripe::Striping;
 
 /// What the points were measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,7 @@ impl Points {
         };
         let caching = Caching {
             bandwidth: raw.caching.bandwidth,
+            striping: Striping::single(raw.caching.bandwidth),
             checkpoint_cache: None,
             initial_cache: None,
             volume_type: None,

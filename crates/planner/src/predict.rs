@@ -9,8 +9,8 @@
 //! all printed digits. Static-slow is Bc = 0 and B = Bb; static-fast is a backing volume of bandwidth Bc.
 
 use serde::Serialize;
-use surgetank_model::Bytes;
 use surgetank_model::cost::Cost;
+use surgetank_model::{Bandwidth, Bytes};
 
 use crate::calibration::{Calibration, Measured, Spread};
 use crate::cost::Tariff;
@@ -86,6 +86,8 @@ pub struct Predictor<'a> {
     delays: Delays,
     backing: Tariff,
     fast: Tariff,
+    /// Of a static-fast volume.
+    alone: Bandwidth,
 }
 
 /// One burst's part of a prediction.
@@ -115,7 +117,8 @@ impl<'a> Predictor<'a> {
                 release: latencies.detach + latencies.delete,
             },
             backing: Tariff::new(backing.bandwidth, backing.volume_type.as_ref(), backing.usd_per_gib_month),
-            fast: Tariff::new(caching.bandwidth, caching.volume_type.as_ref(), caching.usd_per_gib_month),
+            fast: caching.tariff(),
+            alone: caching.striping.alone,
         })
     }
 
@@ -123,6 +126,12 @@ impl<'a> Predictor<'a> {
     #[must_use]
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
+    }
+
+    /// The scenario.
+    #[must_use]
+    pub fn scenario(&self) -> &'a Scenario {
+        self.scenario
     }
 
     /// The application.
@@ -149,9 +158,9 @@ impl<'a> Predictor<'a> {
         self.pipes.cache_for(self.app.checkpoint_size, self.absorb)
     }
 
-    /// One of the static modes: a volume that costs `tariff` and has its bandwidth.
-    fn static_mode(&self, tariff: &Tariff) -> ModePrediction {
-        let bandwidth = tariff.bandwidth.as_mib_s();
+    /// One of the static modes: a volume of this bandwidth that costs `tariff`.
+    fn static_mode(&self, tariff: &Tariff, bandwidth: Bandwidth) -> ModePrediction {
+        let bandwidth = bandwidth.as_mib_s();
         let completion_s = self.completion_s(self.app.checkpoint_size.as_mib() / bandwidth);
         let billed_s = completion_s + self.app.initial_dump.as_mib() / bandwidth;
         self.priced(completion_s, billed_s, tariff.cost(self.scenario.backing.size, billed_s))
@@ -160,13 +169,13 @@ impl<'a> Predictor<'a> {
     /// A slow volume alone.
     #[must_use]
     pub fn static_slow(&self) -> ModePrediction {
-        self.static_mode(&self.backing)
+        self.static_mode(&self.backing, self.scenario.backing.bandwidth)
     }
 
-    /// A fast volume alone.
+    /// A fast volume alone: of a stripe's volumes, as many that hold the backing volume's size.
     #[must_use]
     pub fn static_fast(&self) -> ModePrediction {
-        self.static_mode(&self.fast)
+        self.static_mode(&self.fast, self.alone)
     }
 
     fn completion_s(&self, checkpoint_s: f64) -> f64 {

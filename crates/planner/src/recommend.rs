@@ -9,6 +9,8 @@ use surgetank_model::Bytes;
 use surgetank_model::units::Span;
 
 use crate::predict::{ModePrediction, Predictor};
+use crate::scenario::Caching;
+use crate::stripe::{self, Auto};
 
 /// Most cache sizes that are tried without calibration points.
 const CANDIDATES_MAX: u64 = 64;
@@ -20,6 +22,13 @@ pub struct Constraints {
     pub deadline: Option<Duration>,
     /// On the cost of all VMs together.
     pub budget: Option<Budget>,
+}
+
+impl Constraints {
+    /// Whether the fastest is wanted: under a budget alone.
+    pub(crate) fn for_time(&self) -> bool {
+        self.budget.is_some() && self.deadline.is_none()
+    }
 }
 
 /// The most that a run may cost, all VMs together: `"80000000 AGBs"` or `"12.50 USD"`.
@@ -69,8 +78,14 @@ impl fmt::Display for Budget {
 /// A cache size that was looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Candidate {
-    /// M(Sc).
+    /// M(Sc), of all volumes of a stripe together.
     pub checkpoint_cache_gib: f64,
+    /// Over how many equal volumes it is striped; 1: no stripe.
+    pub volumes: u32,
+    /// Their type, if the file names one or the planner chose.
+    pub volume_type: Option<String>,
+    /// What all of them give together beside the backing volume, MiB/s.
+    pub caching_mib_s: f64,
     /// T.
     pub completion_s: f64,
     /// C, of one VM.
@@ -88,8 +103,14 @@ pub struct Candidate {
 pub struct Recommendation {
     /// "calibrated" or "fluid".
     pub model: &'static str,
-    /// M(Sc).
+    /// M(Sc), of all volumes of a stripe together.
     pub checkpoint_cache_gib: Option<f64>,
+    /// Over how many equal volumes it is striped; 1: no stripe.
+    pub volumes: Option<u32>,
+    /// Their type, if the file names one or the planner chose.
+    pub volume_type: Option<String>,
+    /// What all of them give together beside the backing volume, MiB/s.
+    pub caching_mib_s: Option<f64>,
     /// T.
     pub completion_s: Option<f64>,
     /// C, of one VM.
@@ -98,7 +119,7 @@ pub struct Recommendation {
     pub cost_total_agbs: Option<f64>,
     /// Of all VMs; `None`: a price is unknown too.
     pub cost_total_usd: Option<f64>,
-    /// All candidates, by size.
+    /// All candidates, by size; under `volumes = "auto"` the best of each type and number of volumes, the best first.
     pub considered: Vec<Candidate>,
     /// If nothing is feasible: one sentence on why, and the nearest that is.
     pub infeasible: Option<String>,
@@ -116,9 +137,13 @@ pub fn recommend(predictor: &Predictor<'_>, constraints: &Constraints) -> Result
             "the application writes no checkpoints: there is no cache to size, raise checkpoints in [app]".to_owned()
         );
     }
+    let caching = &predictor.scenario().caching;
+    if let Some(auto) = &caching.striping.auto {
+        return recommend_stripe(predictor, auto, constraints);
+    }
     let (sizes, calibrated, mut notes) = candidates(predictor);
     let considered: Vec<Candidate> =
-        sizes.iter().map(|size| candidate(*size, &predictor.elastic(*size).prediction, constraints)).collect();
+        sizes.iter().map(|size| candidate(caching, *size, &predictor.elastic(*size).prediction, constraints)).collect();
     if matches!(constraints.budget, Some(Budget::Usd(_))) && considered.iter().any(|one| one.cost_total_usd.is_none()) {
         return Err(
             "a budget in USD needs prices: add volume_type or usd_per_gib_month to [backing] and [caching]".to_owned()
@@ -127,24 +152,72 @@ pub fn recommend(predictor: &Predictor<'_>, constraints: &Constraints) -> Result
     let fluid_notes = sizes.first().map(|size| predictor.predict(*size).notes).unwrap_or_default();
     notes.extend(fluid_notes.into_iter().filter(|note| !note.contains("checkpoints:")));
     // Under a budget alone the fastest that it pays for; else the cheapest that is fast enough.
-    let for_time = constraints.budget.is_some() && constraints.deadline.is_none();
     let key = |one: &Candidate| {
-        if for_time { (one.completion_s, one.cost_agbs) } else { (one.cost_agbs, one.completion_s) }
+        if constraints.for_time() { (one.completion_s, one.cost_agbs) } else { (one.cost_agbs, one.completion_s) }
     };
     let feasible = considered.iter().filter(|one| one.feasible);
     let best =
         feasible.min_by(|one, other| key(one).partial_cmp(&key(other)).unwrap_or(std::cmp::Ordering::Equal)).cloned();
-    Ok(Recommendation {
-        model: if calibrated { "calibrated" } else { "fluid" },
-        checkpoint_cache_gib: best.as_ref().map(|best| best.checkpoint_cache_gib),
-        completion_s: best.as_ref().map(|best| best.completion_s),
-        cost_agbs: best.as_ref().map(|best| best.cost_agbs),
-        cost_total_agbs: best.as_ref().map(|best| best.cost_total_agbs),
-        cost_total_usd: best.as_ref().and_then(|best| best.cost_total_usd),
-        infeasible: best.is_none().then(|| nearest(predictor, &considered, constraints)),
-        considered,
-        notes,
-    })
+    let infeasible = best.is_none().then(|| nearest(predictor, &considered, constraints));
+    Ok(Recommendation::of(if calibrated { "calibrated" } else { "fluid" }, best, considered, infeasible, notes))
+}
+
+/// The stripe that costs the least money and keeps the deadline, or under a budget alone the fastest.
+fn recommend_stripe(
+    predictor: &Predictor<'_>,
+    auto: &Auto,
+    constraints: &Constraints,
+) -> Result<Recommendation, String> {
+    let scenario = predictor.scenario();
+    let found = stripe::consider(scenario, auto, constraints)?;
+    let mut notes = Vec::new();
+    if !scenario.calibration.is_empty() {
+        notes.push(
+            "calibration points are of one stripe, and volumes = \"auto\" compares several: the fluid model answers; write the \
+             number of volumes that was measured"
+                .to_owned(),
+        );
+    }
+    if let Some(first) = found.first() {
+        let striped = scenario.with_stripe(&first.choice);
+        let predicted = Predictor::new(&striped)?.predict(first.size());
+        notes.extend(predicted.notes.into_iter().filter(|note| !note.contains("checkpoints:")));
+    }
+    let considered: Vec<Candidate> = found.into_iter().map(|one| one.candidate).collect();
+    let best = considered.first().filter(|one| one.feasible).cloned();
+    let infeasible = best.is_none().then(|| nearest(predictor, &considered, constraints));
+    Ok(Recommendation::of("fluid", best, considered, infeasible, notes))
+}
+
+impl Recommendation {
+    fn of(
+        model: &'static str,
+        best: Option<Candidate>,
+        considered: Vec<Candidate>,
+        infeasible: Option<String>,
+        notes: Vec<String>,
+    ) -> Self {
+        let best = best.as_ref();
+        Self {
+            model,
+            checkpoint_cache_gib: best.map(|best| best.checkpoint_cache_gib),
+            volumes: best.map(|best| best.volumes),
+            volume_type: best.and_then(|best| best.volume_type.clone()),
+            caching_mib_s: best.map(|best| best.caching_mib_s),
+            completion_s: best.map(|best| best.completion_s),
+            cost_agbs: best.map(|best| best.cost_agbs),
+            cost_total_agbs: best.map(|best| best.cost_total_agbs),
+            cost_total_usd: best.and_then(|best| best.cost_total_usd),
+            considered,
+            infeasible,
+            notes,
+        }
+    }
+}
+
+/// The sizes to try with a predictor's volumes.
+pub(crate) fn sizes(predictor: &Predictor<'_>) -> Vec<Bytes> {
+    candidates(predictor).0
 }
 
 /// The sizes to try: those of the points that answer for the checkpoint, else whole GiB up to what the fluid model can
@@ -172,14 +245,22 @@ fn candidates(predictor: &Predictor<'_>) -> (Vec<Bytes>, bool, Vec<String>) {
     (sizes, false, notes)
 }
 
-fn candidate(size: Bytes, found: &ModePrediction, constraints: &Constraints) -> Candidate {
+pub(crate) fn candidate(
+    caching: &Caching,
+    size: Bytes,
+    found: &ModePrediction,
+    constraints: &Constraints,
+) -> Candidate {
     let in_time = constraints.deadline.is_none_or(|deadline| found.completion_s <= deadline.as_secs_f64());
     let paid = constraints.budget.is_none_or(|budget| match budget {
         Budget::Agbs(most) => found.cost_total_agbs <= most,
         Budget::Usd(most) => found.cost_total_usd.is_some_and(|usd| usd <= most),
     });
     Candidate {
-        checkpoint_cache_gib: size.as_gib(),
+        checkpoint_cache_gib: caching.tariff().rented(size).as_gib(),
+        volumes: caching.striping.volumes,
+        volume_type: caching.volume_type.as_ref().map(surgetank_model::VolumeType::key),
+        caching_mib_s: caching.bandwidth.as_mib_s(),
         completion_s: found.completion_s,
         cost_agbs: found.cost_agbs,
         cost_total_agbs: found.cost_total_agbs,

@@ -4,6 +4,7 @@
 //! a range that can be meant, and does not contradict another. The first mistake is reported with file, line and
 //! column.
 
+mod caching;
 mod checks;
 
 use std::path::PathBuf;
@@ -18,7 +19,9 @@ use surgetank_policy::Preset;
 use surgetank_policy::file::{PolicyConfig, RawPolicy};
 use toml::Spanned;
 
+use self::caching::{RawCaching, RawMachine};
 use crate::fluid::{Absorb, Pipes};
+use crate::stripe::{Machine, Striping};
 
 pub use self::checks::find_type;
 
@@ -34,6 +37,8 @@ pub struct Scenario {
     pub backing: Backing,
     /// The caching volumes of every VM.
     pub caching: Caching,
+    /// The machine of every VM.
+    pub machine: Machine,
     /// What was measured; empty: the fluid model answers.
     pub calibration: Vec<CalibrationPoint>,
     /// The controller, if the file has a `[policy]` section; without a name in it `adaptive`.
@@ -94,8 +99,11 @@ pub struct Backing {
 /// The caching volumes of one VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Caching {
-    /// Reserved bandwidth, the papers' Bc. Static-fast's volume has it too.
+    /// Reserved bandwidth, the papers' Bc: of all volumes of a stripe together, as far as the machine has it to spare beside the
+    /// backing volume.
     pub bandwidth: Bandwidth,
+    /// Over how many volumes a boost is striped, and what each gives.
+    pub striping: Striping,
     /// Cache size of a checkpoint, the papers' M(Sc); no larger than the backing volume.
     pub checkpoint_cache: Option<Bytes>,
     /// Cache size of the initial dump, the papers' M(Si); no larger than the backing volume.
@@ -180,7 +188,18 @@ impl Scenario {
                  check that the two are not exchanged"
             )
         };
-        slower.then(message).into_iter().collect()
+        let useless = slower.then(message);
+        let (each, all) = (self.caching.striping.each, self.caching.bandwidth);
+        let enough = all.get().div_ceil(each.get());
+        let volumes = u64::from(self.caching.striping.volumes);
+        let idle = (self.machine.bandwidth.is_some() && enough < volumes).then(|| {
+            format!(
+                "beside the backing volume the machine moves {:.0} MiB/s, which {enough} of the {volumes} caching volumes give: \
+                 lower volumes in [caching]",
+                all.as_mib_s()
+            )
+        });
+        useless.into_iter().chain(idle).collect()
     }
 
     /// The application, for what cannot do without.
@@ -211,7 +230,8 @@ impl Scenario {
 struct RawScenario {
     app: Option<Spanned<RawApp>>,
     backing: RawBacking,
-    caching: RawCaching,
+    caching: Spanned<RawCaching>,
+    machine: Option<RawMachine>,
     #[serde(default)]
     calibration: Vec<RawPoint>,
     policy: Option<RawPolicy>,
@@ -251,16 +271,6 @@ struct RawApp {
 struct RawBacking {
     size: Spanned<Bytes>,
     bandwidth: Spanned<Bandwidth>,
-    volume_type: Option<Spanned<String>>,
-    usd_per_gib_month: Option<Spanned<f64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawCaching {
-    bandwidth: Spanned<Bandwidth>,
-    checkpoint_cache: Option<Spanned<Bytes>>,
-    initial_cache: Option<Spanned<Bytes>>,
     volume_type: Option<Spanned<String>>,
     usd_per_gib_month: Option<Spanned<f64>>,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_model::{Bytes, Limits};
+use surgetank_model::{Bytes, Iops, Limits};
 use surgetank_planner::cost::Tariff;
 use surgetank_planner::scenario::Scenario;
 use surgetank_policy::file::Volumes;
@@ -23,13 +23,16 @@ impl Setup {
         let caching = &scenario.caching;
         let tariffs = Tariffs {
             backing: Tariff::new(backing.bandwidth, backing.volume_type.as_ref(), backing.usd_per_gib_month),
-            caching: Tariff::new(caching.bandwidth, caching.volume_type.as_ref(), caching.usd_per_gib_month),
+            caching: caching.tariff(),
         };
         let (policy, sampling) = controller(scenario, preset, &tariffs);
         let volume_type = backing.volume_type.as_ref();
         let fill = policy.preset.how.read_fill;
         let iops = |found: Option<Limits>| found.and_then(|limits| limits.iops);
-        let cache_size = policy.initial_size;
+        let volumes = caching.striping.volumes;
+        let cache_size = Bytes::new(policy.initial_size.get().div_ceil(u64::from(volumes)));
+        let cached = iops(caching.volume_type.as_ref().map(|found| found.limits_at(cache_size)))
+            .map(|each| Iops::new(each.get().saturating_mul(u64::from(volumes))));
         Self {
             vms: scenario.app.as_ref().map_or(1, |app| app.vms),
             application: application(scenario),
@@ -43,10 +46,8 @@ impl Setup {
                 tariff: tariffs.backing,
             },
             caching: Caching {
-                limits: Limits {
-                    bandwidth: Some(caching.bandwidth),
-                    iops: iops(caching.volume_type.as_ref().map(|found| found.limits_at(cache_size))),
-                },
+                limits: Limits { bandwidth: Some(caching.bandwidth), iops: cached },
+                alone: Limits { bandwidth: Some(caching.striping.alone), iops: cached },
                 tariff: tariffs.caching,
                 read_fill: fill,
             },
@@ -98,7 +99,8 @@ fn controller(scenario: &Scenario, preset: Option<Preset>, tariffs: &Tariffs) ->
     let (backing, caching) = (&scenario.backing, &scenario.caching);
     let mut file = scenario.controller();
     file.preset = preset.unwrap_or(file.preset);
-    let offered = caching.volume_type.as_ref().map(|found| (found.size.min, found.size.max));
+    let all = |each: Bytes| Bytes::new(each.get().saturating_mul(u64::from(caching.striping.volumes)));
+    let offered = caching.volume_type.as_ref().map(|found| (all(found.size.min), all(found.size.max)));
     let (smallest, largest) = offered.unwrap_or((Bytes::from_mib(1), backing.size));
     let largest = largest.min(backing.size).max(smallest);
     let initial_size = scenario.initial_cache(file.preset).clamp(smallest, largest);

@@ -85,8 +85,11 @@ pub struct Volume {
 /// What caching volumes are.
 #[derive(Clone, Debug)]
 pub struct Caching {
-    /// Their limits.
+    /// Their limits: of a stripe, what all its volumes give together beside the backing volume.
     pub limits: Limits,
+    /// The same without a backing volume beside them, on a machine that limits what all its volumes move. Static-fast's volume has
+    /// these.
+    pub alone: Limits,
     /// What they cost. Static-fast's volume costs the same.
     pub tariff: Tariff,
     /// What read misses install.
@@ -154,7 +157,7 @@ impl Setup {
             Mode::StaticSlow | Mode::Elastic => self.backing.clone(),
             Mode::StaticFast => Volume {
                 size: self.backing.size,
-                limits: self.caching.limits,
+                limits: self.caching.alone,
                 credits: None,
                 tariff: self.caching.tariff.clone(),
             },

@@ -29,7 +29,12 @@ fn setup(preset: Preset, phases: Vec<AppPhase>, initial_phases: usize) -> Setup 
             credits: None,
             tariff: Tariff::new(backing, None, None),
         },
-        caching: Caching { limits: limits(128), tariff: Tariff::new(caching, None, None), read_fill: ReadFill::Never },
+        caching: Caching {
+            limits: limits(128),
+            alone: limits(128),
+            tariff: Tariff::new(caching, None, None),
+            read_fill: ReadFill::Never,
+        },
         policy: Config::new(preset, backing, Bytes::from_gib(50), caching),
         sampling: Duration::from_secs(5),
         provider: Latencies {

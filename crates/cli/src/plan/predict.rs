@@ -37,6 +37,8 @@ The file, with the papers' CM1:
   attached = \"180 s\"
 
 [backing] and [caching] may have volume_type = \"aws/gp3\" or usd_per_gib_month = 0.08 for money besides AGBs. \
+With volumes = 8 in [caching] a boost is striped over so many volumes, each with the bandwidth that is given or comes \
+with its type; with volumes = \"auto\" the planner takes the type and number that cost the least money. \
 With name = \"paper\" in [policy] the fluid model sends bursts to the caching volume alone; under adaptive, which is \
 assumed where none is named, it splits them.")]
 pub struct Arguments {
@@ -58,7 +60,8 @@ impl Arguments {
         let scenario = super::with_points(scenario, self.calibration.as_deref())?;
         let invalid = |message: &str| Failure::Invalid(format!("{}: {message}", self.file.display()));
         let predictor = Predictor::new(&scenario).map_err(invalid)?;
-        let cache = match scenario.caching.checkpoint_cache {
+        let chosen = scenario.caching.striping.auto.as_ref().map(|auto| auto.cache);
+        let cache = match scenario.caching.checkpoint_cache.or(chosen) {
             Some(cache) => cache,
             None if predictor.app().checkpoints == 0 => Bytes::ZERO,
             None => {

@@ -25,7 +25,8 @@ The candidates are the cache sizes of the file's calibration points; without poi
 The answer is the cheapest that keeps the deadline; under a budget alone the fastest. If nothing is feasible, the \
 exit status is 3 and the message names the nearest. With a trace, every volume type of the catalog is compared \
 with elastic devices over it, in time and money; without a deadline the answer is the cheapest that is no slower \
-than the recording. See \"surgetank predict --help\" for the file.")]
+than the recording. With volumes = \"auto\" in [caching] the answer is the stripe of caching volumes that costs the \
+least money in time. See \"surgetank predict --help\" for the file.")]
 pub struct Arguments {
     /// The application and its volumes
     file: Option<PathBuf>,
@@ -78,29 +79,45 @@ impl Arguments {
     }
 }
 
-const HEADER: [&str; 5] = ["cache", "completion", "AGBs", "money", "feasible"];
+const HEADER: [&str; 5] = ["cache", "completion", "money", "AGBs", "feasible"];
+
+fn cache(volumes: u32, gib: f64, volume_type: Option<&str>) -> String {
+    match (volumes, volume_type) {
+        (1, _) => gibibytes(gib),
+        (_, Some(name)) => format!("{volumes} × {} {name}", gibibytes(gib / f64::from(volumes))),
+        (_, None) => format!("{volumes} × {}", gibibytes(gib / f64::from(volumes))),
+    }
+}
 
 fn row(one: &Candidate) -> [String; 5] {
     [
-        gibibytes(one.checkpoint_cache_gib),
+        cache(one.volumes, one.checkpoint_cache_gib, one.volume_type.as_deref()),
         duration(one.completion_s),
-        prefixed(one.cost_total_agbs),
         dollars(one.cost_total_usd, 4),
+        prefixed(one.cost_total_agbs),
         if one.feasible { "yes" } else { "no" }.to_owned(),
     ]
 }
 
+/// Rows of the table: with `volumes = "auto"` there are hundreds of stripes, the best first.
+const ROWS_MAX: usize = 64;
+
 fn text(found: &Recommendation) -> String {
-    let table = Table::new(HEADER).with(found.considered.iter().map(row));
+    let shown = found.considered.iter().take(ROWS_MAX).map(row);
+    let table = Table::new(HEADER).with(shown);
     let mut text = format!("{table}\n");
-    if let (Some(cache), Some(time), Some(cost)) =
-        (found.checkpoint_cache_gib, found.completion_s, found.cost_total_agbs)
+    if let Some(left) = found.considered.len().checked_sub(ROWS_MAX).filter(|left| *left > 0) {
+        let _ = writeln!(text, "{left} more in --json");
+    }
+    if let (Some(gib), Some(volumes), Some(time), Some(cost)) =
+        (found.checkpoint_cache_gib, found.volumes, found.completion_s, found.cost_total_agbs)
     {
         let _ = write!(
             text,
-            "\nTake a cache of {} for checkpoints: {}, {} AGBs for all VMs ({} model).\n{AGBS_EXPLAINED}.",
-            gibibytes(cache),
+            "\nTake a cache of {} for checkpoints: {}, {} and {} AGBs for all VMs ({} model).\n{AGBS_EXPLAINED}.",
+            cache(volumes, gib, found.volume_type.as_deref()),
             duration(time),
+            found.cost_total_usd.map_or_else(|| "money unknown".to_owned(), |usd| dollars(Some(usd), 4)),
             prefixed(cost),
             found.model
         );

@@ -9,8 +9,8 @@ use surgetank_policy::Preset;
 use toml::Spanned;
 
 use super::{
-    App, Backing, Caching, CalibrationPoint, Jobs, Latencies, RawApp, RawBacking, RawCaching, RawJobs, RawLatencies,
-    RawPoint, RawScenario, Scenario, Seconds,
+    App, Backing, Caching, CalibrationPoint, Jobs, Latencies, RawApp, RawBacking, RawJobs, RawLatencies, RawPoint,
+    RawScenario, Scenario, Seconds,
 };
 
 /// More VMs than any machine room has.
@@ -33,7 +33,16 @@ const MEASURED_MAX: f64 = 1.25;
 impl RawScenario {
     pub(super) fn check(self, source: &Source, catalog: &Catalog) -> Result<Scenario, ConfigError> {
         let backing = self.backing.check(source, catalog)?;
-        let caching = self.caching.check(source, catalog, &backing)?;
+        let machine = self.machine.map(|machine| machine.check(source, &backing)).transpose()?.unwrap_or_default();
+        let caching_at = self.caching.span();
+        let caching = self.caching.into_inner();
+        let auto_at = caching.auto_at();
+        let caching = caching.check(source, catalog, caching_at, machine, &backing)?;
+        if let Some(at) = auto_at.clone().filter(|_| !self.calibration.is_empty()) {
+            let message = "volumes = \"auto\" compares stripes, and calibration points are of one: write the number of volumes that \
+                 was measured, or remove the points";
+            return Err(source.at(Some(at), message));
+        }
         let (mut interval, mut trace, mut seed) = (self.interval, self.trace, self.seed);
         let app_span = self.app.as_ref().map(Spanned::span);
         let app = match self.app.map(Spanned::into_inner) {
@@ -76,10 +85,11 @@ impl RawScenario {
             .into_iter()
             .map(|point| point.check(source, &backing, &caching))
             .collect::<Result<_, _>>()?;
-        Ok(Scenario {
+        let scenario = Scenario {
             app,
             backing,
             caching,
+            machine,
             calibration,
             policy: self.policy.map(|policy| policy.or_named(Preset::ADAPTIVE).check(source)).transpose()?,
             provider: self.provider.check(source)?,
@@ -87,7 +97,11 @@ impl RawScenario {
             trace,
             jobs,
             seed: check_seed(source, seed.as_ref())?,
-        })
+        };
+        match auto_at {
+            Some(at) => scenario.settled().map_err(|message| source.at(Some(at), message)),
+            None => Ok(scenario),
+        }
     }
 }
 
@@ -204,7 +218,11 @@ fn check_size(source: &Source, name: &str, size: &Spanned<Bytes>) -> Result<Byte
     Ok(given)
 }
 
-fn check_bandwidth(source: &Source, name: &str, rate: &Spanned<Bandwidth>) -> Result<Bandwidth, ConfigError> {
+pub(super) fn check_bandwidth(
+    source: &Source,
+    name: &str,
+    rate: &Spanned<Bandwidth>,
+) -> Result<Bandwidth, ConfigError> {
     let given = *rate.get_ref();
     if given > BANDWIDTH_MAX {
         let message = format!("{name} is {given}, more than any volume has: check the unit");
@@ -214,7 +232,12 @@ fn check_bandwidth(source: &Source, name: &str, rate: &Spanned<Bandwidth>) -> Re
 }
 
 /// A size of something that lies on the backing volume, or stands before it.
-fn check_within(source: &Source, name: &str, size: &Spanned<Bytes>, backing: &Backing) -> Result<Bytes, ConfigError> {
+pub(super) fn check_within(
+    source: &Source,
+    name: &str,
+    size: &Spanned<Bytes>,
+    backing: &Backing,
+) -> Result<Bytes, ConfigError> {
     let given = check_size(source, name, size)?;
     if given > backing.size {
         let message = format!(
@@ -226,7 +249,12 @@ fn check_within(source: &Source, name: &str, size: &Spanned<Bytes>, backing: &Ba
     Ok(given)
 }
 
-fn check_count(source: &Source, name: &str, count: &Spanned<i64>, range: (i64, i64)) -> Result<u32, ConfigError> {
+pub(super) fn check_count(
+    source: &Source,
+    name: &str,
+    count: &Spanned<i64>,
+    range: (i64, i64),
+) -> Result<u32, ConfigError> {
     let given = *count.get_ref();
     let (least, most) = range;
     u32::try_from(given).ok().filter(|_| (least..=most).contains(&given)).ok_or_else(|| {
@@ -234,7 +262,7 @@ fn check_count(source: &Source, name: &str, count: &Spanned<i64>, range: (i64, i
     })
 }
 
-fn check_price(source: &Source, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
+pub(super) fn check_price(source: &Source, given: Option<&Spanned<f64>>) -> Result<Option<f64>, ConfigError> {
     let message = "usd_per_gib_month must be a number of USD that is not negative: leave it out if it is unknown";
     source.number(given, |usd| (0.0..1e6).contains(&usd), message)
 }
@@ -262,7 +290,7 @@ pub fn find_type<'a>(catalog: &'a Catalog, written: &str) -> Result<&'a VolumeTy
     }
 }
 
-fn check_type(
+pub(super) fn check_type(
     source: &Source,
     catalog: &Catalog,
     written: Option<&Spanned<String>>,
@@ -316,21 +344,6 @@ impl RawBacking {
             size,
             bandwidth: check_bandwidth(source, "bandwidth", &self.bandwidth)?,
             volume_type,
-            usd_per_gib_month: check_price(source, self.usd_per_gib_month.as_ref())?,
-        })
-    }
-}
-
-impl RawCaching {
-    fn check(self, source: &Source, catalog: &Catalog, backing: &Backing) -> Result<Caching, ConfigError> {
-        let cache = |name, size: Option<&Spanned<Bytes>>| {
-            size.map(|size| check_within(source, name, size, backing)).transpose()
-        };
-        Ok(Caching {
-            bandwidth: check_bandwidth(source, "bandwidth", &self.bandwidth)?,
-            checkpoint_cache: cache("checkpoint_cache", self.checkpoint_cache.as_ref())?,
-            initial_cache: cache("initial_cache", self.initial_cache.as_ref())?,
-            volume_type: check_type(source, catalog, self.volume_type.as_ref())?,
             usd_per_gib_month: check_price(source, self.usd_per_gib_month.as_ref())?,
         })
     }

@@ -79,7 +79,12 @@ fn setup(chance: &mut Chance, seed: u64) -> Setup {
             credits: chance.credits(4, backing),
             tariff: tariff(backing),
         },
-        caching: Caching { limits: limits(caching), tariff: tariff(caching), read_fill: ReadFill::Never },
+        caching: Caching {
+            limits: limits(caching),
+            alone: limits(caching),
+            tariff: tariff(caching),
+            read_fill: ReadFill::Never,
+        },
         policy: policy(chance, Bandwidth::from_mib_s(backing), Bandwidth::from_mib_s(caching)),
         sampling: if chance.one_in(3) { chance.time(1, 5) } else { Duration::from_secs(1) },
         provider: Latencies {

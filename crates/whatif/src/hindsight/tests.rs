@@ -86,6 +86,7 @@ fn setup(chance: &mut Chance, seed: u64) -> Setup {
         },
         caching: Caching {
             limits: limits(caching),
+            alone: limits(caching),
             tariff: priced(caching, [0, 60, 600][chance.between(0, 2) as usize]),
             read_fill: ReadFill::Never,
         },
