@@ -159,6 +159,7 @@ pub fn recommend(predictor: &Predictor<'_>, constraints: &Constraints) -> Result
     let best =
         feasible.min_by(|one, other| key(one).partial_cmp(&key(other)).unwrap_or(std::cmp::Ordering::Equal)).cloned();
     let infeasible = best.is_none().then(|| nearest(predictor, &considered, constraints));
+    notes.extend(best.as_ref().and_then(|best| static_is_enough(predictor, best)));
     Ok(Recommendation::of(if calibrated { "calibrated" } else { "fluid" }, best, considered, infeasible, notes))
 }
 
@@ -180,13 +181,40 @@ fn recommend_stripe(
     }
     if let Some(first) = found.first() {
         let striped = scenario.with_stripe(&first.choice);
-        let predicted = Predictor::new(&striped)?.predict(first.size());
-        notes.extend(predicted.notes.into_iter().filter(|note| !note.contains("checkpoints:")));
+        let striped = Predictor::new(&striped)?;
+        notes.extend(striped.predict(first.size()).notes.into_iter().filter(|note| !note.contains("checkpoints:")));
+        notes.extend(Some(&first.candidate).filter(|one| one.feasible).and_then(|one| static_is_enough(&striped, one)));
     }
     let considered: Vec<Candidate> = found.into_iter().map(|one| one.candidate).collect();
     let best = considered.first().filter(|one| one.feasible).cloned();
     let infeasible = best.is_none().then(|| nearest(predictor, &considered, constraints));
     Ok(Recommendation::of("fluid", best, considered, infeasible, notes))
+}
+
+/// Where a static volume, or as many of the caching type as a stripe has, takes no longer and costs no more money.
+fn static_is_enough(predictor: &Predictor<'_>, best: &Candidate) -> Option<String> {
+    let usd = best.cost_total_usd?;
+    let enough = |found: &ModePrediction| {
+        found.completion_s <= best.completion_s && found.cost_total_usd.is_some_and(|its| its <= usd)
+    };
+    let name = |volume_type: Option<&surgetank_model::VolumeType>| {
+        volume_type.map_or(String::new(), |known| format!(" {}", known.key()))
+    };
+    let scenario = predictor.scenario();
+    let (slow, fast) = (predictor.static_slow(), predictor.static_fast());
+    let (what, found) = if enough(&slow) {
+        (format!("the backing volume{} alone", name(scenario.backing.volume_type.as_ref())), slow)
+    } else if enough(&fast) {
+        let volumes = scenario.caching.striping.volumes;
+        let each = scenario.caching.tariff().rented(scenario.backing.size).as_gib() / f64::from(volumes);
+        (format!("static-fast, {volumes} × {each} GiB{}", name(scenario.caching.volume_type.as_ref())), fast)
+    } else {
+        return None;
+    };
+    Some(format!(
+        "in money an elastic device does not pay here: {what}, takes {:.1} s and costs ${:.4} in place of ${usd:.4}",
+        found.completion_s, found.cost_total_usd?
+    ))
 }
 
 impl Recommendation {

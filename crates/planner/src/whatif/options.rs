@@ -10,9 +10,12 @@ use super::{Application, FoundBurst};
 use crate::credits::Buckets;
 use crate::fluid::{Absorb, Delays, Pipes};
 use crate::price::{Need, PriceOption, options};
+use crate::stripe::{self, Machine};
 
 /// Bandwidths that are asked for, in MiB/s; the first is whatever the capacity brings.
 const LEVELS: [u64; 7] = [0, 64, 128, 256, 512, 1024, 2048];
+/// Volumes in the stripes that are tried, each with what comes with its size.
+const COUNTS: [u32; 6] = [2, 4, 8, 12, 16, 26];
 /// The most that counts as one transaction; where a provider says nothing else.
 const TRANSACTION_KIB: f64 = 256.0;
 /// How long the controller waits after a burst.
@@ -32,11 +35,13 @@ pub struct Constraint {
 pub struct Elastic {
     /// Their type.
     pub volume_type: String,
+    /// Over how many equal volumes each boost is striped; 1: no stripe.
+    pub volumes: u32,
     /// Size of each.
     pub size_gib: f64,
-    /// What each gives.
+    /// What all of a stripe give together.
     pub throughput_mib_s: f64,
-    /// How many are rented, one after the other.
+    /// How many boosts there are, one after the other.
     pub boosts: usize,
 }
 
@@ -160,19 +165,21 @@ impl Job<'_> {
         Some(seconds + buckets.pause(pause, background * pause, rate))
     }
 
-    /// An elastic option over a static one, with caching volumes of a type, size and bandwidth.
+    /// An elastic option over a static one, with caching volumes of a type, number, size and bandwidth.
     fn elastic(
         &self,
         backing: &Choice,
         backing_month: f64,
-        known: &VolumeType,
+        stripe: &stripe::Choice<'_>,
         cache: Bytes,
-        level: u64,
     ) -> Option<Choice> {
-        let need = Limits { bandwidth: Some(Bandwidth::from_mib_s(level)), iops: None };
-        let offer = known.offer(cache, &need, Supply::Sustained)?;
+        let known = stripe.volume_type;
+        let need = Limits { bandwidth: Some(stripe.each), iops: None };
+        let volumes = f64::from(stripe.volumes);
+        let offer =
+            known.offer(Bytes::new(cache.get().div_ceil(u64::from(stripe.volumes))), &need, Supply::Sustained)?;
         let iops = offer.gives.iops.map(|iops| iops.get() as f64);
-        let mib_s = self.effective(offer.gives.bandwidth.map(Bandwidth::as_mib_s), iops);
+        let mib_s = volumes * self.effective(offer.gives.bandwidth.map(Bandwidth::as_mib_s), iops);
         // A caching volume that is slower than what it speeds up is none.
         if !(mib_s.is_finite() && mib_s > backing.throughput_mib_s) {
             return None;
@@ -194,14 +201,15 @@ impl Job<'_> {
             if burst.written() == Bytes::ZERO {
                 continue;
             }
-            let one = pipes.delayed(burst.written(), offer.size, Absorb::Split, &delays);
+            let size = Bytes::new(offer.size.get().saturating_mul(u64::from(stripe.volumes)));
+            let one = pipes.delayed(burst.written(), size, Absorb::Split, &delays);
             // A drain that is not done when the next burst comes would find its cache full: no option.
             let next = self.bursts.get(index + 1).map(|next| next.start_s - burst.end_s + one.absorb_s + read_s);
             if next.is_some_and(|next_s| one.occupied_s > next_s) {
                 return None;
             }
             absorb_s += one.absorb_s;
-            cached_usd += billed_usd(&known.billing, offer.usd_month?, one.occupied_s)?;
+            cached_usd += billed_usd(&known.billing, offer.usd_month? * volumes, one.occupied_s)?;
             boosts += 1;
             requests = requests.saturating_add(burst.requests);
         }
@@ -216,6 +224,7 @@ impl Job<'_> {
             throughput_mib_s: backing.throughput_mib_s,
             caching: Some(Elastic {
                 volume_type: known.name.clone(),
+                volumes: stripe.volumes,
                 size_gib: offer.size.as_gib(),
                 throughput_mib_s: mib_s,
                 boosts,
@@ -290,13 +299,21 @@ fn elastic(job: &Job<'_>, backing: &Choice, backing_month: f64) -> Vec<Choice> {
     written.sort_unstable();
     let mut found: Vec<Choice> = Vec::new();
     let types = job.catalog.iter().filter(|known| known.provider == backing.provider && known.limits_are_known());
-    for known in types {
-        for level in LEVELS.into_iter().filter(|level| *level as f64 > backing.throughput_mib_s) {
+    for volume_type in types {
+        let one = |level| stripe::Choice { volume_type, volumes: 1, each: Bandwidth::from_mib_s(level) };
+        let levels = LEVELS.into_iter().filter(|level| *level as f64 > backing.throughput_mib_s);
+        let most = Machine::default().volumes_max(job.catalog, Some(volume_type));
+        let included = stripe::included(volume_type, volume_type.size.min);
+        let counts = COUNTS.into_iter().filter(|volumes| *volumes <= most);
+        let striped = included
+            .into_iter()
+            .flat_map(|each| counts.clone().map(move |volumes| stripe::Choice { volume_type, volumes, each }));
+        for stripe in levels.map(one).chain(striped) {
             for dataset in [written.last(), written.get(written.len() / 2)].into_iter().flatten() {
-                let caching = Bandwidth::from_mib_s(level);
+                let caching = stripe::times(stripe.each, stripe.volumes);
                 let slow = Bandwidth::new((backing.throughput_mib_s * 1_048_576.0) as u64);
                 let cache = Pipes { backing: slow, caching }.cache_for(*dataset, Absorb::Split);
-                let Some(choice) = job.elastic(backing, backing_month, known, cache, level) else { continue };
+                let Some(choice) = job.elastic(backing, backing_month, &stripe, cache) else { continue };
                 if !found.iter().any(|known| known.caching == choice.caching) {
                     found.push(choice);
                 }
@@ -360,7 +377,12 @@ impl Choice {
         let backing = format!("{count}{}/{} of {} GiB", self.provider, self.volume_type, self.size_gib);
         match &self.caching {
             None => backing,
-            Some(caching) => format!("{backing} with caches of {} GiB {}", caching.size_gib, caching.volume_type),
+            Some(Elastic { volumes: 1, size_gib, volume_type, .. }) => {
+                format!("{backing} with caches of {size_gib} GiB {volume_type}")
+            }
+            Some(Elastic { volumes, size_gib, volume_type, .. }) => {
+                format!("{backing} with caches of {volumes} × {size_gib} GiB {volume_type}")
+            }
         }
     }
 }
