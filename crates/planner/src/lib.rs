@@ -9,6 +9,7 @@
 //! - [`price`]: every way to rent a capacity;
 //! - [`whatif`]: the options for a recorded load;
 //! - [`stripe`]: caching volumes in stripes, and the planner's choice of them;
+//! - [`economy`]: what a month of repeated bursts costs, static and elastic;
 //! - [`credits`], [`rotation`], [`interval`]: closed forms, one at a time.
 //!
 //! Formulas are those of NRK15 (`docs/REFERENCES.md`), sections III-C and III-D, with 1 GB = 1024 MB.
@@ -16,6 +17,7 @@
 pub mod calibration;
 pub mod cost;
 pub mod credits;
+pub mod economy;
 pub mod fluid;
 pub mod interval;
 mod mode;
