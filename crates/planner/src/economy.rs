@@ -135,6 +135,23 @@ pub enum Kind {
     Reactive,
 }
 
+/// The stripe of each boost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Caching {
+    /// Type of its volumes.
+    pub volume_type: String,
+    /// How many are attached at a time.
+    pub volumes: u32,
+    /// Size of each.
+    pub size_gib: f64,
+    /// What each gives, in requests of the load's size.
+    pub mib_s: f64,
+    /// What the backing volume gives to bursts and drains.
+    pub backing_mib_s: f64,
+    /// From the call that creates them until they are gone.
+    pub boost_s: f64,
+}
+
 /// A way to rent storage for a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Way {
@@ -152,8 +169,8 @@ pub struct Way {
     pub bursts_usd: f64,
     /// How long a burst takes.
     pub burst_s: f64,
-    /// Caching volumes that are attached at a time; 0: none.
-    pub volumes: u32,
+    /// The caching volumes and what they stand before; `None`: the volume takes the bursts itself.
+    pub caching: Option<Caching>,
     /// For people.
     pub note: String,
 }

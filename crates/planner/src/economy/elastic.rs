@@ -5,7 +5,7 @@ use std::time::Duration;
 use surgetank_model::volume_type::{Performance, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
-use super::{Kind, Load, TRANSACTION, Way, cheaper, named};
+use super::{Caching, Kind, Load, TRANSACTION, Way, cheaper, named};
 use crate::fluid::{Absorb, Burst, Delays, Pipes};
 use crate::stripe::{Machine, included};
 
@@ -159,7 +159,14 @@ impl<'a> Backing<'a> {
             transactions_usd,
             bursts_usd,
             burst_s: absorb_s,
-            volumes,
+            caching: Some(Caching {
+                volume_type: caching.name.clone(),
+                volumes,
+                size_gib: offer.size.as_gib(),
+                mib_s: Bandwidth::new(rate).as_mib_s(),
+                backing_mib_s: self.rate.as_mib_s(),
+                boost_s: from_call_s,
+            }),
             note: format!("each boost {rented_s:.0} s, billed {:.0} s", billed.as_secs_f64()),
         })
     }

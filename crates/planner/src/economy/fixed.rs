@@ -30,7 +30,7 @@ fn fixed(catalog: &Catalog, load: &Load, option: &PriceOption) -> Option<Way> {
         transactions_usd,
         bursts_usd: 0.0,
         burst_s: load.within.as_secs_f64(),
-        volumes: 0,
+        caching: None,
         note: if option.sustained { "" } else { "on credits that every pause earns back" }.to_owned(),
     })
 }
@@ -62,7 +62,7 @@ pub(super) fn raised(catalog: &Catalog, known: &VolumeType, load: &Load) -> Opti
         transactions_usd,
         bursts_usd,
         burst_s: load.within.as_secs_f64(),
-        volumes: 0,
+        caching: None,
         note: format!("raised to {:.0} MiB/s for {:.0} h a month", in_place.bandwidth.as_mib_s(), hours),
     })
 }
