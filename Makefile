@@ -16,7 +16,7 @@ TIME ?= 600
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
 PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_array --test planted_rental
 
-.PHONY: help reproduce reproduce-sim validate demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
+.PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
 
 help:
 	@echo 'make demo     a burst on a real file system: boosted, drained, verified, billed (ARGS=--quick: 40 s)'
@@ -34,6 +34,7 @@ help:
 	@echo 'make systemd  a Debian guest that does what the README says, then kills, reboots, cuts (ARGS=--short)'
 	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
+	@echo 'make economy  docs/ECONOMY.md again, from the catalog: what elastic devices cost in money beside static volumes'
 	@echo 'make lint     style, layout and licence checks alone'
 	@echo 'make fmt      format the sources'
 	@echo 'make build    the release binary alone'
@@ -104,6 +105,9 @@ cuts outages replay systemd:
 reproduce-sim:
 	$(CARGO) build --release --package surgetank-cli
 	$(CARGO) lab reproduce-sim
+
+economy:
+	$(CARGO) lab economy
 
 validate:
 	@scripts/setup $(if $(findstring --lab,$(ARGS)),lab,demo)

@@ -11,6 +11,7 @@ use surgetank_model::{Bandwidth, Bytes};
 use crate::bench;
 use crate::calm;
 use crate::cuts;
+use crate::economy;
 use crate::flags::absolute;
 use crate::guest::Outcome;
 use crate::host::{Lab, Unavailable};
@@ -53,6 +54,8 @@ enum Task {
     Calm(calm::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
     Cuts(cuts::Arguments),
+    /// What elastic devices cost in money beside volumes that are as fast: docs/ECONOMY.md
+    Economy(economy::Arguments),
     /// One guest under a load whose volumes stall, fail, are unplugged and come back
     Outages(outages::Arguments),
     /// The papers' experiments: bonnie++ and LAMMPS on slow, fast and elastic disks in one guest
@@ -156,6 +159,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::Peers(arguments) => arguments.run()?,
         Task::Calm(arguments) => arguments.run()?,
         Task::Cuts(arguments) => arguments.run()?,
+        Task::Economy(arguments) => arguments.run()?,
         Task::Reproduce(arguments) => arguments.run()?,
         Task::Replay(arguments) => arguments.run()?,
         Task::Outages(arguments) => arguments.run()?,

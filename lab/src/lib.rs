@@ -12,6 +12,7 @@ mod calm;
 mod campaign;
 pub mod command_line;
 mod cuts;
+mod economy;
 mod experiment;
 mod fio;
 mod flags;
