@@ -41,6 +41,7 @@ mod shared;
 mod starting;
 mod state_directory;
 pub mod status;
+pub mod striped;
 pub mod sweep;
 mod switching;
 pub mod systemd;

@@ -22,6 +22,8 @@ pub mod tag {
     pub const DEVICE: &str = "surgetank:device";
     /// The epoch of the attachment whose data may be dirty on it; absent: none.
     pub const DIRTY_EPOCH: &str = "surgetank:dirty-epoch";
+    /// Of which stripe it is a member: the stripe's token, its place, and how many there are.
+    pub const STRIPE: &str = "surgetank:stripe";
 }
 
 /// How often a caching volume can grow while it is attached: the superblocks of its log have room for so many parts.
@@ -78,6 +80,20 @@ pub struct VolumeDescription {
     pub device: Option<PathBuf>,
     /// When attached as a disk: what the disk's serial must read.
     pub serial: Option<String>,
+    /// If it is a stripe: the volumes of the provider that are there of it, in their order. They say where they are, it does
+    /// not.
+    pub members: Vec<Self>,
+}
+
+impl VolumeDescription {
+    /// Whether it says where the volume is in this machine, or where all that is there of a stripe is.
+    #[must_use]
+    pub fn is_located(&self) -> bool {
+        match &*self.members {
+            [] => self.device.is_some(),
+            members => members.iter().all(Self::is_located),
+        }
+    }
 }
 
 /// A change of state that is asked for.

@@ -8,6 +8,7 @@
 //! - [`mapping`]: where the kernel sends the requests of a device that it maps itself, and when that changes;
 //! - [`owner`]: where the newest data is, and in which order that is written down;
 //! - [`resume`]: where a device goes on after a crash;
+//! - [`stripe`]: several volumes of a provider that are rented as one;
 //! - [`sweep`]: which volumes nobody knows of any more.
 //!
 //! Absent on purpose: any provider call, any clock, any file, any byte of data.
@@ -19,6 +20,7 @@ pub mod planted;
 pub mod record;
 pub mod rental;
 pub mod rentals;
+pub mod stripe;
 #[cfg(test)]
 mod rented;
 pub mod resume;

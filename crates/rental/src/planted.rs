@@ -34,6 +34,16 @@ surgetank_model::plant_bugs! {
         SweepIgnoresTags,
         /// The sweep deletes volumes that are being created.
         SweepIgnoresCreations,
+        /// A sweep knows a stripe by its whole name alone, and not the part of it that a listing shows.
+        SweepIgnoresParts,
+        /// A stripe of which some members were not made, or are gone, is not listed.
+        PartialStripeForgotten,
+        /// A stripe counts as tagged when one of its members is.
+        PartlyTaggedIsTagged,
+        /// A stripe counts as attached when one of its members is.
+        PartlyAttachedIsAttached,
+        /// That a stripe was refused to grow is said although a member has.
+        PartlyGrownIsRefused,
         /// A volume is deleted although its tag names an attachment that this daemon never made.
         CopiesIgnored,
         /// That the user has discarded what is on a volume is not written down.

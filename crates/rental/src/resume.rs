@@ -205,6 +205,7 @@ mod tests {
             tags: Tags::new(),
             device: None,
             serial: None,
+            members: Vec::new(),
         })
     }
 

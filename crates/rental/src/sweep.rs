@@ -5,19 +5,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use surgetank_model::volume::{VolumeDescription, VolumeId, VolumeState, tag};
 
 use crate::planted::{Bug, planted};
+use crate::stripe;
 
 /// What is known of the volumes beside what the provider lists.
 ///
 /// Read it *after* the listing: a volume that was rented in between is then expected rather than an orphan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Volumes that a device uses or that its persisted intent names.
+    /// Volumes that a device uses or that its persisted intent names. A listing that lags behind may show a part of a stripe:
+    /// ask [`Known::expects`].
     pub expected: BTreeSet<VolumeId>,
     /// Devices whose persisted intent is a `create` that is not answered yet: a volume tagged with one of them may be
     /// its outcome, so it is left alone.
     pub creating: BTreeSet<String>,
     /// Volumes whose log was read again and says CLEAN, with the epoch it says so for (as in [`tag::DIRTY_EPOCH`]).
     pub reread_clean: BTreeMap<VolumeId, String>,
+}
+
+impl Known {
+    /// Whether a volume is one of the expected ones, or has a member of one.
+    #[must_use]
+    pub fn expects(&self, id: &VolumeId) -> bool {
+        let overlaps = |expected| stripe::overlap(expected, id) && !planted(Bug::SweepIgnoresParts);
+        self.expected.contains(id) || self.expected.iter().any(overlaps)
+    }
 }
 
 /// What to do about an orphan. Actions are idempotent; the sweep after the next one does what follows.
@@ -79,7 +90,7 @@ fn decide(volume: &VolumeDescription, owner_id: &str, known: &Known) -> Option<A
     let device = volume.tags.get(tag::DEVICE);
     let in_flight = device.is_some_and(|device| known.creating.contains(device));
     let in_flight = in_flight && !planted(Bug::SweepIgnoresCreations);
-    if !ours || in_flight || known.expected.contains(&volume.id) || planted(Bug::SweepIgnoresOrphans) {
+    if !ours || in_flight || known.expects(&volume.id) || planted(Bug::SweepIgnoresOrphans) {
         return None;
     }
     if let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH)
@@ -106,8 +117,8 @@ mod tests {
         let mut tags =
             BTreeMap::from([(tag::OWNER.to_owned(), owner.to_owned()), (tag::DEVICE.to_owned(), "data".to_owned())]);
         tags.extend(dirty.map(|epoch| (tag::DIRTY_EPOCH.to_owned(), epoch.to_owned())));
-        let (volume_type, size) = ("fast".to_owned(), Bytes::from_gib(1));
-        VolumeDescription { id: VolumeId(id.to_owned()), state, volume_type, size, tags, device: None, serial: None }
+        let (id, volume_type, size) = (VolumeId(id.to_owned()), "fast".to_owned(), Bytes::from_gib(1));
+        VolumeDescription { id, state, volume_type, size, tags, device: None, serial: None, members: Vec::new() }
     }
 
     fn ids(ids: &[&str]) -> BTreeSet<VolumeId> {

@@ -70,11 +70,14 @@ pub enum Family {
     CacheGrowth,
     /// The production controller has the caching volume grow, its provider is faulty, and it crashes on the way.
     ProviderGrowth,
+    /// Caching volumes are stripes over several, each of which the provider may refuse, lose or be late with, with crashes; in
+    /// some runs they grow, or fail for a while.
+    Striped,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Short,
         Self::Long,
         Self::Overwrites,
@@ -101,6 +104,7 @@ impl Family {
         Self::Announced,
         Self::CacheGrowth,
         Self::ProviderGrowth,
+        Self::Striped,
     ];
 
     /// Its name in tables and commands.
@@ -133,6 +137,7 @@ impl Family {
             Self::Announced => "announced",
             Self::CacheGrowth => "cache-growth",
             Self::ProviderGrowth => "provider-growth",
+            Self::Striped => "striped",
         }
     }
 
@@ -221,6 +226,7 @@ impl Family {
             Self::Announced => announced(base, &mut random),
             Self::CacheGrowth => cache_growth(base, &mut random),
             Self::ProviderGrowth => provider_growth(base, &mut random),
+            Self::Striped => striped(seed, &mut random),
         }
     }
 }
@@ -511,6 +517,19 @@ fn provider_growth(base: CrashScenario, random: &mut Random) -> CrashScenario {
         backing_latency_max: Duration::from_millis(1),
         ..base
     }
+}
+
+fn striped(seed: u64, random: &mut Random) -> CrashScenario {
+    let base = match random.below(8) {
+        0 => Family::ProviderGrowth,
+        1 | 2 => Family::ProviderOutages,
+        _ => Family::Provider,
+    };
+    let volumes = [2, 4, 8][random.below(3) as usize];
+    // As many calls go wrong as with one volume.
+    let scenario = base.scenario(seed);
+    let provider_faults = scenario.provider_faults.map(|faults| 1.0 - (1.0 - faults).powf(1.0 / f64::from(volumes)));
+    CrashScenario { volumes, provider_faults, ..scenario }
 }
 
 fn announced(base: CrashScenario, random: &mut Random) -> CrashScenario {

@@ -257,6 +257,8 @@ pub struct CrashScenario {
     pub cache_growths: Vec<(u32, u32)>,
     /// The production controller steers the boosts, and this is the probability that a call of the provider goes wrong.
     pub provider_faults: Option<f64>,
+    /// A caching volume is a stripe over so many volumes of the provider; with `provider_faults` alone.
+    pub volumes: u32,
     /// The kernel maps the device, as the production code decides; with `provider_faults` alone.
     pub mapped: Option<Mapped>,
     /// Bursts are announced; with `provider_faults` alone.
@@ -335,6 +337,7 @@ impl CrashScenario {
             growths: Vec::new(),
             cache_growths: Vec::new(),
             provider_faults: None,
+            volumes: 1,
             mapped: None,
             announce: false,
         }

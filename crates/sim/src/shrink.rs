@@ -58,6 +58,7 @@ fn candidates(from: &CrashScenario) -> Vec<CrashScenario> {
     add(&|scenario| scenario.trouble = None);
     add(&|scenario| scenario.stop = None);
     add(&|scenario| scenario.mapped = None);
+    add(&|scenario| scenario.volumes = 1);
     add(&|scenario| scenario.announce = false);
     add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.faults = 0.0));
     add(&|scenario| scenario.mapped.iter_mut().for_each(|mapped| mapped.by_hand = false));

@@ -11,12 +11,13 @@ mod hunt;
 use hunt::Found;
 
 /// Families with the seeds of each that the search for a bug takes; at most what `tests/crash.rs` runs of it.
-const FAMILIES: [(Family, u64); 5] = [
+const FAMILIES: [(Family, u64); 6] = [
     (Family::Provider, 4000),
     (Family::ProviderOutages, 3000),
     (Family::Mapped, 4000),
     (Family::FlushesInSwitches, 300),
     (Family::ProviderGrowth, 300),
+    (Family::Striped, 1200),
 ];
 
 /// The first run that fails with the bug awake.
@@ -60,4 +61,10 @@ fn a_controller_that_takes_no_growth_up_is_found() {
 fn every_planted_bug_of_announcements_is_found() {
     let bugs = [policy::Bug::AnnouncementIsFree, policy::Bug::AnnouncementOutlivesDrain];
     hunt::all_are_found(&bugs, |bug| first_of(bug, policy::plant, &[(Family::Announced, 1500)]));
+}
+
+#[test]
+fn new_ones() {
+    let bugs = [Bug::SweepIgnoresParts, Bug::PartialStripeForgotten, Bug::PartlyTaggedIsTagged, Bug::PartlyAttachedIsAttached, Bug::PartlyGrownIsRefused];
+    hunt::all_are_found(&bugs, |bug| first_of(bug, plant, &[(Family::Striped, 1200)]));
 }

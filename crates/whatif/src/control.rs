@@ -295,6 +295,7 @@ impl Cloud {
             tags: Tags::clone(&request.tags),
             device: None,
             serial: None,
+            members: Vec::new(),
         };
         self.volume.insert(volume).clone()
     }

@@ -235,6 +235,7 @@ impl<M: Machine> FileProvider<M> {
             tags: record.tags.clone(),
             device,
             serial,
+            members: Vec::new(),
         }
     }
 

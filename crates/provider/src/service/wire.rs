@@ -79,7 +79,8 @@ pub struct VolumeBody {
 
 impl From<VolumeDescription> for VolumeBody {
     fn from(volume: VolumeDescription) -> Self {
-        let VolumeDescription { id, state, volume_type, size, tags, device, serial } = volume;
+        // The volumes that a service rents out are no stripes.
+        let VolumeDescription { id, state, volume_type, size, tags, device, serial, members: _ } = volume;
         // JSON has no bytes: a path that is no text is told as well as it can be.
         let device = device.map(|path| PathBuf::from(path.to_string_lossy().into_owned()));
         Self { id, state, volume_type, size_bytes: size.get(), tags, device, serial }
@@ -89,7 +90,7 @@ impl From<VolumeDescription> for VolumeBody {
 impl From<VolumeBody> for VolumeDescription {
     fn from(body: VolumeBody) -> Self {
         let VolumeBody { id, state, volume_type, size_bytes, tags, device, serial } = body;
-        Self { id, state, volume_type, size: Bytes::new(size_bytes), tags, device, serial }
+        Self { id, state, volume_type, size: Bytes::new(size_bytes), tags, device, serial, members: Vec::new() }
     }
 }
 

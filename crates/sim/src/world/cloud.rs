@@ -10,6 +10,7 @@ use surgetank_model::volume::{
     Change, CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, decide_growth, tag,
 };
 use surgetank_model::{Bytes, Instant};
+use surgetank_rental::stripe::{self, Place};
 use surgetank_rental::{Answer, Call};
 
 use crate::disk::{Disk, Latency};
@@ -24,6 +25,9 @@ const LISTING_LAG: Duration = Duration::from_millis(400);
 pub(super) struct Volume {
     /// What is on it, unless it is open or in use.
     pub(super) disk: Option<Disk>,
+    /// It is a member of a stripe, and what is on that is kept with the first one.
+    shares: bool,
+    token: String,
     size: Bytes,
     state: VolumeState,
     tags: Tags,
@@ -55,7 +59,8 @@ impl Cloud {
 
     pub(super) fn summary(&self) -> String {
         let volumes = self.volumes.iter().map(|(id, volume)| {
-            format!("{}: {:?}, {}", id.0, volume.state, if volume.disk.is_some() { "closed" } else { "open" })
+            let is_closed = volume.disk.is_some() || volume.shares;
+            format!("{}: {:?}, {}", id.0, volume.state, if is_closed { "closed" } else { "open" })
         });
         volumes.collect::<Vec<_>>().join("; ")
     }
@@ -65,24 +70,57 @@ impl Cloud {
         self.volumes.values_mut().filter_map(|volume| volume.disk.as_mut())
     }
 
+    /// The volume with which is kept what is on this one: itself, or the first of the stripe that it is or belongs to.
     pub(super) fn volume(&mut self, id: &VolumeId) -> Option<&mut Volume> {
-        self.volumes.get_mut(id)
+        let first = self.first(id)?;
+        self.volumes.get_mut(&first)
     }
 
-    /// The attachment that the tag of a volume names.
-    pub(super) fn dirty_epoch(&self, id: &VolumeId) -> Option<&String> {
-        self.volumes.get(id)?.tags.get(tag::DIRTY_EPOCH)
+    fn first(&self, id: &VolumeId) -> Option<VolumeId> {
+        let there = stripe::members(id).into_iter().find(|member| self.volumes.contains_key(member))?;
+        match Place::of(&self.volumes[&there].tags) {
+            None => Some(there),
+            Some(Place { token, of, .. }) => {
+                let first = Some(Place { token, index: 0, of });
+                let found = self.volumes.iter().find(|(_, volume)| Place::of(&volume.tags) == first);
+                found.map(|(id, _)| id.clone())
+            }
+        }
+    }
+
+    /// The attachments that the tags of what is there of a volume name.
+    pub(super) fn dirty_epoch(&self, id: &VolumeId) -> Option<String> {
+        self.described(id).ok()?.tags.remove(tag::DIRTY_EPOCH)
+    }
+
+    /// Whether all of a volume is tagged with an attachment.
+    pub(super) fn is_tagged(&self, id: &VolumeId, epoch: &str) -> bool {
+        let tag = |id| self.volumes.get(id).and_then(|volume| volume.tags.get(tag::DIRTY_EPOCH));
+        stripe::members(id).iter().all(|member| tag(member).is_some_and(|tag| tag == epoch))
     }
 
     /// How large a volume is, and may still become.
     pub(super) fn size_at_most(&self, id: &VolumeId) -> Option<Bytes> {
-        self.volumes.get(id).map(|volume| volume.grows.map_or(volume.size, |(_, size)| size.max(volume.size)))
+        let sizes = stripe::members(id).into_iter().filter_map(|member| {
+            let volume = self.volumes.get(&member)?;
+            Some(volume.grows.map_or(volume.size, |(_, size)| size.max(volume.size)).get())
+        });
+        sizes.reduce(|sum, size| sum + size).map(Bytes::new)
     }
 
     /// Whether the machine sees the disk of an attached volume.
     pub(super) fn has_appeared(&mut self, now: Instant, id: &VolumeId) -> bool {
         self.settle(now);
-        self.volumes.get(id).is_some_and(|volume| volume.state == VolumeState::Attached && volume.appears_at <= now)
+        let has_appeared = |volume: &Volume| volume.state == VolumeState::Attached && volume.appears_at <= now;
+        stripe::members(id).iter().all(|member| self.volumes.get(member).is_some_and(has_appeared))
+    }
+
+    /// The size of what is on the volume with which that is kept.
+    fn whole_size(&self, volume: &Volume) -> Bytes {
+        let Some(Place { token, of, .. }) = Place::of(&volume.tags) else { return volume.size };
+        let place = |volume: &Volume| Place::of(&volume.tags).is_some_and(|place| (&place.token, place.of) == (&token, of));
+        let smallest = self.volumes.values().filter(|volume| place(volume)).map(|volume| volume.size).min();
+        Bytes::new(smallest.unwrap_or(volume.size).get() * u64::from(of))
     }
 
     /// Changes whose time has come.
@@ -91,8 +129,14 @@ impl Cloud {
             if let Some((_, size)) = volume.grows.take_if(|(at, _)| *at <= now) {
                 volume.size = volume.size.max(size);
             }
-            if let Some(disk) = volume.disk.as_mut().filter(|disk| disk.size() < volume.size.get()) {
-                disk.grow(volume.size.get());
+        }
+        let whole = |(id, volume): (&VolumeId, &Volume)| {
+            let size = self.whole_size(volume).get();
+            volume.disk.as_ref().filter(|disk| disk.size() < size).map(|_| (id.clone(), size))
+        };
+        for (id, size) in self.volumes.iter().filter_map(whole).collect::<Vec<_>>() {
+            if let Some(disk) = self.volumes.get_mut(&id).and_then(|volume| volume.disk.as_mut()) {
+                disk.grow(size);
             }
         }
         self.volumes.retain(|_, volume| match volume.becomes {
@@ -113,23 +157,32 @@ impl Cloud {
             tags: volume.tags.clone(),
             device: Some(PathBuf::from(&id.0)),
             serial: None,
+            members: Vec::new(),
         }
     }
 
     pub(super) fn describe(&mut self, now: Instant, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.settle(now);
-        let found = self.volumes.get(id).map(|volume| Self::description(id, volume));
-        found.ok_or_else(|| ProviderError::NotFound(id.clone()))
+        self.described(id)
+    }
+
+    fn described(&self, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+        let member = |id: &VolumeId| {
+            let found = self.volumes.get(id).map(|volume| Self::description(id, volume));
+            found.ok_or_else(|| ProviderError::NotFound(id.clone()))
+        };
+        if !stripe::is_stripe(id) {
+            return member(id);
+        }
+        stripe::described(id, stripe::members(id).iter().map(member).collect())
     }
 
     /// `lags`: new volumes may be missing.
     pub(super) fn list(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
         self.settle(now);
         let listed = self.volumes.iter().filter(|(_, volume)| volume.tags.get(key).is_some_and(|tag| tag == value));
-        listed
-            .filter(|(_, volume)| !lags || volume.listed_at <= now)
-            .map(|(id, volume)| Self::description(id, volume))
-            .collect()
+        let listed = listed.filter(|(_, volume)| !lags || volume.listed_at <= now);
+        stripe::listed(listed.map(|(id, volume)| Self::description(id, volume)).collect())
     }
 
     pub(super) fn set_tag(&mut self, now: Instant, id: &VolumeId, key: &str, value: Option<&str>) -> Result<(), ()> {
@@ -151,8 +204,12 @@ impl Cloud {
             Call::List { key, value } => Answer::Listed(Ok(self.list(now, key, value, faulty))),
             Call::ChangeState(id, transition) => {
                 let changed = transition.decide(id, self.volumes.get(id).map(|volume| volume.state));
+                let is_open = self.volume(id).is_some_and(|first| first.disk.is_none());
+                if changed == Ok(Change::Changed) && *transition == Transition::Detach && is_open {
+                    return Err("a volume is detached that is open".to_owned());
+                }
                 if let (Ok(Change::Changed), Some(volume)) = (&changed, self.volumes.get_mut(id)) {
-                    volume.begin(now, *transition, random, faulty)?;
+                    volume.begin(now, *transition, random, faulty);
                 }
                 Answer::Changed(changed.map(drop))
             }
@@ -170,7 +227,7 @@ impl Cloud {
     }
 
     fn create(&mut self, now: Instant, request: &CreateVolume, random: &mut Random, faulty: bool) -> VolumeDescription {
-        let same = self.volumes.iter().find(|(_, volume)| volume.tags.get(tag::TOKEN) == Some(&request.token));
+        let same = self.volumes.iter().find(|(_, volume)| volume.token == request.token);
         if let Some((id, volume)) = same {
             return Self::description(id, volume);
         }
@@ -179,8 +236,13 @@ impl Cloud {
         let ready = now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
         let lag =
             if faulty { Duration::from_nanos(random.below(LISTING_LAG.as_nanos() as u64)) } else { Duration::ZERO };
+        let place = Place::of(&request.tags);
+        let shares = place.as_ref().is_some_and(|place| place.index > 0);
+        let whole = request.size.get() * place.map_or(1, |place| u64::from(place.of));
         let volume = Volume {
-            disk: Some(Disk::new(request.size.get(), Latency::default(), random.next_u64())),
+            disk: (!shares).then(|| Disk::new(whole, Latency::default(), random.next_u64())),
+            shares,
+            token: request.token.clone(),
             size: request.size,
             state: VolumeState::Creating,
             tags: request.tags.clone(),
@@ -196,10 +258,7 @@ impl Cloud {
 }
 
 impl Volume {
-    fn begin(&mut self, now: Instant, transition: Transition, random: &mut Random, faulty: bool) -> Result<(), String> {
-        if transition == Transition::Detach && self.disk.is_none() {
-            return Err("a volume is detached that is open".to_owned());
-        }
+    fn begin(&mut self, now: Instant, transition: Transition, random: &mut Random, faulty: bool) {
         let mut later = || now + Duration::from_nanos(random.below(CHANGE_MAX.as_nanos() as u64));
         let at = later();
         self.state = transition.under_way();
@@ -212,6 +271,5 @@ impl Volume {
             Transition::Delete => None,
         };
         self.becomes = Some((at, becomes));
-        Ok(())
     }
 }

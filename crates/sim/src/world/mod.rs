@@ -80,7 +80,7 @@ enum SimEvent {
     /// The controller looks at the device.
     Observe,
     /// The provider answers a call.
-    Called(AskId),
+    Called((AskId, usize)),
     /// Something else that a rental asked has been done.
     Answered,
     /// The rental wants to be called.

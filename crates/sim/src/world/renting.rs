@@ -9,6 +9,7 @@
 mod asks;
 mod calls;
 mod copies;
+mod stripes;
 mod sweeps;
 mod users;
 mod writes;
@@ -23,6 +24,7 @@ use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Controller, Learned, Phase, Preset, ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
+use surgetank_rental::stripe;
 use surgetank_rental::sweep::Action;
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
@@ -89,7 +91,10 @@ struct Process {
     release: Option<StepId>,
     /// The growth that was begun last was on record before.
     grows_again: bool,
-    calls: Vec<(AskId, Call, Fate)>,
+    /// Calls of the provider, with the answers so far of all members.
+    calls: BTreeMap<AskId, (Call, Vec<Option<Answer>>)>,
+    /// Calls on members: which one of which call, and what becomes of it.
+    member_calls: Vec<((AskId, usize), Call, Fate)>,
     answers: VecDeque<(AskId, Answer)>,
     tick_at: Option<Instant>,
 }
@@ -184,7 +189,8 @@ impl Process {
             open: BTreeMap::new(),
             release: None,
             grows_again: false,
-            calls: Vec::new(),
+            calls: BTreeMap::new(),
+            member_calls: Vec::new(),
             answers: VecDeque::new(),
             tick_at: None,
         }
@@ -310,9 +316,10 @@ impl World<'_> {
         let now = self.now;
         let Some(renting) = &mut self.renting else { return Ok(()) };
         if *event == Event::Adopted {
-            let tagged = renting.in_use.as_ref().and_then(|id| renting.cloud.dirty_epoch(id));
-            if tagged != Some(&self.epoch.to_string()) {
-                return Err(format!("a volume is used whose tag is {tagged:?}"));
+            let (cloud, epoch) = (&renting.cloud, self.epoch.to_string());
+            if !renting.in_use.as_ref().is_some_and(|id| cloud.is_tagged(id, &epoch)) {
+                let tag = renting.in_use.as_ref().and_then(|id| cloud.dirty_epoch(id));
+                return Err(format!("a volume is used whose tag is {tag:?}"));
             }
         }
         renting.process.rentals.event(now, event);
@@ -476,8 +483,7 @@ impl World<'_> {
             Ask::Owner => Ok(self.owner_record(id)),
             Ask::Provider(call) => {
                 self.check_call(id.slot, &call)?;
-                self.call(id, call);
-                Ok(None)
+                Ok(self.call(id, call))
             }
             Ask::Volume(ask) => self.ask_volume(id, ask).map(Some),
             Ask::Engine(command) => self.command(id, command).map(Some),
@@ -499,7 +505,7 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         [Slot::CACHE, SPARE].into_iter().for_each(|slot| renting.close(slot));
         renting.swept.clear();
-        let calls = std::mem::take(&mut renting.process.calls);
+        let calls = std::mem::take(&mut renting.process.member_calls);
         let changes = |call: &Call| !matches!(call, Call::Describe(_) | Call::List { .. });
         for (_, call, _) in calls.into_iter().filter(|(_, call, _)| changes(call)) {
             match self.random.below(3) {
@@ -513,14 +519,15 @@ impl World<'_> {
                 _ => {}
             }
         }
-        let tagged = self.random.below(2) == 0;
-        if let Some(renting) = &mut self.renting
-            && let Some((volume, epoch)) = renting.tagging.take()
-            && tagged
-        {
-            let text = epoch.map(|epoch| epoch.to_string());
-            // A volume that is gone needs no tag.
-            let _ = renting.cloud.set_tag(self.now, &volume, tag::DIRTY_EPOCH, text.as_deref());
+        let tagging = self.renting.as_mut().and_then(|renting| renting.tagging.take());
+        let members = tagging.as_ref().map_or_else(Vec::new, |(volume, _)| stripe::members(volume));
+        for member in members {
+            let tagged = self.random.below(2) == 0;
+            if let (true, Some(renting), Some((_, epoch))) = (tagged, &mut self.renting, &tagging) {
+                let text = epoch.map(|epoch| epoch.to_string());
+                // A volume that is gone needs no tag.
+                let _ = renting.cloud.set_tag(self.now, &member, tag::DIRTY_EPOCH, text.as_deref());
+            }
         }
         let Some(renting) = &mut self.renting else { return Ok(()) };
         // The engine is about to be asked for what the owner record says.

@@ -3,6 +3,7 @@
 use surgetank_cache::EngineStage;
 use surgetank_cache::format::{BLOCK, LogState, SUPERBLOCKS_LENGTH, choose_superblock};
 use surgetank_model::volume::VolumeDescription;
+use surgetank_rental::stripe;
 use surgetank_rental::{
     Answer, AskId, Command, Label, Obstacle, Opened, Opening, OwnerRecord, Presence, Slot, VolumeAsk,
 };
@@ -41,6 +42,9 @@ impl World<'_> {
             VolumeAsk::Serials => Answer::Serials(Vec::new()),
             VolumeAsk::Open { description, opening, .. } => {
                 renting.close(id.slot);
+                if description.members.len() < stripe::members(&description.id).len() && stripe::is_stripe(&description.id) {
+                    return Ok(Answer::Opened(Ok(Opened::Refused("a member of the stripe is missing".to_owned()))));
+                }
                 if !renting.cloud.has_appeared(now, &description.id) {
                     return Ok(Answer::Opened(Ok(Opened::Absent)));
                 }

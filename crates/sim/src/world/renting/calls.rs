@@ -1,11 +1,17 @@
 //! Calls of the provider, and what becomes of them.
 
 use surgetank_cache::Owner;
-use surgetank_model::volume::{ProviderError, Transition};
+use surgetank_model::volume::{ProviderError, Transition, VolumeId};
+use surgetank_rental::stripe;
 use surgetank_rental::{Answer, AskId, Call, Slot};
 
-use super::{ANSWER_MAX, Fate, LATE_MAX};
+use super::{ANSWER_MAX, Fate, LATE_MAX, stripes};
 use crate::world::{SimEvent, Step, World};
+
+/// Whether a volume is another one, or a part of it.
+pub(super) fn is_of(id: &VolumeId, other: Option<&VolumeId>) -> bool {
+    other.is_some_and(|other| stripe::overlap(id, other))
+}
 
 impl World<'_> {
     /// The intent is durable before the call, and no call overtakes another one.
@@ -24,8 +30,8 @@ impl World<'_> {
         {
             return Err("a volume is grown before that is on record".to_owned());
         }
-        match renting.process.calls.iter().find(|(id, ..)| id.slot == slot) {
-            Some((_, under_way, _)) => Err(format!("{call:?} is called while {under_way:?} is under way")),
+        match renting.process.calls.iter().find(|(id, _)| id.slot == slot) {
+            Some((_, (under_way, _))) => Err(format!("{call:?} is called while {under_way:?} is under way")),
             None => Ok(()),
         }
     }
@@ -43,7 +49,22 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn call(&mut self, id: AskId, call: Call) {
+    /// Makes a call, on each member. The answer, if it needs none.
+    pub(super) fn call(&mut self, id: AskId, call: Call) -> Option<Answer> {
+        let parts = match stripes::parts(&call, self.scenario.volumes) {
+            Ok(parts) => parts,
+            Err(error) => return Some(call.failed(error)),
+        };
+        if let Some(renting) = &mut self.renting {
+            renting.process.calls.insert(id, (call, vec![None; parts.len()]));
+        }
+        for (index, part) in parts.into_iter().enumerate() {
+            self.call_member((id, index), part);
+        }
+        None
+    }
+
+    fn call_member(&mut self, id: (AskId, usize), call: Call) {
         let fate = if !self.fault() {
             Fate::Done { twice: self.faulty && self.random.below(8) == 0 }
         } else {
@@ -60,15 +81,15 @@ impl World<'_> {
             _ => self.soon(ANSWER_MAX),
         };
         if let Some(renting) = &mut self.renting {
-            renting.process.calls.push((id, call, fate));
+            renting.process.member_calls.push((id, call, fate));
             self.schedule(after, SimEvent::Called(id));
         }
     }
 
-    /// The provider answers.
-    pub(in crate::world) fn called(&mut self, id: AskId) -> Step {
+    /// The provider answers, for a member.
+    pub(in crate::world) fn called(&mut self, id: (AskId, usize)) -> Step {
         let Some(renting) = &mut self.renting else { return Ok(()) };
-        let calls = &mut renting.process.calls;
+        let calls = &mut renting.process.member_calls;
         let Some(place) = calls.iter().position(|(other, ..)| *other == id) else { return Ok(()) };
         let (_, call, fate) = calls.remove(place);
         let carried = match fate {
@@ -95,8 +116,22 @@ impl World<'_> {
                 call.failed(error)
             }
         };
+        self.answered_for(id, answer, fate == (Fate::Done { twice: true }))
+    }
+
+    /// A member's answer is there: the call is answered once all are.
+    fn answered_for(&mut self, (id, index): (AskId, usize), answer: Answer, twice: bool) -> Step {
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let calls = &mut renting.process.calls;
+        let Some((_, answers)) = calls.get_mut(&id) else { return Ok(()) };
+        answers[index] = Some(answer);
+        if answers.iter().any(Option::is_none) {
+            return Ok(());
+        }
+        let Some((call, answers)) = calls.remove(&id) else { return Ok(()) };
+        let answer = stripes::together(&call, self.scenario.volumes, answers.into_iter().flatten().collect())?;
         self.complete(id, answer.clone());
-        if fate == (Fate::Done { twice: true }) {
+        if twice {
             self.complete(id, answer);
         }
         self.drive()
@@ -107,7 +142,7 @@ impl World<'_> {
         let (now, faulty) = (self.now, self.faulty);
         let Some(renting) = &mut self.renting else { return Err("nobody rents".to_owned()) };
         if let Call::ChangeState(id, Transition::Detach) = call
-            && renting.in_use.as_ref() == Some(id)
+            && is_of(id, renting.in_use.as_ref())
         {
             return Err(format!("the volume {} is detached, which the engine uses", id.0));
         }
@@ -116,8 +151,8 @@ impl World<'_> {
             self.report.grown_volumes += 1;
         }
         if let (Call::ChangeState(id, Transition::Delete), Answer::Changed(Ok(()))) = (call, &answer) {
-            let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
-            if named || renting.in_use.as_ref() == Some(id) {
+            let named = renting.owner.owner != Owner::Backing && is_of(id, renting.owner.volume.as_ref());
+            if named || is_of(id, renting.in_use.as_ref()) {
                 return Err(format!("the volume {} is deleted, which may hold the only copy", id.0));
             }
         }

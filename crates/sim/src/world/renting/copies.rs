@@ -12,6 +12,7 @@ use surgetank_rental::{
 };
 
 use super::asks::label;
+use super::calls::is_of;
 use super::{DEVICE, rental_config};
 use crate::world::{SimEvent, Step, World};
 
@@ -120,7 +121,7 @@ impl World<'_> {
         let elsewhere = || "it is attached elsewhere".to_owned();
         let reads = self.random.below(2) == 0;
         let Some(renting) = self.renting.as_mut().filter(|_| reads) else { return Err(elsewhere()) };
-        let disk = match renting.in_use.as_ref() == Some(id) {
+        let disk = match is_of(id, renting.in_use.as_ref()) {
             true => self.disks.cache.as_ref(),
             false => renting.cloud.volume(id).and_then(|volume| volume.disk.as_ref()),
         };
@@ -137,8 +138,8 @@ impl World<'_> {
             return Ok(call.failed(conflict));
         }
         if let Call::ChangeState(id, Transition::Detach | Transition::Delete) = call {
-            let named = renting.owner.owner != Owner::Backing && renting.owner.volume.as_ref() == Some(id);
-            let disk = match renting.in_use.as_ref() == Some(id) {
+            let named = renting.owner.owner != Owner::Backing && is_of(id, renting.owner.volume.as_ref());
+            let disk = match is_of(id, renting.in_use.as_ref()) {
                 true => self.disks.cache.as_ref().or(self.kept.as_ref()),
                 false => renting.cloud.volume(id).and_then(|volume| volume.disk.as_ref()),
             };
@@ -153,6 +154,6 @@ impl World<'_> {
                 return Ok(call.failed(conflict));
             }
         }
-        self.carry_out_call(call)
+        self.carry_out_whole(call)
     }
 }

@@ -27,7 +27,7 @@ impl World<'_> {
             known.expected.extend(volumes);
             known.creating.extend(nameless.then(|| DEVICE.to_owned()));
         }
-        let suspects = listed.iter().filter(|volume| !known.expected.contains(&volume.id));
+        let suspects = listed.iter().filter(|volume| !known.expects(&volume.id));
         let suspects: Vec<VolumeDescription> = suspects.cloned().collect();
         for volume in suspects {
             let Some(epoch) = volume.tags.get(tag::DIRTY_EPOCH) else { continue };
@@ -79,8 +79,8 @@ impl World<'_> {
         let Some(renting) = &mut self.renting else { return Ok(()) };
         for action in std::mem::take(&mut renting.swept) {
             match action {
-                Action::Delete(id) => drop(self.carry_out_call(&Call::ChangeState(id, Transition::Delete))?),
-                Action::Detach(id) => drop(self.carry_out_call(&Call::ChangeState(id, Transition::Detach))?),
+                Action::Delete(id) => drop(self.carry_out_whole(&Call::ChangeState(id, Transition::Delete))?),
+                Action::Detach(id) => drop(self.carry_out_whole(&Call::ChangeState(id, Transition::Detach))?),
                 Action::Keep { .. } => {}
             }
         }

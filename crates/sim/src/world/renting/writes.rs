@@ -1,7 +1,8 @@
 //! What is written down: the record of the rental, and the owner with its tag.
 
 use surgetank_cache::{EffectId, IoFailure, Outcome, Owner};
-use surgetank_model::volume::{VolumeState, tag};
+use surgetank_model::volume::{Change, ProviderError, VolumeId, VolumeState, tag};
+use surgetank_rental::stripe;
 use surgetank_rental::{Answer, AskId, OwnerWrite, RentalRecord, Slot};
 
 use super::{ANSWER_MAX, Renting};
@@ -40,7 +41,7 @@ impl World<'_> {
             renting.journal.insert(Slot::CACHE, record.clone());
         }
         if !fails {
-            let tagged = record.volume.clone().and_then(|id| Some((renting.cloud.dirty_epoch(&id)?.clone(), id)));
+            let tagged = record.volume.clone().and_then(|id| Some((renting.cloud.dirty_epoch(&id)?, id)));
             renting.discarded = tagged.map(|(epoch, id)| (id, epoch));
             rental.proof_discarded(record);
         }
@@ -50,7 +51,7 @@ impl World<'_> {
     pub(super) fn check_discarded(&self) -> Step {
         let Some(Renting { process, cloud, discarded: Some((id, epoch)), .. }) = &self.renting else { return Ok(()) };
         let kept =
-            process.rentals.cache().kept().filter(|(kept, _)| kept == id && cloud.dirty_epoch(id) == Some(epoch));
+            process.rentals.cache().kept().filter(|(kept, _)| kept == id && cloud.dirty_epoch(id).as_ref() == Some(epoch));
         match kept {
             Some((_, why)) => Err(format!("the volume {} is kept although its data was discarded: {why}", id.0)),
             None => Ok(()),
@@ -143,19 +144,26 @@ impl World<'_> {
     pub(in crate::world) fn tag(&mut self) -> Step {
         let tagging = self.renting.as_mut().and_then(|renting| renting.tagging.take());
         let Some((volume, epoch)) = tagging else { return Ok(()) };
+        let text = epoch.map(|epoch| epoch.to_string());
+        let members = stripe::members(&volume);
+        let results = members.iter().map(|member| self.tag_member(member, text.as_deref())).collect();
+        let result = stripe::tagged(&volume, text.is_some(), results);
+        let Some(renting) = &mut self.renting else { return Ok(()) };
+        let write = renting.process.writer.written(result.map(drop).map_err(|error| error.to_string()));
+        self.go_on_writing(write)
+    }
+
+    fn tag_member(&mut self, id: &VolumeId, text: Option<&str>) -> Result<Change, ProviderError> {
         let fails = self.fault();
         let carried = !fails || self.random.below(2) == 0;
         let now = self.now;
-        let Some(renting) = &mut self.renting else { return Ok(()) };
-        let text = epoch.map(|epoch| epoch.to_string());
-        let mut result = Err("the tag could not be set".to_owned());
-        if carried {
-            let set = renting.cloud.set_tag(now, &volume, tag::DIRTY_EPOCH, text.as_deref());
-            result = set.map_err(|()| "no such volume".to_owned());
+        let absent = || ProviderError::NotFound(id.clone());
+        let renting = self.renting.as_mut().filter(|_| carried);
+        let set = renting.map_or(Ok(()), |renting| renting.cloud.set_tag(now, id, tag::DIRTY_EPOCH, text));
+        match set {
+            _ if fails => Err(ProviderError::Transient("a fault".to_owned())),
+            set => set.map(|()| Change::Changed).map_err(|()| absent()),
         }
-        let result = if fails { Err("a fault".to_owned()) } else { result };
-        let write = renting.process.writer.written(result);
-        self.go_on_writing(write)
     }
 
     /// The write of the owner record has ended.
