@@ -42,8 +42,6 @@ surgetank_model::plant_bugs! {
         PartlyTaggedIsTagged,
         /// A stripe counts as attached when one of its members is.
         PartlyAttachedIsAttached,
-        /// That a stripe was refused to grow is said although a member has.
-        PartlyGrownIsRefused,
         /// A volume is deleted although its tag names an attachment that this daemon never made.
         CopiesIgnored,
         /// That the user has discarded what is on a volume is not written down.

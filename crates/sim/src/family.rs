@@ -521,14 +521,15 @@ fn provider_growth(base: CrashScenario, random: &mut Random) -> CrashScenario {
 
 fn striped(seed: u64, random: &mut Random) -> CrashScenario {
     let base = match random.below(8) {
-        0 => Family::ProviderGrowth,
-        1 | 2 => Family::ProviderOutages,
+        0 | 1 => Family::ProviderGrowth,
+        2 => Family::ProviderOutages,
         _ => Family::Provider,
     };
     let volumes = [2, 4, 8][random.below(3) as usize];
-    // As many calls go wrong as with one volume.
     let scenario = base.scenario(seed);
-    let provider_faults = scenario.provider_faults.map(|faults| 1.0 - (1.0 - faults).powf(1.0 / f64::from(volumes)));
+    // In half of the runs as many calls of stripes go wrong as with one volume; else as many of each member.
+    let parts = f64::from(if random.below(2) == 0 { volumes } else { 1 });
+    let provider_faults = scenario.provider_faults.map(|faults| 1.0 - (1.0 - faults).powf(1.0 / parts));
     CrashScenario { volumes, provider_faults, ..scenario }
 }
 

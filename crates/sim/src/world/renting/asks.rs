@@ -2,7 +2,7 @@
 
 use surgetank_cache::EngineStage;
 use surgetank_cache::format::{BLOCK, LogState, SUPERBLOCKS_LENGTH, choose_superblock};
-use surgetank_model::volume::VolumeDescription;
+use surgetank_model::volume::{VolumeDescription, VolumeState};
 use surgetank_rental::stripe;
 use surgetank_rental::{
     Answer, AskId, Command, Label, Obstacle, Opened, Opening, OwnerRecord, Presence, Slot, VolumeAsk,
@@ -42,7 +42,11 @@ impl World<'_> {
             VolumeAsk::Serials => Answer::Serials(Vec::new()),
             VolumeAsk::Open { description, opening, .. } => {
                 renting.close(id.slot);
-                if description.members.len() < stripe::members(&description.id).len() && stripe::is_stripe(&description.id) {
+                let VolumeDescription { id: volume, members, .. } = &description;
+                if members.iter().any(|member| !matches!(member.state, VolumeState::Attached | VolumeState::Deleting)) {
+                    return Err(format!("the volume {} is opened, of which a part is not attached", volume.0));
+                }
+                if stripe::is_stripe(volume) && members.len() < stripe::members(volume).len() {
                     return Ok(Answer::Opened(Ok(Opened::Refused("a member of the stripe is missing".to_owned()))));
                 }
                 if !renting.cloud.has_appeared(now, &description.id) {
