@@ -32,7 +32,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("trace", Act, &["model"]),
     ("provider", Act, &["model"]),
     ("device", Act, &["model", "array", "nbd"]),
-    ("daemon", Drive, &["model", "cache", "policy", "rental", "nbd", "provider", "device"]),
+    ("daemon", Drive, &["model", "array", "cache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
     ("demo", Show, &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),

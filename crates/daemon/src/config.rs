@@ -157,11 +157,13 @@ pub struct CachingConfig {
     pub provider: &'static str,
     /// The provider's name of the type.
     pub volume_type: String,
-    /// Nominal limits. The bandwidth is what costs are computed from.
+    /// Nominal limits of each volume. The bandwidth is what costs are computed from.
     pub limits: Limits,
-    /// Size of the first one.
+    /// Over how many volumes of the provider a caching volume is striped; 1: it is one.
+    pub volumes: u32,
+    /// Size of the first one, all of it.
     pub initial_size: Bytes,
-    /// Smallest and largest one.
+    /// Smallest and largest one, all of it.
     pub size: (Bytes, Bytes),
     /// Whether the daemon holds caching volumes to their limits.
     pub throttle: bool,
@@ -169,6 +171,18 @@ pub struct CachingConfig {
     pub outage_patience: Duration,
     /// What it costs, if known.
     pub usd_per_gib_month: Option<f64>,
+}
+
+impl CachingConfig {
+    /// What all volumes of a stripe give together.
+    #[must_use]
+    pub fn all_limits(&self) -> Limits {
+        let volumes = u64::from(self.volumes);
+        Limits {
+            bandwidth: self.limits.bandwidth.map(|each| Bandwidth::new(each.get().saturating_mul(volumes))),
+            iops: self.limits.iops.map(|each| Iops::new(each.get().saturating_mul(volumes))),
+        }
+    }
 }
 
 impl Config {

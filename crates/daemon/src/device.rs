@@ -217,7 +217,7 @@ impl Starting<'_> {
     fn look_up(&self, rental: Option<&RentalRecord>, owner: &OwnerRecord) -> Result<Lookup, String> {
         let id = owner.volume.as_ref().or_else(|| rental.and_then(|rental| rental.volume.as_ref()));
         let Some(id) = id else { return Ok(Lookup::Unnamed) };
-        let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, own));
+        let found = self.common.providers.of(self.config).map_or(Lookup::Missing, |own| self.ask_for(id, &own));
         if found == Lookup::Missing
             && let Some((name, _)) =
                 self.common.providers.with_timeout(ANSWER_TIMEOUT).iter().find(|(_, other)| other.describe(id).is_ok())
@@ -277,7 +277,7 @@ impl Starting<'_> {
         })?;
         let (shard_handle, commands) = Shard::channel().map_err(io)?;
         let (inbox, messages) = unbounded();
-        let provider = self.common.providers.of(self.config).cloned();
+        let provider = self.common.providers.of(self.config);
         let provider = provider.map(|provider| TimedProvider::new(provider, ANSWER_TIMEOUT));
         let owner_thread = OwnerThread::start(self.name, store, provider, shard_handle.clone()).map_err(io)?;
         let totals = journal.state().totals;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use surgetank_cache::format::Geometry;
+use surgetank_array::Geometry;
+use surgetank_cache::format::Geometry as LogGeometry;
 use surgetank_cache::{Attach, Epoch, Event, ReadFill};
 use surgetank_device::Volume;
 use surgetank_device::discovery::Disks;
@@ -87,6 +88,8 @@ pub struct Lifecycle {
     /// Where the volume that the engine uses or has lost is or was, and what was there when last looked at.
     place: Option<Place>,
     seen: Option<Identity>,
+    /// How it is divided, if it is a stripe.
+    geometry: Option<Geometry>,
     /// The engine has it.
     in_use: bool,
     /// The shard is closing a volume.
@@ -118,6 +121,7 @@ impl Lifecycle {
             open: BTreeMap::new(),
             place: None,
             seen: None,
+            geometry: None,
             in_use: false,
             closing: Vec::new(),
             serving: Vec::new(),
@@ -131,6 +135,12 @@ impl Lifecycle {
     #[must_use]
     pub fn rental(&self) -> &Rental {
         self.rentals.cache()
+    }
+
+    /// Over how many volumes the next caching volume is striped.
+    #[must_use]
+    pub fn volumes(&self) -> u32 {
+        self.tools.caching.volumes
     }
 
     /// The journal, to keep what the controller learned.
@@ -225,7 +235,7 @@ impl Lifecycle {
     pub fn disk_changed(&mut self) {
         let there = self.place.as_ref().filter(|_| !self.in_use).map(|place| place.look(&self.tools.disks));
         let news = match there {
-            Some(Ok(there)) => std::mem::replace(&mut self.seen, there) != there && there.is_some(),
+            Some(Ok(there)) => std::mem::replace(&mut self.seen, there.clone()) != there && there.is_some(),
             _ => false,
         };
         self.rentals.disk_changed(self.tools.clock.now(), news);
@@ -382,7 +392,7 @@ impl Lifecycle {
                 self.use_open(epoch, |volume, attach, answer| shard::Command::Restore { volume, attach, answer })
             }
             Command::Grow(size) => {
-                let size = size.get();
+                let size = self.usable(size);
                 let asked = self.tools.shard.ask(|answer| shard::Command::GrowCache { size, answer });
                 asked.map(|grows| Some(Answer::Grows(grows)))
             }
@@ -428,40 +438,49 @@ impl Lifecycle {
         epoch: Epoch,
         command: impl FnOnce(Box<dyn Volume>, Attach, Sender<Result<(), surgetank_cache::Rejected>>) -> shard::Command,
     ) -> Result<Option<Answer>, shard::ShardGone> {
-        let Some((_, Opened { volume, place, identity })) = self.open.remove(&Slot::CACHE) else {
+        let Some((_, Opened { volume, place, identity, geometry })) = self.open.remove(&Slot::CACHE) else {
             return Ok(Some(Answer::Began(Err("the caching volume is not open".to_owned()))));
         };
         let Tools { caching, split, read_fill, owner_thread, .. } = &self.tools;
         let attach = Attach {
             epoch,
             cache_size: volume.size(),
-            cache_limits: caching.limits,
+            cache_limits: caching.all_limits(),
             split: *split,
             read_fill: *read_fill,
-            indexes: Geometry::wants_indexes(volume.size()),
+            indexes: LogGeometry::wants_indexes(volume.size()),
         };
         owner_thread.set_volume(self.rentals.cache().record().and_then(|record| record.volume.clone()));
         let began = self.tools.shard.ask(|answer| command(volume, attach, answer))?;
         if began.is_ok() {
-            self.used(place, identity);
+            self.used(place, identity, geometry);
         }
         Ok(Some(Answer::Began(began.map_err(|rejected| rejected.to_string()))))
     }
 
     fn returned(&mut self) -> Result<Answer, shard::ShardGone> {
         let not_open = || Answer::Began(Err("the caching volume is not open".to_owned()));
-        let Some((_, Opened { volume, place, identity })) = self.open.remove(&Slot::CACHE) else {
+        let Some((_, Opened { volume, place, identity, geometry })) = self.open.remove(&Slot::CACHE) else {
             return Ok(not_open());
         };
         if !self.tools.shard.ask(|answer| shard::Command::CacheReturned { volume, answer })? {
             return Ok(Answer::Began(Err("the engine does not wait for it any more".to_owned())));
         }
-        self.used(place, identity);
+        self.used(place, identity, geometry);
         Ok(began())
     }
 
-    fn used(&mut self, place: Place, identity: Identity) {
+    fn used(&mut self, place: Place, identity: Identity, geometry: Option<Geometry>) {
         (self.place, self.seen, self.in_use) = (Some(place), Some(identity), true);
+        self.geometry = geometry;
+    }
+
+    /// How large the volume in use is once the provider's volumes together have this size: members of a stripe hold some of their
+    /// own.
+    fn usable(&self, size: Bytes) -> u64 {
+        self.geometry.map_or(size.get(), |geometry| {
+            geometry.with_member_size(size.get() / u64::from(geometry.members.max(1))).size()
+        })
     }
 
     /// Has the shard close its volume. What is in flight on one that fails may keep it from that for long.

@@ -1,5 +1,11 @@
 //! Opens volumes: backing volumes as configured, caching volumes as the provider attached them, and reads what is on
 //! them.
+//!
+//! - `stripe`: a caching volume that is a stripe over several volumes;
+//! - `looking`: what is on caching volumes that nobody uses.
+
+mod looking;
+mod stripe;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,17 +15,21 @@ use std::time::Duration;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use surgetank_array::Geometry;
 use surgetank_cache::Epoch;
-use surgetank_cache::format::{self, BLOCK, LogState, Superblock};
 use surgetank_device::discovery::Disks;
 use surgetank_device::volume::{Holder, OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
 use surgetank_provider::{VolumeDescription, VolumeId};
-use surgetank_rental::{Label, Obstacle};
+use surgetank_rental::{self as rental, Obstacle};
 
 use crate::clock::Clock;
 use crate::config::{Backing, DeviceConfig};
+use looking::Log;
+
+pub use looking::Looking;
 
 /// Decorates volumes as they are opened: fault injection in tests.
 pub type Decorator = Arc<dyn Fn(Purpose, Box<dyn Volume>) -> Box<dyn Volume> + Send + Sync>;
@@ -107,10 +117,10 @@ pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<d
     if limits == Limits::NONE { volume } else { Box::new(Throttle::new(volume, limits, clock.now())) }
 }
 
-/// Which disk or file something is: a disk's number, or a file's file system and inode. The number of a disk that was
-/// pulled is not given to another one before the disk is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Identity(u64, u64);
+/// Which disk or file something is, or which several are: a disk's number, or a file's file system and inode. The number of a
+/// disk that was pulled is not given to another one before the disk is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(SmallVec<[(u64, u64); 1]>);
 
 impl Identity {
     /// What is at a path, if anything is.
@@ -121,15 +131,19 @@ impl Identity {
 
     /// Whether it is a file: who has it open can use it although it has no name any more.
     #[must_use]
-    pub fn is_file(self) -> bool {
-        self.1 != 0
+    pub fn is_file(&self) -> bool {
+        self.0.iter().all(|(_, inode)| *inode != 0)
     }
 
     fn of(status: &rustix::fs::Stat) -> Self {
-        match FileType::from_raw_mode(status.st_mode) {
-            FileType::BlockDevice => Self(status.st_rdev, 0),
-            _ => Self(status.st_dev, status.st_ino),
-        }
+        Self(smallvec![match FileType::from_raw_mode(status.st_mode) {
+            FileType::BlockDevice => (status.st_rdev, 0),
+            _ => (status.st_dev, status.st_ino),
+        }])
+    }
+
+    fn of_all(identities: impl IntoIterator<Item = Self>) -> Self {
+        Self(identities.into_iter().flat_map(|identity| identity.0).collect())
     }
 }
 
@@ -149,6 +163,8 @@ pub enum Place {
         /// Its name there, without links and without `..`.
         name: PathBuf,
     },
+    /// Where each member of a stripe is, in their order.
+    Stripe(Vec<Place>),
 }
 
 impl Place {
@@ -158,6 +174,21 @@ impl Place {
     /// One sentence with the remedy: it is no place that a volume can have.
     pub fn of(description: &VolumeDescription, files: Option<&Path>) -> Result<Self, String> {
         let id = &description.id.0;
+        if rental::stripe::is_stripe(&description.id) {
+            let members = &description.members;
+            let missing: Vec<String> = rental::stripe::members(&description.id)
+                .into_iter()
+                .filter(|id| members.iter().all(|member| member.id != *id))
+                .map(|VolumeId(id)| id)
+                .collect();
+            if !missing.is_empty() {
+                return Err(format!(
+                    "{} of the stripe {id} cannot be found at its provider: look there for what became of it",
+                    missing.join(", ")
+                ));
+            }
+            return members.iter().map(|member| Self::of(member, files)).collect::<Result<_, _>>().map(Self::Stripe);
+        }
         match (&description.serial, &description.device) {
             (Some(serial), _) => Ok(Self::Disk { serial: serial.clone() }),
             (None, None) => Err(format!("the volume {id} is attached, but the provider does not say where")),
@@ -179,7 +210,24 @@ impl Place {
         }
     }
 
-    /// Which disk or file is there now; `None`: none.
+    /// The serials of the disks among them.
+    pub fn serials(&self) -> Vec<&str> {
+        match self {
+            Self::Disk { serial } => vec![serial],
+            Self::File { .. } => Vec::new(),
+            Self::Stripe(members) => members.iter().flat_map(Self::serials).collect(),
+        }
+    }
+
+    /// The place of each volume of the provider.
+    fn each(&self) -> &[Self] {
+        match self {
+            Self::Stripe(members) => members,
+            one => std::slice::from_ref(one),
+        }
+    }
+
+    /// Which disk or file is there now; `None`: none, or not all.
     ///
     /// # Errors
     /// It cannot be told.
@@ -192,6 +240,10 @@ impl Place {
             Self::File { directory, name } => {
                 look_beneath(directory, name).and_then(|found| Ok(rustix::fs::fstat(&found)?))
             }
+            Self::Stripe(members) => {
+                let found = members.iter().map(|member| member.look(disks)).collect::<Result<Option<Vec<_>>, _>>()?;
+                return Ok(found.map(Identity::of_all));
+            }
         };
         match status {
             Ok(status) => Ok(Some(Identity::of(&status))),
@@ -203,8 +255,23 @@ impl Place {
     }
 
     /// Opens what is there, and makes sure of what was opened, not of what was found: the name of a disk may be another
-    /// disk's a moment later. `None`: the disk is not there (yet).
+    /// disk's a moment later. `None`: a disk is not there (yet).
     fn open(
+        &self,
+        sizes: &[Bytes],
+        disks: &Disks,
+        options: Options,
+        before: Before,
+    ) -> Result<Option<Vec<FileVolume>>, Obstacle> {
+        let places = self.each();
+        if places.len() != sizes.len() {
+            return Err(format!("the provider says the sizes of {} volumes of {}", sizes.len(), places.len()).into());
+        }
+        let open = |(place, size): (&Self, &Bytes)| place.open_one(*size, disks, options, before);
+        places.iter().zip(sizes).map(open).collect()
+    }
+
+    fn open_one(
         &self,
         size: Bytes,
         disks: &Disks,
@@ -212,6 +279,7 @@ impl Place {
         before: Before,
     ) -> Result<Option<FileVolume>, Obstacle> {
         match self {
+            Self::Stripe(_) => Err("a stripe is no volume of the provider".to_owned().into()),
             Self::Disk { serial } => {
                 let Some(path) = disks.find(serial).map_err(|error| error.to_string())? else { return Ok(None) };
                 let volume =
@@ -244,6 +312,16 @@ fn status_of(volume: &FileVolume) -> Result<rustix::fs::Stat, String> {
     rustix::fs::fstat(volume).map_err(|error| format!("{} cannot be looked at: {error}", volume.path().display()))
 }
 
+/// The sizes of the provider's volumes that a volume of this size consists of. Those of a stripe may be larger than it needs, if
+/// some have grown and others not.
+#[must_use]
+pub fn sizes(description: &VolumeDescription, size: Bytes) -> Vec<Bytes> {
+    match rental::stripe::is_stripe(&description.id) {
+        true => description.members.iter().map(|member| member.size).collect(),
+        false => vec![size],
+    }
+}
+
 /// A caching volume that was opened.
 pub struct Opened {
     /// The volume.
@@ -252,31 +330,8 @@ pub struct Opened {
     pub place: Place,
     /// What was found there.
     pub identity: Identity,
-}
-
-/// Opens an attached caching volume of this size for the engine alone, after making sure that it is the one that was
-/// asked for. `None`: its disk has not appeared on this machine yet.
-///
-/// # Errors
-/// One sentence: what is wrong with it.
-pub fn caching(
-    place: &Place,
-    size: Bytes,
-    disks: &Disks,
-    decorator: Option<&Decorator>,
-) -> Result<Option<Opened>, Obstacle> {
-    open_as(place, size, disks, decorator, Before::Unused)
-}
-
-fn open_as(
-    place: &Place,
-    size: Bytes,
-    disks: &Disks,
-    decorator: Option<&Decorator>,
-    before: Before,
-) -> Result<Option<Opened>, Obstacle> {
-    let volume = place.open(size, disks, Options::default(), before)?;
-    volume.map(|volume| opened(volume, place, decorator)).transpose()
+    /// How it is divided, if it is a stripe.
+    pub geometry: Option<Geometry>,
 }
 
 /// What is on a volume that was just rented.
@@ -287,32 +342,127 @@ pub enum Fresh {
     Used,
 }
 
-/// As [`caching`], for a volume that was just rented: the first and the last MiB of it must hold nothing but zeroes.
-///
-/// # Errors
-/// One sentence: what is wrong with it.
-pub fn caching_fresh(
-    place: &Place,
-    size: Bytes,
-    disks: &Disks,
-    decorator: Option<&Decorator>,
-    clock: Clock,
-) -> Result<Option<Fresh>, Obstacle> {
-    let Some(mut volume) = place.open(size, disks, Options::default(), Before::Unused)? else { return Ok(None) };
-    let length = volume.size().min(PROBE);
-    for offset in [0, volume.size() - length] {
-        let bytes = read(&mut volume, offset, length as usize, clock);
-        let bytes = bytes.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
-        if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(Some(Fresh::Used));
-        }
-    }
-    opened(volume, place, decorator).map(|opened| Some(Fresh::Blank(opened)))
+/// Opens caching volumes for the engine.
+#[derive(Clone)]
+pub struct Opener {
+    /// The disks of this machine.
+    pub disks: Disks,
+    /// The daemon's clock.
+    pub clock: Clock,
+    /// Decorates volumes, in tests.
+    pub decorator: Option<Decorator>,
+    /// What each volume of the provider is held to.
+    pub throttle: Limits,
 }
 
-fn opened(volume: FileVolume, place: &Place, decorator: Option<&Decorator>) -> Result<Opened, Obstacle> {
-    let identity = Identity::of(&status_of(&volume)?);
-    Ok(Opened { volume: decorated(volume, decorator), place: place.clone(), identity })
+impl Opener {
+    /// Opens an attached caching volume for the engine alone, after making sure that it is the one that was asked for; `sizes` are
+    /// those of the provider's volumes. `None`: a disk has not appeared on this machine yet.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with it.
+    pub fn caching(&self, place: &Place, sizes: &[Bytes]) -> Result<Option<Opened>, Obstacle> {
+        let volumes = place.open(sizes, &self.disks, Options::default(), Before::Unused)?;
+        volumes.map(|volumes| self.opened(volumes, place, |_| Ok(()))).transpose()
+    }
+
+    /// As [`Opener::caching`], for a volume that was just rented: the first and the last MiB of each of the provider's volumes must
+    /// hold nothing but zeroes. They become a stripe if there are several.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with it.
+    pub fn caching_fresh(&self, place: &Place, sizes: &[Bytes]) -> Result<Option<Fresh>, Obstacle> {
+        let Some(mut volumes) = place.open(sizes, &self.disks, Options::default(), Before::Unused)? else {
+            return Ok(None);
+        };
+        let mut blank = 0;
+        for volume in &mut volumes {
+            let length = volume.size();
+            let read = |offset, length| read(volume, offset, length, self.clock);
+            let is_blank = ends_are_blank(length, read);
+            let is_blank = is_blank.map_err(|error| format!("{} cannot be read: {error}", volume.path().display()))?;
+            blank += usize::from(is_blank);
+        }
+        let identity = identity(&volumes)?;
+        let (all, none) = (blank == volumes.len(), blank == 0);
+        let opened = match place {
+            Place::Stripe(_) if all => Some(self.serve(self.format(volumes)?, place, identity)?),
+            // What was made a stripe before, and not used since, is none that somebody else uses.
+            Place::Stripe(_) if none => match self.blank_stripe(volumes) {
+                Some(stripe) => Some(self.serve(stripe, place, identity)?),
+                None => None,
+            },
+            Place::Stripe(_) => None,
+            Place::Disk { .. } | Place::File { .. } if all => Some(self.opened(volumes, place, |_| Ok(()))?),
+            Place::Disk { .. } | Place::File { .. } => None,
+        };
+        Ok(Some(opened.map_or(Fresh::Used, Fresh::Blank)))
+    }
+
+    /// As [`Opener::caching`], for a volume that was in use: it must be readable, and bear the attachment's epoch as far as it
+    /// bears any.
+    ///
+    /// # Errors
+    /// One sentence: what is wrong with it.
+    pub fn caching_again(
+        &self,
+        place: &Place,
+        id: &VolumeId,
+        sizes: &[Bytes],
+        epoch: Epoch,
+    ) -> Result<Option<Opened>, Obstacle> {
+        let volumes = place.open(sizes, &self.disks, Options::default(), Before::Ours)?;
+        let VolumeId(id) = id;
+        let bears_epoch = |log: &mut Log<'_>| match log.superblock(self.clock) {
+            Ok(Some(superblock)) if superblock.epoch != epoch => {
+                Err(format!("the volume {id} has been used for something else meanwhile").into())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("the volume {id} cannot be read: {error}").into()),
+        };
+        volumes.map(|volumes| self.opened(volumes, place, bears_epoch)).transpose()
+    }
+
+    /// What the engine is given, once `check` has seen what is on it.
+    fn opened(
+        &self,
+        volumes: Vec<FileVolume>,
+        place: &Place,
+        check: impl FnOnce(&mut Log<'_>) -> Result<(), Obstacle>,
+    ) -> Result<Opened, Obstacle> {
+        let identity = identity(&volumes)?;
+        if matches!(place, Place::Stripe(_)) {
+            let mut stripe = self.assemble(volumes)?;
+            check(&mut Log::Stripe(&mut stripe))?;
+            return self.serve(stripe, place, identity);
+        }
+        let volume = volumes.into_iter().next().ok_or_else(|| "there is no volume".to_owned())?;
+        let mut volume = self.dressed(volume);
+        check(&mut Log::One(&mut *volume))?;
+        Ok(Opened { volume, place: place.clone(), identity, geometry: None })
+    }
+
+    /// A volume of the provider, decorated and held to its limits.
+    fn dressed(&self, volume: FileVolume) -> Box<dyn Volume> {
+        throttled(decorated(volume, self.decorator.as_ref()), self.throttle, self.clock)
+    }
+}
+
+/// What was opened.
+fn identity(volumes: &[FileVolume]) -> Result<Identity, String> {
+    let identities = volumes.iter().map(|volume| Ok(Identity::of(&status_of(volume)?)));
+    identities.collect::<Result<Vec<_>, String>>().map(Identity::of_all)
+}
+
+/// Whether both ends of a volume of this size read as zeroes.
+fn ends_are_blank(size: u64, mut read: impl FnMut(u64, usize) -> io::Result<Vec<u8>>) -> io::Result<bool> {
+    let length = size.min(PROBE);
+    for offset in [0, size - length] {
+        if read(offset, length as usize)?.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn decorated(volume: FileVolume, decorator: Option<&Decorator>) -> Box<dyn Volume> {
@@ -320,107 +470,6 @@ fn decorated(volume: FileVolume, decorator: Option<&Decorator>) -> Box<dyn Volum
     match decorator {
         Some(decorate) => decorate(Purpose::Caching, volume),
         None => volume,
-    }
-}
-
-/// As [`caching`], for a volume that was in use: it must be readable, and bear the attachment's epoch as far as it bears
-/// any.
-///
-/// # Errors
-/// One sentence: what is wrong with it.
-pub fn caching_again(
-    place: &Place,
-    id: &VolumeId,
-    size: Bytes,
-    epoch: Epoch,
-    disks: &Disks,
-    decorator: Option<&Decorator>,
-    clock: Clock,
-) -> Result<Option<Opened>, Obstacle> {
-    let Some(mut opened) = open_as(place, size, disks, decorator, Before::Ours)? else { return Ok(None) };
-    let VolumeId(id) = id;
-    match read_superblock(&mut *opened.volume, clock) {
-        Ok(Some(superblock)) if superblock.epoch != epoch => {
-            Err(format!("the volume {id} has been used for something else meanwhile").into())
-        }
-        Ok(_) => Ok(Some(opened)),
-        Err(error) => Err(format!("the volume {id} cannot be read: {error}").into()),
-    }
-}
-
-/// With what caching volumes are looked at that nobody uses.
-pub struct Looking<'a> {
-    /// The disks of this machine.
-    pub disks: &'a Disks,
-    /// The daemon's clock.
-    pub clock: Clock,
-    /// Decorates volumes, in tests.
-    pub decorator: Option<&'a Decorator>,
-}
-
-impl Looking<'_> {
-    /// Reads the superblock of an attached volume, from the medium. `files` is where volumes lie that are files.
-    ///
-    /// # Errors
-    /// One sentence: it is not there, or cannot be opened or read.
-    pub fn superblock(
-        &self,
-        description: &VolumeDescription,
-        files: Option<&Path>,
-    ) -> Result<Option<Superblock>, Obstacle> {
-        let (mut volume, path) = self.open(description, files)?;
-        Ok(read_superblock(&mut *volume, self.clock).map_err(|error| format!("{path} cannot be read: {error}"))?)
-    }
-
-    /// Reads what an attached volume says of its log, from the medium. `None`: it has no superblock.
-    ///
-    /// # Errors
-    /// As [`Looking::superblock`].
-    pub fn label(&self, description: &VolumeDescription, files: Option<&Path>) -> Result<Option<Label>, Obstacle> {
-        let (mut volume, path) = self.open(description, files)?;
-        let unreadable = |error: io::Error| format!("{path} cannot be read: {error}");
-        let found = read_superblock(&mut *volume, self.clock).map_err(unreadable)?;
-        let Some(superblock) = found else { return Ok(None) };
-        let (epoch, clean) = (superblock.epoch, superblock.state == LogState::Clean);
-        let mut written = false;
-        for offset in superblock.segment_offsets() {
-            let head = read(&mut *volume, offset, BLOCK as usize, self.clock).map_err(unreadable)?;
-            written |= superblock.has_written(&head);
-            if written || clean {
-                break;
-            }
-        }
-        Ok(Some(Label { epoch, clean, written }))
-    }
-
-    fn open(
-        &self,
-        description: &VolumeDescription,
-        files: Option<&Path>,
-    ) -> Result<(Box<dyn Volume>, String), Obstacle> {
-        let options = Options { read_only: true, ..Options::default() };
-        let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
-        let place = Place::of(description, files)?;
-        let volume = place.open(description.size, self.disks, options, Before::Unused)?.ok_or_else(absent)?;
-        let path = volume.path().display().to_string();
-        Ok((decorated(volume, self.decorator), path))
-    }
-}
-
-/// Reads both superblocks apart: one that cannot be read says nothing of the other.
-fn read_superblock(volume: &mut dyn Volume, clock: Clock) -> io::Result<Option<Superblock>> {
-    let block = BLOCK as usize;
-    let mut area = vec![0; 2 * block];
-    let mut failed = None;
-    for (slot, bytes) in area.chunks_mut(block).enumerate() {
-        match read(volume, (slot * block) as u64, block, clock) {
-            Ok(there) => bytes.copy_from_slice(&there),
-            Err(error) => failed = Some(error),
-        }
-    }
-    match (format::choose_superblock(&area), failed) {
-        (None, Some(error)) => Err(error),
-        (superblock, _) => Ok(superblock),
     }
 }
 

@@ -8,6 +8,7 @@ use surgetank_provider::{Provider, ProviderConfig, ProviderError};
 
 use crate::config::{Config, DeviceConfig};
 use crate::places;
+use crate::striped::StripedProvider;
 use crate::timed::TimedProvider;
 
 /// Open providers.
@@ -22,15 +23,18 @@ impl Providers {
     pub fn open(config: &Config, instead: Option<&Arc<dyn Provider>>) -> Result<Self, String> {
         let open = |(name, config): (&&'static str, &Arc<dyn ProviderConfig>)| {
             let opened = instead.map_or_else(|| open(&**config), |instead| Ok(instead.clone()));
-            opened.map(|provider| (*name, provider)).map_err(|error| error.to_string())
+            let opened = opened.map_err(|error| error.to_string())?;
+            Ok((*name, Arc::new(StripedProvider::new(opened, 1)) as Arc<dyn Provider>))
         };
         config.providers.iter().map(open).collect::<Result<_, _>>().map(Self)
     }
 
-    /// From whom a device rents.
+    /// From whom a device rents: stripes, if its caching volumes are.
     #[must_use]
-    pub fn of(&self, device: &DeviceConfig) -> Option<&Arc<dyn Provider>> {
-        self.0.get(device.caching.as_ref()?.provider)
+    pub fn of(&self, device: &DeviceConfig) -> Option<Arc<dyn Provider>> {
+        let caching = device.caching.as_ref()?;
+        let provider = self.0.get(caching.provider)?.clone();
+        Some(if caching.volumes == 1 { provider } else { Arc::new(StripedProvider::new(provider, caching.volumes)) })
     }
 
     /// The same, each of whose answers is waited for so long.

@@ -39,7 +39,7 @@ pub fn shared_backing(config: &Config) -> HashMap<String, String> {
     for (name, device) in &config.devices {
         let Backing::Path(path) = &device.backing else { continue };
         let Some(identity) = Identity::at(path) else { continue };
-        if let Some(other) = served.insert(identity, name) {
+        if let Some(other) = served.insert(identity.clone(), name) {
             refused.insert(name.clone(), same_volume(path, other));
             served.insert(identity, other);
         }

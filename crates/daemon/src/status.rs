@@ -108,8 +108,11 @@ pub struct DeviceStatus {
 /// A caching volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CachingStatus {
-    /// The provider's name of it; empty while that is not known.
+    /// The provider's name of it, or those of the volumes over which it is striped; empty while that is not known.
     pub volume: String,
+    /// Over how many volumes it is striped; 1: it is one.
+    #[serde(default = "one")]
+    pub volumes: u32,
     /// Its size.
     pub size_gib: f64,
     /// Not yet on the backing volume.
@@ -122,6 +125,11 @@ pub struct CachingStatus {
     /// That it was asked to grow last, and why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<String>,
+}
+
+/// What daemons that know no stripes rent.
+const fn one() -> u32 {
+    1
 }
 
 /// A range of the device.

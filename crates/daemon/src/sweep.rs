@@ -1,6 +1,6 @@
 //! Delete volumes that carry our name and that no device knows of any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ impl Sweeper {
     fn sweep_listed(&self, provider: &dyn Provider, listed: &[VolumeDescription], swept: &mut Swept) {
         // After the listing: what was rented in between is known, not an orphan.
         let mut known = self.known();
-        known.reread_clean = self.clean(provider, listed, &known.expected);
+        known.reread_clean = self.clean(provider, listed, &known);
         for action in orphans(listed, &self.owner_id, &known) {
             Self::act(provider, action, swept);
         }
@@ -90,9 +90,9 @@ impl Sweeper {
         &self,
         provider: &dyn Provider,
         listed: &[VolumeDescription],
-        expected: &BTreeSet<VolumeId>,
+        known: &Known,
     ) -> BTreeMap<VolumeId, String> {
-        let suspects = listed.iter().filter(|volume| !expected.contains(&volume.id));
+        let suspects = listed.iter().filter(|volume| !known.expects(&volume.id));
         let files = provider.files();
         let looking = Looking { disks: &self.disks, clock: self.clock, decorator: self.decorator.as_ref() };
         let clean = suspects.filter_map(|volume| {
@@ -100,8 +100,7 @@ impl Sweeper {
             if self.has_ended(volume, epoch) {
                 return Some((volume.id.clone(), epoch.clone()));
             }
-            volume.device.as_ref()?;
-            let superblock = looking.superblock(volume, files.as_deref()).ok()??;
+            let superblock = looking.superblock(volume, files.as_deref()).ok().filter(|_| volume.is_located())??;
             let clean = superblock.state == LogState::Clean && superblock.epoch.to_string() == *epoch;
             clean.then(|| (volume.id.clone(), epoch.clone()))
         });

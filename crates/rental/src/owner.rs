@@ -7,6 +7,7 @@ use surgetank_cache::{Epoch, Owner};
 use surgetank_model::volume::VolumeId;
 
 use crate::planted::{Bug, planted};
+use crate::stripe;
 
 /// An owner record with the volume that it speaks of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,10 +31,13 @@ impl OwnerRecord {
         Self { owner: Owner::Backing, volume: self.volume, ended }
     }
 
-    /// Whether this attachment of this volume has ended: whatever is on it may be deleted.
+    /// Whether this attachment of this volume, or of the stripe of which it is what is left, has ended: whatever is on it may be
+    /// deleted.
     #[must_use]
     pub fn has_ended(&self, volume: &VolumeId, epoch: Epoch) -> bool {
-        self.owner == Owner::Backing && self.volume.as_ref() == Some(volume) && self.ended == Some(epoch)
+        self.owner == Owner::Backing
+            && self.volume.as_ref().is_some_and(|whole| stripe::is_part(volume, whole))
+            && self.ended == Some(epoch)
     }
 
     /// The same without the ranges of a loss.

@@ -51,6 +51,13 @@ pub fn overlap(one: &VolumeId, other: &VolumeId) -> bool {
     members(other).iter().any(|member| members_of_one.contains(member))
 }
 
+/// Whether a volume is another one, or a part of it.
+#[must_use]
+pub fn is_part(part: &VolumeId, of: &VolumeId) -> bool {
+    let whole = members(of);
+    members(part).iter().all(|member| whole.contains(member))
+}
+
 fn name<'a>(members: impl Iterator<Item = &'a VolumeId>) -> VolumeId {
     let names: Vec<&str> = members.map(|VolumeId(name)| &**name).collect();
     VolumeId(format!("{PREFIX}{}", names.join(&BETWEEN.to_string())))

@@ -411,6 +411,7 @@ mod tests {
             throughput_mib_s: 150.0,
             utilization: 4.5,
             caching: Some(CachingStatus {
+                volumes: 1,
                 volume: "vol-1".into(),
                 size_gib: 10.0,
                 dirty_gib: 0.25,

@@ -117,7 +117,7 @@ fn value_of_time(setup: &Setup) -> String {
     if !policy.preset.when.worth {
         return String::new();
     }
-    let by_bills = policy.caching_rent != policy.caching_bandwidth.as_mib_s();
+    let by_bills = policy.caching_rent != policy.caching_reserved.as_mib_s();
     let bills =
         if by_bills { ", and caching volumes cost it what their prices are to the backing volume's" } else { "" };
     format!(", a second of waiting is worth {} AGBs{bills}", thousands(policy.value_of_time))

@@ -8,6 +8,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::{Rented, Section};
+use surgetank_rental::stripe::MEMBERS_MAX;
 use toml::Spanned;
 
 use super::{CachingConfig, price};
@@ -31,12 +32,43 @@ pub(super) struct RawCaching {
     volume_type: Option<Spanned<String>>,
     bandwidth: Option<Bandwidth>,
     iops: Option<Iops>,
+    volumes: Option<Spanned<Count>>,
     initial_size: Option<Spanned<Bytes>>,
     min_size: Option<Spanned<Bytes>>,
     max_size: Option<Spanned<Bytes>>,
     throttle: Option<bool>,
     outage_patience: Option<Spanned<Span>>,
     usd_per_gib_month: Option<Spanned<f64>>,
+}
+
+/// A number of volumes, or that somebody else is to choose it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+enum Count {
+    Number(i64),
+    Word(String),
+}
+
+/// Over how many volumes a caching volume is striped.
+fn volumes(source: &Source, written: Option<&Spanned<Count>>) -> Result<u32, ConfigError> {
+    let Some(written) = written else { return Ok(1) };
+    let at = |message| source.at(Some(written.span()), message);
+    match written.get_ref() {
+        Count::Number(number) => {
+            let volumes = u32::try_from(*number).ok().filter(|volumes| (1..=MEMBERS_MAX).contains(volumes));
+            volumes.ok_or_else(|| {
+                at(format!("volumes is {number}: a caching volume is striped over 1 to {MEMBERS_MAX} volumes"))
+            })
+        }
+        Count::Word(word) if word == "auto" => Err(at(
+            "volumes = \"auto\" needs the bursts that it is to be chosen for: describe them in a scenario, have `surgetank \
+             recommend` choose, and write the number that it answers"
+                .to_owned(),
+        )),
+        Count::Word(word) => {
+            Err(at(format!("volumes is \"{word}\": write a number of volumes from 1 to {MEMBERS_MAX}, such as 4")))
+        }
+    }
 }
 
 /// Checks the sections of providers, each apart.
@@ -94,9 +126,12 @@ impl RawCaching {
             );
             source.at(span, message)
         })?;
+        let volumes = volumes(source, self.volumes.as_ref())?;
+        let all = |each: Bytes| Bytes::new(each.get().saturating_mul(u64::from(volumes)));
+        let sizes = (all(of_type.sizes.0), all(of_type.sizes.1));
         let bound = self.max_size.as_ref().or(self.min_size.as_ref()).map(Spanned::span);
-        let min = self.min_size.map_or(of_type.sizes.0, Spanned::into_inner).max(of_type.sizes.0);
-        let max = self.max_size.map_or(of_type.sizes.1, Spanned::into_inner).min(of_type.sizes.1);
+        let min = self.min_size.map_or(sizes.0, Spanned::into_inner).max(sizes.0);
+        let max = self.max_size.map_or(sizes.1, Spanned::into_inner).min(sizes.1);
         if min > max {
             let message = format!(
                 "no caching volume of type \"{volume_type}\" has {min} or more and {max} or less: write a smaller min_size or a \
@@ -116,6 +151,7 @@ impl RawCaching {
             provider,
             limits: Limits { bandwidth: Some(bandwidth), iops: self.iops.or(of_type.iops) },
             volume_type,
+            volumes,
             initial_size,
             size: (min, max),
             throttle: self.throttle.unwrap_or(of_type.throttle),

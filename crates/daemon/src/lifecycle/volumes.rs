@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use surgetank_device::discovery::is_same;
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Limits};
 use surgetank_provider::VolumeDescription;
 use surgetank_rental::{Answer, AskId, Obstacle, Opening, Presence, VolumeAsk, ask};
 
 use super::{Done, Lifecycle, Tools};
-use crate::opening::{self, Fresh, Looking, Opened, Place};
+use crate::opening::{self, Fresh, Looking, Opened, Opener, Place};
 
 impl Lifecycle {
     pub(super) fn ask_volume(&mut self, id: AskId, ask: VolumeAsk) -> Option<Answer> {
@@ -36,10 +36,10 @@ impl Lifecycle {
     }
 
     pub(super) fn look(&self) -> Presence {
-        let (Some(place), Some(seen), true) = (&self.place, self.seen, self.in_use) else { return Presence::Here };
+        let (Some(place), Some(seen), true) = (&self.place, &self.seen, self.in_use) else { return Presence::Here };
         match place.look(&self.tools.disks) {
-            Ok(there) if there != Some(seen) && seen.is_file() => Presence::Nameless,
-            Ok(there) if there != Some(seen) => Presence::Gone,
+            Ok(there) if there.as_ref() != Some(seen) && seen.is_file() => Presence::Nameless,
+            Ok(there) if there.as_ref() != Some(seen) => Presence::Gone,
             Ok(_) | Err(_) => Presence::Here,
         }
     }
@@ -48,12 +48,17 @@ impl Lifecycle {
     pub(super) fn opened(&mut self, id: AskId, opened: Result<Option<Opened>, Obstacle>) -> Answer {
         Answer::Opened(opened.map(|opened| match opened {
             Some(opened) => {
-                let opened = self.throttled(opened);
                 self.open.insert(id.slot, (id, opened));
                 ask::Opened::Open
             }
             None => ask::Opened::Absent,
         }))
+    }
+
+    fn opener(&self) -> Opener {
+        let Tools { caching, disks, decorator, clock, .. } = &self.tools;
+        let throttle = if caching.throttle { caching.limits } else { Limits::NONE };
+        Opener { disks: disks.clone(), clock: *clock, decorator: decorator.clone(), throttle }
     }
 
     /// Opens an attached volume in place of what was open. The answer, unless it comes later.
@@ -63,47 +68,42 @@ impl Lifecycle {
             Ok(place) => place,
             Err(why) => return Some(Answer::Opened(Ok(ask::Opened::Refused(why)))),
         };
-        let Tools { disks, decorator, clock, .. } = &self.tools;
-        let (disks, decorator, clock) = (disks.clone(), decorator.clone(), *clock);
+        let (opener, sizes) = (self.opener(), opening::sizes(&volume, size));
         match opening {
-            Opening::Fresh { before } => Some(match self.open_fresh(&volume, &place, size, &before) {
+            Opening::Fresh { before } => Some(match Self::open_fresh(&opener, &volume, &place, &sizes, &before) {
                 Ok(opened) => self.opened(id, Ok(opened)),
                 Err(refused) => Answer::Opened(refused),
             }),
-            Opening::Used => self.open_aside(id, move || opening::caching(&place, size, &disks, decorator.as_ref())),
+            Opening::Used => self.open_aside(id, move || opener.caching(&place, &sizes)),
             Opening::Again(_) if self.place.as_ref().is_some_and(|before| *before != place) => {
                 let why = "the provider says that it is another disk or file than it was".to_owned();
                 Some(Answer::Opened(Err(why.into())))
             }
             Opening::Again(epoch) => {
-                self.seen = place.look(&disks).ok().flatten();
+                self.seen = place.look(&opener.disks).ok().flatten();
                 self.place = Some(place.clone());
-                self.open_aside(id, move || {
-                    opening::caching_again(&place, &volume.id, size, epoch, &disks, decorator.as_ref(), clock)
-                })
+                self.open_aside(id, move || opener.caching_again(&place, &volume.id, &sizes, epoch))
             }
         }
     }
 
     /// Opens a volume that was just rented, which must be none of the disks `before`. `None`: its disk has not appeared yet.
     fn open_fresh(
-        &self,
+        opener: &Opener,
         description: &VolumeDescription,
         place: &Place,
-        size: Bytes,
+        sizes: &[Bytes],
         before: &[String],
     ) -> Result<Option<Opened>, Result<ask::Opened, Obstacle>> {
-        let Tools { disks, decorator, clock, .. } = &self.tools;
         let (refused, id) = (|why: String| Err(Ok(ask::Opened::Refused(why))), &description.id.0);
-        if let Place::Disk { serial } = place
-            && before.iter().any(|there| is_same(there, serial))
-        {
+        let known = |serial: &&str| before.iter().any(|there| is_same(there, serial));
+        if let Some(serial) = place.serials().into_iter().find(known) {
             return refused(format!(
                 "the provider says that the volume {id} is the disk {serial:?}, which was in this machine before it was \
                  attached: nothing was written to it; let the service say the serial of the disk that it plugs in"
             ));
         }
-        match opening::caching_fresh(place, size, disks, decorator.as_ref(), *clock).map_err(Err)? {
+        match opener.caching_fresh(place, sizes).map_err(Err)? {
             None => Ok(None),
             Some(Fresh::Blank(opened)) => Ok(Some(opened)),
             Some(Fresh::Used) => refused(format!(
@@ -127,13 +127,5 @@ impl Lifecycle {
         let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
         let why = spawned.err().map(|error| format!("a thread cannot be started: {error}"))?;
         Some(Answer::Opened(Err(why.into())))
-    }
-
-    fn throttled(&self, opened: Opened) -> Opened {
-        let Tools { caching, clock, .. } = &self.tools;
-        if !caching.throttle {
-            return opened;
-        }
-        Opened { volume: opening::throttled(opened.volume, caching.limits, *clock), ..opened }
     }
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use surgetank_cache::EngineStage;
 use surgetank_model::Instant;
 
+use surgetank_rental::stripe;
+
 use super::{Reconciler, Recovery, boost_log};
+use crate::lifecycle::Lifecycle;
 use crate::shard::Command;
 use crate::status::{CachingStatus, DevicePhase, DeviceReport, DeviceStatus, LOST_RANGES_LISTED, LostRange};
 use crate::switching::Switching;
@@ -30,6 +33,10 @@ impl Reconciler {
         };
         let caching = lifecycle.and_then(|lifecycle| lifecycle.rental().record()).map(|rental| CachingStatus {
             volume: rental.volume.as_ref().map_or_else(String::new, |id| id.0.clone()),
+            volumes: match &rental.volume {
+                Some(id) => stripe::members(id).len() as u32,
+                None => lifecycle.map_or(1, Lifecycle::volumes),
+            },
             size_gib: rental.size.as_gib(),
             dirty_gib: engine.map_or(0.0, |status| gib(status.dirty_bytes)),
             high_water_gib: engine.map_or(0.0, |status| gib(status.high_water_bytes)),

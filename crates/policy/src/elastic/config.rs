@@ -19,8 +19,10 @@ pub struct Config {
     pub backing_bandwidth: Bandwidth,
     /// Size of the backing volume; no caching volume is larger.
     pub backing_size: Bytes,
-    /// Reserved bandwidth of the caching volume (the papers' Bc).
+    /// Reserved bandwidth of the caching volume (the papers' Bc); of a stripe, that of all its volumes.
     pub caching_bandwidth: Bandwidth,
+    /// Reserved bandwidth that AGBs count for each GiB of it: the same; of a stripe, that of each of its volumes.
+    pub caching_reserved: Bandwidth,
     /// AGBs that a GiB of caching volume costs a second, at least 0: by default Bc. Where bills count, its price in those of the
     /// backing volume, of which a second is Bb·N.
     pub caching_rent: f64,
@@ -90,6 +92,7 @@ impl Config {
             backing_bandwidth,
             backing_size,
             caching_bandwidth,
+            caching_reserved: caching_bandwidth,
             caching_rent: caching_bandwidth.as_mib_s(),
             caching_usd_per_gib_hour: None,
             in_place: None,
@@ -201,10 +204,10 @@ impl Config {
     /// AGBs of a caching volume whose rent comes to this, as boosts are judged.
     pub(super) fn in_agbs(&self, rent: f64) -> f64 {
         // What costs nothing is not worth telling.
-        if self.caching_rent > 0.0 { rent * self.caching_bandwidth.as_mib_s() / self.caching_rent } else { 0.0 }
+        if self.caching_rent > 0.0 { rent * self.caching_reserved.as_mib_s() / self.caching_rent } else { 0.0 }
     }
 
     pub(super) fn tariff(&self) -> Tariff {
-        Tariff { bandwidth: self.caching_bandwidth, usd_per_gib_hour: self.caching_usd_per_gib_hour }
+        Tariff { bandwidth: self.caching_reserved, usd_per_gib_hour: self.caching_usd_per_gib_hour }
     }
 }
