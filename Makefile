@@ -14,7 +14,7 @@ TARGET ?=
 TIME ?= 600
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs --test planted --test planted_array --test planted_rental
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs --test planted --test planted_array --test planted_rental --test planted_readcache
 
 .PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
 

@@ -46,7 +46,7 @@ fn a_curve_is_answered_at_the_sizes_in_their_order() {
     assert_eq!(hits(&answer), [(3, 3), (1, 0), (2, 0), (4, 4), (0, 0)]);
     let point = &answer["points"][0];
     assert_eq!((point["requests"].as_u64(), point["miss_ratio"].as_f64()), (Some(8), Some(0.625)));
-    for policy in ["fifo", "FIFO", "lrfu", "s3-fifo", "s3fifo", "sieve"] {
+    for policy in ["fifo", "FIFO", "lrfu", "s3-fifo", "s3fifo", "sieve", "read-cache"] {
         let answer = json(directory.path(), &["a.txt", "--sizes", "4", "--policy", policy]);
         assert_eq!(hits(&answer), [(4, 4)], "{policy}");
     }

@@ -5,7 +5,7 @@
 //! | how | what | memory grows with |
 //! |---|---|---|
 //! | [`ExactLru`] | LRU at every size at once, by stack distances | the trace's distinct blocks |
-//! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO or SIEVE at given sizes | the sizes |
+//! | [`Simulation`] | LRU, FIFO, LRFU, S3-FIFO, SIEVE or the read cache's policy at given sizes | the sizes |
 //! | [`SampledLru`] | LRU at every size from a spatial sample (SHARDS) | the sample |
 //! | [`Miniature`] | any policy at given sizes, scaled down with the sample | the sizes × the rate |
 //!

@@ -1,5 +1,7 @@
 //! A policy at given sizes.
 
+use surgetank_readcache::Simulated as ReadCache;
+
 use crate::BATCH;
 use crate::curve::{Curve, Point};
 use crate::fifo::Fifo;
@@ -24,6 +26,8 @@ pub enum Policy {
     S3Fifo,
     /// A queue and a hand (SIEVE24).
     Sieve,
+    /// What the read cache of a device does: S3-FIFO by segments. The code that it runs, not a model of it.
+    ReadCache,
 }
 
 /// Caches of several sizes under one policy, fed in one pass.
@@ -43,6 +47,7 @@ enum Caches {
     Lrfu(Vec<Counted<Lrfu>>),
     S3Fifo(Vec<Counted<S3Fifo>>),
     Sieve(Vec<Counted<Sieve>>),
+    ReadCache(Vec<Counted<ReadCache>>),
 }
 
 #[derive(Debug)]
@@ -64,6 +69,7 @@ impl Simulation {
             Policy::Lrfu { lambda } => Caches::Lrfu(counted(&sizes, |size| Lrfu::new(size, lambda))),
             Policy::S3Fifo => Caches::S3Fifo(counted(&sizes, S3Fifo::new)),
             Policy::Sieve => Caches::Sieve(counted(&sizes, Sieve::new)),
+            Policy::ReadCache => Caches::ReadCache(counted(&sizes, ReadCache::new)),
         };
         Self { sizes, requests: 0, caches }
     }
@@ -79,6 +85,7 @@ impl Simulation {
             Caches::Lrfu(caches) => of(caches),
             Caches::S3Fifo(caches) => of(caches),
             Caches::Sieve(caches) => of(caches),
+            Caches::ReadCache(caches) => of(caches),
         }
     }
 
@@ -111,6 +118,7 @@ impl Curve for Simulation {
             Caches::Lrfu(caches) => run(caches, keys, Lrfu::touch, Lrfu::access),
             Caches::S3Fifo(caches) => run(caches, keys, S3Fifo::touch, S3Fifo::access),
             Caches::Sieve(caches) => run(caches, keys, Sieve::touch, Sieve::access),
+            Caches::ReadCache(caches) => run(caches, keys, |_, _| {}, ReadCache::access),
         }
     }
 

@@ -205,6 +205,18 @@ fn miniatures_are_close_to_the_simulation() {
     }
 }
 
+/// The bar of the read cache, at every size from a few blocks to most of them.
+#[test]
+fn the_read_cache_misses_at_most_a_twentieth_more_than_lru_on_a_skewed_trace() {
+    let mut random = Random::from_seed(4);
+    let keys: Vec<u64> = (0..200_000).map(|_| zipf(&mut random, 100_000, 1.2)).collect();
+    let sizes = &[100, 300, 1_000, 3_000, 10_000];
+    let misses = |policy| simulated(policy, sizes, &keys).into_iter().map(|hits| keys.len() as u64 - hits);
+    for ((ours, lru), size) in misses(Policy::ReadCache).zip(misses(Policy::Lru)).zip(sizes) {
+        assert!(ours as f64 <= 1.05 * lru as f64, "{ours} misses at {size} blocks, and {lru} of LRU");
+    }
+}
+
 #[test]
 fn nothing_fed_is_no_request() {
     for curve in [&ExactLru::new() as &dyn Curve, &SampledLru::fixed_rate(Rate::ALL)] {

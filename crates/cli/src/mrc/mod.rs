@@ -78,6 +78,8 @@ enum PolicyName {
     S3Fifo,
     /// A queue and a hand (Zhang et al., NSDI 2024)
     Sieve,
+    /// A device's read cache: S3-FIFO by segments
+    ReadCache,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -153,6 +155,7 @@ impl Arguments {
             PolicyName::Lrfu => Policy::Lrfu { lambda: self.lambda },
             PolicyName::S3Fifo => Policy::S3Fifo,
             PolicyName::Sieve => Policy::Sieve,
+            PolicyName::ReadCache => Policy::ReadCache,
         }
     }
 
