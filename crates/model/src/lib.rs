@@ -5,6 +5,7 @@
 pub mod bucket;
 pub mod catalog;
 pub mod cost;
+pub mod credits;
 pub mod effect;
 pub mod event_queue;
 pub mod in_place;
@@ -21,6 +22,7 @@ pub mod volume_type;
 
 pub use bucket::{Limits, TokenBucket};
 pub use catalog::Catalog;
+pub use credits::Balance;
 pub use event_queue::EventQueue;
 pub use in_place::InPlace;
 pub use observation::Observation;

@@ -1,16 +1,14 @@
 //! What a credit volume serves under a demand, in closed form.
 //!
-//! c ← clamp(c + (baseline − served)·dt, 0, bucket): credits refill at the baseline and are spent by what is served; at
-//! most the burst rate is served while there are any, else the baseline. The throttle and the simulator take the same
-//! rule token by token (`surgetank_model::TokenBucket`).
+//! The rule of the buckets is [`surgetank_model::credits`].
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
 use surgetank_model::units::{MIB, Span};
-use surgetank_model::volume_type::{CreditUnit, Credits, Performance, Provision};
-use surgetank_model::{Bandwidth, Bytes, Iops, VolumeType};
+use surgetank_model::volume_type::{CreditUnit, Performance, Provision};
+use surgetank_model::{Balance, Bandwidth, Bytes, Iops, VolumeType};
 
 /// A stretch of constant demand: `"2000 IOPS for 1500 s"`, `"100 MiB/s for 10 min"`, or both rates with a comma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,51 +62,6 @@ pub struct Segment {
     pub exhausted_after_s: Option<f64>,
 }
 
-/// A bucket and how full it is.
-#[derive(Clone, Debug)]
-struct Level {
-    credits: Credits,
-    level: f64,
-}
-
-impl Level {
-    /// The buckets of a volume, full.
-    fn full(volume_type: &VolumeType, size: Bytes) -> Vec<Self> {
-        let full = |credits: Credits| Self { level: credits.bucket as f64, credits };
-        volume_type.all_credits_at(size).into_iter().map(full).collect()
-    }
-
-    /// What bytes are in the bucket's unit.
-    fn units(&self, bytes: f64, operation: f64) -> f64 {
-        match self.credits.unit {
-            CreditUnit::Operations => bytes / operation,
-            CreditUnit::Bytes => bytes,
-        }
-    }
-
-    /// Seconds to serve so many units, at most at this rate: fast while there are credits, then at the baseline.
-    fn time_for(&self, units: f64, rate: f64) -> f64 {
-        let baseline = self.credits.baseline_per_s as f64;
-        let fast = rate.min((self.credits.burst_per_s as f64).max(baseline));
-        let lasts_s = if fast > baseline { self.level / (fast - baseline) } else { f64::INFINITY };
-        if units <= fast * lasts_s { units / fast } else { lasts_s + (units - fast * lasts_s) / baseline }
-    }
-
-    /// Serves a rate for a time: the average rate served, and when the bucket was empty.
-    fn serve(&mut self, demand_per_s: f64, seconds: f64) -> (f64, Option<f64>) {
-        let (baseline, bucket) = (self.credits.baseline_per_s as f64, self.credits.bucket as f64);
-        let wanted = demand_per_s.min((self.credits.burst_per_s as f64).max(baseline));
-        let spent_per_s = wanted - baseline;
-        let lasts_s = if spent_per_s > 0.0 { self.level / spent_per_s } else { f64::INFINITY };
-        if lasts_s >= seconds {
-            self.level = (self.level - spent_per_s * seconds).clamp(0.0, bucket);
-            return (wanted, None);
-        }
-        self.level = 0.0;
-        ((wanted * lasts_s + baseline * (seconds - lasts_s)) / seconds, Some(lasts_s))
-    }
-}
-
 /// What a volume serves, from full buckets on.
 ///
 /// # Errors
@@ -118,11 +71,11 @@ pub fn serve(volume_type: &VolumeType, size: Bytes, demands: &[Demand]) -> Resul
     if !volume_type.limits_are_known() {
         return Err(format!("the limits of {} are its operator's: give them with --catalog FILE", volume_type.key()));
     }
-    let mut levels = Level::full(volume_type, size);
+    let mut levels = Balance::of_new(volume_type, size);
     demands.iter().map(|demand| segment(volume_type, size, &mut levels, demand)).collect()
 }
 
-fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: &Demand) -> Result<Segment, String> {
+fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Balance], demand: &Demand) -> Result<Segment, String> {
     let limits = volume_type.limits_at(size);
     let cap = |asked: f64, limit: Option<f64>| limit.map_or(asked, |limit| asked.min(limit));
     let seconds = demand.lasts.as_secs_f64();
@@ -131,7 +84,7 @@ fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: 
     let mut found = Segment { served_iops: asked_iops, served_mib_s: asked_mib_s, ..Segment::default() };
     let alone = levels.len() == 1;
     for level in levels {
-        let exhausted = match level.credits.unit {
+        let exhausted = match level.credits().unit {
             CreditUnit::Operations => {
                 let asked = operations(volume_type, asked_iops, asked_mib_s);
                 let (served, exhausted) = level.serve(asked, seconds);
@@ -141,7 +94,7 @@ fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: 
                 if alone {
                     found.served_mib_s = asked_mib_s.map(|mib_s| mib_s * share);
                 }
-                found.credits_end = Some(level.level);
+                found.credits_end = Some(level.level());
                 exhausted
             }
             CreditUnit::Bytes => {
@@ -151,7 +104,7 @@ fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: 
                 }
                 let (served, exhausted) = level.serve(asked_mib_s.unwrap_or(0.0) * MIB as f64, seconds);
                 found.served_mib_s = asked_mib_s.map(|_| served / MIB as f64);
-                let credits = Some(level.level / MIB as f64);
+                let credits = Some(level.level() / MIB as f64);
                 if alone {
                     found.credits_end = credits
                 } else {
@@ -168,7 +121,7 @@ fn segment(volume_type: &VolumeType, size: Bytes, levels: &mut [Level], demand: 
 /// The buckets of one volume, as a run of bursts empties them and its pauses fill them.
 #[derive(Clone, Debug)]
 pub(crate) struct Buckets {
-    levels: Vec<Level>,
+    levels: Vec<Balance>,
     /// Bytes of an operation: of a request, or less where the type counts a long one as several.
     operation: f64,
 }
@@ -176,7 +129,7 @@ pub(crate) struct Buckets {
 impl Buckets {
     /// Full ones, for requests of so many bytes; `None`: the type has none.
     pub fn full(volume_type: &VolumeType, size: Bytes, request: f64) -> Option<Self> {
-        let levels = Level::full(volume_type, size);
+        let levels = Balance::of_new(volume_type, size);
         let operation = match &volume_type.performance {
             Performance::IopsCredits { io_unit, .. } => request.min(io_unit.get() as f64),
             _ => request,
@@ -220,6 +173,7 @@ fn operations(volume_type: &VolumeType, iops: Option<f64>, mib_s: Option<f64>) -
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use surgetank_model::volume_type::Credits;
 
     use super::*;
 
@@ -232,7 +186,7 @@ mod tests {
         ) {
             let credits =
                 Credits { unit: CreditUnit::Bytes, baseline_per_s: baseline, burst_per_s: burst, bucket };
-            let mut buckets = Buckets { levels: vec![Level { level: bucket as f64, credits }], operation: 1.0 };
+            let mut buckets = Buckets { levels: vec![Balance::full(credits)], operation: 1.0 };
             let (dt, mut level, mut stepped, mut closed) = (1e-3, bucket as f64, 0.0, 0.0);
             for (bytes, pause) in steps {
                 closed += buckets.transfer(bytes, rate) + buckets.pause(pause, 0.0, rate);
