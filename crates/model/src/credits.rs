@@ -77,6 +77,12 @@ impl Balance {
         if spent_per_s > 0.0 { self.level / spent_per_s } else { f64::INFINITY }
     }
 
+    /// Seconds that a full one carries the burst rate; infinite: for ever.
+    #[must_use]
+    pub fn lasts_full(&self) -> f64 {
+        Self::full(self.credits).lasts(self.cap())
+    }
+
     /// What bytes are in the bucket's unit, in operations of so many bytes.
     #[must_use]
     pub fn units(&self, bytes: f64, operation: f64) -> f64 {

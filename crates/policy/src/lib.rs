@@ -9,6 +9,7 @@
 //! - [`forecast`]: when the next burst comes; [`series`]: what comes next in a series, by several experts;
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
+//! - [`rotation`]: when members of an array are replaced, before their burst credits end;
 //! - [`fair`]: which client of a device is served next, and how much at a time;
 //! - [`file`]: the `[policy]` section of configuration files.
 //!
@@ -23,6 +24,7 @@ pub mod file;
 pub mod forecast;
 pub mod planted;
 pub mod preset;
+pub mod rotation;
 pub mod series;
 pub mod sizing;
 pub mod step;
