@@ -196,7 +196,7 @@ impl Ledger {
                 && used.spent_agbs + needs_agbs > limit
             {
                 return Err(format!(
-                    "the budget of {limit:.0} AGBs per {window} does not allow it: {:.0} are spent and a caching volume of \
+                    "the budget of {limit:.0} AGBs per {window} does not allow it: {:.0} are spent and a volume of \
                      {size} may need {needs_agbs:.0}",
                     used.spent_agbs
                 ));

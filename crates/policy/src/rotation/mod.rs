@@ -263,8 +263,8 @@ impl Rotation {
             return None;
         }
         let slot = self.chosen()?;
-        let extra = self.extra();
-        if let Err(reason) = self.has_room(now, extra + 1) {
+        let holds = self.slots.get(slot as usize)?.holds;
+        if let Err(reason) = self.has_room(now, self.extra() + 1, holds) {
             self.waiting = Some(reason);
             return None;
         }
@@ -275,8 +275,8 @@ impl Rotation {
         Some(slot)
     }
 
-    /// Whether so many extra volumes may be there.
-    fn has_room(&self, now: Instant, extra: u32) -> Result<(), String> {
+    /// Whether so many extra volumes may be there while this is copied.
+    fn has_room(&self, now: Instant, extra: u32, holds: Bytes) -> Result<(), String> {
         if let Some(room) = self.config.room.filter(|room| extra > *room) {
             return Err(format!(
                 "the machine takes {room} volumes more than the array has, and a replacement needs {extra}: the next begins when \
@@ -286,7 +286,7 @@ impl Rotation {
         if self.ledger.is_unlimited() || planted(Bug::RotationIsFree) {
             return Ok(());
         }
-        let further = self.setup_s + self.copy_s(self.config.size) + self.removal_s;
+        let further = self.setup_s + self.copy_s(holds) + self.removal_s;
         let size = Bytes::new(self.config.size.get().saturating_mul(extra.into()));
         self.ledger.fits(now, size, Duration::try_from_secs_f64(further).unwrap_or(Duration::MAX))
     }
