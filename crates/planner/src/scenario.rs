@@ -4,6 +4,7 @@
 //! a range that can be meant, and does not contradict another. The first mistake is reported with file, line and
 //! column.
 
+mod array;
 mod caching;
 mod checks;
 
@@ -23,6 +24,7 @@ use self::caching::{RawCaching, RawMachine};
 use crate::fluid::{Absorb, Pipes};
 use crate::stripe::{Machine, Striping};
 
+pub use self::array::{Array, ArrayScenario, Backed, Role, Workload};
 pub use self::checks::find_type;
 
 /// The papers' first cache (NRK15, IV-A).

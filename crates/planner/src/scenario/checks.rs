@@ -190,13 +190,13 @@ fn check_path(
     Ok(folder.join(trace.get_ref()))
 }
 
-fn check_seed(source: &Source, seed: Option<&Spanned<i64>>) -> Result<u64, ConfigError> {
+pub(super) fn check_seed(source: &Source, seed: Option<&Spanned<i64>>) -> Result<u64, ConfigError> {
     let Some(seed) = seed else { return Ok(0) };
     u64::try_from(*seed.get_ref())
         .map_err(|_| source.at(Some(seed.span()), "seed is negative: write a whole number from 0 on"))
 }
 
-fn check_time(source: &Source, name: &str, time: &Spanned<Span>) -> Result<Duration, ConfigError> {
+pub(super) fn check_time(source: &Source, name: &str, time: &Spanned<Span>) -> Result<Duration, ConfigError> {
     let given = time.get_ref().0;
     if given > TIME_MAX {
         let message = format!("{name} is {}, more than a hundred years: check the unit", time.get_ref());
@@ -205,7 +205,7 @@ fn check_time(source: &Source, name: &str, time: &Spanned<Span>) -> Result<Durat
     Ok(given)
 }
 
-fn check_size(source: &Source, name: &str, size: &Spanned<Bytes>) -> Result<Bytes, ConfigError> {
+pub(super) fn check_size(source: &Source, name: &str, size: &Spanned<Bytes>) -> Result<Bytes, ConfigError> {
     let given = *size.get_ref();
     if given == Bytes::ZERO {
         let message = format!("{name} is zero: write a size above zero, such as \"4 GiB\"");
@@ -375,7 +375,7 @@ impl RawPoint {
 }
 
 impl RawLatencies {
-    fn check(&self, source: &Source) -> Result<Latencies, ConfigError> {
+    pub(super) fn check(&self, source: &Source) -> Result<Latencies, ConfigError> {
         let seconds = |name: &str, given: Option<&Spanned<Seconds>>| {
             let Some(given) = given else { return Ok(Duration::ZERO) };
             let time = match *given.get_ref() {
