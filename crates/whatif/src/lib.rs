@@ -9,11 +9,13 @@
 //! - [`fluid`]: the same machine in flows instead of requests: for sweeps; tests hold it to `block`;
 //! - [`bursts`]: when a replayed load's bursts are served;
 //! - [`report`]: what came out, [`lateness`] of a trace's replay;
+//! - [`array`]: arrays of burstable volumes, rotated;
 //! - [`hindsight`]: what the best controller could have made of it, had it known what comes.
 //!
 //! Machines of a bulk-synchronous application meet at the end of each phase and share nothing else, so each is run on
 //! its own from one meeting to the next.
 
+pub mod array;
 pub mod block;
 pub mod bursts;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `surgetank simulate FILE`: a scenario in virtual time, under the production controller.
 
 mod answer;
+mod array;
 mod hindsight;
 mod sweep;
 mod values;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use surgetank_model::toml_error::Source;
 use surgetank_model::{Bytes, Catalog};
-use surgetank_planner::scenario::{Jobs, Scenario};
+use surgetank_planner::scenario::{ArrayScenario, Jobs, Scenario};
 use surgetank_policy::{Preset, ValueOfTime};
 use surgetank_report::progress::ProgressBar;
 use surgetank_report::run::{self, RunOutcome};
@@ -113,6 +114,9 @@ impl Arguments {
     pub fn run(self) -> Result<(), Failure> {
         self.out.as_deref().map_or(Ok(()), output::check_directory)?;
         let source = source::read(&self.file)?;
+        if ArrayScenario::is_meant(&source) {
+            return self.run_array(&source);
+        }
         // The file alone must make sense first: its mistakes have a line.
         let scenario = parse(&source)?;
         let named = |warning: String| format!("{}: {warning}", self.file.display());
@@ -126,6 +130,34 @@ impl Arguments {
         let table = source.parse().map_err(Failure::invalid)?;
         let settings: Vec<_> = self.set.iter().map(Setting::pair).collect();
         self.run_once(&values::scenario(&self.file, &table, &settings)?)
+    }
+
+    /// Of an array of burstable volumes.
+    fn run_array(&self, source: &Source) -> Result<(), Failure> {
+        let elastic = [
+            ("--policy", self.policy.is_some()),
+            ("--model", self.model.is_some()),
+            ("--hindsight", self.hindsight),
+            ("--sweep", !self.sweep.is_empty()),
+        ];
+        if let Some((flag, _)) = elastic.iter().find(|(_, given)| *given) {
+            let message = format!(
+                "{flag} is about an elastic device, and {} is about an array: leave it out",
+                self.file.display()
+            );
+            return Err(Failure::Invalid(message));
+        }
+        self.reading.none_given("they are for traces, and the file is about an array")?;
+        let parse = |source: &Source| ArrayScenario::parse(source, &CATALOG).map_err(Failure::invalid);
+        let mut scenario = parse(source)?;
+        if !self.set.is_empty() {
+            let table = source.parse().map_err(Failure::invalid)?;
+            let settings: Vec<_> = self.set.iter().map(Setting::pair).collect();
+            scenario = values::with(&self.file, &table, &settings, parse)?;
+        }
+        source::tell(&array::warnings(&scenario, &self.file));
+        let answer = array::answer(&scenario, &CATALOG)?;
+        array::show(&answer, &scenario, &self.file, self.out.as_deref(), self.json)
     }
 
     fn run_once(&self, scenario: &Scenario) -> Result<(), Failure> {

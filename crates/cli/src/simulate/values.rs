@@ -113,6 +113,19 @@ pub fn number_and_unit(text: &str) -> Result<(f64, &str), String> {
 /// # Errors
 /// What does not make sense with them.
 pub fn scenario(file: &Path, table: &Table, settings: &[(&str, &Value)]) -> Result<Scenario, Failure> {
+    with(file, table, settings, parse)
+}
+
+/// What a file says with other values.
+///
+/// # Errors
+/// What does not make sense with them.
+pub fn with<T>(
+    file: &Path,
+    table: &Table,
+    settings: &[(&str, &Value)],
+    parse: impl Fn(&Source) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let mut table = table.clone();
     for (key, value) in settings {
         set(&mut table, key, value)?;
