@@ -123,6 +123,8 @@ const MARGIN: f64 = 0.05;
 const MARGIN_MIN_S: f64 = 2.0;
 /// A copy that is slower than its rate for a while need not stay so: the next is expected to take no more than this longer.
 const COPY_FACTOR_MAX: f64 = 8.0;
+/// The first copy is expected to take so many times as long as its rate says.
+const COPY_FACTOR_UNKNOWN: f64 = 1.1;
 
 impl Rotation {
     /// Of an array whose members are new, but for what was learned.
@@ -144,7 +146,7 @@ impl Rotation {
             copy_factor: learned
                 .copy_factor
                 .filter(|factor| factor.is_finite())
-                .map_or(1.0, |factor| factor.clamp(1.0, COPY_FACTOR_MAX)),
+                .map_or(COPY_FACTOR_UNKNOWN, |factor| factor.clamp(1.0, COPY_FACTOR_MAX)),
             attempts: 0,
             not_before: now,
             waiting: None,

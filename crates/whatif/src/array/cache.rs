@@ -12,13 +12,18 @@ use super::member::Work;
 use super::popularity::{HitRatio, Popularity};
 use super::{ArrayReport, Meter, below, machine_headroom, steps};
 
+/// A cache that has this share of a full one's hits has warmed up.
+const WARM: f64 = 0.9;
+
 /// Runs the scenario over this volume, without a cache or with one of volumes of this size.
 pub fn run(scenario: &ArrayScenario, backed: &Backed, fleet: Option<Fleet>, size: Bytes) -> ArrayReport {
     let mut run = Run::new(scenario, backed, fleet, size);
     let mut meter = Meter::new(scenario);
     let (mut hits, mut requests) = (0.0, 0.0);
+    meter.warming_up = run.fleet.is_some();
     for _ in 0..steps(scenario) {
         let (rate, hit) = run.step(scenario);
+        meter.warming_up &= hit < WARM * run.hits.full();
         meter.step(rate, run.fleet.as_ref());
         (hits, requests) = (hits + rate * hit, requests + rate);
     }

@@ -14,6 +14,9 @@ use super::member::{Kind, Member, Work};
 /// A step of the simulation, after which the policy looks.
 pub const STEP: Duration = Duration::from_secs(1);
 
+/// Of what a member can do, a copy takes no more than this share.
+const COPY_SHARE_MAX: f64 = 0.9;
+
 /// A member that takes another's place.
 #[derive(Clone, Debug)]
 pub struct Joining {
@@ -136,9 +139,8 @@ impl Fleet {
     #[must_use]
     pub fn copying(&self, joining: &Joining, member: &Member) -> Work {
         let each = self.kind.work(1.0, self.copy.io_size);
-        // The application keeps at least half of each.
-        let most =
-            [member, &joining.member].map(|member| self.kind.headroom(member, each, Work::default(), STEP) / 2.0);
+        let most = [member, &joining.member]
+            .map(|member| self.kind.headroom(member, each, Work::default(), STEP) * COPY_SHARE_MAX);
         let rate = (self.copy.rate.get() as f64).min(joining.left / STEP.as_secs_f64()).min(most[0]).min(most[1]);
         each.times(rate)
     }

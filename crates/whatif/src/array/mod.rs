@@ -89,7 +89,7 @@ pub struct ArrayReport {
     pub mean_mib_s: f64,
     /// What is left without credits: the same with those of the members, and of a volume below, at their end.
     pub sustained_iops: f64,
-    /// The least mean of ten seconds.
+    /// The least mean of ten seconds; of a cache, once it was full enough to have nine tenths of what a full one has.
     pub least_iops: f64,
     /// USD a month, as billed; `None`: the price is unknown.
     pub usd_month: Option<f64>,
@@ -148,6 +148,8 @@ struct Meter {
     steps: u64,
     served: f64,
     window: f64,
+    /// Whether the least does not count yet: a new cache is empty.
+    warming_up: bool,
     least: Option<f64>,
     every: u64,
     moment: f64,
@@ -168,7 +170,9 @@ impl Meter {
         self.moment += iops;
         if self.steps.is_multiple_of(WINDOW.as_secs()) {
             let mean = std::mem::take(&mut self.window) / WINDOW.as_secs_f64();
-            self.least = Some(self.least.map_or(mean, |least| least.min(mean)));
+            if !self.warming_up {
+                self.least = Some(self.least.map_or(mean, |least| least.min(mean)));
+            }
         }
         if self.steps.is_multiple_of(self.every) {
             let credits: Vec<f64> =
