@@ -24,7 +24,9 @@ fn gp2(gib: u64, rotate: &str, copy_rate: &str, workload: &str) -> String {
     )
 }
 
-const SATURATED: &str = "demand = \"30000 IOPS\"\nwrite_share = 0.5\nduration = \"80 min\"";
+/// On the paper's machine, in the window of its Figure 3.
+const SATURATED: &str = "demand = \"30000 IOPS\"\nwrite_share = 0.5\nduration = \"80 min\"\n[machine]\niops = \"40000 IOPS\"\n\
+    bandwidth = \"1187.5 MB/s\"";
 
 #[test]
 fn small_volumes_give_twenty_times_the_iops_for_the_same_money() {
@@ -51,7 +53,7 @@ fn one_extra_member_holds_nine_tenths_of_the_whole_for_less_than_all() {
     let all = report(&gp2(10, "all", "47.4 MiB/s", SATURATED), ArrayMode::Rotated);
     assert!((all.overhead_ratio - 0.10).abs() <= 0.01, "{}", all.overhead_ratio);
     let staggered = report(&gp2(10, "staggered", "80 MiB/s", SATURATED), ArrayMode::Rotated);
-    assert!(staggered.least_iops >= 0.85 * 30_000.0 && staggered.mean_iops >= 0.99 * 30_000.0, "{staggered:?}");
+    assert!(staggered.least_iops >= 0.9 * 30_000.0 && staggered.mean_iops >= 0.99 * 30_000.0, "{staggered:?}");
     assert!(staggered.usd_month <= all.usd_month && staggered.extra_most == 1 && all.extra_most == 10);
     let large = report(&gp2(30, "all", "42.7 MiB/s", SATURATED), ArrayMode::Rotated);
     assert!((0.35..=0.42).contains(&large.overhead_ratio), "{}", large.overhead_ratio);
