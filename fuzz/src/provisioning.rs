@@ -131,6 +131,7 @@ impl Counting {
             tags: Tags::new(),
             device: None,
             serial: None,
+            members: Vec::new(),
         }
     }
 }
