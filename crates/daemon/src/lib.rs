@@ -14,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod control;
 mod crash;
+pub mod credits;
 mod daemon;
 mod device;
 mod effects;

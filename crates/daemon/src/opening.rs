@@ -19,6 +19,7 @@ use smallvec::{SmallVec, smallvec};
 use surgetank_array::Geometry;
 use surgetank_cache::Epoch;
 use surgetank_device::discovery::Disks;
+use surgetank_device::volume::throttle::{CreditMeter, Credits};
 use surgetank_device::volume::{Holder, OpenError, Operation, Options, look_beneath};
 use surgetank_device::{Buffer, FileVolume, MemoryVolume, Poller, Throttle, Volume, VolumeIo};
 use surgetank_model::{Bytes, Limits};
@@ -115,6 +116,23 @@ impl Before {
 #[must_use]
 pub fn throttled(volume: Box<dyn Volume>, limits: Limits, clock: Clock) -> Box<dyn Volume> {
     if limits == Limits::NONE { volume } else { Box::new(Throttle::new(volume, limits, clock.now())) }
+}
+
+/// Holds a volume to limits and to burst credits, which can be read while it is used.
+#[must_use]
+pub fn on_credits(
+    volume: Box<dyn Volume>,
+    limits: Limits,
+    credits: &[Credits],
+    clock: Clock,
+) -> (Box<dyn Volume>, CreditMeter) {
+    if credits.is_empty() {
+        return (throttled(volume, limits, clock), CreditMeter::default());
+    }
+    let now = clock.now();
+    let mut volume = Throttle::new(volume, limits, now);
+    let meter = volume.set_credits(credits, now);
+    (Box::new(volume), meter)
 }
 
 /// Which disk or file something is, or which several are: a disk's number, or a file's file system and inode. The number of a

@@ -173,8 +173,8 @@ fn credits_last_as_long_as_their_formula_says() {
     let mut now = Instant::ZERO;
     let mut volume = Throttle::new(memory_volume(), limits(None, Some(3000)), now);
     let credits = Credits { unit: Unit::Operation, baseline_per_s: 300, capacity: 54_000, initial: 54_000 };
-    volume.set_credits(Some(credits), now);
-    assert_eq!(volume.credits(now), Some(54_000));
+    let meter = volume.set_credits(&[credits], now);
+    assert_eq!(meter.balances(now), [(Unit::Operation, 54_000)]);
     let burst = load(&mut volume, &mut now, Duration::from_secs(20), 1, Operation::Read, 512);
     assert_near(burst as f64, 60_000.0);
     let after = load_again(&mut volume, &mut now, Duration::from_secs(100));
@@ -182,6 +182,41 @@ fn credits_last_as_long_as_their_formula_says() {
     // Idle time earns credits at the baseline.
     let mut completions = Vec::new();
     volume.poll(now + Duration::from_secs(10), &mut completions);
-    let earned = volume.credits(now + Duration::from_secs(110)).unwrap();
-    assert_near(earned as f64, 33_000.0);
+    let earned = meter.balances(now + Duration::from_secs(110));
+    assert_near(earned[0].1 as f64, 33_000.0);
+}
+
+/// c ← clamp(c + (b − used)·dt, 0, Qmax), below, at and above the baseline, from any balance.
+#[test]
+fn the_balance_follows_the_rule_of_credits() {
+    const BASELINE: u64 = 300;
+    for (initial, demand, unit) in [
+        (54_000, 2000, Unit::Operation),
+        (100, 200, Unit::Operation),
+        (40_000, 300, Unit::Operation),
+        (9000, 700, Unit::Byte),
+    ] {
+        let mut now = Instant::ZERO;
+        let mut volume = Throttle::new(memory_volume(), limits(None, None), now);
+        let (capacity, bytes) = (54_000, 512);
+        let scale = if unit == Unit::Byte { bytes } else { 1 };
+        let (baseline_per_s, capacity, initial) = (BASELINE * scale, capacity * scale, initial * scale);
+        let meter = volume.set_credits(&[Credits { unit, baseline_per_s, capacity, initial }], now);
+        let (mut balance, mut served) = (initial as f64, 0);
+        let mut completions = Vec::new();
+        for token in 0..demand * 60 {
+            now += Duration::from_nanos(1_000_000_000 / demand);
+            let memory = Buffer::zeroed(bytes as usize);
+            let memory = [memory.slice(0, bytes as usize)].into_iter().collect();
+            volume.submit(now, VolumeIo { token, operation: Operation::Read, offset: 0, length: bytes, memory });
+            volume.poll(now, &mut completions);
+            let used = (completions.len() - std::mem::replace(&mut served, completions.len())) as u64 * scale;
+            balance = (balance + baseline_per_s as f64 / demand as f64 - used as f64).clamp(0.0, capacity as f64);
+            let metered = meter.balances(now)[0].1 as f64;
+            assert!(
+                (metered - balance).abs() < 3.0 * scale as f64,
+                "{metered} metered, {balance} by the rule at {now}"
+            );
+        }
+    }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops};
 use toml::Spanned;
 
@@ -34,6 +35,15 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
     /// # Errors
     /// `Invalid`: there is no such type.
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError>;
+
+    /// The buckets of burst credits of a volume of this type and size, to which nobody holds it but its user. Full when
+    /// the volume is created.
+    ///
+    /// # Errors
+    /// `Invalid`: there is no such type.
+    fn credits(&self, _volume_type: &str, _size: Bytes) -> Result<Vec<Credits>, ProviderError> {
+        Ok(Vec::new())
+    }
 
     /// Looks whether [`ProviderConfig::open`] would fail, and changes nothing.
     ///

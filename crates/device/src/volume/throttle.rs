@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use surgetank_model::volume_type::{self, CreditUnit};
 use surgetank_model::{Instant, Limits, TokenBucket};
 
 use super::{Completion, Failure, Operation, Volume, VolumeIo};
@@ -24,6 +26,18 @@ pub struct Credits {
     pub capacity: u64,
     /// The balance at the start, at most `capacity`.
     pub initial: u64,
+}
+
+impl From<&volume_type::Credits> for Credits {
+    /// Those of a new volume: full.
+    fn from(credits: &volume_type::Credits) -> Self {
+        let volume_type::Credits { unit, baseline_per_s, bucket, .. } = *credits;
+        let unit = match unit {
+            CreditUnit::Operations => Unit::Operation,
+            CreditUnit::Bytes => Unit::Byte,
+        };
+        Self { unit, baseline_per_s, capacity: bucket, initial: bucket }
+    }
 }
 
 /// What tokens of a bucket pay for.
@@ -52,11 +66,12 @@ pub struct Throttle<V> {
     head_deadline: Option<Instant>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Gate {
     purpose: Purpose,
     unit: Unit,
-    bucket: TokenBucket,
+    /// Others may look at how full it is.
+    bucket: Arc<Mutex<TokenBucket>>,
     rate_per_s: u64,
     capacity: u64,
 }
@@ -72,7 +87,12 @@ enum Purpose {
 impl Gate {
     fn full(purpose: Purpose, unit: Unit, now: Instant, rate_per_s: u64, capacity: u64) -> Self {
         let capacity = capacity.max(1);
-        Self { purpose, unit, bucket: TokenBucket::full(now, rate_per_s, capacity), rate_per_s, capacity }
+        let bucket = Arc::new(Mutex::new(TokenBucket::full(now, rate_per_s, capacity)));
+        Self { purpose, unit, bucket, rate_per_s, capacity }
+    }
+
+    fn bucket(&self) -> MutexGuard<'_, TokenBucket> {
+        locked(&self.bucket)
     }
 
     fn rate(purpose: Purpose, unit: Unit, now: Instant, rate_per_s: u64, burst: Duration) -> Self {
@@ -90,24 +110,42 @@ impl Gate {
     }
 
     /// Tokens in the bucket; negative while it is in debt.
-    fn balance(&mut self, now: Instant) -> i128 {
-        let available = self.bucket.available(now);
+    fn balance(&self, now: Instant) -> i128 {
+        let mut bucket = self.bucket();
+        let available = bucket.available(now);
         if available > 0 {
             return available.into();
         }
         // A take from a copy tells the debt, as the time until it is paid.
-        match self.bucket.clone().take(now, 1) {
+        match bucket.clone().take(now, 1) {
             Ok(()) => 0,
             Err(positive) => -((positive - now).as_nanos() as i128 * i128::from(self.rate_per_s) / 1_000_000_000),
         }
     }
 
     /// Brings a full bucket to `balance`, or less if that is more than it holds.
-    fn set_balance(&mut self, now: Instant, balance: i128) {
+    fn set_balance(&self, now: Instant, balance: i128) {
         let excess = u64::try_from(i128::from(self.capacity) - balance).unwrap_or(0);
         // A full bucket holds at least one token, so it lets anything pass.
-        let taken = self.bucket.take(now, excess);
+        let taken = self.bucket().take(now, excess);
         debug_assert!(taken.is_ok());
+    }
+}
+
+/// A bucket stays right if a thread panics beside it.
+fn locked(bucket: &Mutex<TokenBucket>) -> MutexGuard<'_, TokenBucket> {
+    bucket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the credits of a throttled volume, on any thread.
+#[derive(Clone, Debug, Default)]
+pub struct CreditMeter(Vec<(Unit, Arc<Mutex<TokenBucket>>)>);
+
+impl CreditMeter {
+    /// The balance of each bucket, in the order in which they were set.
+    #[must_use]
+    pub fn balances(&self, now: Instant) -> Vec<(Unit, u64)> {
+        self.0.iter().map(|(unit, bucket)| (*unit, locked(bucket).available(now))).collect()
     }
 }
 
@@ -125,23 +163,19 @@ impl<V: Volume> Throttle<V> {
         throttle
     }
 
-    /// Adds burst credits to the limits, replacing those there were.
-    pub fn set_credits(&mut self, credits: Option<Credits>, now: Instant) {
+    /// Adds burst credits to the limits, replacing those there were. Several fill and empty independently.
+    pub fn set_credits(&mut self, credits: &[Credits], now: Instant) -> CreditMeter {
         self.forget_paid();
         self.gates.retain(|gate| gate.purpose != Purpose::Credits);
-        self.gates.extend(credits.map(|credits| {
+        for credits in credits {
             let rate_per_s = credits.baseline_per_s.max(1);
-            let mut gate = Gate::full(Purpose::Credits, credits.unit, now, rate_per_s, credits.capacity);
+            let gate = Gate::full(Purpose::Credits, credits.unit, now, rate_per_s, credits.capacity);
             gate.set_balance(now, credits.initial.into());
-            gate
-        }));
+            self.gates.push(gate);
+        }
         self.admit(now);
-    }
-
-    /// The credit balance; `None` without credits.
-    pub fn credits(&mut self, now: Instant) -> Option<u64> {
-        let gate = self.gates.iter_mut().find(|gate| gate.purpose == Purpose::Credits)?;
-        Some(gate.bucket.available(now))
+        let gates = self.gates.iter().filter(|gate| gate.purpose == Purpose::Credits);
+        CreditMeter(gates.map(|gate| (gate.unit, gate.bucket.clone())).collect())
     }
 
     /// Changes the limits from now on. Debts stay debts, and no new burst is granted.
@@ -152,8 +186,8 @@ impl<V: Volume> Throttle<V> {
             limits.bandwidth.map(|bandwidth| Gate::rate(Purpose::Bandwidth, Unit::Byte, now, bandwidth.get(), burst));
         let iops = limits.iops.map(|iops| Gate::rate(Purpose::Iops, Unit::Operation, now, iops.get(), burst));
         let mut gates: Vec<Gate> = bandwidth.into_iter().chain(iops).collect();
-        for gate in &mut gates {
-            if let Some(old) = self.gates.iter_mut().find(|old| old.purpose == gate.purpose) {
+        for gate in &gates {
+            if let Some(old) = self.gates.iter().find(|old| old.purpose == gate.purpose) {
                 let balance = old.balance(now);
                 gate.set_balance(now, balance);
             }
@@ -187,9 +221,9 @@ impl<V: Volume> Throttle<V> {
     fn admit(&mut self, now: Instant) {
         self.head_deadline = None;
         while let Some(io) = self.waiting.front() {
-            while let Some(gate) = self.gates.get_mut(self.head_passed) {
-                let cost = gate.cost(io);
-                if let Err(positive) = gate.bucket.take(now, cost) {
+            while let Some(gate) = self.gates.get(self.head_passed) {
+                let taken = gate.bucket().take(now, gate.cost(io));
+                if let Err(positive) = taken {
                     self.head_deadline = Some(positive);
                     return;
                 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use surgetank_model::toml_error::nearest;
-use surgetank_model::units::TIB;
+use surgetank_model::units::{GIB, TIB};
+use surgetank_model::volume_type::{BandwidthBySize, CreditUnit, Credits, IopsBySize};
 use surgetank_model::{Bandwidth, Bytes, Iops};
 
 use crate::ProviderError;
@@ -32,6 +33,32 @@ pub struct FileType {
     /// (File systems that copy on write do not keep that promise.)
     #[serde(default = "default_preallocate")]
     pub preallocate: bool,
+    /// Credits for requests: `iops` holds while they last. Full at creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_credits: Option<IopsCredits>,
+    /// Credits for bytes: `bandwidth` holds while they last. Full at creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_credits: Option<BandwidthCredits>,
+}
+
+/// Credits for requests, as the catalog's model `iops_credits` has them; each request costs one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IopsCredits {
+    /// Sustained, and the rate at which credits refill.
+    pub baseline: IopsBySize,
+    /// Most credits.
+    pub bucket: u64,
+}
+
+/// Credits for bytes, as the catalog's model `bandwidth_credits` has them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BandwidthCredits {
+    /// Sustained, and the rate at which credits refill.
+    pub baseline: BandwidthBySize,
+    /// Most credits for each GiB of the volume.
+    pub bucket_per_gib: Bytes,
 }
 
 const fn default_min_size() -> Bytes {
@@ -56,7 +83,45 @@ impl FileType {
             min_size: default_min_size(),
             max_size: default_max_size(),
             preallocate: default_preallocate(),
+            iops_credits: None,
+            bandwidth_credits: None,
         }
+    }
+
+    /// The buckets of burst credits of a volume of this size: they fill and empty independently.
+    #[must_use]
+    pub fn credits_at(&self, size: Bytes) -> Vec<Credits> {
+        let operations = self.iops_credits.and_then(|credits| {
+            let (unit, bucket) = (CreditUnit::Operations, credits.bucket);
+            let baseline_per_s = credits.baseline.at(size)?.get();
+            // Without a limit, the burst is as fast as the file is.
+            let burst_per_s = self.iops.map_or(u64::MAX, Iops::get);
+            Some(Credits { unit, baseline_per_s, burst_per_s, bucket })
+        });
+        let bytes = self.bandwidth_credits.and_then(|credits| {
+            let bucket = u128::from(credits.bucket_per_gib.get()) * u128::from(size.get()) / u128::from(GIB);
+            let (unit, bucket) = (CreditUnit::Bytes, u64::try_from(bucket).unwrap_or(u64::MAX));
+            let (baseline_per_s, burst_per_s) = (credits.baseline.at(size)?.get(), self.bandwidth.get());
+            Some(Credits { unit, baseline_per_s, burst_per_s, bucket })
+        });
+        operations.into_iter().chain(bytes).filter(|credits| credits.burst_per_s > credits.baseline_per_s).collect()
+    }
+
+    /// Whether its credits have a baseline. `name` is that of the type.
+    ///
+    /// # Errors
+    /// One sentence with the remedy.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        let operations = self.iops_credits.is_some_and(|credits| credits.baseline.at(self.min_size).is_none());
+        let bytes = self.bandwidth_credits.is_some_and(|credits| credits.baseline.at(self.min_size).is_none());
+        let key = match (operations, bytes) {
+            (true, _) => "iops_credits",
+            (_, true) => "bandwidth_credits",
+            _ => return Ok(()),
+        };
+        Err(format!(
+            "{key} of the type \"{name}\" have no baseline: write per_gib there, or max if it is the same at every size"
+        ))
     }
 
     /// What is known of volumes of this type, which somebody holds to its limits.
@@ -133,6 +198,30 @@ pub fn over_the_defaults<'de, D: Deserializer<'de>>(deserializer: D) -> Result<B
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credits_follow_the_size_as_in_the_catalog() {
+        let text = r#"
+            bandwidth = "128 MiB/s"
+            iops = "3000 IOPS"
+            iops_credits = { baseline = { per_gib = 3.0, min = "100 IOPS" }, bucket = 5400000 }
+            bandwidth_credits = { baseline = { max = "40 MiB/s" }, bucket_per_gib = "1 GiB" }
+        "#;
+        let gp2_like: FileType = toml::from_str(text).unwrap();
+        let credits = gp2_like.credits_at(Bytes::from_gib(50));
+        let operations =
+            Credits { unit: CreditUnit::Operations, baseline_per_s: 150, burst_per_s: 3000, bucket: 5_400_000 };
+        let (baseline_per_s, burst_per_s) = (40 << 20, 128 << 20);
+        let bytes = Credits { unit: CreditUnit::Bytes, baseline_per_s, burst_per_s, bucket: 50 << 30 };
+        assert_eq!(credits, [operations, bytes]);
+        // From where the baseline is the most, there is no burst.
+        assert_eq!(gp2_like.credits_at(Bytes::from_gib(1000)).len(), 1);
+        assert!(default_types()["fast"].credits_at(Bytes::from_gib(50)).is_empty());
+        assert_eq!(toml::from_str::<FileType>(&toml::to_string(&gp2_like).unwrap()).unwrap(), gp2_like);
+        assert_eq!(gp2_like.check("x"), Ok(()));
+        let none: FileType = toml::from_str(&text.replace("max = \"40 MiB/s\"", "")).unwrap();
+        assert!(none.check("x").unwrap_err().starts_with("bandwidth_credits of the type \"x\" have no baseline"));
+    }
 
     #[test]
     fn an_unknown_type_is_told_with_the_nearest_or_all() {

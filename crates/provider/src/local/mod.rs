@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use surgetank_model::Bytes;
+use surgetank_model::volume_type::Credits;
 
 use crate::clock::{Clock, SystemClock, whole_ms};
 use crate::faulty::Faulty;
@@ -45,7 +46,7 @@ impl ProviderConfig for LocalConfig {
                     .to_owned(),
             );
         }
-        Ok(())
+        self.types.iter().try_for_each(|(name, volume_type)| volume_type.check(name))
     }
 
     fn directory(&self) -> Option<&Path> {
@@ -55,6 +56,10 @@ impl ProviderConfig for LocalConfig {
     fn type_limits(&self, volume_type: &str) -> Result<TypeLimits, ProviderError> {
         // A file has no limits of its own.
         Ok(TypeLimits { throttle: true, ..self.settings().catalog.volume_type(volume_type)?.limits() })
+    }
+
+    fn credits(&self, volume_type: &str, size: Bytes) -> Result<Vec<Credits>, ProviderError> {
+        Ok(self.settings().catalog.volume_type(volume_type)?.credits_at(size))
     }
 
     fn would_open(&self) -> Result<(), ProviderError> {

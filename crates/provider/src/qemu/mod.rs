@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
+use crate::files::catalog::FileType;
 use crate::files::record::{ID_BYTES, Record};
 use crate::files::store::Locked;
 use crate::files::{FileProvider, Machine};
@@ -46,6 +47,18 @@ pub struct Plugged {
 }
 
 impl ProviderConfig for QemuConfig {
+    fn check(&self) -> Result<(), String> {
+        let on_credits =
+            |volume_type: &FileType| volume_type.iops_credits.is_some() || volume_type.bandwidth_credits.is_some();
+        match self.types.iter().find(|(_, volume_type)| on_credits(volume_type)) {
+            Some((name, _)) => Err(format!(
+                "the type \"{name}\" has burst credits, to which QEMU does not hold its volumes: remove them, or rent it \
+                 from the provider local"
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn directory(&self) -> Option<&Path> {
         Some(&self.directory)
     }
