@@ -44,6 +44,7 @@ struct ModeAnswer {
 struct Rotated {
     rotations: u64,
     overhead_ratio: f64,
+    billed_overhead_ratio: f64,
     copied_gib: f64,
     extra_volumes_most: u32,
     refusals: u64,
@@ -62,6 +63,7 @@ impl ModeAnswer {
             rotated: rotated.then_some(Rotated {
                 rotations: report.rotations,
                 overhead_ratio: report.overhead_ratio,
+                billed_overhead_ratio: report.billed_overhead_ratio,
                 copied_gib: report.copied_gib,
                 extra_volumes_most: report.extra_most,
                 refusals: report.refusals,
@@ -87,7 +89,7 @@ pub fn answer(scenario: &ArrayScenario, catalog: &Catalog) -> Result<Answer, Fai
             volume_type: &array.volume_type,
             members: array.members,
             member_size: array.member_size,
-            overhead_ratio: rotated.overhead_ratio,
+            overhead_ratio: rotated.billed_overhead_ratio,
             demand: None,
         },
     );

@@ -63,6 +63,9 @@ pub struct Copying {
     pub io_size: Bytes,
 }
 
+/// A copy that takes more than this share of what a member gives slows the application more than credits that end.
+const GREEDY: f64 = 0.75;
+
 /// An array as its rotation sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -88,6 +91,8 @@ pub struct Config {
     pub setup: Duration,
     /// From the new member's turn until the old one is deleted, until it is learned.
     pub removal: Duration,
+    /// From a member's replacement until the next may begin, where they are staggered: a cache's new member is empty at first.
+    pub rest: Duration,
     /// After refusals and failures.
     pub backoff: Backoff,
     /// What an extra volume costs, for budgets.
@@ -118,10 +123,21 @@ impl Config {
             room: None,
             setup: Duration::from_secs(10),
             removal: Duration::from_secs(10),
+            rest: Duration::ZERO,
             backoff: Backoff::default(),
             tariff: Tariff { bandwidth: limits.bandwidth.unwrap_or(copy.rate), usd_per_gib_hour },
             seed: 1,
         }
+    }
+
+    /// The same of a cache, whose members are replaced by empty ones: one after the other with pauses, in which the new ones fill. All
+    /// pauses together last for half of the time that full credits carry the burst rate.
+    #[must_use]
+    pub fn of_cache(volume_type: &VolumeType, slots: u32, size: Bytes, way: Way) -> Self {
+        let copy = Copying { rate: Bandwidth::from_mib_s(1), io_size: Bytes::from_mib(1) };
+        let config = Self::of(volume_type, slots, size, way, copy);
+        let burst = config.credits.iter().filter_map(Credits::burst_time).min().unwrap_or(Duration::ZERO);
+        Self { rest: burst / (2 * slots.max(1)), ..config }
     }
 
     /// Credits that something served costs. Operations that are larger than a credit carries cost several; of a mixture the
@@ -169,7 +185,15 @@ impl Config {
             return vec![Trouble::NoCredits { size: self.size }];
         }
         let slow = self.credits.iter().find_map(|credits| self.too_slow(credits, holds, extra));
-        slow.into_iter().chain(room).collect()
+        let greedy = self.credits.iter().find_map(|credits| self.too_greedy(credits, holds));
+        slow.or(greedy).into_iter().chain(room).collect()
+    }
+
+    /// Whether a copy leaves the application too little of one of the buckets.
+    fn too_greedy(&self, credits: &Credits, holds: Bytes) -> Option<Trouble> {
+        let (taken, cap) = (self.copy_units_per_s(credits.unit), Balance::full(*credits).cap());
+        let greedy = holds > Bytes::ZERO && taken > GREEDY * cap;
+        greedy.then(|| Trouble::CopyTakesTheMember { rate: self.copy_rate(), percent: 100.0 * (taken / cap).min(1.0) })
     }
 
     /// Whether copies are too slow for one of the buckets.
@@ -182,7 +206,7 @@ impl Config {
         if 2.0 * takes_s >= lasts_s {
             return Some(Trouble::CopyTakesTheCredits { holds, rate, takes_s, lasts_s });
         }
-        let all_s = (takes_s + self.removal.as_secs_f64()) * f64::from(self.slots.div_ceil(extra));
+        let all_s = (takes_s + (self.removal + self.rest).as_secs_f64()) * f64::from(self.slots.div_ceil(extra));
         let faster = all_s > lasts_s && self.way == Way::Staggered;
         faster.then_some(Trouble::QueueIsTooLong { members: self.slots, rate, all_s, lasts_s })
     }
@@ -229,6 +253,17 @@ pub enum Trouble {
         all_s: f64,
         /// How long full credits last at the burst rate.
         lasts_s: f64,
+    },
+    /// The copy leaves the application little.
+    #[error(
+        "a copy at {rate} takes {percent:.0} % of what a member gives while its credits last, so that the array is slow whenever one is \
+         replaced: lower copy_rate"
+    )]
+    CopyTakesTheMember {
+        /// How fast.
+        rate: Bandwidth,
+        /// Of the burst rate.
+        percent: f64,
     },
     /// The machine has too few attachments.
     #[error(

@@ -114,6 +114,8 @@ pub struct Rotation {
     attempts: u32,
     not_before: Instant,
     waiting: Option<String>,
+    /// Until when lanes stay empty after a replacement.
+    rests: Vec<Instant>,
     rotations: u64,
 }
 
@@ -150,6 +152,7 @@ impl Rotation {
             attempts: 0,
             not_before: now,
             waiting: None,
+            rests: Vec::new(),
             rotations: 0,
             config,
         }
@@ -225,6 +228,10 @@ impl Rotation {
             (Progress::Deleted, Stage::Removal { since }) => {
                 self.removal_s = expected(self.removal_s, now.since(since).as_secs_f64());
                 at.stage = Stage::Alone;
+                self.rests.retain(|until| *until > now);
+                if self.config.rest > Duration::ZERO {
+                    self.rests.push(now + self.config.rest);
+                }
                 self.rented(now);
             }
             (Progress::Refused(refusal), Stage::Setup { .. }) => {
@@ -264,7 +271,7 @@ impl Rotation {
         if now < self.not_before {
             return None;
         }
-        let slot = self.chosen()?;
+        let slot = self.chosen(now)?;
         let holds = self.slots.get(slot as usize)?.holds;
         if let Err(reason) = self.has_room(now, self.extra() + 1, holds) {
             self.waiting = Some(reason);
@@ -293,12 +300,13 @@ impl Rotation {
         self.ledger.fits(now, size, Duration::try_from_secs_f64(further).unwrap_or(Duration::MAX))
     }
 
-    fn chosen(&mut self) -> Option<u32> {
+    fn chosen(&mut self, now: Instant) -> Option<u32> {
         let busy = self.extra();
         if let Some(asked) = self.asked() {
             return (busy < self.lanes_count()).then_some(asked);
         }
-        if busy >= self.lanes_count() && self.config.way != Way::All {
+        let resting = self.rests.iter().filter(|until| **until > now).count();
+        if busy as usize + resting >= self.lanes_count() as usize && self.config.way != Way::All {
             return None;
         }
         match self.config.way {
@@ -375,7 +383,9 @@ impl Rotation {
                 Stage::Removal { since } => Some(over(since, self.removal_s)),
             }
         };
-        Lanes::new(self.lanes_count(), self.slots.iter().filter_map(left))
+        let rests = self.rests.iter().map(|until| until.since(now).as_secs_f64()).filter(|left_s| *left_s > 0.0);
+        let rest_s = self.config.rest.as_secs_f64();
+        Lanes::new(self.lanes_count(), self.slots.iter().filter_map(left).map(|left_s| left_s + rest_s).chain(rests))
     }
 
     /// The slots whose credits will end.
@@ -385,7 +395,7 @@ impl Rotation {
             let until_replaced_s = self.setup_s + copy_s;
             let latest_s = slot.account.latest_s(&self.config, copy_s, until_replaced_s)?;
             let alone = slot.stage == Stage::Alone;
-            let takes_s = until_replaced_s + self.removal_s;
+            let takes_s = until_replaced_s + self.removal_s + self.config.rest.as_secs_f64();
             alone.then_some(Candidate { slot: u32::try_from(index).ok()?, latest_s, takes_s })
         };
         self.slots.iter().enumerate().filter_map(of).collect()

@@ -13,7 +13,7 @@ use super::popularity::{HitRatio, Popularity};
 use super::{ArrayReport, Meter, below, machine_headroom, steps};
 
 /// A cache that has this share of a full one's hits has warmed up.
-const WARM: f64 = 0.9;
+const WARM: f64 = 0.98;
 
 /// Runs the scenario over this volume, without a cache or with one of volumes of this size.
 pub fn run(scenario: &ArrayScenario, backed: &Backed, fleet: Option<Fleet>, size: Bytes) -> ArrayReport {

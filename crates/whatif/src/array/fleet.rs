@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::{Bytes, Instant, VolumeType};
-use surgetank_planner::scenario::{Array, ArrayScenario, Latencies};
+use surgetank_planner::scenario::{Array, ArrayScenario, Latencies, Role};
 use surgetank_policy::Refusal;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::rotation::{Config, Copying, Learned, Progress, Rotation, Sample, Way};
@@ -259,13 +259,17 @@ impl Fleet {
 #[must_use]
 pub fn policy(scenario: &ArrayScenario, way: Way) -> Config {
     let Array { volume_type, members, member_size, copy, at_once, .. } = &scenario.array;
+    let config = match scenario.role {
+        Role::ReadCache(_) => Config::of_cache(volume_type, *members, *member_size, way),
+        Role::Persistent | Role::Ephemeral => Config::of(volume_type, *members, *member_size, way, *copy),
+    };
     Config {
         at_once: *at_once,
         room: scenario.room,
         setup: scenario.provider.create + scenario.provider.attach,
         removal: scenario.provider.detach + scenario.provider.delete,
         seed: scenario.seed,
-        ..Config::of(volume_type, *members, *member_size, way, *copy)
+        ..config
     }
 }
 

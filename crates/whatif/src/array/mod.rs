@@ -89,12 +89,14 @@ pub struct ArrayReport {
     pub mean_mib_s: f64,
     /// What is left without credits: the same with those of the members, and of a volume below, at their end.
     pub sustained_iops: f64,
-    /// The least mean of ten seconds; of a cache, once it was full enough to have nine tenths of what a full one has.
+    /// The least mean of ten seconds; of a cache, once it has warmed up.
     pub least_iops: f64,
     /// USD a month, as billed; `None`: the price is unknown.
     pub usd_month: Option<f64>,
     /// The time of rented volumes that goes beyond one for each slot, as a share.
     pub overhead_ratio: f64,
+    /// The same of the time that is billed: a provider may bill an hour for half of one.
+    pub billed_overhead_ratio: f64,
     /// Members replaced.
     pub rotations: u64,
     /// Replacements that the provider refused.
@@ -199,6 +201,7 @@ impl Meter {
         let mean_iops = self.served / seconds;
         let rented = fleet.map(Fleet::rented).unwrap_or_default();
         let slots = fleet.map_or(0, |fleet| fleet.slots.len());
+        let beyond = |volume_s: f64| if slots == 0 { 0.0 } else { volume_s / (slots as f64 * seconds) - 1.0 };
         let volumes = |billed_s: f64| {
             let hour = scenario.array.volume_type.price_per_hour(size)?;
             Some(hour * HOURS_PER_MONTH * billed_s / seconds)
@@ -211,7 +214,8 @@ impl Meter {
             mean_mib_s: mean_iops * scenario.workload.request.as_mib(),
             least_iops: self.least.unwrap_or(mean_iops),
             usd_month: array_usd.zip(below_usd).map(|(array, below)| array + below),
-            overhead_ratio: if slots == 0 { 0.0 } else { rented.volume_s / (slots as f64 * seconds) - 1.0 },
+            overhead_ratio: beyond(rented.volume_s),
+            billed_overhead_ratio: beyond(rented.billed_s),
             rotations: fleet.map_or(0, |fleet| fleet.rotations),
             refusals: fleet.map_or(0, |fleet| fleet.refusals),
             copied_gib: fleet.map_or(0.0, |fleet| fleet.copied / (1u64 << 30) as f64),
