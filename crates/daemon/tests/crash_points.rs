@@ -129,11 +129,12 @@ impl Oracle {
     }
 }
 
-fn machine(policy: &str) -> (Machine, PathBuf) {
+fn machine(policy: &str, volumes: u32) -> (Machine, PathBuf) {
     let machine = Machine::new();
     let backing = machine.backing("backing", 32 << 20);
     let mut shape = Shape { device: "throttle = true".to_owned(), ..Shape::default() };
     shape.policy += &format!("\nname = \"{policy}\"");
+    shape.caching += &format!("\nvolumes = {volumes}");
     let text = machine.config_text(&[("data", backing.to_str().unwrap())], &shape);
     std::fs::write(machine.path("config.toml"), text).unwrap();
     (machine, backing)
@@ -197,10 +198,24 @@ fn recovers(machine: &Machine, backing: &Path, oracle: &mut Oracle, context: &st
     oracle.check_file(backing, context);
 }
 
-#[test]
-fn a_kill_at_every_step_loses_nothing_and_leaves_nothing() {
-    for point in POINTS {
-        let (machine, backing) = machine("adaptive");
+/// Between the calls on the members of a stripe, in the order in which a boost makes them.
+const POINTS_OF_MEMBERS: &[&str] = &[
+    "member:after:1",
+    "member:after:3",
+    "member:after:7",
+    "member:after:10",
+    "member:after:15",
+    "member:after:19",
+    "member:after:23",
+    "member:after:29",
+    "member:after:34",
+    "member:after:39",
+    "member:after:42",
+];
+
+fn kill_at_every_step(volumes: u32, points: &[&str]) {
+    for point in points {
+        let (machine, backing) = machine("adaptive", volumes);
         let (mut oracle, mut random) = (Oracle::default(), Random::from_seed(1));
         let mut running = Running::start(&machine, Some(point));
         assert!(boost(&mut running, &mut oracle, &mut random), "{point} was not passed");
@@ -210,9 +225,20 @@ fn a_kill_at_every_step_loses_nothing_and_leaves_nothing() {
 }
 
 #[test]
+fn a_kill_at_every_step_loses_nothing_and_leaves_nothing() {
+    kill_at_every_step(1, POINTS);
+}
+
+#[test]
+fn a_kill_at_every_step_of_a_striped_boost_loses_nothing_and_leaves_nothing() {
+    kill_at_every_step(4, POINTS);
+    kill_at_every_step(4, POINTS_OF_MEMBERS);
+}
+
+#[test]
 fn a_second_kill_while_recovering_changes_nothing() {
     for point in POINTS_OF_RECOVERY {
-        let (machine, backing) = machine("paper");
+        let (machine, backing) = machine("paper", 1);
         let (mut oracle, mut random) = (Oracle::default(), Random::from_seed(2));
         let mut running = Running::start(&machine, Some("drain:before"));
         assert!(boost(&mut running, &mut oracle, &mut random));
@@ -226,10 +252,10 @@ fn a_second_kill_while_recovering_changes_nothing() {
 }
 
 /// Kills one daemon after the other; `SURGETANK_KILLS` asks for more than the usual number.
-fn kill_at_random(policy: &str, seed: u64) {
+fn kill_at_random(policy: &str, volumes: u32, seed: u64) {
     let kills = std::env::var("SURGETANK_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let mut random = Random::from_seed(seed);
-    let (machine, backing) = machine(policy);
+    let (machine, backing) = machine(policy, volumes);
     let mut oracle = Oracle::default();
     for round in 0..kills {
         let context = format!("{policy} {seed}, round {round}");
@@ -253,6 +279,7 @@ fn kill_at_random(policy: &str, seed: u64) {
 
 #[test]
 fn kills_at_random_moments_lose_nothing_and_leave_nothing() {
-    kill_at_random("paper", 3);
-    kill_at_random("adaptive", 4);
+    kill_at_random("paper", 1, 3);
+    kill_at_random("adaptive", 1, 4);
+    kill_at_random("adaptive", 4, 5);
 }
