@@ -99,9 +99,7 @@ fn a_quota_that_is_reached_in_the_middle_leaves_nothing_and_is_told() {
     let machine = Machine::new();
     let daemon = Daemon::start(config_with(&machine, "quota_volumes = 2", "")).unwrap();
     let _ = daemon.handle(Request::boost("data"));
-    eventually("the reason is told", || {
-        status(&daemon, "data").reason.is_some_and(|reason| reason.contains("quota"))
-    });
+    eventually("the reason is told", || status(&daemon, "data").reason.is_some_and(|reason| reason.contains("quota")));
     eventually("nothing is left", || machine.rented() == 0);
     let mut nbd = connect(&machine, "data");
     fill(&mut nbd, BLOCKS, 1);
@@ -115,9 +113,7 @@ fn a_slot_that_is_missing_for_one_member_leaves_nothing() {
     let machine = Machine::new();
     let daemon = Daemon::start(config_with(&machine, "attach_limit = 3", "")).unwrap();
     let _ = daemon.handle(Request::boost("data"));
-    eventually("the reason is told", || {
-        status(&daemon, "data").reason.is_some_and(|reason| reason.contains("attach"))
-    });
+    eventually("the reason is told", || status(&daemon, "data").reason.is_some_and(|reason| reason.contains("attach")));
     eventually("nothing is left", || machine.rented() == 0);
     daemon.stop();
     assert_eq!(machine.rented(), 0);
@@ -128,7 +124,8 @@ fn a_slot_that_is_missing_for_one_member_leaves_nothing() {
 fn a_member_that_fails_for_a_while_costs_nothing() {
     let machine = Machine::new();
     let faults = Faults::new(1).unwrap();
-    let daemon = Daemon::start_with(config_with(&machine, "", "outage_patience = \"1 min\""), on_one_member(&faults)).unwrap();
+    let daemon =
+        Daemon::start_with(config_with(&machine, "", "outage_patience = \"1 min\""), on_one_member(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
     fill(&mut nbd, BLOCKS, 3);
@@ -152,7 +149,8 @@ fn a_member_that_fails_for_a_while_costs_nothing() {
 fn a_member_that_fails_for_good_loses_its_part_alone() {
     let machine = Machine::new();
     let faults = Faults::new(1).unwrap();
-    let daemon = Daemon::start_with(config_with(&machine, "", "outage_patience = \"1 s\""), on_one_member(&faults)).unwrap();
+    let daemon =
+        Daemon::start_with(config_with(&machine, "", "outage_patience = \"1 s\""), on_one_member(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     boost(&daemon, "data");
     fill(&mut nbd, BLOCKS, 3);

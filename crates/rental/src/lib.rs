@@ -20,10 +20,10 @@ pub mod planted;
 pub mod record;
 pub mod rental;
 pub mod rentals;
-pub mod stripe;
 #[cfg(test)]
 mod rented;
 pub mod resume;
+pub mod stripe;
 pub mod sweep;
 
 pub use ask::{Answer, Ask, AskId, Call, Command, Label, Obstacle, Opened, Opening, Presence, VolumeAsk};

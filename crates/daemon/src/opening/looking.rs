@@ -60,11 +60,7 @@ impl Looking<'_> {
         Ok(Some(Label { epoch, clean, written }))
     }
 
-    fn open(
-        &self,
-        description: &VolumeDescription,
-        files: Option<&Path>,
-    ) -> Result<(Opened, String), Obstacle> {
+    fn open(&self, description: &VolumeDescription, files: Option<&Path>) -> Result<(Opened, String), Obstacle> {
         let options = Options { read_only: true, ..Options::default() };
         let absent = || format!("the disk of the volume {} is not on this machine", description.id.0);
         let place = Place::of(description, files)?;

@@ -62,7 +62,6 @@ impl Stripe {
         }
         Ok(bytes)
     }
-
 }
 
 fn members(volumes: Vec<(String, Box<dyn Volume>)>) -> Vec<Member> {

@@ -118,7 +118,8 @@ impl Cloud {
     /// The size of what is on the volume with which that is kept.
     fn whole_size(&self, volume: &Volume) -> Bytes {
         let Some(Place { token, of, .. }) = Place::of(&volume.tags) else { return volume.size };
-        let place = |volume: &Volume| Place::of(&volume.tags).is_some_and(|place| (&place.token, place.of) == (&token, of));
+        let place =
+            |volume: &Volume| Place::of(&volume.tags).is_some_and(|place| (&place.token, place.of) == (&token, of));
         let smallest = self.volumes.values().filter(|volume| place(volume)).map(|volume| volume.size).min();
         Bytes::new(smallest.unwrap_or(volume.size).get() * u64::from(of))
     }

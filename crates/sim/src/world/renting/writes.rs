@@ -50,8 +50,11 @@ impl World<'_> {
     /// What was discarded stays so, over any crash.
     pub(super) fn check_discarded(&self) -> Step {
         let Some(Renting { process, cloud, discarded: Some((id, epoch)), .. }) = &self.renting else { return Ok(()) };
-        let kept =
-            process.rentals.cache().kept().filter(|(kept, _)| kept == id && cloud.dirty_epoch(id).as_ref() == Some(epoch));
+        let kept = process
+            .rentals
+            .cache()
+            .kept()
+            .filter(|(kept, _)| kept == id && cloud.dirty_epoch(id).as_ref() == Some(epoch));
         match kept {
             Some((_, why)) => Err(format!("the volume {} is kept although its data was discarded: {why}", id.0)),
             None => Ok(()),
