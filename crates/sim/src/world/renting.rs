@@ -18,13 +18,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use surgetank_cache::{EffectId, EngineStage, Epoch, Event, Owner};
-use surgetank_model::volume::{VolumeId, tag};
+use surgetank_model::volume::VolumeId;
 use surgetank_model::{Bandwidth, Bytes, Instant};
 use surgetank_policy::backoff::Backoff;
 use surgetank_policy::budget::Budget;
 use surgetank_policy::{Config, Controller, Learned, Phase, Preset, ResumeAt, Step as PolicyStep, StepId};
 use surgetank_rental::resume::{self, Lookup, Resume};
-use surgetank_rental::stripe;
 use surgetank_rental::sweep::Action;
 use surgetank_rental::{Answer, Ask, AskId, Call, Ended, OwnerRecord, OwnerWriter, RentalRecord, Rentals, Slot};
 
@@ -519,16 +518,7 @@ impl World<'_> {
                 _ => {}
             }
         }
-        let tagging = self.renting.as_mut().and_then(|renting| renting.tagging.take());
-        let members = tagging.as_ref().map_or_else(Vec::new, |(volume, _)| stripe::members(volume));
-        for member in members {
-            let tagged = self.random.below(2) == 0;
-            if let (true, Some(renting), Some((_, epoch))) = (tagged, &mut self.renting, &tagging) {
-                let text = epoch.map(|epoch| epoch.to_string());
-                // A volume that is gone needs no tag.
-                let _ = renting.cloud.set_tag(self.now, &member, tag::DIRTY_EPOCH, text.as_deref());
-            }
-        }
+        self.stop_tagging();
         let Some(renting) = &mut self.renting else { return Ok(()) };
         // The engine is about to be asked for what the owner record says.
         let named = renting.owner.volume.clone();

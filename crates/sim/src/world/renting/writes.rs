@@ -156,6 +156,20 @@ impl World<'_> {
         self.go_on_writing(write)
     }
 
+    /// The process is gone: what it was tagging is tagged or not, each member for itself.
+    pub(super) fn stop_tagging(&mut self) {
+        let tagging = self.renting.as_mut().and_then(|renting| renting.tagging.take());
+        let members = tagging.as_ref().map_or_else(Vec::new, |(volume, _)| stripe::members(volume));
+        for member in members {
+            let tagged = self.random.below(2) == 0;
+            if let (true, Some(renting), Some((_, epoch))) = (tagged, &mut self.renting, &tagging) {
+                let text = epoch.map(|epoch| epoch.to_string());
+                // A volume that is gone needs no tag.
+                let _ = renting.cloud.set_tag(self.now, &member, tag::DIRTY_EPOCH, text.as_deref());
+            }
+        }
+    }
+
     fn tag_member(&mut self, id: &VolumeId, text: Option<&str>) -> Result<Change, ProviderError> {
         let fails = self.fault();
         let carried = !fails || self.random.below(2) == 0;
