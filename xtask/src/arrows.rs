@@ -32,7 +32,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("nbd", Act, &[]),
     ("trace", Act, &["model"]),
     ("provider", Act, &["model"]),
-    ("device", Act, &["model", "array", "nbd"]),
+    ("device", Act, &["model", "array", "readcache", "nbd"]),
     ("daemon", Drive, &["model", "array", "cache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),

@@ -12,6 +12,7 @@ use surgetank_device::volume::throttle::Throttle;
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
 use volume_common::arrays::{self, member_size};
+use volume_common::read_caches;
 use volume_common::{Driver, LoopDevice, memory, skipped, slices};
 
 const SIZE: u64 = 1 << 20;
@@ -199,6 +200,20 @@ fn array_of_throttled_and_late_volumes() {
     faults.add(Rule { chance: 0.3, ..Rule::always(Kinds::Any, Effect::Delay(Duration::from_micros(300))) });
     contract(&mut array, 512);
     assert!(faults.hits() > 0);
+}
+
+#[test]
+fn read_cache_over_memory_and_file_volumes() {
+    let directory = tempfile::tempdir().unwrap();
+    let backing = || Box::new(MemoryVolume::new(SIZE, 512).unwrap()) as Box<dyn Volume>;
+    contract(&mut read_caches::new(backing(), (0..3).map(read_caches::memory_member).collect()).0, 512);
+    let file = |name: &str, size: u64| {
+        let path = directory.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+        Box::new(FileVolume::open(path, options(4096)).unwrap()) as Box<dyn Volume>
+    };
+    let members = (0..2).map(|id| read_caches::member(id, file(&id.to_string(), read_caches::MEMBER)));
+    contract(&mut read_caches::new(file("backing", SIZE), members.collect()).0, 4096);
 }
 
 #[test]

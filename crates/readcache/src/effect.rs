@@ -1,7 +1,7 @@
 //! What the engine asks of its driver, and what the driver answers.
 
 use surgetank_model::RequestId;
-pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, ReplyError, ScratchId, Slice};
+pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, ScratchId, Slice};
 
 /// A member of the cache: a number that the driver gives each volume that it adds, unique in the engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +14,15 @@ pub enum Target {
     Backing,
     /// A member of the cache.
     Member(MemberId),
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestError {
+    /// It is misaligned, too long or beyond the end.
+    Invalid,
+    /// The backing volume failed it, like this: a cache before it is not to be noticed.
+    Backing(IoFailure),
 }
 
 /// Something the driver must do. The driver takes effects in order; effects without an id happen at once,
@@ -105,7 +114,7 @@ pub enum Effect {
         /// Which request.
         request: RequestId,
         /// Whether it succeeded.
-        result: Result<(), ReplyError>,
+        result: Result<(), RequestError>,
     },
 }
 

@@ -4,7 +4,7 @@
 
 use surgetank_model::{Operation, RequestId};
 
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, ReplyError, ScratchId, Slice, Target};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, RequestError, ScratchId, Slice, Target};
 
 /// An effect by who carries it out.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub enum Action {
         /// Which.
         request: RequestId,
         /// Whether it succeeded.
-        result: Result<(), ReplyError>,
+        result: Result<(), RequestError>,
     },
 }
 

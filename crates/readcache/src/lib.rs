@@ -16,6 +16,6 @@ pub mod placement;
 pub mod planted;
 pub mod simulated;
 
-pub use effect::{Effect, MemberId, Outcome, Target};
+pub use effect::{Effect, MemberId, Outcome, RequestError, Target};
 pub use engine::{Config, Engine, Event, Rejected, Status};
 pub use simulated::Simulated;

@@ -8,6 +8,7 @@ mod beneath;
 pub mod exclusive;
 pub mod fault;
 pub mod memory;
+pub mod read_cache;
 mod request;
 pub mod throttle;
 pub mod uring;
@@ -25,6 +26,7 @@ pub use beneath::look_beneath;
 pub use exclusive::{Holder, OpenError};
 pub use fault::{Fault, Faults};
 pub use memory::MemoryVolume;
+pub use read_cache::{ReadCacheHandle, ReadCacheVolume};
 pub use throttle::Throttle;
 pub use uring::{FileVolume, Options};
 

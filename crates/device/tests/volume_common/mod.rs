@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod arrays;
+pub mod read_caches;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

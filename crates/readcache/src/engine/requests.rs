@@ -7,7 +7,7 @@ use surgetank_model::{Operation, Request, RequestId};
 
 use super::{Engine, Pending};
 use crate::changes::Change;
-use crate::effect::{BufferId, Effect, IoFailure, MemberId, ReplyError, Slice, Target};
+use crate::effect::{BufferId, Effect, IoFailure, MemberId, RequestError, Slice, Target};
 use crate::placement::{Segment, Slot};
 use crate::planted::{Bug, planted};
 
@@ -55,19 +55,11 @@ pub(super) struct Piece {
     pub member: MemberId,
 }
 
-const fn error_of(failure: IoFailure) -> ReplyError {
-    match failure {
-        IoFailure::NoSpace => ReplyError::NoSpace,
-        IoFailure::Unsupported => ReplyError::Unsupported,
-        IoFailure::Io | IoFailure::Corrupt | IoFailure::Gone => ReplyError::Io,
-    }
-}
-
 impl Engine {
     /// Takes a request; exactly one `Effect::Reply` answers it.
     pub fn submit(&mut self, request: Request) {
         if !self.is_valid(&request) {
-            self.effects.push_back(Effect::Reply { request: request.id, result: Err(ReplyError::Invalid) });
+            self.effects.push_back(Effect::Reply { request: request.id, result: Err(RequestError::Invalid) });
             return;
         }
         match request.operation {
@@ -102,7 +94,7 @@ impl Engine {
 
     fn reply(&mut self, request: RequestId, result: Result<(), IoFailure>) {
         self.requests.remove(&request);
-        self.effects.push_back(Effect::Reply { request, result: result.map_err(error_of) });
+        self.effects.push_back(Effect::Reply { request, result: result.map_err(RequestError::Backing) });
     }
 
     /// The blocks of which a request has a part.

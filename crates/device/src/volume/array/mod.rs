@@ -6,7 +6,7 @@
 
 mod handle;
 mod members;
-mod requests;
+pub(super) mod requests;
 pub mod setup;
 
 use std::os::fd::{AsFd, BorrowedFd};

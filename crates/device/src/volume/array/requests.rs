@@ -1,8 +1,9 @@
-//! The memory of an array: that of its requests, in the pieces that the engine takes, and the engine's scratch buffers.
+//! The memory of a volume with an engine: that of its requests, in the pieces that the engine takes, and the engine's scratch
+//! buffers. A read cache has the same.
 
 use std::collections::HashMap;
 
-use surgetank_array::effect::{BufferId, ScratchId, Slice};
+use surgetank_model::effect::{BufferId, ScratchId, Slice};
 use surgetank_model::{Operation, Request, RequestId};
 
 use super::super::{Completion, Failure, Memory, VolumeIo};
@@ -24,7 +25,7 @@ struct Entry {
 
 /// Requests in flight, and scratch buffers.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(in crate::volume) struct Requests {
     entries: Vec<Option<Entry>>,
     free: Vec<u32>,
     scratch: HashMap<ScratchId, Buffer>,
