@@ -32,7 +32,7 @@ help:
 	@echo 'make outages  a mounted file system whose volumes stall, fail, are unplugged and come back (ARGS="--outages 12")'
 	@echo 'make replay   power cuts at the flushes of a log of all writes, with fsck (ARGS="--points 15 --boosts 1": shorter)'
 	@echo 'make systemd  a Debian guest that does what the README says, then kills, reboots, cuts (ARGS=--short)'
-	@echo 'make reproduce-sim  the papers'"'"' applications at full scale in the simulator, beside their tables'
+	@echo 'make reproduce-sim  the papers'"'"' applications and burstable arrays at full scale in the simulator, beside their tables (ARGS=--arrays: these alone)'
 	@echo 'make validate  what the simulator predicts of the demo, beside what it measures (ARGS=--lab: also of a guest)'
 	@echo 'make economy  docs/ECONOMY.md again, from the catalog: what elastic devices cost in money beside static volumes'
 	@echo 'make lint     style, layout and licence checks alone'
@@ -104,7 +104,7 @@ cuts outages replay systemd:
 
 reproduce-sim:
 	$(CARGO) build --release --package surgetank-cli
-	$(CARGO) lab reproduce-sim
+	$(CARGO) lab reproduce-sim $(ARGS)
 
 economy:
 	$(CARGO) lab economy

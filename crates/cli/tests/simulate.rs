@@ -350,3 +350,74 @@ fn mistakes_get_one_sentence_and_leave_no_file() {
         assert!(output.stdout.is_empty() && !out.exists(), "{flags:?}");
     }
 }
+
+const ARRAY: &str = "[array]\nvolume_type = \"aws/gp2\"\nmembers = 10\nmember_size = \"10 GiB\"\nrotate = \"staggered\"\n\
+    copy_rate = \"80 MiB/s\"\n[workload]\ndemand = \"30000 IOPS\"\nrequest = \"4 KiB\"\nwrite_share = 0.5\nduration = \"80 min\"\n\
+    used = \"80 GiB\"\n";
+
+#[test]
+fn an_array_is_compared_with_one_volume_and_with_its_rotation() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("array.toml");
+    fs::write(&file, ARRAY).unwrap();
+    let out = directory.path().join("report");
+    let run = simulate(&file, &["--json", "--out", out.to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(0), "{run:?}");
+    let found = json(&run);
+    let of = |mode: &str, field: &str| {
+        found["modes"][mode][field].as_f64().unwrap_or_else(|| panic!("{mode} {field}: {found}"))
+    };
+    for mode in ["single", "array", "rotated"] {
+        assert!(of(mode, "mean_iops") > 0.0 && of(mode, "mean_mib_s") > 0.0 && of(mode, "usd_month") >= 10.0);
+    }
+    assert!(of("rotated", "rotations") >= 10.0 && of("rotated", "least_iops") > 26_000.0);
+    assert!((0.0..0.1).contains(&of("rotated", "overhead_ratio")));
+    let instead = found["instead"].as_str().unwrap();
+    assert!(instead.contains("gp3") && instead.contains("rotation does not pay"), "{instead}");
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("credits, %") && page.contains("rotated"), "{page}");
+    let text = simulate(&file, &[]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("rotated") && text.contains("gp3"), "{text}");
+}
+
+#[test]
+fn arrays_that_make_no_sense_are_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("array.toml");
+    for (from, to, expected) in [
+        (
+            "members = 10",
+            "members = 28",
+            "array.toml:1:1: the array has 28 members, and a machine of aws takes 27 volumes",
+        ),
+        ("aws/gp2", "aws/gp22", "there is no volume type \"aws/gp22\": did you mean \"aws/gp2\"?"),
+        ("staggered", "sometimes", "\"sometimes\" is no way to rotate: write \"staggered\", \"all\" or \"never\""),
+        ("80 GiB", "200 GiB", "used is 200 GiB, more than the 100 GiB that there are"),
+        ("30000 IOPS", "30000", "has no unit"),
+        ("write_share = 0.5", "write_share = 1.5", "write_share must be from 0 to 1"),
+        (
+            "[workload]",
+            "[backing]\nvolume_type = \"st1\"\nsize = \"2 TiB\"\n[workload]",
+            "is the volume below a [read_cache]",
+        ),
+        ("[array]", "[read_cache]", "[read_cache] caches no volume: add [backing]"),
+        ("80 min", "0 s", "duration is 0 ns: write a time from 1 s to 31 d"),
+    ] {
+        fs::write(&file, ARRAY.replacen(from, to, 1)).unwrap();
+        let run = simulate(&file, &[]);
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert!(run.status.code() == Some(2) && said.contains(expected) && said.lines().count() == 1, "{to}: {said}");
+    }
+    // What cannot keep up is told, and simulated nevertheless.
+    fs::write(&file, ARRAY.replace("80 MiB/s", "20 MiB/s")).unwrap();
+    let run = simulate(&file, &["--json"]);
+    let said = String::from_utf8(run.stderr).unwrap();
+    assert!(run.status.code() == Some(0) && said.contains("raise copy_rate"), "{said}");
+    fs::write(&file, ARRAY).unwrap();
+    let run = simulate(&file, &["--hindsight"]);
+    assert!(
+        run.status.code() == Some(2)
+            && String::from_utf8(run.stderr).unwrap().contains("--hindsight is about an elastic")
+    );
+}

@@ -108,6 +108,60 @@ fn a_read_cache_of_small_members_is_the_papers() {
     assert!(extra < 0.052, "{extra}");
 }
 
+/// A file that somebody has damaged.
+fn damaged(text: &str, edits: &[(usize, u8, String)]) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for (at, how, with) in edits {
+        let at = at % lines.len().max(1);
+        match how {
+            0 => _ = (lines.len() > 1).then(|| lines.remove(at)),
+            1 => lines.push(lines[at].clone()),
+            2 => lines.insert(at, with.clone()),
+            3 => lines[at] = lines[at].chars().rev().collect(),
+            // Another value.
+            _ => {
+                let key = lines[at].split('=').next().unwrap_or_default().to_owned();
+                lines[at] = format!("{key}= {with}");
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever a file says, it is refused in one sentence, or simulated.
+    #[test]
+    fn no_file_panics(
+        cached in any::<bool>(),
+        edits in prop::collection::vec(
+            (any::<usize>(), 0u8..9, prop_oneof![
+                Just("\"1 B\"".to_owned()), Just("\"16 TiB\"".to_owned()), Just("\"1 IOPS\"".to_owned()), Just("0".to_owned()),
+                Just("1".to_owned()), Just("-1".to_owned()), Just("1000".to_owned()), Just("1e308".to_owned()), Just("nan".to_owned()),
+                Just("\"1 TiB/s\"".to_owned()), Just("\"10 min\"".to_owned()), Just("\"all\"".to_owned()), Just("10.0".to_owned()),
+                Just("\"azure/premium-ssd\"".to_owned()), Just("\"gp3\"".to_owned()), Just("\"openstack/cinder-qos\"".to_owned()),
+                "\\PC{0,12}",
+            ]),
+            0..5,
+        ),
+    ) {
+        let text = if cached { cache("staggered", 0.1) } else { gp2(10, "all", "47 MiB/s", SATURATED) };
+        let source = Source { file: "array.toml".into(), text: damaged(&text, &edits) };
+        match ArrayScenario::parse(&source, &Catalog::builtin()) {
+            Err(error) => prop_assert!(!error.to_string().contains('\n') && error.message.len() > 10, "{error}"),
+            Ok(mut scenario) => {
+                scenario.workload.duration = scenario.workload.duration.min(std::time::Duration::from_secs(120));
+                for mode in ArrayMode::of(&scenario.role) {
+                    let Some(found) = run(&scenario, mode) else { continue };
+                    prop_assert!(found.mean_iops.is_finite() && found.mean_iops >= 0.0 && found.overhead_ratio > -1e-9, "{found:?}");
+                }
+                let _ = surgetank_whatif::array::troubles(&scenario);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

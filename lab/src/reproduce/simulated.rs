@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 
+use super::arrays::Arrays;
 use crate::bar::{Bar, Limit, all_met, table};
 use crate::flags::absolute;
 use crate::interrupt::Interrupt;
@@ -59,6 +60,9 @@ pub struct Arguments {
     /// Where the table, the pictures (Figures 3 and 4) and the sweeps (Figures 5 and 6) go
     #[arg(long, default_value = "reproduce-out", value_parser = absolute)]
     out: PathBuf,
+    /// The paper on burstable volumes alone
+    #[arg(long)]
+    arrays: bool,
     #[command(flatten)]
     product: Product,
 }
@@ -68,6 +72,10 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         let simulator =
             Simulator { interrupt: Interrupt::install()?, surgetank: self.product.binary()?, out: &self.out };
+        let arrays = Arrays { interrupt: &simulator.interrupt, surgetank: &simulator.surgetank, out: &self.out };
+        if self.arrays {
+            return Ok(all_met(&arrays.reproduce()?));
+        }
         let (mut bars, mut boosts) = (Vec::new(), String::new());
         for paper in &PAPERS {
             simulator.reproduce(paper, &mut bars, &mut boosts)?;
@@ -78,6 +86,7 @@ impl Arguments {
             table(&bars).markdown()
         );
         write(&self.out, "reproduce", &text, &bars)?;
+        bars.extend(arrays.reproduce()?);
         Ok(all_met(&bars))
     }
 }

@@ -38,6 +38,7 @@ const STEP: Duration = Duration::from_secs(1);
       --csv sweep.csv
   surgetank simulate cm1.toml --sweep app.vms=1,8,32 \\
       --sweep policy.name=paper,adaptive --json
+  surgetank simulate rotation-100gib.toml --set array.rotate=staggered
 
 The file is that of predict, with [policy] as in serve and [provider] create_s, attach_s, detach_s, delete_s, grow_s, \
 jitter and faults; instead of [app] a trace = \"FILE\" (at the top) or [jobs] log = \"FILE\". \
@@ -49,7 +50,10 @@ cache request by request, a sweep its fluid model (--model overrides this).
 known what comes, and a plan that comes near it. The delay is what the application waits for its I/O; for a trace, \
 how long requests of more than a second ago wait. A value of time is AGBs per second (1650 is what the papers' backing \
 volume costs), money per hour where prices are known, 0 for the cheapest run, or inf for the fastest. \
-The controller is told the same, unless [policy] has a value_of_time of its own, by which serve is told it.")]
+The controller is told the same, unless [policy] has a value_of_time of its own, by which serve is told it.
+
+A file with [array] or [read_cache], and [workload], is about burstable volumes in a stripe: one volume, the array, and the array \
+whose members are replaced before their credits end.")]
 pub struct Arguments {
     /// The scenario
     file: PathBuf,

@@ -20,7 +20,7 @@ const EMPTY: f64 = 0.002;
 /// A rate may rise by so much before it is seen.
 const RISE: f64 = 1.1;
 /// A successor must bring at least this share of a bucket.
-const GAIN_MIN: f64 = 1.0 / 16.0;
+const GAIN_MIN: f64 = 1.0 / 64.0;
 /// The short average is over this share of the time that a full bucket carries a burst.
 const SHORT: f64 = 1.0 / 16.0;
 

@@ -66,6 +66,9 @@ pub struct Copying {
 /// A copy that takes more than this share of what a member gives slows the application more than credits that end.
 const GREEDY: f64 = 0.75;
 
+/// Of the time that full credits last, all replacements one after the other take no more than this: none goes like another.
+const QUEUE_MAX: f64 = 0.93;
+
 /// An array as its rotation sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -207,7 +210,7 @@ impl Config {
             return Some(Trouble::CopyTakesTheCredits { holds, rate, takes_s, lasts_s });
         }
         let all_s = (takes_s + (self.removal + self.rest).as_secs_f64()) * f64::from(self.slots.div_ceil(extra));
-        let faster = all_s > lasts_s && self.way == Way::Staggered;
+        let faster = all_s > QUEUE_MAX * lasts_s && self.way == Way::Staggered;
         faster.then_some(Trouble::QueueIsTooLong { members: self.slots, rate, all_s, lasts_s })
     }
 }
