@@ -58,16 +58,26 @@ impl Load {
         self.between.map_or(0, |iops| iops.get() * Self::RANDOM.get())
     }
 
-    /// What a volume needs between bursts.
-    fn between_limits(&self) -> Limits {
-        Limits { bandwidth: self.between.map(|_| Bandwidth::new(self.between_bytes())), iops: self.between }
+    /// What that takes of a type's bandwidth, or of its credits for it.
+    fn between_cost(&self, known: &VolumeType) -> u64 {
+        match known.performance {
+            Performance::BandwidthCredits { .. } => {
+                self.between.map_or(0, |iops| iops.get().saturating_mul(RANDOM_CREDIT.get()))
+            }
+            _ => self.between_bytes(),
+        }
     }
 
-    /// What a backing volume needs: what goes on between bursts, and a drain that takes half of the time to the next burst.
-    fn drain_limits(&self) -> Limits {
+    /// What a volume of a type needs between bursts.
+    fn between_limits(&self, known: &VolumeType) -> Limits {
+        Limits { bandwidth: self.between.map(|_| Bandwidth::new(self.between_cost(known))), iops: self.between }
+    }
+
+    /// What a backing volume of a type needs: what goes on between bursts, and a drain that takes half of the time to the next one.
+    fn drain_limits(&self, known: &VolumeType) -> Limits {
         let drain = (self.burst.get() as f64 / (self.every.as_secs_f64() / 2.0)).ceil() as u64;
-        let iops = drain.div_ceil(TRANSACTION.get()) + self.between.map_or(0, Iops::get);
-        Limits { bandwidth: Some(Bandwidth::new(drain + self.between_bytes())), iops: Some(Iops::new(iops)) }
+        let iops = drain.div_ceil(operation(known).get()) + self.between.map_or(0, Iops::get);
+        Limits { bandwidth: Some(Bandwidth::new(drain + self.between_cost(known))), iops: Some(Iops::new(iops)) }
     }
 
     /// What a volume needs that takes the bursts itself, with what goes on between them.
@@ -94,10 +104,8 @@ impl Load {
     /// Whether so many volumes of a type and size sustain what goes on between bursts, where each random I/O costs more credits
     /// than it moves.
     fn sustains_between(&self, known: &VolumeType, size: Bytes, volumes: u32) -> bool {
-        let (Performance::BandwidthCredits { baseline, .. }, Some(iops)) = (&known.performance, self.between) else {
-            return true;
-        };
-        let needed = iops.get().saturating_mul(RANDOM_CREDIT.get());
+        let Performance::BandwidthCredits { baseline, .. } = &known.performance else { return true };
+        let needed = self.between_cost(known);
         baseline.at(size).is_none_or(|baseline| baseline.get().saturating_mul(u64::from(volumes)) >= needed)
     }
 
@@ -107,17 +115,21 @@ impl Load {
         let Some(mut buckets) = Buckets::full(known, size, request.get() as f64) else { return true };
         let share = self.burst.get() as f64 / f64::from(volumes);
         let rate = rate.get() as f64;
-        let between = match &known.performance {
-            Performance::BandwidthCredits { .. } => self.between.map_or(0, |iops| iops.get() * RANDOM_CREDIT.get()),
-            _ => self.between_bytes(),
-        } as f64
-            / f64::from(volumes);
+        let between = self.between_cost(known) as f64 / f64::from(volumes);
         (0..self.bursts_month).all(|_| {
             let seconds = buckets.transfer(share, rate);
             let rest = (self.every.as_secs_f64() - seconds).max(0.0);
             let paused = buckets.pause(rest, between * rest, rate);
             seconds <= share / rate * (1.0 + 1e-9) && paused <= rest * (1.0 + 1e-9)
         })
+    }
+}
+
+/// The most that counts as one operation of a long write.
+fn operation(known: &VolumeType) -> Bytes {
+    match known.performance {
+        Performance::BandwidthCredits { .. } => RANDOM_CREDIT,
+        _ => TRANSACTION,
     }
 }
 

@@ -84,7 +84,7 @@ pub struct Candidate {
     pub volumes: u32,
     /// Their type, if the file names one or the planner chose.
     pub volume_type: Option<String>,
-    /// What all of them give together beside the backing volume, MiB/s.
+    /// Rate of all of them beside the backing volume, MiB/s.
     pub caching_mib_s: f64,
     /// T.
     pub completion_s: f64,
@@ -109,7 +109,7 @@ pub struct Recommendation {
     pub volumes: Option<u32>,
     /// Their type, if the file names one or the planner chose.
     pub volume_type: Option<String>,
-    /// What all of them give together beside the backing volume, MiB/s.
+    /// Rate of all of them beside the backing volume, MiB/s.
     pub caching_mib_s: Option<f64>,
     /// T.
     pub completion_s: Option<f64>,

@@ -29,7 +29,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What is left of `all` that volumes give when the backing volume moves what it can, and when it rests.
+    /// Of the rate `all` of some volumes, what is left while the backing volume moves what it can, and while it rests.
     #[must_use]
     pub fn passes(&self, all: Bandwidth, backing: Bandwidth) -> (Bandwidth, Bandwidth) {
         let Some(most) = self.bandwidth else { return (all, all) };
@@ -57,7 +57,7 @@ pub struct Striping {
     pub volumes: u32,
     /// What each of them gives.
     pub each: Bandwidth,
-    /// What all give while the backing volume rests: no more than the machine moves.
+    /// Rate of all while the backing volume rests: no more than the machine moves.
     pub alone: Bandwidth,
     /// What the planner may choose from; `None`: the file says how many.
     pub auto: Option<Auto>,

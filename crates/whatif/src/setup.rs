@@ -85,7 +85,7 @@ pub struct Volume {
 /// What caching volumes are.
 #[derive(Clone, Debug)]
 pub struct Caching {
-    /// Their limits: of a stripe, what all its volumes give together beside the backing volume.
+    /// Their limits: of a stripe, those of all its volumes together, beside the backing volume.
     pub limits: Limits,
     /// The same without a backing volume beside them, on a machine that limits what all its volumes move. Static-fast's volume has
     /// these.

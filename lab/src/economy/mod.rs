@@ -65,8 +65,9 @@ fn generate() -> anyhow::Result<[(&'static str, String); 2]> {
     };
     let found: Vec<Found> = PROVIDERS.into_iter().flat_map(of_provider).collect();
     let simulated = simulated::all(&catalog, &found)?;
+    let papers = simulated::papers(&catalog)?;
     Ok([
-        ("ECONOMY.md", text::document(&catalog, &found, &simulated)),
+        ("ECONOMY.md", text::document(&catalog, &found, &simulated, papers)),
         ("pictures/economy.svg", picture::draw(&catalog, &found).file()?),
     ])
 }

@@ -6,12 +6,16 @@ use surgetank_model::toml_error::Source;
 use surgetank_planner::Mode;
 use surgetank_planner::economy::{Caching, Load, Way};
 use surgetank_planner::scenario::Scenario;
-use surgetank_whatif::{Fidelity, Setup, run};
+use surgetank_report::run::Spread;
+use surgetank_whatif::{AppPhase, Fidelity, RunReport, Setup, run};
 
 use super::Found;
 
 /// Bursts that are simulated. The controller has seen none before, so the first ones are not expected.
 pub const BURSTS: u32 = 24;
+
+/// Stand for the papers' slow and fast disks: sold by size, and bandwidth follows the size, so that a bandwidth has a price.
+pub const PAPERS_DISKS: [&str; 2] = ["gcp/pd-standard", "gcp/pd-ssd"];
 
 /// A load as it came out.
 pub struct Simulated {
@@ -26,7 +30,7 @@ pub struct Simulated {
     pub usd_month: f64,
     /// How long a burst may take, as the planner takes it.
     pub within_s: f64,
-    /// How long a burst took, on average.
+    /// How long a burst took: the median. The controller has to learn when they come, so that the first ones take longer.
     pub burst_s: f64,
     pub boosts: usize,
 }
@@ -36,7 +40,7 @@ pub fn all(catalog: &Catalog, found: &[Found]) -> anyhow::Result<Vec<Simulated>>
     let wins = |one: &&Found| one.case.load.between.is_none() && one.economy.ratio().is_some_and(|ratio| ratio < 1.0);
     let mut all = Vec::new();
     for one in found.iter().filter(wins) {
-        let Some(way) = one.economy.elastic.iter().find(|way| way.transactions_usd == 0.0) else { continue };
+        let Some(way) = one.economy.elastic.first().filter(|way| way.transactions_usd == 0.0) else { continue };
         let Some(caching) = &way.caching else { continue };
         all.push(
             simulate(catalog, one, way, caching).with_context(|| format!("{}, {}", one.case.name, one.case.size))?,
@@ -62,9 +66,31 @@ fn simulate(catalog: &Catalog, one: &Found, way: &Way, caching: &Caching) -> any
         predicted_usd: way.usd_month,
         usd_month: usd * month_s / report.end.as_seconds(),
         within_s: one.case.load.within.as_secs_f64(),
-        burst_s: report.delay().as_secs_f64() / f64::from(BURSTS),
+        burst_s: median(&report),
         boosts: report.boosts.len(),
     })
+}
+
+fn median(report: &RunReport) -> f64 {
+    let writes = report.phases.iter().filter(|phase| matches!(phase.phase, AppPhase::Write(_)));
+    Spread::of(writes.map(|phase| phase.time().as_secs_f64())).median
+}
+
+/// The papers' CM1 on disks of this provider that move what theirs do: elastic over static-fast in AGBs, then over static-fast and
+/// static-slow in money.
+pub fn papers(catalog: &Catalog) -> anyhow::Result<[f64; 3]> {
+    let text = include_str!("../../../scenarios/cm1.toml")
+        .replace("[backing]", &format!("[backing]\nvolume_type = \"{}\"", PAPERS_DISKS[0]))
+        .replace("[caching]", &format!("[caching]\nvolume_type = \"{}\"", PAPERS_DISKS[1]));
+    let scenario = Scenario::parse(&Source { file: "cm1.toml".into(), text }, catalog)?;
+    let setup = Setup::of(&scenario, None);
+    let cost = |mode| {
+        let cost = run(&setup, mode, Fidelity::Fluid)?.cost;
+        let usd = cost.usd.ok_or_else(|| anyhow!("the run has no price"))?;
+        anyhow::Ok((cost.agbs, usd))
+    };
+    let (slow, fast, elastic) = (cost(Mode::StaticSlow)?, cost(Mode::StaticFast)?, cost(Mode::Elastic)?);
+    Ok([elastic.0 / fast.0, elastic.1 / fast.1, elastic.1 / slow.1])
 }
 
 /// The scenario file of a load on what the planner found.

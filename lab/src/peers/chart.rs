@@ -17,7 +17,8 @@ pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
     let all = loads(rows);
     let bursts: Vec<&Load> = all.iter().filter(|load| load.shape == Shape::Burst && !load.busy).collect();
     let panels = |pick: fn(&Row) -> Vec<f64>, unit, end: &str| -> Vec<Bars> {
-        let panel = |load: &&Load| Bars { caption: title(load) + end, unit, bars: bars(rows, **load, pick) };
+        let panel =
+            |load: &&Load| Bars { caption: title(load) + end, unit, until: None, bars: bars(rows, **load, pick) };
         bursts.iter().map(panel).collect()
     };
     let times = panels(|row| vec![row.found.measured.run_s, row.found.drain_s], "s", ": absorbed, then drained");
@@ -27,7 +28,7 @@ pub fn pictures(rows: &[Row]) -> anyhow::Result<Vec<(&'static str, String)>> {
             Shape::SyncedWrites => ("µs", |row| vec![row.found.measured.write_us]),
             _ => ("IOPS", |row| vec![row.found.measured.iops]),
         };
-        Bars { caption: title(load), unit, bars: bars(rows, *load, pick) }
+        Bars { caption: title(load), unit, until: None, bars: bars(rows, *load, pick) }
     });
     let small: Vec<Bars> = small.chain(costs.into_iter().last()).collect();
     let mut pictures = Vec::new();

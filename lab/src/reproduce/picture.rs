@@ -110,6 +110,7 @@ fn phases(name: &str, rows: &[Row<'_>]) -> Picture {
     Picture::new(name).entry(COMPUTE, "compute").entry(CACHE, "write").entry(SYNC, "until durable").bars(Bars {
         caption: "LAMMPS, phase by phase".to_owned(),
         unit: "s",
+        until: None,
         bars,
     })
 }

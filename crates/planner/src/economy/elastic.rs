@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use surgetank_model::volume_type::{Performance, Supply};
+use surgetank_model::volume_type::Supply;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
-use super::{Caching, Kind, Load, TRANSACTION, Way, cheaper, named};
+use super::{Caching, Kind, Load, Way, cheaper, named, operation};
 use crate::fluid::{Absorb, Burst, Delays, Pipes};
 use crate::stripe::{Machine, included};
 
 /// What may be asked of each caching volume, MiB/s, beside what comes with its size.
 const LEVELS: [u64; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
-/// How long the controller waits for more before it lets go: the adaptive policy's.
+/// How long the controller waits for more before it ends a boost: the adaptive policy's.
 const QUIET: Duration = Duration::from_secs(30);
 /// The controller sees a burst at its next sample.
 const SAMPLE: Duration = Duration::from_secs(1);
@@ -54,26 +54,15 @@ struct Backing<'a> {
     rate: Bandwidth,
 }
 
-/// The most that counts as one operation of a long write.
-fn operation(known: &VolumeType) -> Bytes {
-    match known.performance {
-        Performance::BandwidthCredits { .. } => DRAIN_REQUEST,
-        _ => TRANSACTION,
-    }
-}
-
 impl<'a> Backing<'a> {
     fn of(known: &'a VolumeType, load: &Load) -> Option<Self> {
-        let offer = known.offer(load.capacity, &load.drain_limits(), Supply::Sustained)?;
-        if !load.sustains_between(known, offer.size, 1) {
-            return None;
-        }
+        let offer = known.offer(load.capacity, &load.drain_limits(known), Supply::Sustained)?;
         let left = |limits: Limits| {
             let by_iops = limits.iops.map(|iops| {
                 let left = iops.get().saturating_sub(load.between.map_or(0, surgetank_model::Iops::get));
                 left.saturating_mul(operation(known).get())
             });
-            let by_bandwidth = limits.bandwidth.map(|rate| rate.get().saturating_sub(load.between_bytes()));
+            let by_bandwidth = limits.bandwidth.map(|rate| rate.get().saturating_sub(load.between_cost(known)));
             let rate = by_iops.into_iter().chain(by_bandwidth).min()?;
             (rate > 0).then(|| Bandwidth::new(rate))
         };

@@ -40,7 +40,7 @@ pub(super) fn raised(catalog: &Catalog, known: &VolumeType, load: &Load) -> Opti
     if !matches!(known.performance, Performance::Provisioned { .. }) {
         return None;
     }
-    let offer = known.offer(load.capacity, &load.between_limits(), Supply::Sustained)?;
+    let offer = known.offer(load.capacity, &load.between_limits(known), Supply::Sustained)?;
     let burst = load.burst_limits();
     let in_place = catalog.raised(known, offer.size, offer.gives.bandwidth?, burst.bandwidth?)?;
     // What is raised must have the operations as well.

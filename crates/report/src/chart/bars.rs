@@ -26,6 +26,8 @@ pub struct Bars {
     pub caption: String,
     /// Of their lengths.
     pub unit: &'static str,
+    /// Where the axis ends, so that panels can be compared; `None`: a little behind the longest bar.
+    pub until: Option<f64>,
     /// From the top.
     pub bars: Vec<Bar>,
 }
@@ -37,7 +39,7 @@ impl Bars {
 
     pub(super) fn draw(&self, area: &Area<'_>) -> Drawn {
         let lengths = self.bars.iter().map(|bar| bar.parts.iter().map(|part| part.0).sum::<f64>());
-        let longest = lengths.fold(1e-9, f64::max) * 1.15;
+        let longest = self.until.unwrap_or_else(|| lengths.fold(1e-9, f64::max) * 1.15);
         let count = self.bars.len() as f64;
         let mut chart = ChartBuilder::on(area)
             .margin_left(NAMES_WIDTH)

@@ -198,7 +198,7 @@ mod tests {
         Picture::new("a picture")
             .entry(Colour::BLUE, "what it is")
             .plot(plot.mark(Mark::line(points, Colour::BLUE, 2)))
-            .bars(Bars { caption: "bars".to_owned(), unit: "s", bars: vec![bar] })
+            .bars(Bars { caption: "bars".to_owned(), unit: "s", until: None, bars: vec![bar] })
     }
 
     #[test]
