@@ -284,14 +284,15 @@ impl Record {
         self.rentals.iter().map(|rental| rental.agbs_per_s * rental.seconds_until(at_s)).sum()
     }
 
-    /// The cost curve until `wall_s`: straight between the moments at which something is rented or deleted.
+    /// The cost curve until `wall_s`, with what everything costs in money until a moment: straight between the moments at which
+    /// something is rented or deleted.
     #[must_use]
-    pub fn cost(&self, wall_s: f64) -> Vec<CostPoint> {
+    pub fn cost(&self, wall_s: f64, usd: impl Fn(f64) -> Option<f64>) -> Vec<CostPoint> {
         let ends = self.rentals.iter().flat_map(|rental| [rental.from_s, rental.until_s]);
         let mut moments: Vec<f64> = ends.chain([0.0, wall_s]).filter(|at| (0.0..=wall_s).contains(at)).collect();
         moments.sort_by(f64::total_cmp);
         moments.dedup();
-        moments.into_iter().map(|at_s| CostPoint { at_s, agbs: self.agbs(at_s) }).collect()
+        moments.into_iter().map(|at_s| CostPoint { at_s, agbs: self.agbs(at_s), usd: usd(at_s) }).collect()
     }
 }
 
@@ -371,7 +372,7 @@ mod tests {
         let rental = |agbs_per_s, from_s, until_s| Rented { agbs_per_s, bandwidth, from_s, until_s };
         let record = Record { rentals: vec![rental(10.0, 0.0, 100.0), rental(5.0, 20.0, 40.0)], ..Record::default() };
         assert!((record.agbs(30.0) - 350.0).abs() < 1e-9);
-        let curve = record.cost(90.0);
+        let curve = record.cost(90.0, |_| None);
         assert_eq!(curve.iter().map(|point| point.at_s).collect::<Vec<_>>(), [0.0, 20.0, 40.0, 90.0]);
         assert!((curve[3].agbs - 1000.0).abs() < 1e-9);
     }

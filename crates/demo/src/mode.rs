@@ -189,14 +189,18 @@ impl ModeRun<'_> {
         let writing: f64 =
             phases.iter().filter(|phase| phase.name != "compute").map(|phase| phase.end_s - phase.start_s).sum();
         let mib = self.plan.total_bytes() as f64 / f64::from(1 << 20);
+        let (cost_usd, cost) = {
+            let usd = money::usd(self.plan, &record);
+            (usd(wall_s), record.cost(wall_s, &usd))
+        };
         Ok(ModeOutcome {
             completion_s: last - initial.1,
             wall_s,
             initial_dump_s: initial.1 - initial.0,
             cost_agbs: record.agbs(wall_s),
-            cost_usd: Some(money::usd(self.plan, &record, wall_s)),
+            cost_usd,
             write_mib_s: Some(mib / writing.max(1e-9)),
-            cost: record.cost(wall_s),
+            cost,
             boosts: record.boosts,
             activity: record.activity,
             phases,

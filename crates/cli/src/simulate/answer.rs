@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use surgetank_model::cost::Cost;
 use surgetank_model::{Bytes, Instant};
 use surgetank_planner::scenario::Scenario;
 use surgetank_report::number::thousands;
@@ -82,10 +83,16 @@ fn cost(setup: &Setup, found: &whatif::RunReport) -> Vec<CostPoint> {
     instants.sort_unstable();
     instants.dedup();
     let until = |at: Instant| {
-        let boosts = found.boosts.iter().map(|boost| setup.caching.tariff.cost_of_sizes(boost.held(at)).agbs);
-        disk.tariff.cost(disk.size, at.min(found.end).as_seconds()).agbs + boosts.sum::<f64>()
+        // What has not begun costs nothing yet, not even the shortest time that is billed.
+        let begun = found.boosts.iter().filter(|boost| boost.started < at);
+        let boosts = begun.map(|boost| setup.caching.tariff.cost_of_sizes(boost.held(at)));
+        boosts.fold(disk.tariff.cost(disk.size, at.min(found.end).as_seconds()), Cost::plus)
     };
-    instants.iter().map(|&at| CostPoint { at_s: at.as_seconds(), agbs: until(at) }).collect()
+    let point = |at: Instant| {
+        let cost = until(at);
+        CostPoint { at_s: at.as_seconds(), agbs: cost.agbs, usd: cost.usd }
+    };
+    instants.into_iter().map(point).collect()
 }
 
 fn phases(found: &whatif::RunReport) -> Vec<PhaseSpan> {

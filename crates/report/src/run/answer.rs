@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use surgetank_planner::Mode;
 
-use super::{Activity, Boost, BoostSummary, ModeOutcome, RunOutcome, Spread, hindsight};
+use super::{Activity, Boost, BoostSummary, CostPoint, ModeOutcome, RunOutcome, Spread, hindsight};
 use crate::chart::{Axis, Colour, Mark, Picture, Plot, stairs};
 use crate::failure::Failure;
-use crate::number::{AGBS_EXPLAINED, count, difference, dollars, duration, gibibytes, prefixed, thousands};
+use crate::number::{AGBS_EXPLAINED, count, difference, dollars, duration, gibibytes, plain, prefixed, thousands};
 use crate::output;
 use crate::page::Page;
 use crate::table::Table;
@@ -42,9 +42,10 @@ fn modes(outcome: &RunOutcome) -> Table {
             mode.name().to_owned(),
             duration(found.completion_s),
             difference(found.overhead_ratio, 1),
+            dollars(found.cost_total_usd.or(found.cost_usd), 4),
+            found.cost_usd_ratio.map_or_else(|| "–".to_owned(), |ratio| difference(ratio, 1)),
             prefixed(found.cost_total_agbs.unwrap_or(found.cost_agbs)),
             difference(found.cost_ratio, 1),
-            dollars(found.cost_total_usd.or(found.cost_usd), 4),
         ];
         if is_replay {
             let of = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), duration);
@@ -57,7 +58,7 @@ fn modes(outcome: &RunOutcome) -> Table {
         cells
     };
     let last: &[&str] = if is_replay { &["mean burst", "mean wait", "longest wait"] } else { &["write MiB/s"] };
-    let header = ["mode", "completion", "vs fast", "AGBs", "vs fast", "money"].iter().chain(last).copied();
+    let header = ["mode", "completion", "vs fast", "money", "vs fast", "AGBs", "vs fast"].iter().chain(last).copied();
     Table::new(header).with(outcome.modes.iter().map(row))
 }
 
@@ -123,11 +124,14 @@ fn verdict(outcome: &RunOutcome) -> String {
         Some(false) => "; NOT every byte was verified",
         None => "",
     };
-    let against = |time: f64, cost: f64| format!("{} in time and {} in AGBs", difference(time, 1), difference(cost, 1));
+    let against = |time: f64, agbs: f64, usd: Option<f64>| {
+        let money = usd.map_or_else(String::new, |usd| format!(", {} in money", difference(usd, 1)));
+        format!("{} in time{money} and {} in AGBs", difference(time, 1), difference(agbs, 1))
+    };
     let mut text = format!(
         "The elastic device against static-fast: {}; against static-slow: {}{verified}.",
-        against(elastic.overhead_ratio, elastic.cost_ratio),
-        against(elastic.overhead_of_slow_ratio, elastic.cost_of_slow_ratio)
+        against(elastic.overhead_ratio, elastic.cost_ratio, elastic.cost_usd_ratio),
+        against(elastic.overhead_of_slow_ratio, elastic.cost_of_slow_ratio, elastic.cost_usd_of_slow_ratio)
     );
     let waits = |mode| outcome.modes.get(&mode).and_then(|found| found.bursts).map(|bursts| bursts.waited_mean_s);
     let waits = [Mode::Elastic, Mode::StaticSlow, Mode::StaticFast].map(waits);
@@ -188,7 +192,7 @@ pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
         .note(&activity_note(outcome))
         .section("Accumulated cost over time")
         .picture(&cost(outcome))?
-        .note(&format!("{AGBS_EXPLAINED}; the curves are of one VM."));
+        .note(&cost_note(outcome));
     if let Some(found) = &outcome.hindsight {
         let picture = hindsight::picture(outcome, found, wall_s(outcome));
         page = page.section("In hindsight").table(&found.table()).picture(&picture)?.note(&found.verdict());
@@ -200,7 +204,7 @@ pub fn html(outcome: &RunOutcome) -> Result<String, Failure> {
     Ok(page.section("Parameters").facts(&outcome.parameters).html(&date))
 }
 
-fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str); 4] {
+fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str); 5] {
     let mib = (outcome.verified_bytes >> 20) as f64;
     let boosts = elastic.boost_summary.map_or(elastic.boosts.len(), |summary| summary.count);
     let verified = match outcome.verified {
@@ -213,6 +217,10 @@ fn cards(outcome: &RunOutcome, elastic: &ModeOutcome) -> [(String, &'static str)
     };
     [
         (difference(elastic.overhead_ratio, 1), "completion time against static-fast's"),
+        (
+            elastic.cost_usd_ratio.map_or_else(|| "unknown".to_owned(), |ratio| difference(ratio, 1)),
+            "cost in money against static-fast's",
+        ),
         (difference(elastic.cost_ratio, 1), "cost in AGBs against static-fast's"),
         (thousands(boosts as f64), "boosts: caching volumes rented and deleted"),
         verified,
@@ -276,16 +284,39 @@ fn activity_marks(mode: Mode, found: &ModeOutcome) -> Vec<Mark> {
     marks
 }
 
-/// Accumulated cost: one line a mode.
+/// Accumulated cost: a panel in money, if all prices are known, and one in AGBs, with a line each for the modes.
 fn cost(outcome: &RunOutcome) -> Picture {
-    let highest = outcome.modes.values().map(|mode| mode.cost_agbs).fold(1.0, f64::max) * 1.06;
-    let plot = Plot::new("", COST_HEIGHT, Axis::seconds(wall_s(outcome)), Axis::linear("AGBs", 0.0..highest));
-    let line = |(mode, found): (&Mode, &ModeOutcome)| {
-        Mark::line(found.cost.iter().map(|point| (point.at_s, point.agbs)).collect(), mode_colour(*mode), 3)
-    };
     let picture = Picture::new("Accumulated cost over time");
     let legend = outcome.modes.keys().fold(picture, |picture, mode| picture.entry(mode_colour(*mode), mode.name()));
-    legend.plot(plot.marks(outcome.modes.iter().map(line)))
+    let panel = |axis: Axis, of: fn(&CostPoint) -> Option<f64>| {
+        let line = |(mode, found): (&Mode, &ModeOutcome)| {
+            let points = found.cost.iter().filter_map(|point| Some((point.at_s, of(point)?)));
+            Mark::line(points.collect(), mode_colour(*mode), 3)
+        };
+        Plot::new("", COST_HEIGHT, Axis::seconds(wall_s(outcome)), axis).marks(outcome.modes.iter().map(line))
+    };
+    let highest = outcome.modes.values().map(|mode| mode.cost_agbs).fold(1.0, f64::max) * 1.06;
+    let agbs = panel(Axis::linear("AGBs", 0.0..highest), |point| Some(point.agbs));
+    match highest_usd(outcome) {
+        Some(highest) => legend.plot(panel(Axis::linear("USD", 0.0..highest * 1.06).format(plain), |point| point.usd)),
+        None => legend,
+    }
+    .plot(agbs)
+}
+
+/// The most that a mode costs; `None`: a price is unknown.
+fn highest_usd(outcome: &RunOutcome) -> Option<f64> {
+    let all: Option<Vec<f64>> = outcome.modes.values().map(|mode| mode.cost_usd).collect();
+    all?.into_iter().reduce(f64::max).filter(|usd| *usd > 0.0)
+}
+
+fn cost_note(outcome: &RunOutcome) -> String {
+    let known = if highest_usd(outcome).is_some() {
+        "Above in money, below in AGBs, which charge what is reserved and not what providers bill"
+    } else {
+        "In AGBs, for a price is unknown"
+    };
+    format!("{known}. {AGBS_EXPLAINED}; the curves are of one VM.")
 }
 
 /// Writes `report.html` and `report.json` into a directory, which is made if it is not there. Returns the page's path.
@@ -324,6 +355,13 @@ mod tests {
             assert!(text.contains(mode.name()), "{text}");
         }
         assert!(text.contains("every byte was verified") && text.contains("AGBs: GiB rented"), "{text}");
+        assert!(text.contains("in money and -") && text.contains("in AGBs"), "{text}");
+        let mut unknown = sample::outcome();
+        unknown.modes.values_mut().for_each(|mode| mode.cost_usd = None);
+        unknown.relate();
+        let text = super::text(&unknown);
+        assert!(text.contains("unknown") && !text.contains("in money and"), "{text}");
+        assert!(html(&unknown).unwrap().contains("for a price is unknown"));
         assert!(!text.contains("Nothing is gained"), "{text}");
     }
 

@@ -38,6 +38,9 @@ pub struct CostPoint {
     pub at_s: f64,
     /// GB × MB/s × seconds.
     pub agbs: f64,
+    /// In money, as `cost_usd` counts it; `None`: a price is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usd: Option<f64>,
 }
 
 /// What the application did in a stretch of time.
@@ -123,6 +126,10 @@ pub struct ModeOutcome {
     pub cost_total_agbs: Option<f64>,
     /// In money; the demo: at catalog prices, had the run been as large as the papers'. `None`: a price is unknown.
     pub cost_usd: Option<f64>,
+    /// `cost_usd` relative to static-fast's; `None`: a price is unknown.
+    pub cost_usd_ratio: Option<f64>,
+    /// `cost_usd` relative to static-slow's; `None`: a price is unknown.
+    pub cost_usd_of_slow_ratio: Option<f64>,
     /// `cost_usd` of all VMs, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_total_usd: Option<f64>,
@@ -194,14 +201,20 @@ impl ModeOutcome {
 impl RunOutcome {
     /// Fills in what relates the modes to the static ones.
     pub fn relate(&mut self) {
-        let of = |mode| self.modes.get(&mode).map(|found: &ModeOutcome| (found.completion_s, found.cost_agbs));
+        let of = |mode| {
+            let of = |found: &ModeOutcome| (found.completion_s, found.cost_agbs, found.cost_usd);
+            self.modes.get(&mode).map(of)
+        };
+        let money = |usd: Option<f64>, of: Option<f64>| usd.zip(of.filter(|of| *of > 0.0)).map(|(usd, of)| usd / of);
         let (fast, slow) = (of(Mode::StaticFast), of(Mode::StaticSlow));
         for mode in self.modes.values_mut() {
-            if let Some((completion, cost)) = fast {
+            if let Some((completion, cost, usd)) = fast {
+                mode.cost_usd_ratio = money(mode.cost_usd, usd);
                 mode.overhead_ratio = ratio(mode.completion_s, completion);
                 mode.cost_ratio = ratio(mode.cost_agbs, cost);
             }
-            if let Some((completion, cost)) = slow {
+            if let Some((completion, cost, usd)) = slow {
+                mode.cost_usd_of_slow_ratio = money(mode.cost_usd, usd);
                 mode.overhead_of_slow_ratio = ratio(mode.completion_s, completion);
                 mode.cost_of_slow_ratio = ratio(mode.cost_agbs, cost);
             }
@@ -317,7 +330,7 @@ pub mod sample {
                 drain_mib_s,
                 application_peak_mib_s: None,
             });
-            found.cost.push(CostPoint { at_s, agbs: at_s * cost_rate });
+            found.cost.push(CostPoint { at_s, agbs: at_s * cost_rate, usd: Some(at_s * cost_rate * 1e-5) });
         }
         found.cost_agbs = found.wall_s * cost_rate;
         found.cost_usd = Some(found.cost_agbs * 1e-5);
@@ -336,7 +349,16 @@ pub mod sample {
     fn the_summary_has_the_fields_that_scripts_rely_on() {
         let json = serde_json::to_value(outcome().without_series()).unwrap();
         for mode in ["static_slow", "static_fast", "elastic"] {
-            for field in ["completion_s", "overhead_ratio", "cost_agbs", "write_mib_s", "wall_s"] {
+            for field in [
+                "completion_s",
+                "overhead_ratio",
+                "cost_agbs",
+                "cost_usd",
+                "cost_usd_ratio",
+                "cost_usd_of_slow_ratio",
+                "write_mib_s",
+                "wall_s",
+            ] {
                 assert!(json["modes"][mode][field].is_number(), "{mode} {field}");
             }
         }

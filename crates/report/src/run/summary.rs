@@ -151,7 +151,8 @@ mod tests {
             .collect();
         let moved: f64 = samples.iter().map(|sample| sample.application_mib_s).sum();
         let boosts = (0..47_000).map(|index| Boost { attach_s: f64::from(index % 3), ..Boost::default() }).collect();
-        let cost = (0..94_000).map(|index| CostPoint { at_s: f64::from(index), agbs: f64::from(index) }).collect();
+        let cost =
+            (0..94_000).map(|index| CostPoint { at_s: f64::from(index), agbs: f64::from(index), usd: None }).collect();
         let long = ModeOutcome { activity: samples, boosts, cost, ..ModeOutcome::default() };
         let short = long.thinned();
         assert!(short.activity.len() <= POINTS_MAX && short.cost.len() <= POINTS_MAX);
