@@ -56,8 +56,8 @@ pub struct Volumes {
     pub backing_size: Bytes,
     /// Reserved bandwidth of caching volumes; of a stripe, that of all its volumes.
     pub caching_bandwidth: Bandwidth,
-    /// Over how many volumes a caching volume is striped; 1: it is one.
-    pub caching_volumes: u32,
+    /// What AGBs count for each GiB of them: the same; of a stripe, what each of its volumes has.
+    pub caching_reserved: Bandwidth,
     /// Size of the first caching volume.
     pub initial_size: Bytes,
     /// Smallest and largest caching volume.
@@ -106,10 +106,9 @@ impl PolicyConfig {
     pub fn controller(&self, volumes: &Volumes, seed: u64) -> Config {
         let defaults =
             Config::new(self.preset, volumes.backing_bandwidth, volumes.backing_size, volumes.caching_bandwidth);
-        let reserved = Bandwidth::new(volumes.caching_bandwidth.get() / u64::from(volumes.caching_volumes.max(1)));
         let mut config = Config {
-            caching_reserved: reserved,
-            caching_rent: reserved.as_mib_s(),
+            caching_reserved: volumes.caching_reserved,
+            caching_rent: volumes.caching_reserved.as_mib_s(),
             caching_usd_per_gib_hour: volumes.caching_usd_per_gib_hour,
             utilization_threshold: self.utilization_threshold,
             inactivity_delay: self.inactivity_delay,

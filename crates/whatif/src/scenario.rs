@@ -108,7 +108,7 @@ fn controller(scenario: &Scenario, preset: Option<Preset>, tariffs: &Tariffs) ->
         backing_bandwidth: backing.bandwidth,
         backing_size: backing.size,
         caching_bandwidth: caching.bandwidth,
-        caching_volumes: 1,
+        caching_reserved: caching.striping.each,
         initial_size,
         caching_sizes: (smallest, largest),
         caching_usd_per_gib_hour: per_gib_hour(&tariffs.caching, initial_size),

@@ -17,7 +17,7 @@ impl DeviceConfig {
             backing_bandwidth: bandwidth(&self.backing_limits),
             backing_size: size,
             caching_bandwidth: bandwidth(&caching.all_limits()),
-            caching_volumes: caching.volumes,
+            caching_reserved: bandwidth(&caching.limits),
             initial_size: caching.initial_size,
             caching_sizes: caching.size,
             caching_usd_per_gib_hour: caching.usd_per_gib_month.map(|usd| usd / HOURS_PER_MONTH),
