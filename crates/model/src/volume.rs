@@ -24,6 +24,10 @@ pub mod tag {
     pub const DIRTY_EPOCH: &str = "surgetank:dirty-epoch";
     /// Of which stripe it is a member: the stripe's token, its place, and how many there are.
     pub const STRIPE: &str = "surgetank:stripe";
+    /// The array of which it is, or is to be, a member: 32 hex digits.
+    pub const ARRAY: &str = "surgetank:array";
+    /// For which slot of the array it was rented.
+    pub const SLOT: &str = "surgetank:slot";
 }
 
 /// How often a caching volume can grow while it is attached: the superblocks of its log have room for so many parts.

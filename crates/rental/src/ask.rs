@@ -48,6 +48,15 @@ pub enum Call {
     Grow(VolumeId, Bytes),
     /// What is known of it.
     Describe(VolumeId),
+    /// Set a tag of it.
+    SetTag {
+        /// Which volume.
+        id: VolumeId,
+        /// The tag.
+        key: String,
+        /// Its value.
+        value: String,
+    },
     /// Volumes with this tag.
     List {
         /// The tag.
@@ -64,7 +73,7 @@ impl Call {
         match self {
             Self::Create(_) | Self::Describe(_) => Answer::Described(Err(error)),
             Self::List { .. } => Answer::Listed(Err(error)),
-            Self::ChangeState(..) | Self::Grow(..) => Answer::Changed(Err(error)),
+            Self::ChangeState(..) | Self::Grow(..) | Self::SetTag { .. } => Answer::Changed(Err(error)),
         }
     }
 }
@@ -204,7 +213,7 @@ pub enum Answer {
     Owner(Result<OwnerRecord, String>),
     /// To `Create` and `Describe`.
     Described(Result<VolumeDescription, ProviderError>),
-    /// To `ChangeState` and `Grow`.
+    /// To `ChangeState`, `Grow` and `SetTag`.
     Changed(Result<(), ProviderError>),
     /// To `List`.
     Listed(Result<Vec<VolumeDescription>, ProviderError>),

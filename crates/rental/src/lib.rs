@@ -3,6 +3,7 @@
 //!
 //! - [`rental`]: the state machine of one volume;
 //! - [`rentals`]: all volumes that one device rents at once;
+//! - [`array`](mod@array): the volumes of an array, whose members are replaced while it serves;
 //! - [`ask`]: its contract with the driver (the daemon's reconciler or the simulator);
 //! - [`record`]: what is durable about a rental;
 //! - [`mapping`]: where the kernel sends the requests of a device that it maps itself, and when that changes;
@@ -13,6 +14,7 @@
 //!
 //! Absent on purpose: any provider call, any clock, any file, any byte of data.
 
+pub mod array;
 pub mod ask;
 pub mod mapping;
 pub mod owner;

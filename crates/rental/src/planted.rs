@@ -60,6 +60,12 @@ surgetank_model::plant_bugs! {
         ServedForEver,
         /// A switch that failed is not tried again.
         SwitchNotRepeated,
+        /// A member of an array is written before the record says that it counts.
+        MemberNotPersisted,
+        /// A replaced member of an array is deleted before the record names the new one.
+        RetiredBeforeRecorded,
+        /// An array is served by a member that was replaced, because the new one is out of reach.
+        OldestServes,
     }
 }
 

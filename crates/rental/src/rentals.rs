@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use surgetank_cache::Event;
 use surgetank_model::Instant;
-use surgetank_model::volume::VolumeId;
+use surgetank_model::volume::{Tags, VolumeId};
 use surgetank_policy::{Step, StepId, StepOutcome};
 
 use crate::ask::{Answer, Ask, AskId};
@@ -58,6 +58,17 @@ impl Rentals {
             }
         }
         Self { config, now: Instant::ZERO, cache, others }
+    }
+
+    /// The same for volumes that are members of an array, of which whoever asks decides what becomes.
+    #[must_use]
+    pub fn keeping(config: Config, records: impl IntoIterator<Item = RentalRecord>) -> Self {
+        let kept = |record: RentalRecord| {
+            let rental = Rental::new(config.clone(), record.slot, Some(record));
+            (rental.slot(), Other { rental, discarding: None })
+        };
+        let others = records.into_iter().map(kept).collect();
+        Self { cache: Rental::new(config.clone(), Slot::CACHE, None), config, now: Instant::ZERO, others }
     }
 
     /// The rental of the volume that the engine uses.
@@ -110,16 +121,39 @@ impl Rentals {
     /// Begins a step in a slot; `timeout` is how long it may take.
     pub fn begin(&mut self, now: Instant, slot: Slot, id: StepId, step: Step, timeout: Option<Duration>) {
         self.now = self.now.max(now);
-        let config = &self.config;
-        let rental = match slot {
+        self.rental_mut(slot).begin(now, id, step, timeout);
+        self.advance();
+    }
+
+    /// What is on the volume in a slot counts from now on, or does not any more; ends as a step does.
+    pub fn begin_counting(&mut self, now: Instant, slot: Slot, id: StepId, counts: bool) {
+        self.now = self.now.max(now);
+        self.rental_mut(slot).begin_counting(now, id, counts);
+        self.advance();
+    }
+
+    /// Tags of the volume that is created next in a slot, beside those of every rental.
+    pub fn set_tags(&mut self, slot: Slot, tags: Tags) {
+        self.rental_mut(slot).set_tags(tags);
+    }
+
+    fn rental_mut(&mut self, slot: Slot) -> &mut Rental {
+        match slot {
             Slot::CACHE => &mut self.cache,
             slot => {
-                let empty = || Other { rental: Rental::new(config.clone(), slot, None), discarding: None };
+                let empty = || Other { rental: Rental::new(self.config.clone(), slot, None), discarding: None };
                 &mut self.others.entry(slot).or_insert_with(empty).rental
             }
-        };
-        rental.begin(now, id, step, timeout);
-        self.advance();
+        }
+    }
+
+    /// The rental in a slot.
+    #[must_use]
+    pub fn rental(&self, slot: Slot) -> Option<&Rental> {
+        match slot {
+            Slot::CACHE => Some(&self.cache),
+            slot => self.others.get(&slot).map(|other| &other.rental),
+        }
     }
 
     /// The volume in a slot, which is not [`Slot::CACHE`], is not used any more: detaches and deletes it.

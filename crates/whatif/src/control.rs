@@ -242,7 +242,9 @@ impl Cloud {
             Call::ChangeState(_, Transition::Detach) => self.provider.detach,
             Call::ChangeState(_, Transition::Delete) => self.provider.delete,
             Call::Grow(..) => self.provider.grow.unwrap_or_default(),
-            Call::Describe(_) | Call::List { .. } => return Asked::Answered(self.carry_out(&call)),
+            Call::Describe(_) | Call::List { .. } | Call::SetTag { .. } => {
+                return Asked::Answered(self.carry_out(&call));
+            }
         };
         let jitter = self.provider.jitter;
         let time = if jitter > 0.0 { nominal.mul_f64(1.0 + jitter * self.random.unit()) } else { nominal };
@@ -272,6 +274,12 @@ impl Cloud {
             Call::Grow(_, size) => {
                 if let Some(volume) = &mut self.volume {
                     volume.size = volume.size.max(*size);
+                }
+                Answer::Changed(Ok(()))
+            }
+            Call::SetTag { key, value, .. } => {
+                if let Some(volume) = &mut self.volume {
+                    volume.tags.insert(key.clone(), value.clone());
                 }
                 Answer::Changed(Ok(()))
             }

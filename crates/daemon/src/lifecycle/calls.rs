@@ -20,6 +20,9 @@ pub(super) fn make(provider: &dyn Provider, call: &Call) -> Answer {
             Answer::Changed(amid(step, || provider.change_state(id, *transition).map(drop)))
         }
         Call::Grow(id, size) => Answer::Changed(amid("grow", || provider.grow(id, *size).map(drop))),
+        Call::SetTag { id, key, value } => {
+            Answer::Changed(amid("tag", || provider.set_tag(id, key, Some(value)).map(drop)))
+        }
         Call::Describe(id) => Answer::Described(provider.describe(id)),
         Call::List { key, value } => Answer::Listed(provider.list(key, value)),
     }

@@ -5,6 +5,7 @@
 //! is not asked twice. A walk ends when the step has ended or waits for a change; the next one begins without knowledge. So a
 //! step may be begun again after a crash at any point, and each ask is such a point.
 
+mod counting;
 mod growing;
 mod outage;
 mod renting;
@@ -15,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use surgetank_cache::{CacheMode, Epoch, Event};
-use surgetank_model::volume::{ProviderError, VolumeId};
+use surgetank_model::volume::{ProviderError, Tags, VolumeId};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
@@ -71,6 +72,8 @@ enum Task {
     Step(StepId, Step),
     /// Reading a volume back after a crash; not a step of the controller.
     Recover(Epoch),
+    /// From now on what is on the volume counts, or does not any more; not a step of the controller either.
+    Count(StepId, bool),
 }
 
 /// What the engine said of the task.
@@ -156,6 +159,8 @@ enum Lane {
 pub struct Rental {
     config: Config,
     slot: Slot,
+    /// Tags of a volume that is created, beside those of every rental.
+    tags: Tags,
     now: Instant,
     record: Option<RentalRecord>,
     running: Option<Running>,
@@ -202,6 +207,7 @@ impl Rental {
         Self {
             config,
             slot,
+            tags: Tags::new(),
             now: Instant::ZERO,
             record,
             running: None,
@@ -227,6 +233,11 @@ impl Rental {
             missing_disk: None,
             disks_before: None,
         }
+    }
+
+    /// Where the device has it.
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
     }
 
     /// What is rented, as far as that is durable.
@@ -461,6 +472,8 @@ impl Rental {
             (Task::Step(_, Step::Detach), _) => self.detach(),
             (Task::Step(_, Step::Delete), _) => self.delete(),
             (Task::Step(_, Step::Absorb | Step::Drain | Step::Finish), _) => Ok(StepOutcome::Done),
+            (Task::Count(_, true), _) => self.count(),
+            (Task::Count(_, false), _) => self.retire(),
             (Task::Recover(_), Said::Done) => Ok(StepOutcome::Done),
             (Task::Recover(_), Said::Failed(reason)) => self.recover_failed(reason),
             (Task::Recover(epoch), _) => self.recover(epoch),
@@ -508,7 +521,7 @@ impl Rental {
             self.notices.push_back(Notice::NotDone(format!("{:?}: {outcome:?}", running.task)));
         }
         self.ended.push_back(match running.task {
-            Task::Step(id, _) => Ended::Step(id, outcome),
+            Task::Step(id, _) | Task::Count(id, _) => Ended::Step(id, outcome),
             Task::Recover(_) => Ended::Recovery(outcome),
         });
     }

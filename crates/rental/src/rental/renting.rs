@@ -74,11 +74,12 @@ impl Rental {
     fn call_create(&mut self, size: Bytes) -> Walked<StepOutcome> {
         let Some(record) = &self.record else { return Err(Pause::Wait) };
         let (token, volume_type) = (record.token.clone(), record.volume_type.clone());
-        let tags = Tags::from([
+        let own = [
             (tag::OWNER.to_owned(), self.config.owner_id.clone()),
             (tag::DEVICE.to_owned(), self.config.device.clone()),
             (tag::TOKEN.to_owned(), token.clone()),
-        ]);
+        ];
+        let tags: Tags = self.tags.clone().into_iter().chain(own).collect();
         match self.ask(Ask::Provider(Call::Create(CreateVolume { token, volume_type, size, tags })))? {
             Answer::Described(Ok(description)) => {
                 self.note(|record| record.volume = Some(description.id.clone()))?;
@@ -107,7 +108,7 @@ impl Rental {
 
     /// Attaches the volume and waits until it is there; `intent` is what the record says meanwhile.
     pub(super) fn bring_in(&mut self, intent: RentalStage) -> Walked<(VolumeDescription, Bytes)> {
-        let vanished = || transient("the caching volume vanished");
+        let vanished = || transient("the volume vanished");
         let id = self.volume().ok_or_else(vanished)?;
         self.note(|record| record.stage = intent)?;
         let description = self.describe(&id)?.ok_or_else(vanished)?;

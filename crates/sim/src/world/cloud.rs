@@ -214,6 +214,10 @@ impl Cloud {
                 }
                 Answer::Changed(changed.map(drop))
             }
+            Call::SetTag { id, key, value } => {
+                let set = self.set_tag(now, id, key, Some(value));
+                Answer::Changed(set.map_err(|()| ProviderError::NotFound(id.clone())))
+            }
             Call::Grow(id, size) => {
                 let volume = self.volumes.get_mut(id);
                 let changed = decide_growth(id, volume.as_ref().map(|volume| (volume.state, volume.size)), *size);
