@@ -3,6 +3,7 @@
 //! Users rely on the shape of the file (`docs/OPERATIONS.md`); what leaves this module has been checked as far as that goes
 //! without touching a device.
 
+mod array;
 mod caching;
 mod controller;
 mod nbd;
@@ -22,6 +23,8 @@ use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::Rented;
 use toml::Spanned;
 
+use self::array::RawArray;
+pub use self::array::{ArrayConfig, Rotate, Use};
 use self::caching::RawCaching;
 pub use self::nbd::NbdTcp;
 use crate::exports::{self, KINDS, Kind};
@@ -46,6 +49,8 @@ pub struct Config {
     pub control_socket: PathBuf,
     /// Who rents volumes out, by name.
     pub providers: BTreeMap<&'static str, Arc<dyn ProviderConfig>>,
+    /// The arrays, by name.
+    pub arrays: BTreeMap<String, ArrayConfig>,
     /// The elastic devices, by name.
     pub devices: BTreeMap<String, DeviceConfig>,
     /// How often volumes that nobody owns are looked for.
@@ -137,6 +142,8 @@ pub enum Backing {
     Path(PathBuf),
     /// Memory, lost when the daemon ends: for benchmarks.
     Memory(Bytes),
+    /// An array: a name of [`Config::arrays`].
+    Array(String),
 }
 
 /// What happens to dirty data when the daemon stops.
@@ -204,7 +211,7 @@ impl Config {
 
     fn check(source: &Source) -> Result<Self, ConfigError> {
         let raw: RawConfig = source.parse()?;
-        if raw.device.is_empty() {
+        if raw.device.is_empty() && raw.array.is_empty() {
             let remedy = "has no device: add a section such as [device.data] with backing = \"/dev/vdb\"";
             return Err(source.at(None, remedy));
         }
@@ -215,13 +222,15 @@ impl Config {
         let Sockets { control, run_directory } = Sockets::of(run_directory, control_socket);
         let control_socket = check_socket(source, span, control)?;
         let mut providers = caching::providers(source, raw.provider.sections())?;
+        let arrays = array::arrays(source, raw.array, &mut providers)?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
-            check_name(source, &name)?;
+            check_name(source, "device", &name)?;
             let span = Some(device.backing.span());
-            let device = device.check(source, name.get_ref(), &run_directory, &mut providers)?;
-            let same =
-                |other: &DeviceConfig| matches!(&device.backing, Backing::Path(_)) && other.backing == device.backing;
+            let device = device.check(source, name.get_ref(), &run_directory, &mut providers, &arrays)?;
+            let same = |other: &DeviceConfig| {
+                !matches!(&device.backing, Backing::Memory(_)) && other.backing == device.backing
+            };
             if let Some((other, _)) = devices.iter().find(|(_, other)| same(other)) {
                 let message = format!("the device {other} has this backing volume already: give each device its own");
                 return Err(source.at(span, message));
@@ -233,6 +242,7 @@ impl Config {
             control_socket,
             run_directory,
             providers: providers.by_name,
+            arrays,
             devices,
             sweep_interval: source.at_least("sweep_interval", raw.sweep_interval.as_ref(), (300_000, 1000))?,
         })
@@ -249,6 +259,8 @@ struct RawConfig {
     #[serde(default)]
     provider: Rented,
     #[serde(default)]
+    array: BTreeMap<Spanned<String>, RawArray>,
+    #[serde(default)]
     device: BTreeMap<Spanned<String>, RawDevice>,
 }
 
@@ -262,7 +274,7 @@ struct RawDevice {
     nbd: nbd::RawNbd,
     #[serde(default)]
     throttle: bool,
-    backing_limits: RawLimits,
+    backing_limits: Option<RawLimits>,
     backing_usd_per_gib_month: Option<Spanned<f64>>,
     backing_volume_type: Option<Spanned<String>>,
     caching: Option<RawCaching>,
@@ -286,6 +298,7 @@ impl RawDevice {
         name: &str,
         run_directory: &Path,
         providers: &mut caching::Providers,
+        arrays: &BTreeMap<String, ArrayConfig>,
     ) -> Result<DeviceConfig, ConfigError> {
         let span = self.socket.as_ref().map(Spanned::span);
         let socket = check_path(source, "socket", self.socket)?;
@@ -303,13 +316,32 @@ impl RawDevice {
             );
             return Err(source.at(value_of_time, message));
         }
+        let export_span = self.export.as_ref().map(Spanned::span);
         let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
+        let backing = check_backing(source, &self.backing, arrays)?;
+        if matches!(backing, Backing::Array(_)) && export.is_some_and(Kind::is_mapped) {
+            let message =
+                "the kernel cannot map a device straight to an array: write \"ublk\", \"fuse\", \"nbd\" or \"auto\"";
+            return Err(source.at(export_span, message));
+        }
+        let of_array = match &backing {
+            Backing::Array(name) => arrays.get(name).map(ArrayConfig::whole_limits),
+            Backing::Path(_) | Backing::Memory(_) => None,
+        };
+        let given = self.backing_limits.map(|given| Limits { bandwidth: Some(given.bandwidth), iops: given.iops });
+        let backing_limits = given.or(of_array.filter(|limits| limits.bandwidth.is_some())).ok_or_else(|| {
+            let message = format!(
+                "missing setting \"backing_limits\" of the device {name}: add [device.{name}.backing_limits] with bandwidth = \"33 MiB/s\", \
+                 what its backing volume moves"
+            );
+            source.at(Some(self.backing.span()), message)
+        })?;
         Ok(DeviceConfig {
-            backing: check_backing(source, &self.backing)?,
+            backing,
             export,
             socket,
             nbd_tcp: self.nbd.check(source, export)?,
-            backing_limits: Limits { bandwidth: Some(self.backing_limits.bandwidth), iops: self.backing_limits.iops },
+            backing_limits,
             backing_throttle: self.throttle,
             backing_usd_per_gib_month,
             backing_volume_type: self.backing_volume_type.map(|name| check_volume_type(source, &name)).transpose()?,
@@ -343,25 +375,39 @@ fn check_volume_type(source: &Source, name: &Spanned<String>) -> Result<VolumeTy
 /// Names of our own files, and of the local provider's default directory, beside those of the devices.
 const RESERVED: &[&str] = &["lock", "owner-id", "volumes"];
 
-/// Device names become file names, socket names and thread names.
-fn check_name(source: &Source, name: &Spanned<String>) -> Result<(), ConfigError> {
+/// Names of devices and arrays become file names, socket names and thread names.
+fn check_name(source: &Source, what: &str, name: &Spanned<String>) -> Result<(), ConfigError> {
     let text = name.get_ref();
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > 32 || text.starts_with('.') || !text.chars().all(allowed) {
         let message = format!(
-            "the device name \"{text}\" does not do: take 1 to 32 letters, digits, '-', '_' and '.', not beginning with a dot"
+            "the {what} name \"{text}\" does not do: take 1 to 32 letters, digits, '-', '_' and '.', not beginning with a dot"
         );
         return Err(source.at(Some(name.span()), message));
     }
     if RESERVED.contains(&text.as_str()) || text.ends_with(".sock") || text.ends_with(".new") {
-        let message = format!("the device name \"{text}\" is one of the daemon's own files: take another");
+        let message = format!("the {what} name \"{text}\" is one of the daemon's own files: take another");
         return Err(source.at(Some(name.span()), message));
     }
     Ok(())
 }
 
-fn check_backing(source: &Source, backing: &Spanned<String>) -> Result<Backing, ConfigError> {
+fn check_backing(
+    source: &Source,
+    backing: &Spanned<String>,
+    arrays: &BTreeMap<String, ArrayConfig>,
+) -> Result<Backing, ConfigError> {
     let text = backing.get_ref();
+    if let Some(name) = text.strip_prefix("array:") {
+        if arrays.contains_key(name) {
+            return Ok(Backing::Array(name.to_owned()));
+        }
+        let remedy = match nearest(name, arrays.keys().map(String::as_str)) {
+            Some(nearest) => format!("did you mean \"{nearest}\"?"),
+            None => "add it with members = 10 and member_size = \"50 GiB\"".to_owned(),
+        };
+        return Err(source.at(Some(backing.span()), format!("there is no section [array.{name}]: {remedy}")));
+    }
     if let Some(size) = text.strip_prefix("memory:") {
         let size = size.parse::<Bytes>().map_err(|error| source.at(Some(backing.span()), error.to_string()))?;
         if size == Bytes::ZERO || !size.get().is_multiple_of(4096) {

@@ -75,6 +75,38 @@ pub enum Request {
     },
     /// Delete volumes that nobody knows of: answers a [`Swept`].
     Gc,
+    /// How an array stands, or all of them: answers an [`ArraysReport`](crate::arrays::status::ArraysReport).
+    ArrayStatus {
+        /// Its name.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Create an array: answers `{"remarks"}` when it is there.
+    ArrayCreate {
+        /// Its name.
+        name: String,
+    },
+    /// Find the volumes of an array that is not on record: answers `{"remarks"}`.
+    ArrayAssemble {
+        /// Its name.
+        name: String,
+        /// Its name on its members.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        id: Option<String>,
+    },
+    /// Replace members of an array: answers `{"replacing": [slots]}` at once.
+    ArrayRotate {
+        /// Its name.
+        name: String,
+        /// The slot; all of them, one after the other, if it is not said.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot: Option<u32>,
+    },
+    /// Delete an array with its data: answers when nothing is left of it.
+    ArrayDelete {
+        /// Its name.
+        name: String,
+    },
     /// Take up new certificates, as SIGHUP does: answers `{"reloaded": [names of devices]}`.
     Reload,
     /// Stop the daemon, as SIGTERM does.

@@ -13,6 +13,7 @@ use surgetank_model::Bytes;
 use surgetank_policy::BurstHint;
 use surgetank_provider::Provider;
 
+use crate::arrays::{self, Arrays};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::control::{Bound, Request, Server};
@@ -139,17 +140,21 @@ impl Daemon {
         // Before anything is opened or rented: another daemon may have these sockets and devices.
         let bound = Bound::new(&config.control_socket).map_err(StartError::Failed)?;
         let providers = Providers::open(&config, overrides.provider.as_ref()).map_err(StartError::Failed)?;
-        let common = Common {
+        let (clock, disks, decorator) = (Clock::start(), overrides.disks.unwrap_or_default(), overrides.decorator);
+        let context = arrays::Context {
+            state_directory: config.state_directory.clone(),
             owner_id: owner_id.clone(),
-            providers,
-            clock: Clock::start(),
-            disks: overrides.disks.unwrap_or_default(),
-            decorator: overrides.decorator,
+            clock,
+            disks: disks.clone(),
+            decorator: decorator.clone(),
         };
+        let arrays = Arrays::start(&config, &providers, context);
+        let common = Common { owner_id: owner_id.clone(), providers, arrays, clock, disks, decorator };
         let started = starting::start_all(&config, &common).into_iter();
         let devices: BTreeMap<_, _> =
             started.map(|(name, device)| (name, device.map_or_else(Slot::Refused, Slot::Running))).collect();
-        let shared = devices.iter().map(|(name, slot)| (name.clone(), slot.shared())).collect();
+        let shared = devices.iter().map(|(name, slot)| (name.clone(), slot.shared()));
+        let shared = shared.chain(common.arrays.shared()).collect();
         refuse_if_none(&devices)?;
         let sweeper = Mutex::new(Sweeper {
             owner_id,
@@ -344,7 +349,10 @@ fn start_sweeping(inner: &Arc<Inner>) -> Result<JoinHandle<()>, StartError> {
 fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
     inner.config.providers.values().find(|provider| provider.directory().is_none())?;
     let inner = inner.clone();
-    let watch = Watch::start(move || inner.running().iter().for_each(Asker::disk_changed));
+    let watch = Watch::start(move || {
+        inner.running().iter().for_each(Asker::disk_changed);
+        inner.common.arrays.disk_changed();
+    });
     watch
         .inspect_err(
             |error| tracing::warn!(%error, "the kernel tells nothing of disks: they are looked for now and then"),
@@ -490,6 +498,20 @@ impl Inner {
                 }
                 of_device(&device, Ask::Detach { accept_loss })
             }
+            Request::ArrayStatus { name } => value(serde_json::to_value(self.common.arrays.status(name.as_deref())?)),
+            Request::ArrayCreate { name } => {
+                self.common.arrays.create(&name)?;
+                Ok(self.start_over_array(&name, Vec::new()))
+            }
+            Request::ArrayAssemble { name, id } => {
+                let remarks = self.common.arrays.assemble(&name, id.as_deref())?;
+                Ok(self.start_over_array(&name, remarks))
+            }
+            Request::ArrayRotate { name, slot } => Ok(json!({ "replacing": self.common.arrays.rotate(&name, slot)? })),
+            Request::ArrayDelete { name } => {
+                self.common.arrays.delete(&name)?;
+                Ok(json!({ "deleted": name }))
+            }
             Request::Reload => Ok(json!({ "reloaded": self.reload()? })),
             Request::Stop => {
                 guard(&self.flags).stop_requested = true;
@@ -497,6 +519,26 @@ impl Inner {
                 Ok(json!({}))
             }
         }
+    }
+
+    /// A device that was refused for want of its array may be started now. Answers what came of it.
+    fn start_over_array(&self, array: &str, mut remarks: Vec<String>) -> Value {
+        if let Some(name) = self.common.arrays.device_over(array) {
+            let mut devices = guard(&self.devices);
+            if matches!(devices.get(name), Some(Slot::Refused(_))) {
+                match Device::start(name, &self.config, &self.common) {
+                    Ok(device) => {
+                        guard(&self.sweeper).devices.insert(name.to_owned(), device.shared().clone());
+                        devices.insert(name.to_owned(), Slot::Running(device));
+                    }
+                    Err(why) => {
+                        remarks.push(format!("the device {name} over it is not served: {why}"));
+                        devices.insert(name.to_owned(), Slot::Refused(why));
+                    }
+                }
+            }
+        }
+        json!({ "remarks": remarks })
     }
 
     /// A device was refused because its newest data is missing, and the user discards that.

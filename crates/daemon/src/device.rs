@@ -19,6 +19,7 @@ use surgetank_rental::resume::{self, Lookup, Resume};
 use surgetank_rental::{OwnerRecord, RentalRecord, Slot};
 
 use crate::accounting::{Accounts, Price, Totals};
+use crate::arrays::Arrays;
 use crate::clock::{Clock, unix_ms};
 use crate::config::{Config, DeviceConfig};
 use crate::exports::dm::Mapped;
@@ -51,6 +52,8 @@ pub struct Common {
     pub owner_id: String,
     /// Who rents volumes out, if anybody does.
     pub providers: Providers,
+    /// The arrays.
+    pub arrays: Arrays,
     /// The daemon's clock.
     pub clock: Clock,
     /// The disks of this machine.
@@ -253,7 +256,7 @@ impl Starting<'_> {
             // Who maps the device at the next boot goes by it.
             store.persist(OwnerRecord::default()).map_err(io)?;
         }
-        let mut backing = opening::backing(self.config, clock, mapped.is_none())?;
+        let mut backing = opening::backing(self.config, clock, mapped.is_none(), &self.common.arrays)?;
         if let Some(decorate) = &self.common.decorator {
             backing = decorate(Purpose::Backing, backing);
         }

@@ -26,6 +26,7 @@ impl Identity {
     pub fn of(backing: &Backing, size_bytes: u64) -> Result<Self, String> {
         let name = match backing {
             Backing::Memory(_) => "memory".to_owned(),
+            Backing::Array(name) => format!("array {name}"),
             Backing::Path(path) => {
                 name(path).map_err(|error| format!("{} cannot be looked at: {error}", path.display()))?
             }

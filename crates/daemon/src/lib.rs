@@ -8,6 +8,7 @@ pub mod accounting;
 mod adoption;
 #[cfg(test)]
 mod allocations;
+pub mod arrays;
 pub mod boot;
 mod buffers;
 pub mod clock;
@@ -49,6 +50,7 @@ pub mod systemd;
 mod timed;
 pub mod toml_error;
 
+pub use arrays::offline::OfflineArrays;
 pub use config::{Config, ConfigError, Sockets};
 pub use control::{Client, ClientError, Request};
 pub use daemon::{Daemon, Overrides, StartError, WeakDaemon, accept_loss_offline};

@@ -2,8 +2,8 @@
 //!
 //! What may take long runs on threads of its own, and its answer comes through a channel.
 
-mod calls;
-mod volumes;
+pub(crate) mod calls;
+pub(crate) mod volumes;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -26,6 +26,7 @@ use surgetank_model::{Bytes, Limits};
 use surgetank_provider::{VolumeDescription, VolumeId};
 use surgetank_rental::{self as rental, Obstacle};
 
+use crate::arrays::Arrays;
 use crate::clock::Clock;
 use crate::config::{Backing, DeviceConfig};
 use looking::Log;
@@ -54,16 +55,22 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// RAIDs and our own logs begin or end.
 const PROBE: u64 = 1 << 20;
 
-/// Opens the backing volume of a device; `exclusive`, unless somebody of ours holds it already.
+/// Opens the backing volume of a device; `exclusive`, unless somebody of ours holds it already. `arrays` opens an array.
 ///
 /// # Errors
 /// One sentence with the remedy.
-pub fn backing(config: &DeviceConfig, clock: Clock, exclusive: bool) -> Result<Box<dyn Volume>, String> {
+pub fn backing(
+    config: &DeviceConfig,
+    clock: Clock,
+    exclusive: bool,
+    arrays: &Arrays,
+) -> Result<Box<dyn Volume>, String> {
     let volume: Box<dyn Volume> = match &config.backing {
         Backing::Memory(size) => {
             let volume = MemoryVolume::new(size.get(), 512);
             Box::new(volume.map_err(|error| format!("a backing volume of {size} in memory cannot be made: {error}"))?)
         }
+        Backing::Array(name) => arrays.open(name)?,
         Backing::Path(path) => {
             let options = Options { exclusive, ..Options::default() };
             let volume = open_patiently(|| FileVolume::open(path, options));

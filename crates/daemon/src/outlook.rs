@@ -13,7 +13,7 @@ use surgetank_model::Bytes;
 use crate::config::{Backing, CachingConfig, Config, DeviceConfig};
 use crate::daemon::refuse_own_ground;
 use crate::exports::{self, check_certificates};
-use crate::{control, places, starting};
+use crate::{arrays, control, places, starting};
 
 /// What a start would meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,7 @@ impl Outlook {
             let size = match (&device.backing, shared.get(name)) {
                 (_, Some(refused)) => Err(refused.clone()),
                 (Backing::Memory(size), None) => Ok(*size),
+                (Backing::Array(name), None) => array_size(config, name),
                 (Backing::Path(path), None) => size(path, exports::dm::is_ours(name)),
             };
             match (size, &device.caching) {
@@ -68,6 +69,15 @@ impl Outlook {
         }
         outlook
     }
+}
+
+/// About how large an array is, if it is on record.
+fn array_size(config: &Config, name: &str) -> Result<Bytes, String> {
+    let Some(array) = config.arrays.get(name) else { return Err(format!("there is no section [array.{name}]")) };
+    if !arrays::is_on_record(config, name)? {
+        return Err(format!("there is no array {name} yet: create it with `surgetank array create {name}`"));
+    }
+    Ok(Bytes::new(array.member_size.get().saturating_mul(u64::from(array.members))))
 }
 
 /// Why a directory cannot be written or made.

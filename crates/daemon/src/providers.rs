@@ -37,6 +37,12 @@ impl Providers {
         Some(if caching.volumes == 1 { provider } else { Arc::new(StripedProvider::new(provider, caching.volumes)) })
     }
 
+    /// The one of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.0.get(name)
+    }
+
     /// The same, each of whose answers is waited for so long.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {

@@ -72,7 +72,8 @@ pub fn map_drop_in(config: &Config) -> String {
 fn backing_volumes(config: &Config) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let backing = |device: &DeviceConfig| match &device.backing {
         Backing::Path(path) => Some(path.clone()),
-        Backing::Memory(_) => None,
+        // Whose disks its members are, its provider says when it is asked.
+        Backing::Memory(_) | Backing::Array(_) => None,
     };
     config.devices.values().filter_map(backing).partition(|path| path.starts_with(NODES))
 }

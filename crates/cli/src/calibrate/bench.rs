@@ -66,6 +66,9 @@ impl Target {
     pub fn backing_size(&self) -> Result<Bytes, Failure> {
         match &self.device.backing {
             Backing::Memory(size) => Ok(*size),
+            Backing::Array(name) => Err(Failure::Invalid(format!(
+                "calibrating writes to the backing volume, and that of this device is the array {name}: name a device over a file or a disk"
+            ))),
             Backing::Path(path) => {
                 use std::io::{Seek, SeekFrom};
                 let end = std::fs::File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));

@@ -1,5 +1,6 @@
 //! The commands and their flags. Parser, help, man pages and completions all come from these types.
 
+mod array;
 mod control;
 mod demo;
 mod foreground;
@@ -68,6 +69,8 @@ enum Command {
     Resize(control::Resize),
     /// Delete rented volumes that no device owns
     Gc(control::Gc),
+    /// Create, show, rotate, assemble and delete arrays of volumes
+    Array(array::Arguments),
     /// Load renewed or revoked certificates
     Reload(control::Reload),
     /// Map devices straight to their backing volumes, before the daemon runs
@@ -150,6 +153,7 @@ impl Cli {
             Command::Detach(arguments) => arguments.run(),
             Command::Resize(arguments) => arguments.run(),
             Command::Gc(arguments) => arguments.run(),
+            Command::Array(arguments) => arguments.run(),
             Command::Reload(arguments) => arguments.run(),
             Command::Map(arguments) => arguments.run(),
             Command::Unmap(arguments) => arguments.run(),

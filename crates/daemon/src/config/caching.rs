@@ -88,11 +88,15 @@ pub(super) fn providers(source: &Source, sections: Vec<Section>) -> Result<Provi
     Ok(Providers { by_name: sections.into_iter().map(check).collect::<Result<_, _>>()?, unnamed })
 }
 
-impl RawCaching {
-    /// From whom it rents. A provider whose keys all have defaults needs no section.
-    fn provider(&self, source: &Source, providers: &mut Providers) -> Result<&'static str, ConfigError> {
-        let span = self.provider.as_ref().map(Spanned::span);
-        let written = self.provider.as_ref().map_or(providers.unnamed, |written| written.get_ref());
+impl Providers {
+    /// From whom who has written this, or nothing, rents. A provider whose keys all have defaults needs no section.
+    pub(super) fn named(
+        &mut self,
+        source: &Source,
+        written: Option<&Spanned<String>>,
+    ) -> Result<&'static str, ConfigError> {
+        let span = written.map(Spanned::span);
+        let written = written.map_or(self.unnamed, |written| written.get_ref());
         let Some((_, name)) = Rented::NAMES.iter().find(|(known, _)| *known == written) else {
             let mut known: Vec<&str> = Rented::NAMES.iter().map(|(_, name)| *name).collect();
             known.dedup();
@@ -102,19 +106,21 @@ impl RawCaching {
             );
             return Err(source.at(span, message));
         };
-        if !providers.by_name.contains_key(name) {
+        if !self.by_name.contains_key(name) {
             let empty: Result<Rented, _> = toml::from_str(&format!("[{name}]"));
             let empty = empty.map_err(|error| {
                 let why = error.message().replace('`', "\"");
                 source.at(span, format!("there is no section [provider.{name}]: add it ({why})"))
             })?;
-            providers.by_name.extend(empty.sections().into_iter().map(|section| (section.name, section.config)));
+            self.by_name.extend(empty.sections().into_iter().map(|section| (section.name, section.config)));
         }
         Ok(name)
     }
+}
 
+impl RawCaching {
     pub(super) fn check(self, source: &Source, providers: &mut Providers) -> Result<CachingConfig, ConfigError> {
-        let provider = self.provider(source, providers)?;
+        let provider = providers.named(source, self.provider.as_ref())?;
         let span = self.volume_type.as_ref().map(Spanned::span);
         let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
         let of_type = providers.by_name[provider].type_limits(&volume_type);

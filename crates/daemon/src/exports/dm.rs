@@ -70,7 +70,8 @@ struct Inner {
 /// Why it may not. One sentence.
 fn disk(config: &DeviceConfig) -> Result<(PathBuf, (u32, u32)), String> {
     let Backing::Path(path) = &config.backing else {
-        return Err("a backing volume in memory is no disk that the kernel could map".to_owned());
+        let what = if matches!(config.backing, Backing::Array(_)) { "an array" } else { "a backing volume in memory" };
+        return Err(format!("{what} is no disk that the kernel could map"));
     };
     if config.backing_throttle {
         return Err("with backing_throttle the daemon has to see every request".to_owned());

@@ -75,6 +75,14 @@ pub struct Kind {
     open: fn(Opening<'_>) -> Result<Opened, String>,
 }
 
+impl Kind {
+    /// Whether the kernel serves it by itself while the device is calm.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.name == MAPPED
+    }
+}
+
 /// All kinds, in the order in which `auto` tries them. A ublk device that an earlier daemon left is never passed over:
 /// somebody may have it mounted.
 pub static KINDS: &[Kind] = &[

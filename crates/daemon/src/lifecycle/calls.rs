@@ -6,7 +6,7 @@ use surgetank_rental::{Answer, Call};
 use crate::crash::crash_point;
 
 /// Makes a call.
-pub(super) fn make(provider: &dyn Provider, call: &Call) -> Answer {
+pub(crate) fn make(provider: &dyn Provider, call: &Call) -> Answer {
     match call {
         Call::Create(request) => {
             Answer::Described(amid("create", || provider.create(request).map(|(description, _)| description)))

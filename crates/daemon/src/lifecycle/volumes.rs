@@ -88,7 +88,7 @@ impl Lifecycle {
     }
 
     /// Opens a volume that was just rented, which must be none of the disks `before`. `None`: its disk has not appeared yet.
-    fn open_fresh(
+    pub(crate) fn open_fresh(
         opener: &Opener,
         description: &VolumeDescription,
         place: &Place,

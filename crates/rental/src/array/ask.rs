@@ -1,7 +1,7 @@
 //! What the life of an array asks of its driver, and what the driver answers.
 
-use crate::ask;
 use crate::array::record::ArrayRecord;
+use crate::ask;
 use crate::record::Slot;
 
 /// What is to be done.

@@ -70,7 +70,9 @@ impl Array {
             let Some(doing) = self.places.get(&place).map(|place| place.doing) else { continue };
             match doing {
                 Doing::Retire(at) if at <= self.now && settled => self.retire(place),
-                Doing::Held if self.is_held_until().is_none_or(|until| !until.iter().any(|held| held.place == place)) => {
+                Doing::Held
+                    if self.is_held_until().is_none_or(|until| !until.iter().any(|held| held.place == place)) =>
+                {
                     self.discard(place);
                 }
                 _ => continue,
@@ -78,7 +80,9 @@ impl Array {
             moved = true;
         }
         let now_ms = self.unix_ms();
-        if let Some(facts) = self.writes.facts.as_mut().filter(|facts| facts.held.iter().any(|held| held.until_unix_ms <= now_ms)) {
+        if let Some(facts) =
+            self.writes.facts.as_mut().filter(|facts| facts.held.iter().any(|held| held.until_unix_ms <= now_ms))
+        {
             facts.held.retain(|held| held.until_unix_ms > now_ms);
             moved = true;
         }

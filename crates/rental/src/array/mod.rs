@@ -286,7 +286,8 @@ impl Array {
             Doing::AttachLater(at) | Doing::Retire(at) => Some(at).filter(|at| *at > self.now),
             _ => None,
         });
-        let held = self.writes.facts.iter().flat_map(|facts| &facts.held).map(|held| self.at_unix_ms(held.until_unix_ms));
+        let held =
+            self.writes.facts.iter().flat_map(|facts| &facts.held).map(|held| self.at_unix_ms(held.until_unix_ms));
         let opening = match self.goal {
             Goal::Opening(since) => Some(since + self.config.open_patience).filter(|at| *at > self.now),
             _ => None,
@@ -502,7 +503,9 @@ fn text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Quota => "the provider's quota is used up: raise it, or delete volumes".to_owned(),
         Refusal::Capacity => "the provider has no capacity of this volume type now".to_owned(),
-        Refusal::AttachLimit => "no more volumes can be attached to this machine: use fewer members, or detach others".to_owned(),
+        Refusal::AttachLimit => {
+            "no more volumes can be attached to this machine: use fewer members, or detach others".to_owned()
+        }
         Refusal::Timeout => "the provider took too long".to_owned(),
         Refusal::Transient(why) | Refusal::Permanent(why) => why.clone(),
     }

@@ -119,7 +119,9 @@ impl Array {
         if let Some(facts) = &mut self.writes.facts {
             facts.members = found.active;
             // A slot that has another member by now was replaced; the record did not learn of it.
-            let is_there = |wanted: &Wanted| volumes.get(wanted.slot as usize).is_some_and(|id| id.as_ref() == Some(&wanted.instead_of));
+            let is_there = |wanted: &Wanted| {
+                volumes.get(wanted.slot as usize).is_some_and(|id| id.as_ref() == Some(&wanted.instead_of))
+            };
             facts.wanted.retain(is_there);
             for wanted in joining {
                 if !facts.wanted.iter().any(|other| other.slot == wanted.slot) {
@@ -154,7 +156,10 @@ impl Array {
         }
         let members = self.writes.facts.as_ref().map(|facts| facts.members.clone()).unwrap_or_default();
         if let Some(slot) = slots.iter().find(|slot| **slot as usize >= members.len()) {
-            return Err(format!("the array {name} has no slot {slot}: its slots are 0 to {}", members.len().saturating_sub(1)));
+            return Err(format!(
+                "the array {name} has no slot {slot}: its slots are 0 to {}",
+                members.len().saturating_sub(1)
+            ));
         }
         let wanted: Vec<Wanted> = slots.iter().filter_map(|slot| self.wanted(*slot, &members)).collect();
         if let Some(facts) = &mut self.writes.facts {
@@ -190,18 +195,24 @@ impl Array {
 
     /// Rents the next volume, if there may be another one beside the members.
     fn begin_replacement(&mut self) -> bool {
-        let beside = self.places.values().filter(|place| !matches!(place.doing, Doing::Active | Doing::Held | Doing::Missing)).count();
+        let beside = self
+            .places
+            .values()
+            .filter(|place| !matches!(place.doing, Doing::Active | Doing::Held | Doing::Missing))
+            .count();
         let (Some(facts), true) = (&self.writes.facts, self.writes.is_settled()) else { return false };
         if beside >= self.config.replaced_at_once as usize {
             return false;
         }
         let is_busy = |slot| {
-            let of_slot = |place: &&Place| place.slot == Some(slot) && place.doing != Doing::Active && place.doing != Doing::Held;
+            let of_slot =
+                |place: &&Place| place.slot == Some(slot) && place.doing != Doing::Active && place.doing != Doing::Held;
             self.places.values().find(of_slot).is_some()
         };
         let is_due = |slot: &u32| self.attempts.get(slot).is_none_or(|attempts| attempts.next <= self.now);
         let next = facts.wanted.iter().map(|wanted| wanted.slot).find(|slot| is_due(slot) && !is_busy(*slot));
-        let free = (1..=u8::MAX).map(Slot).find(|place| !self.places.contains_key(place) && self.rentals.is_free(*place));
+        let free =
+            (1..=u8::MAX).map(Slot).find(|place| !self.places.contains_key(place) && self.rentals.is_free(*place));
         let (Some(slot), Some(place)) = (next, free) else { return false };
         self.rent(place, slot);
         true
@@ -238,7 +249,9 @@ impl Array {
         let pause = self.config.backoff.delay(attempts.failed, &mut self.random);
         attempts.next = self.now + pause;
         let name = &self.config.name;
-        let notice = format!("the member of slot {slot} of array {name} is not replaced yet: {why}; it serves on, and another try follows");
+        let notice = format!(
+            "the member of slot {slot} of array {name} is not replaced yet: {why}; it serves on, and another try follows"
+        );
         self.notices.push_back(Notice::Warning(notice));
         self.trouble = Some(why);
     }
@@ -249,7 +262,9 @@ impl Array {
         match event {
             Event::Replaced { slot, place } => self.replaced(slot, place),
             Event::Dropped { slot } => {
-                let of_slot = |place: &&mut Place| place.slot == Some(slot) && matches!(place.doing, Doing::Joining | Doing::Asked);
+                let of_slot = |place: &&mut Place| {
+                    place.slot == Some(slot) && matches!(place.doing, Doing::Joining | Doing::Asked)
+                };
                 if let Some(place) = self.places.values_mut().find(of_slot) {
                     place.doing = Doing::Leaving;
                 }
@@ -268,7 +283,8 @@ impl Array {
     }
 
     fn replaced(&mut self, slot: u32, place: Slot) {
-        let until_unix_ms = self.unix_ms().saturating_add(u64::try_from(self.config.hold.as_millis()).unwrap_or(u64::MAX));
+        let until_unix_ms =
+            self.unix_ms().saturating_add(u64::try_from(self.config.hold.as_millis()).unwrap_or(u64::MAX));
         let holds = !self.config.hold.is_zero();
         let Some(facts) = &mut self.writes.facts else { return };
         let Some(member) = facts.members.get_mut(slot as usize) else { return };
@@ -290,7 +306,10 @@ impl Array {
         if matches!(self.goal, Goal::Serving | Goal::Opening(_)) {
             self.goal = Goal::Idle;
             for place in self.places.values_mut() {
-                if matches!(place.doing, Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked | Doing::Missing) {
+                if matches!(
+                    place.doing,
+                    Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked | Doing::Missing
+                ) {
                     place.doing = Doing::Known;
                 }
             }
