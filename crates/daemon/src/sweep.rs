@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_cache::format::LogState;
 use surgetank_device::discovery::Disks;
 use surgetank_provider::{Provider, VolumeDescription, VolumeId, tag};
+use surgetank_rental::array::device_tag;
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::sweep::{Action, Known, orphans};
 
@@ -130,6 +131,14 @@ impl Sweeper {
                     Ok(_) => swept.detached.push(id.0),
                     Err(error) => swept.warnings.push(format!("the orphaned volume {} cannot be detached: {error}", id.0)),
                 }
+            }
+            Action::Keep { id, device: Some(device), .. } if device.starts_with(&device_tag("")) => {
+                let array = device.trim_start_matches(&device_tag(""));
+                swept.warnings.push(format!(
+                    "the volume {} may be a member of the array {array}, which no record names, and is kept: `surgetank array assemble \
+                     {array}` takes it up again",
+                    id.0
+                ));
             }
             Action::Keep { id, device, dirty_epoch } => swept.warnings.push(format!(
                 "the volume {} may hold the newest data of device {} (epoch {dirty_epoch}) and is kept: look at it with \

@@ -60,7 +60,12 @@ impl ArrayStore {
     /// # Errors
     /// Whatever the file system answers.
     pub fn write(&self, record: Option<&ArrayRecord>) -> io::Result<()> {
-        let Some(record) = record else { return files::remove(&self.path()) };
+        let Some(record) = record else {
+            files::remove(&self.path())?;
+            // What else lies there is not ours.
+            let _ = std::fs::remove_dir(&self.directory);
+            return Ok(());
+        };
         files::make_directory(&self.directory)?;
         let written = Written { version: VERSION, provider: self.provider.clone(), record: record.clone() };
         files::write_atomically(&self.path(), &serde_json::to_vec_pretty(&written).map_err(io::Error::other)?)

@@ -1,0 +1,368 @@
+//! Devices over arrays: members are replaced under writers that know every sector, the daemon is killed in the middle of copies and
+//! at every step, providers refuse. Nothing that was acknowledged is lost, and no volume is left behind.
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::child::{self, Running};
+use common::rounds::{self, Seen};
+use common::writers::{Counts, Writer};
+use common::{MIB, Machine, connect, eventually, find};
+use surgetank_daemon::arrays::status::{ArrayStatus, ArraysReport};
+use surgetank_daemon::{Client, Config, Daemon, OfflineArrays, Request};
+use surgetank_model::random::Random;
+
+/// What is written of the array.
+const SIZE: u64 = 16 * MIB;
+const WRITERS: u64 = 4;
+const MEMBERS: usize = 3;
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    child::serve_if_asked();
+}
+
+/// A machine with a device over an array, and one over a file so that the daemon runs without the array.
+fn configured(provider: &str, array: &str) -> Machine {
+    let machine = Machine::new();
+    let root = machine.directory.path().display();
+    let other = machine.backing("backing", MIB);
+    let text = format!(
+        "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\nsweep_interval = \"1 s\"\n\
+         [provider.local]\ndirectory = \"{root}/volumes\"\n{provider}\n\
+         [provider.local.types.tiny]\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
+         [array.scratch]\nvolume_type = \"tiny\"\nmembers = {MEMBERS}\nmember_size = \"8 MiB\"\n{array}\n\
+         [device.data]\nbacking = \"array:scratch\"\nexport = \"nbd\"\n\
+         [device.other]\nbacking = \"{}\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"33 MiB/s\"\n",
+        other.display()
+    );
+    std::fs::write(machine.path("config.toml"), text).unwrap();
+    machine
+}
+
+fn config(machine: &Machine) -> Config {
+    Config::load(&machine.path("config.toml")).unwrap()
+}
+
+fn create(machine: &Machine) {
+    let arrays = OfflineArrays::start(config(machine)).unwrap();
+    arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap();
+}
+
+/// Deletes the array without a daemon: nothing of it may be left.
+fn delete(machine: &Machine) {
+    let arrays = OfflineArrays::start(config(machine)).unwrap();
+    arrays.handle(&Request::ArrayDelete { name: "scratch".to_owned() }).unwrap();
+    drop(arrays);
+    assert_eq!((machine.rented(), machine.records()), (0, Vec::<String>::new()), "volumes are left");
+    assert!(!machine.path("state/array:scratch").exists(), "a record is left");
+}
+
+fn of_report(report: serde_json::Value) -> ArrayStatus {
+    let mut report: ArraysReport = serde_json::from_value(report).unwrap();
+    report.arrays.pop().unwrap()
+}
+
+fn status(daemon: &Daemon) -> ArrayStatus {
+    of_report(daemon.handle(Request::ArrayStatus { name: None }).unwrap())
+}
+
+fn asked(client: &Client) -> Option<ArrayStatus> {
+    client.ask(&Request::ArrayStatus { name: None }).ok().map(of_report)
+}
+
+fn rotate(slot: Option<u32>) -> Request {
+    Request::ArrayRotate { name: "scratch".to_owned(), slot }
+}
+
+fn is_calm(status: &ArrayStatus) -> bool {
+    status.replacing.is_empty() && status.volumes.len() == MEMBERS && status.volumes.iter().all(|volume| volume.part == "active")
+}
+
+/// What of its copy the joining member has.
+fn copied(status: &ArrayStatus) -> Option<f64> {
+    status.volumes.iter().find_map(|volume| volume.copied_share.filter(|_| volume.part == "joining"))
+}
+
+#[test]
+fn every_member_is_replaced_under_writers_and_a_delete_leaves_nothing() {
+    let machine = configured("", "copy_rate = \"64 MiB/s\"");
+    create(&machine);
+    assert_eq!(machine.rented(), MEMBERS);
+    let mut running = Running::start(&machine, None);
+    let (socket, seen) = (running.socket.clone(), Seen::default());
+    let mut writers = Writer::several(WRITERS, SIZE, 3);
+    let first = asked(&running.client).unwrap();
+    std::thread::scope(|scope| {
+        for writer in &mut writers {
+            scope.spawn(|| writer.serve_itself(&socket, || seen.over()));
+        }
+        let _over = rounds::Over(&seen);
+        for _ in 0..2 {
+            running.client.ask(&rotate(None)).unwrap();
+            eventually("all members are replaced", || {
+                let status = asked(&running.client).unwrap();
+                assert!(status.volumes.len() <= MEMBERS + 1, "one extra volume at most: {status:?}");
+                is_calm(&status)
+            });
+        }
+    });
+    let last = asked(&running.client).unwrap();
+    assert_eq!(last.replaced, 2 * MEMBERS as u64);
+    let names = |status: &ArrayStatus| status.volumes.iter().map(|volume| volume.volume.clone()).collect::<Vec<_>>();
+    assert!(names(&first).iter().all(|name| !names(&last).contains(name)), "all volumes are others");
+    let mut nbd = running.nbd().unwrap();
+    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
+    let refusal = running.client.ask(&Request::ArrayDelete { name: "scratch".to_owned() }).unwrap_err().to_string();
+    assert!(refusal.contains("a device uses the array scratch"), "{refusal}");
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+/// Kills in the middle of copies and elsewhere. More of them with `SURGETANK_KILLS`.
+#[test]
+#[expect(clippy::print_stderr, reason = "the counts are what the test is for")]
+fn kills_in_the_middle_of_copies_lose_nothing() {
+    let machine = configured("", "copy_rate = \"24 MiB/s\"");
+    create(&machine);
+    let mut random = Random::from_seed(17);
+    let mut writers = Writer::several(WRITERS, SIZE, 17);
+    let (kills, mut in_copies) = (rounds::kills(12), 0);
+    for round in 0..kills {
+        let mut running = Running::start(&machine, None);
+        assert!(!running.dead(), "the daemon does not start again: {}", machine.log());
+        let (socket, seen) = (running.socket.clone(), Seen::default());
+        std::thread::scope(|scope| {
+            for writer in &mut writers {
+                scope.spawn(|| writer.serve_itself(&socket, || seen.over()));
+            }
+            let _over = rounds::Over(&seen);
+            running.client.ask(&rotate(Some(round as u32 % MEMBERS as u32))).unwrap();
+            let until = Instant::now() + Duration::from_secs(3);
+            let least = random.unit() * 0.8;
+            let mut copying = false;
+            // One in four anywhere; the others at some share of the copy.
+            while round % 4 != 3 && !copying && Instant::now() < until {
+                copying = asked(&running.client).as_ref().and_then(copied).is_some_and(|share| share > least && share < 1.0);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            std::thread::sleep(Duration::from_millis(random.below(40)));
+            in_copies += u32::from(copying);
+            running.kill();
+        });
+        assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());
+    }
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap_or_else(|| panic!("the daemon does not start again: {}", machine.log()));
+    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
+    // What was asked for before the kills is still done.
+    eventually("all that was asked for is done", || is_calm(&asked(&running.client).unwrap()));
+    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
+    let mut counts = Counts::default();
+    writers.iter().for_each(|writer| counts.add(&writer.counts));
+    eprintln!(
+        "survived {kills} kills, {in_copies} of them in the middle of a copy; {} writes, {} flushes, {} MiB checked",
+        counts.writes,
+        counts.flushes,
+        counts.checked_bytes >> 20
+    );
+    assert!(in_copies * 2 >= kills as u32, "too few kills in copies: {in_copies} of {kills}");
+    assert_eq!(machine.rented(), MEMBERS, "volumes are left");
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+/// A daemon that is killed at a step of a creation, and what the next one makes of it.
+fn crash_in_creation(point: &str) {
+    let machine = configured("", "");
+    let mut running = Running::start(&machine, Some(point));
+    drop(running.client.ask(&Request::ArrayCreate { name: "scratch".to_owned() }));
+    assert!(running.was_killed(), "{point} is not passed: {}", machine.log());
+    let running = Running::start(&machine, None);
+    eventually("what is left is deleted, or the array is whole", || {
+        let status = asked(&running.client).unwrap();
+        status.state == "absent" && machine.rented() == 0 || status.state == "served" && machine.rented() == MEMBERS
+    });
+    let state = asked(&running.client).unwrap().state;
+    if state == "absent" {
+        running.client.ask(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap();
+        assert_eq!(asked(&running.client).unwrap().state, "served", "its device is served as soon as it is there");
+    }
+    running.stop();
+    delete(&machine);
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_creation_leaves_a_whole_array_or_nothing() {
+    for point in ["create:before", "create:after:2", "attach:after", "tag:after:2", "array-format:before", "array-format:after"] {
+        crash_in_creation(point);
+    }
+    for passed in [1, 4, 9, 16] {
+        crash_in_creation(&format!("array-persist:before:{passed}"));
+    }
+}
+
+#[test]
+fn a_kill_at_any_step_of_a_replacement_is_resumed_or_undone() {
+    let machine = configured("", "");
+    create(&machine);
+    let mut written = false;
+    let steps = ["create:before", "create:after", "attach:after", "tag:before", "tag:after", "array-join:before"];
+    let ends = ["array-replaced:before", "array-replaced:after", "detach:before", "detach:after", "delete:before", "delete:after"];
+    // The first six are those of a start, which writes twice of each member.
+    let persists = [2, 5].into_iter().chain(7..17).map(|passed| format!("array-persist:before:{passed}"));
+    for point in steps.into_iter().chain(ends).map(str::to_owned).chain(persists) {
+        let mut running = Running::start(&machine, Some(&point));
+        let nbd = running.nbd();
+        if let Some(mut nbd) = nbd.filter(|_| !std::mem::replace(&mut written, true)) {
+            common::fill(&mut nbd, SIZE / MIB, 7);
+            nbd.flush().unwrap();
+        }
+        drop(running.client.ask(&rotate(Some(1))));
+        eventually("the step is passed", || running.dead());
+        assert!(running.was_killed(), "{point}: {}", machine.log());
+        let mut running = Running::start(&machine, None);
+        eventually("the replacement ends", || is_calm(&asked(&running.client).unwrap()) && machine.rented() == MEMBERS);
+        let mut nbd = running.nbd().unwrap();
+        find(&mut nbd, SIZE / MIB, 7);
+        drop(nbd);
+        running.stop();
+    }
+    delete(&machine);
+}
+
+#[test]
+fn a_provider_that_refuses_delays_a_rotation_and_nothing_else() {
+    let machine = configured(&format!("quota_volumes = {MEMBERS}"), "");
+    create(&machine);
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    let mut nbd = connect(&machine, "data");
+    common::fill(&mut nbd, 4, 1);
+    daemon.handle(rotate(Some(0))).unwrap();
+    eventually("the quota is told", || status(&daemon).reason.is_some());
+    let told = status(&daemon);
+    assert!(told.reason.as_ref().is_some_and(|why| why.contains("quota is used up")), "{told:?}");
+    assert_eq!((told.replacing, machine.rented()), (vec![0], MEMBERS), "it is tried again, and nothing is left behind");
+    find(&mut nbd, 4, 1);
+    let refusal = daemon.handle(rotate(Some(9))).unwrap_err();
+    assert!(refusal.contains("has no slot 9: its slots are 0 to 2"), "{refusal}");
+    drop(nbd);
+    daemon.stop();
+    delete(&machine);
+    let machine = configured(&format!("quota_volumes = {}", MEMBERS - 1), "");
+    let arrays = OfflineArrays::start(config(&machine)).unwrap();
+    let refusal = arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap_err();
+    assert!(refusal.contains("was not created: the provider's quota is used up") && !refusal.contains('\n'), "{refusal}");
+    eventually("what came is deleted", || machine.rented() == 0 && machine.records().is_empty());
+}
+
+/// A record that cannot be written: a directory lies where the new one would be.
+#[test]
+fn a_full_state_directory_delays_a_rotation_and_refuses_a_creation() {
+    let machine = configured("", "");
+    let block = machine.path("state/array:scratch/array.json.new");
+    std::fs::create_dir_all(&block).unwrap();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut std::fs::metadata(machine.path("state")).unwrap().permissions(), 0o700);
+    let arrays = OfflineArrays::start(config(&machine)).unwrap();
+    let refusal = arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap_err();
+    assert!(refusal.contains("the state directory cannot be written") && !refusal.contains('\n'), "{refusal}");
+    assert_eq!(machine.rented(), 0);
+    std::fs::remove_dir(&block).unwrap();
+    drop(arrays);
+    create(&machine);
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    let mut nbd = connect(&machine, "data");
+    common::fill(&mut nbd, 4, 1);
+    std::fs::create_dir(&block).unwrap();
+    daemon.handle(rotate(Some(2))).unwrap();
+    eventually("that is told", || status(&daemon).reason.is_some());
+    find(&mut nbd, 4, 1);
+    assert_eq!((machine.rented(), status(&daemon).replaced), (MEMBERS, 0));
+    std::fs::remove_dir(&block).unwrap();
+    eventually("the rotation goes on", || status(&daemon).replaced == 1 && is_calm(&status(&daemon)));
+    find(&mut nbd, 4, 1);
+    drop(nbd);
+    daemon.stop();
+    delete(&machine);
+}
+
+#[test]
+fn an_array_is_assembled_without_its_record_and_a_missing_member_is_named() {
+    let machine = configured("", "");
+    create(&machine);
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    let mut nbd = connect(&machine, "data");
+    common::fill(&mut nbd, SIZE / MIB, 5);
+    nbd.flush().unwrap();
+    daemon.handle(rotate(Some(1))).unwrap();
+    eventually("it is replaced", || status(&daemon).replaced == 1 && is_calm(&status(&daemon)));
+    drop(nbd);
+    daemon.stop();
+    // Another machine, or a state directory that is lost: another owner as well.
+    std::fs::remove_dir_all(machine.path("state")).unwrap();
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    assert_eq!((status(&daemon).state.as_str(), machine.rented()), ("absent", MEMBERS), "volumes of others are left alone");
+    daemon.handle(Request::ArrayAssemble { name: "scratch".to_owned(), id: None }).unwrap();
+    assert_eq!(status(&daemon).state, "served");
+    let mut nbd = connect(&machine, "data");
+    find(&mut nbd, SIZE / MIB, 5);
+    drop(nbd);
+    daemon.stop();
+    // The record alone is lost: the volumes are this daemon's, and its sweep leaves them alone.
+    std::fs::remove_dir_all(machine.path("state/array:scratch")).unwrap();
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    daemon.handle(Request::Gc).unwrap();
+    let warnings = daemon.status().warnings;
+    assert!(warnings.len() == MEMBERS && warnings[0].contains("`surgetank array assemble scratch`"), "{warnings:?}");
+    daemon.stop();
+    assert_eq!(machine.rented(), MEMBERS);
+    let arrays = OfflineArrays::start(config(&machine)).unwrap();
+    let image = common::images(&machine.path("volumes")).pop().unwrap();
+    let name = format!("{}.json", image.file_stem().unwrap().to_string_lossy());
+    let (known, aside) = (machine.path("volumes/state").join(name), machine.path("aside"));
+    std::fs::rename(&known, &aside).unwrap();
+    let refused = arrays.handle(&Request::ArrayAssemble { name: "scratch".to_owned(), id: None }).unwrap_err();
+    assert!(!refused.contains('\n') && refused.contains("is missing: attach its volume"), "{refused}");
+    std::fs::rename(&aside, &known).unwrap();
+    arrays.handle(&Request::ArrayAssemble { name: "scratch".to_owned(), id: None }).unwrap();
+    drop(arrays);
+    // Zeroes where its superblocks were: the member of that slot is missing, and the device says so.
+    let bytes = std::fs::read(&image).unwrap();
+    wipe(&image);
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    let refusal = daemon.address("data").unwrap_err();
+    assert!(refusal.contains("is missing: attach its volume"), "{refusal}");
+    daemon.stop();
+    std::fs::write(&image, bytes).unwrap();
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    find(&mut connect(&machine, "data"), SIZE / MIB, 5);
+    daemon.stop();
+    delete(&machine);
+}
+
+fn wipe(image: &Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(image).unwrap();
+    file.write_all_at(&[0; 8192], 0).unwrap();
+}
+
+#[test]
+fn replaced_members_of_an_ephemeral_array_are_kept_for_a_while() {
+    let machine = configured("", "use = \"ephemeral\"\nhold = \"2 s\"");
+    create(&machine);
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    daemon.handle(rotate(Some(0))).unwrap();
+    eventually("it is kept", || status(&daemon).volumes.iter().any(|volume| volume.part == "held"));
+    daemon.stop();
+    // Also over a restart.
+    let daemon = Daemon::start(config(&machine)).unwrap();
+    assert_eq!(machine.rented(), MEMBERS + 1);
+    eventually("it is deleted", || machine.rented() == MEMBERS && is_calm(&status(&daemon)));
+    daemon.stop();
+    delete(&machine);
+}
