@@ -79,7 +79,9 @@ fn rotate(slot: Option<u32>) -> Request {
 }
 
 fn is_calm(status: &ArrayStatus) -> bool {
-    status.replacing.is_empty() && status.volumes.len() == MEMBERS && status.volumes.iter().all(|volume| volume.part == "active")
+    status.replacing.is_empty()
+        && status.volumes.len() == MEMBERS
+        && status.volumes.iter().all(|volume| volume.part == "active")
 }
 
 /// What of its copy the joining member has.
@@ -147,7 +149,8 @@ fn kills_in_the_middle_of_copies_lose_nothing() {
             let mut copying = false;
             // One in four anywhere; the others at some share of the copy.
             while round % 4 != 3 && !copying && Instant::now() < until {
-                copying = asked(&running.client).as_ref().and_then(copied).is_some_and(|share| share > least && share < 1.0);
+                copying =
+                    asked(&running.client).as_ref().and_then(copied).is_some_and(|share| share > least && share < 1.0);
                 std::thread::sleep(Duration::from_millis(2));
             }
             std::thread::sleep(Duration::from_millis(random.below(40)));
@@ -199,7 +202,9 @@ fn crash_in_creation(point: &str) {
 
 #[test]
 fn a_kill_at_any_step_of_a_creation_leaves_a_whole_array_or_nothing() {
-    for point in ["create:before", "create:after:2", "attach:after", "tag:after:2", "array-format:before", "array-format:after"] {
+    for point in
+        ["create:before", "create:after:2", "attach:after", "tag:after:2", "array-format:before", "array-format:after"]
+    {
         crash_in_creation(point);
     }
     for passed in [1, 4, 9, 16] {
@@ -213,7 +218,14 @@ fn a_kill_at_any_step_of_a_replacement_is_resumed_or_undone() {
     create(&machine);
     let mut written = false;
     let steps = ["create:before", "create:after", "attach:after", "tag:before", "tag:after", "array-join:before"];
-    let ends = ["array-replaced:before", "array-replaced:after", "detach:before", "detach:after", "delete:before", "delete:after"];
+    let ends = [
+        "array-replaced:before",
+        "array-replaced:after",
+        "detach:before",
+        "detach:after",
+        "delete:before",
+        "delete:after",
+    ];
     // The first six are those of a start, which writes twice of each member.
     let persists = [2, 5].into_iter().chain(7..17).map(|passed| format!("array-persist:before:{passed}"));
     for point in steps.into_iter().chain(ends).map(str::to_owned).chain(persists) {
@@ -257,7 +269,10 @@ fn a_provider_that_refuses_delays_a_rotation_and_nothing_else() {
     let machine = configured(&format!("quota_volumes = {}", MEMBERS - 1), "");
     let arrays = OfflineArrays::start(config(&machine)).unwrap();
     let refusal = arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap_err();
-    assert!(refusal.contains("was not created: the provider's quota is used up") && !refusal.contains('\n'), "{refusal}");
+    assert!(
+        refusal.contains("was not created: the provider's quota is used up") && !refusal.contains('\n'),
+        "{refusal}"
+    );
     eventually("what came is deleted", || machine.rented() == 0 && machine.records().is_empty());
 }
 
@@ -267,7 +282,10 @@ fn a_full_state_directory_delays_a_rotation_and_refuses_a_creation() {
     let machine = configured("", "");
     let block = machine.path("state/array:scratch/array.json.new");
     std::fs::create_dir_all(&block).unwrap();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut std::fs::metadata(machine.path("state")).unwrap().permissions(), 0o700);
+    std::os::unix::fs::PermissionsExt::set_mode(
+        &mut std::fs::metadata(machine.path("state")).unwrap().permissions(),
+        0o700,
+    );
     let arrays = OfflineArrays::start(config(&machine)).unwrap();
     let refusal = arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap_err();
     assert!(refusal.contains("the state directory cannot be written") && !refusal.contains('\n'), "{refusal}");
@@ -306,7 +324,11 @@ fn an_array_is_assembled_without_its_record_and_a_missing_member_is_named() {
     // Another machine, or a state directory that is lost: another owner as well.
     std::fs::remove_dir_all(machine.path("state")).unwrap();
     let daemon = Daemon::start(config(&machine)).unwrap();
-    assert_eq!((status(&daemon).state.as_str(), machine.rented()), ("absent", MEMBERS), "volumes of others are left alone");
+    assert_eq!(
+        (status(&daemon).state.as_str(), machine.rented()),
+        ("absent", MEMBERS),
+        "volumes of others are left alone"
+    );
     daemon.handle(Request::ArrayAssemble { name: "scratch".to_owned(), id: None }).unwrap();
     assert_eq!(status(&daemon).state, "served");
     let mut nbd = connect(&machine, "data");

@@ -5,6 +5,7 @@
 //! - [`world`]: one run in virtual time — the production engine, a workload, boosts, crashes and restarts.
 //! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
 //! - [`array`]: the same for arrays, with a world of their own.
+//! - [`members`]: the life of an array's volumes, over a provider that lies.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::CrashScenario`]: the same one gives the same run, bit for bit.
@@ -15,6 +16,7 @@ pub mod content;
 pub mod disk;
 pub mod driver;
 pub mod family;
+pub mod members;
 pub mod oracle;
 pub mod pages;
 pub mod scenario;

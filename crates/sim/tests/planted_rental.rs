@@ -3,6 +3,7 @@
 
 use surgetank_policy::planted as policy;
 use surgetank_rental::planted::{Bug, plant};
+use surgetank_sim::members;
 use surgetank_sim::{Family, run};
 
 #[path = "support/hunt.rs"]
@@ -22,7 +23,26 @@ const FAMILIES: [(Family, u64); 6] = [
 
 /// The first run that fails with the bug awake.
 fn search(bug: Bug) -> Option<Found> {
-    first_of(bug, plant, &FAMILIES)
+    match bug {
+        Bug::MemberNotPersisted | Bug::RetiredBeforeRecorded | Bug::OldestServes => among_members(bug),
+        bug => first_of(bug, plant, &FAMILIES),
+    }
+}
+
+/// The same among the campaigns of `tests/members.rs`.
+fn among_members(bug: Bug) -> Option<Found> {
+    let family = members::Family::Members;
+    let what = |seed| {
+        plant(Some(bug));
+        let what = std::panic::catch_unwind(|| members::run(&family.scenario(seed)));
+        plant(None);
+        match what {
+            Ok(Ok(_)) => None,
+            Ok(Err(failure)) => Some(failure.what),
+            Err(_) => Some("a check of the life cycle fails".to_owned()),
+        }
+    };
+    (1..=3000).find_map(|seed| Some(Found { family: family.name(), seed, runs: seed, what: what(seed)? }))
 }
 
 fn first_of<B: Copy>(bug: B, plant: fn(Option<B>), families: &[(Family, u64)]) -> Option<Found> {

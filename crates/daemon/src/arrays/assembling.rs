@@ -92,7 +92,9 @@ impl Manager {
                 Ok(Some(opened)) => break opened,
                 Ok(None) if begun.elapsed() < ATTACH_TIMEOUT => std::thread::sleep(LOOK_AGAIN),
                 Ok(None) => {
-                    return Err(format!("{name} is attached, but no disk with its serial has appeared on this machine"));
+                    return Err(format!(
+                        "{name} is attached, but no disk with its serial has appeared on this machine"
+                    ));
                 }
                 Err(obstacle) => return Err(why_not(&Err(obstacle))),
             }

@@ -58,8 +58,10 @@ impl Array {
         let attached: Vec<Slot> =
             self.places.iter().filter(|(_, place)| place.doing == Doing::Attached).map(|(place, _)| *place).collect();
         let members = self.writes.facts.as_ref().map(|facts| facts.members.clone()).unwrap_or_default();
-        // One that was replaced, and is the only one to be reached, would take itself for a member.
-        let missing = members.iter().find(|place| !attached.contains(place)).filter(|_| !planted(Bug::OldestServes));
+        // One that was replaced, and is the only one to be reached, would take itself for a member. Of an array of one no other
+        // member knows better, so all that may count must be there.
+        let all: Vec<Slot> = if members.len() == 1 { self.may_count() } else { members.clone() };
+        let missing = all.iter().find(|place| !attached.contains(place)).filter(|_| !planted(Bug::OldestServes));
         if let Some(place) = missing {
             let volume = self.rentals.rental(*place).and_then(|rental| rental.record()?.volume.clone());
             let volume = volume.map_or_else(|| "without a name".to_owned(), |id| id.0);
@@ -73,6 +75,11 @@ impl Array {
         }
         self.ask(Ask::Serve(attached));
         false
+    }
+
+    /// Volumes of which the record does not say that nothing on them counts.
+    fn may_count(&self) -> Vec<Slot> {
+        self.rentals.records().filter(|record| !record.disposable).map(|record| record.slot).collect()
     }
 
     fn not_opened(&mut self, why: String) {

@@ -249,7 +249,8 @@ impl Rental {
     /// Nothing is rented, and nothing under way.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.record.is_none() && self.running.is_none() && self.call.is_none() && self.ended.is_empty()
+        let is_busy = self.running.is_some() || self.call.is_some() || self.writing.is_some();
+        self.record.is_none() && !is_busy && self.ended.is_empty()
     }
 
     /// Whether the engine has the volume, or had it and waits for it.

@@ -22,9 +22,9 @@ const LISTING_LAG: Duration = Duration::from_millis(400);
 
 /// A rented volume.
 #[derive(Debug)]
-pub(super) struct Volume {
+pub(crate) struct Volume {
     /// What is on it, unless it is open or in use.
-    pub(super) disk: Option<Disk>,
+    pub(crate) disk: Option<Disk>,
     /// It is a member of a stripe, and what is on that is kept with the first one.
     shares: bool,
     token: String,
@@ -43,21 +43,21 @@ pub(super) struct Volume {
 
 /// All volumes, whoever rented them.
 #[derive(Debug, Default)]
-pub(super) struct Cloud {
+pub(crate) struct Cloud {
     volumes: BTreeMap<VolumeId, Volume>,
     made: u64,
 }
 
 /// A call that would lose data.
-pub(super) type Carried = Result<Answer, String>;
+pub(crate) type Carried = Result<Answer, String>;
 
 impl Cloud {
     /// Volumes that are billed.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.volumes.is_empty()
     }
 
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let volumes = self.volumes.iter().map(|(id, volume)| {
             let is_closed = volume.disk.is_some() || volume.shares;
             format!("{}: {:?}, {}", id.0, volume.state, if is_closed { "closed" } else { "open" })
@@ -66,12 +66,12 @@ impl Cloud {
     }
 
     /// What is on the volumes that nobody uses.
-    pub(super) fn disks(&mut self) -> impl Iterator<Item = &mut Disk> {
+    pub(crate) fn disks(&mut self) -> impl Iterator<Item = &mut Disk> {
         self.volumes.values_mut().filter_map(|volume| volume.disk.as_mut())
     }
 
     /// The volume with which is kept what is on this one: itself, or the first of the stripe that it is or belongs to.
-    pub(super) fn volume(&mut self, id: &VolumeId) -> Option<&mut Volume> {
+    pub(crate) fn volume(&mut self, id: &VolumeId) -> Option<&mut Volume> {
         let first = self.first(id)?;
         self.volumes.get_mut(&first)
     }
@@ -89,18 +89,18 @@ impl Cloud {
     }
 
     /// The attachments that the tags of what is there of a volume name.
-    pub(super) fn dirty_epoch(&self, id: &VolumeId) -> Option<String> {
+    pub(crate) fn dirty_epoch(&self, id: &VolumeId) -> Option<String> {
         self.described(id).ok()?.tags.remove(tag::DIRTY_EPOCH)
     }
 
     /// Whether all of a volume is tagged with an attachment.
-    pub(super) fn is_tagged(&self, id: &VolumeId, epoch: &str) -> bool {
+    pub(crate) fn is_tagged(&self, id: &VolumeId, epoch: &str) -> bool {
         let tag = |id| self.volumes.get(id).and_then(|volume| volume.tags.get(tag::DIRTY_EPOCH));
         stripe::members(id).iter().all(|member| tag(member).is_some_and(|tag| tag == epoch))
     }
 
     /// How large a volume is, and may still become.
-    pub(super) fn size_at_most(&self, id: &VolumeId) -> Option<Bytes> {
+    pub(crate) fn size_at_most(&self, id: &VolumeId) -> Option<Bytes> {
         let sizes = stripe::members(id).into_iter().filter_map(|member| {
             let volume = self.volumes.get(&member)?;
             Some(volume.grows.map_or(volume.size, |(_, size)| size.max(volume.size)).get())
@@ -109,7 +109,7 @@ impl Cloud {
     }
 
     /// Whether the machine sees the disk of an attached volume.
-    pub(super) fn has_appeared(&mut self, now: Instant, id: &VolumeId) -> bool {
+    pub(crate) fn has_appeared(&mut self, now: Instant, id: &VolumeId) -> bool {
         self.settle(now);
         let has_appeared = |volume: &Volume| volume.state == VolumeState::Attached && volume.appears_at <= now;
         stripe::members(id).iter().all(|member| self.volumes.get(member).is_some_and(has_appeared))
@@ -162,7 +162,7 @@ impl Cloud {
         }
     }
 
-    pub(super) fn describe(&mut self, now: Instant, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
+    pub(crate) fn describe(&mut self, now: Instant, id: &VolumeId) -> Result<VolumeDescription, ProviderError> {
         self.settle(now);
         self.described(id)
     }
@@ -179,14 +179,14 @@ impl Cloud {
     }
 
     /// `lags`: new volumes may be missing.
-    pub(super) fn list(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
+    pub(crate) fn list(&mut self, now: Instant, key: &str, value: &str, lags: bool) -> Vec<VolumeDescription> {
         self.settle(now);
         let listed = self.volumes.iter().filter(|(_, volume)| volume.tags.get(key).is_some_and(|tag| tag == value));
         let listed = listed.filter(|(_, volume)| !lags || volume.listed_at <= now);
         stripe::listed(listed.map(|(id, volume)| Self::description(id, volume)).collect())
     }
 
-    pub(super) fn set_tag(&mut self, now: Instant, id: &VolumeId, key: &str, value: Option<&str>) -> Result<(), ()> {
+    pub(crate) fn set_tag(&mut self, now: Instant, id: &VolumeId, key: &str, value: Option<&str>) -> Result<(), ()> {
         self.settle(now);
         let volume = self.volumes.get_mut(id).ok_or(())?;
         match value {
@@ -197,7 +197,7 @@ impl Cloud {
     }
 
     /// Carries a call out. `faulty`: its volumes are slow to be listed and to appear.
-    pub(super) fn carry_out(&mut self, now: Instant, call: &Call, random: &mut Random, faulty: bool) -> Carried {
+    pub(crate) fn carry_out(&mut self, now: Instant, call: &Call, random: &mut Random, faulty: bool) -> Carried {
         self.settle(now);
         Ok(match call {
             Call::Create(request) => Answer::Described(Ok(self.create(now, request, random, faulty))),

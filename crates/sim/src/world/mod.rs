@@ -1,7 +1,7 @@
 //! One run in virtual time: the engine, its driver and volumes, an application, a controller, crashes and restarts.
 
 mod application;
-mod cloud;
+pub(crate) mod cloud;
 mod control;
 mod faults;
 mod finish;
