@@ -135,12 +135,12 @@ struct Delete {
 }
 
 /// Who looks after the arrays: a daemon, or this process.
-enum Keeper {
+enum Caretaker {
     Daemon(Client),
     Own(Box<OfflineArrays>),
 }
 
-impl Keeper {
+impl Caretaker {
     fn ask(&self, request: &Request) -> Result<Value, Failure> {
         match self {
             Self::Daemon(client) => client.ask(request).map_err(Failure::failed),
@@ -165,27 +165,27 @@ impl Keeper {
 
 impl Where {
     /// The daemon, if one answers; else this process alone, as the configuration says.
-    fn keeper(&self) -> Result<Keeper, Failure> {
+    fn caretaker(&self) -> Result<Caretaker, Failure> {
         let sockets = self.whereabouts.sockets()?;
         let client = Client::new(&sockets.control);
         match client.ask(&Request::ArrayStatus { name: None }) {
-            Ok(_) | Err(ClientError::Refused(_)) => return Ok(Keeper::Daemon(client)),
+            Ok(_) | Err(ClientError::Refused(_)) => return Ok(Caretaker::Daemon(client)),
             Err(ClientError::NoDaemon(_)) => {}
             Err(error) => return Err(whereabouts::failure(&error, &sockets)),
         }
         let file: PathBuf = self.whereabouts.config().unwrap_or_else(whereabouts::configuration);
         let config = Config::load(&file).map_err(Failure::invalid)?;
-        Ok(Keeper::Own(Box::new(OfflineArrays::start(config).map_err(Failure::Failed)?)))
+        Ok(Caretaker::Own(Box::new(OfflineArrays::start(config).map_err(Failure::Failed)?)))
     }
 
-    /// The keeper, if it has an array of this name.
-    fn keeper_of(&self, name: &str) -> Result<(Keeper, ArrayStatus), Failure> {
-        let keeper = self.keeper()?;
-        let status = keeper.one(name).map_err(|failure| match failure {
+    /// The caretaker, if it has an array of this name.
+    fn caretaker_of(&self, name: &str) -> Result<(Caretaker, ArrayStatus), Failure> {
+        let caretaker = self.caretaker()?;
+        let status = caretaker.one(name).map_err(|failure| match failure {
             Failure::Failed(why) if why.contains("in this configuration") => Failure::Invalid(why),
             failure => failure,
         })?;
-        Ok((keeper, status))
+        Ok((caretaker, status))
     }
 
     fn answer(&self, document: &impl serde::Serialize, people: impl FnOnce() -> String) -> Result<(), Failure> {
@@ -214,9 +214,9 @@ fn remarks(answer: &Value) {
 
 impl Create {
     fn run(&self) -> Result<(), Failure> {
-        let (keeper, _) = self.place.keeper_of(&self.name)?;
-        remarks(&keeper.ask(&Request::ArrayCreate { name: self.name.clone() })?);
-        let status = keeper.one(&self.name)?;
+        let (caretaker, _) = self.place.caretaker_of(&self.name)?;
+        remarks(&caretaker.ask(&Request::ArrayCreate { name: self.name.clone() })?);
+        let status = caretaker.one(&self.name)?;
         let text =
             || format!("created the array {}: {} members of {}", status.name, status.members, size(status.member_gib));
         self.place.answer(&status, text)
@@ -226,8 +226,8 @@ impl Create {
 impl Status {
     fn run(&self) -> Result<(), Failure> {
         let report = match &self.name {
-            Some(name) => ArraysReport { arrays: vec![self.place.keeper_of(name)?.1] },
-            None => self.place.keeper()?.status(None)?,
+            Some(name) => ArraysReport { arrays: vec![self.place.caretaker_of(name)?.1] },
+            None => self.place.caretaker()?.status(None)?,
         };
         self.place.answer(&report, || people(&report))
     }
@@ -235,15 +235,15 @@ impl Status {
 
 impl Rotate {
     fn run(&self) -> Result<(), Failure> {
-        let (keeper, before) = self.place.keeper_of(&self.name)?;
-        if let Keeper::Own(_) = keeper {
+        let (caretaker, before) = self.place.caretaker_of(&self.name)?;
+        if let Caretaker::Own(_) = caretaker {
             return Err(Failure::Failed(format!(
                 "no daemon runs, and members of the array {} are replaced while a device serves it: start `surgetank serve` first",
                 self.name
             )));
         }
-        let asked = keeper.ask(&Request::ArrayRotate { name: self.name.clone(), slot: self.slot })?;
-        let mut status = keeper.one(&self.name)?;
+        let asked = caretaker.ask(&Request::ArrayRotate { name: self.name.clone(), slot: self.slot })?;
+        let mut status = caretaker.one(&self.name)?;
         let mut told = String::new();
         while self.wait && !is_done(&status) {
             if status.state != "served" {
@@ -259,7 +259,7 @@ impl Rotate {
                 told = progress;
             }
             std::thread::sleep(LOOK_AGAIN);
-            status = keeper.one(&self.name)?;
+            status = caretaker.one(&self.name)?;
         }
         let count = asked["replacing"].as_array().map_or(0, Vec::len);
         let replaced = status.replaced - before.replaced.min(status.replaced);
@@ -291,9 +291,9 @@ fn progress(status: &ArrayStatus) -> String {
 
 impl Assemble {
     fn run(&self) -> Result<(), Failure> {
-        let (keeper, _) = self.place.keeper_of(&self.name)?;
-        remarks(&keeper.ask(&Request::ArrayAssemble { name: self.name.clone(), id: self.id.clone() })?);
-        let status = keeper.one(&self.name)?;
+        let (caretaker, _) = self.place.caretaker_of(&self.name)?;
+        remarks(&caretaker.ask(&Request::ArrayAssemble { name: self.name.clone(), id: self.id.clone() })?);
+        let status = caretaker.one(&self.name)?;
         let text = || format!("assembled the array {}: all {} members are there", status.name, status.members);
         self.place.answer(&status, text)
     }
@@ -301,7 +301,7 @@ impl Assemble {
 
 impl Delete {
     fn run(&self) -> Result<(), Failure> {
-        let (keeper, status) = self.place.keeper_of(&self.name)?;
+        let (caretaker, status) = self.place.caretaker_of(&self.name)?;
         let name = &self.name;
         if status.id.is_none() {
             return Err(Failure::Failed(format!("there is no array {name}: nothing is deleted")));
@@ -327,7 +327,7 @@ impl Delete {
                 line(&typed)
             )));
         }
-        let deleted = keeper.ask(&Request::ArrayDelete { name: name.clone() })?;
+        let deleted = caretaker.ask(&Request::ArrayDelete { name: name.clone() })?;
         self.place.answer(&deleted, || format!("deleted the array {name}: {} volumes", status.volumes.len()))
     }
 }

@@ -112,10 +112,6 @@ enum Doing {
     Active,
     /// The array is asked to end its use of it.
     Leaving,
-    /// It may count, and cannot be reached: whether it is gone is being found out.
-    Probing,
-    /// It may count, and cannot be reached.
-    Missing,
     /// It counts no more as soon as the record names its successor; from then on.
     Retire(Instant),
     Retiring,
@@ -424,8 +420,6 @@ impl Array {
             (Doing::Counting, StepOutcome::Done) => self.set(place, Doing::Counted),
             (Doing::Retiring, StepOutcome::Done) => self.retired(place),
             (Doing::Detaching, StepOutcome::Done) => self.set(place, Doing::Held),
-            (Doing::Probing, StepOutcome::Done) => drop(self.places.remove(&place)),
-            (Doing::Probing, _) => self.set(place, Doing::Missing),
             (Doing::Retiring | Doing::Detaching, _) => self.set(place, Doing::Retire(self.now + RETRY)),
             (Doing::Creating | Doing::Attaching | Doing::Counting, StepOutcome::Refused(refusal)) => {
                 self.refused(place, doing, &refusal);

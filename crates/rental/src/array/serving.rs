@@ -31,7 +31,7 @@ impl Array {
         }
         self.trouble = None;
         self.goal = Goal::Opening(self.now);
-        let waits = |place: &&Place| matches!(place.doing, Doing::Known | Doing::Attached | Doing::Missing);
+        let waits = |place: &&Place| matches!(place.doing, Doing::Known | Doing::Attached);
         let places: Vec<Slot> = self.places.iter().filter(|(_, place)| waits(place)).map(|(place, _)| *place).collect();
         places.into_iter().for_each(|place| self.attach(place));
         self.advance();
@@ -110,12 +110,10 @@ impl Array {
         let others: Vec<(Slot, Doing)> = self.places.iter().map(|(place, what)| (*place, what.doing)).collect();
         for (place, doing) in others {
             match doing {
-                // It was seen, and is none that counts.
-                Doing::Attached => self.set(place, Doing::Retire(self.now)),
-                // Nobody could look at it: it is forgotten if there is no such volume.
-                Doing::Attaching | Doing::AttachLater(_) => {
-                    self.set(place, Doing::Probing);
-                    self.begin(place, Step::Delete, Some(self.config.timeouts.1));
+                // It was seen, or not, and counts no more: a member of the present list would be missing, and every change of the
+                // list is known to one of the recorded members, which are all here.
+                Doing::Attached | Doing::Attaching | Doing::AttachLater(_) => {
+                    self.set(place, Doing::Retire(self.now));
                 }
                 _ => {}
             }
@@ -205,7 +203,7 @@ impl Array {
         let beside = self
             .places
             .values()
-            .filter(|place| !matches!(place.doing, Doing::Active | Doing::Held | Doing::Missing))
+            .filter(|place| !matches!(place.doing, Doing::Active | Doing::Held))
             .count();
         let (Some(facts), true) = (&self.writes.facts, self.writes.is_settled()) else { return false };
         if beside >= self.config.replaced_at_once as usize {
@@ -315,7 +313,7 @@ impl Array {
             for place in self.places.values_mut() {
                 if matches!(
                     place.doing,
-                    Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked | Doing::Missing
+                    Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked
                 ) {
                     place.doing = Doing::Known;
                 }

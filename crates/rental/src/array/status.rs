@@ -97,7 +97,7 @@ fn part(doing: Doing, is_member: bool) -> Part {
         Doing::Known | Doing::Attached | Doing::Attaching if is_member => Part::Active,
         Doing::Creating | Doing::Attaching | Doing::Attached | Doing::Counting | Doing::Counted => Part::Coming,
         Doing::Asked | Doing::Joining => Part::Joining,
-        Doing::Known | Doing::AttachLater(_) | Doing::Probing | Doing::Missing => Part::Missing,
+        Doing::Known | Doing::AttachLater(_) => Part::Missing,
         Doing::Held | Doing::Detaching => Part::Held,
         Doing::Leaving | Doing::Retire(_) | Doing::Retiring | Doing::Discarding => Part::Leaving,
     }

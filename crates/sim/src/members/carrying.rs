@@ -87,7 +87,7 @@ impl World<'_> {
 
     fn close(&mut self, place: Slot) {
         if let Some((_, id, disk)) = self.open.remove(&place) {
-            self.give_back(&id, disk);
+            self.put_away(&id, disk);
         }
     }
 

@@ -356,12 +356,12 @@ impl<'a> World<'a> {
     /// The device over the array has ended.
     fn close_array(&mut self) {
         for (_, (id, disk)) in std::mem::take(&mut self.given) {
-            self.give_back(&id, disk);
+            self.put_away(&id, disk);
         }
         self.copies.clear();
     }
 
-    pub(super) fn give_back(&mut self, id: &VolumeId, disk: Disk) {
+    pub(super) fn put_away(&mut self, id: &VolumeId, disk: Disk) {
         if let Some(volume) = self.cloud.volume(id) {
             volume.disk = Some(disk);
         }
@@ -376,7 +376,7 @@ impl<'a> World<'a> {
         self.life_number += 1;
         self.asks_left = self.crashes.next().copied().unwrap_or(u64::MAX);
         for (_, (_, id, disk)) in std::mem::take(&mut self.open) {
-            self.give_back(&id, disk);
+            self.put_away(&id, disk);
         }
         self.close_array();
         for call in std::mem::take(&mut self.calls) {
@@ -471,7 +471,7 @@ impl<'a> World<'a> {
             Copy::Told { old: (place, id) } | Copy::Dropped(place, id) => {
                 self.media.retire(&id);
                 if let Some((id, disk)) = self.given.remove(&place) {
-                    self.give_back(&id, disk);
+                    self.put_away(&id, disk);
                 }
                 self.life.event(self.now, Event::Released(place));
                 None
