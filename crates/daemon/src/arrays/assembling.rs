@@ -85,10 +85,10 @@ impl Manager {
         let description = self.attached(&volume.id)?;
         let name = format!("volume {}", volume.id.0);
         let found = Place::of(&description, self.provider.files().as_deref())?;
-        let (disks, decorator) = (&self.context.disks, self.context.decorator.as_ref());
+        let (opener, sizes) = (self.opener(), opening::sizes(&description, description.size));
         let begun = Instant::now();
         let mut opened = loop {
-            match opening::caching(&found, description.size, disks, decorator) {
+            match opener.caching(&found, &sizes) {
                 Ok(Some(opened)) => break opened,
                 Ok(None) if begun.elapsed() < ATTACH_TIMEOUT => std::thread::sleep(LOOK_AGAIN),
                 Ok(None) => {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use surgetank_array::assembly::Place as Membership;
 use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Plan, Regions};
 use surgetank_device::volume::array::{ArrayVolume, Member, read_head, write_creation};
-use surgetank_model::Bytes;
+use surgetank_model::{Bytes, Limits};
 use surgetank_provider::{ProviderError, VolumeDescription};
 use surgetank_rental::array::{Answer, Ask, Found};
 use surgetank_rental::owner::parse_epoch;
@@ -15,8 +15,8 @@ use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Call, Obstacle, 
 
 use super::manager::{Done, Manager};
 use crate::crash::crash_point;
-use crate::lifecycle::{calls, volumes};
-use crate::opening::{self, Looking, Opened, Place};
+use crate::lifecycle::{Lifecycle, calls};
+use crate::opening::{self, Opened, Opener, Place};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
 const CHUNK: u32 = 256 << 10;
@@ -86,15 +86,11 @@ impl Manager {
             Ok(place) => place,
             Err(why) => return Some(Answered::Opened(Ok(ask::Opened::Refused(why)))),
         };
-        let (context, done) = (self.context.clone(), self.done.0.clone());
+        let (opener, sizes, done) = (self.opener(), opening::sizes(&description, size), self.done.0.clone());
         let open = move || {
-            let looking =
-                Looking { disks: &context.disks, clock: context.clock, decorator: context.decorator.as_ref() };
             let opened = match opening {
-                Opening::Fresh { before } => volumes::open_fresh(&looking, &description, &place, size, &before),
-                Opening::Used | Opening::Again(_) => {
-                    opening::caching(&place, size, looking.disks, looking.decorator).map_err(Err)
-                }
+                Opening::Fresh { before } => Lifecycle::open_fresh(&opener, &description, &place, &sizes, &before),
+                Opening::Used | Opening::Again(_) => opener.caching(&place, &sizes).map_err(Err),
             };
             // The daemon may have ended.
             let _ = done.send(Done::Opened(id, opened));
@@ -109,7 +105,6 @@ impl Manager {
         let (id, answer) = match done {
             Done::Answer(id, answer) => (id, answer),
             Done::Opened(id, Ok(Some(opened))) => {
-                let opened = self.throttled(opened);
                 self.open.insert(id.slot, (id, opened));
                 (id, Answered::Opened(Ok(ask::Opened::Open)))
             }
@@ -120,11 +115,10 @@ impl Manager {
         self.life.complete(now, id, Answer::Rental(answer));
     }
 
-    fn throttled(&self, opened: Opened) -> Opened {
-        if !self.config.throttle {
-            return opened;
-        }
-        Opened { volume: opening::throttled(opened.volume, self.config.limits, self.context.clock), ..opened }
+    pub(super) fn opener(&self) -> Opener {
+        let (context, config) = (&self.context, &self.config);
+        let throttle = if config.throttle { config.limits } else { Limits::NONE };
+        Opener { disks: context.disks.clone(), clock: context.clock, decorator: context.decorator.clone(), throttle }
     }
 
     /// The name of the array on its members.
@@ -158,14 +152,14 @@ impl Manager {
         let mut found = Vec::new();
         for place in places {
             if let Some((by, opened)) = self.open.get(place) {
-                found.push((*place, *by, opened.place.clone(), opened.identity));
+                found.push((*place, *by, opened.place.clone(), opened.identity.clone()));
             }
             members.push(self.give(*place)?);
         }
         let formatted = self.write_structures(places, &mut members);
         for (member, (slot, by, place, identity)) in members.into_iter().zip(found) {
             self.targets.remove(&member.target);
-            self.open.insert(slot, (by, Opened { volume: member.volume, place, identity }));
+            self.open.insert(slot, (by, Opened { volume: member.volume, place, identity, geometry: None }));
         }
         formatted
     }
@@ -227,14 +221,10 @@ impl Manager {
         id: Option<ArrayId>,
         heads: &[(Slot, String, u64, Option<Vec<u8>>)],
     ) -> Result<Plan, String> {
-        let device = |(number, (_, name, size, head)): (u32, &'_ (Slot, String, u64, Option<Vec<u8>>))| {
-            (number, name.clone(), *size, head.clone())
-        };
-        let owned: Vec<_> = (0..).zip(heads).map(device).collect();
-        let devices: Vec<Device<'_>> = owned
-            .iter()
-            .map(|(number, name, size, head)| Device {
-                target: surgetank_array::Target(*number),
+        let devices: Vec<Device<'_>> = (0..)
+            .zip(heads)
+            .map(|(number, (_, name, size, head))| Device {
+                target: surgetank_array::Target(number),
                 name,
                 size: *size,
                 head: head.as_deref(),

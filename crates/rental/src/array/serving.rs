@@ -2,9 +2,8 @@
 
 use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
-use surgetank_policy::Step;
 
-use super::{Array, Ask, Attempts, Doing, Ended, Event, Found, Goal, Place};
+use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place};
 use crate::array::record::{Held, Stage, Wanted};
 use crate::planted::{Bug, planted};
 use crate::record::Slot;
@@ -200,11 +199,7 @@ impl Array {
 
     /// Rents the next volume, if there may be another one beside the members.
     fn begin_replacement(&mut self) -> bool {
-        let beside = self
-            .places
-            .values()
-            .filter(|place| !matches!(place.doing, Doing::Active | Doing::Held))
-            .count();
+        let beside = self.places.values().filter(|place| !matches!(place.doing, Doing::Active | Doing::Held)).count();
         let (Some(facts), true) = (&self.writes.facts, self.writes.is_settled()) else { return false };
         if beside >= self.config.replaced_at_once as usize {
             return false;
@@ -249,7 +244,7 @@ impl Array {
     }
 
     fn try_later(&mut self, slot: u32, why: String) {
-        let attempts = self.attempts.entry(slot).or_insert_with(Attempts::default);
+        let attempts = self.attempts.entry(slot).or_default();
         attempts.failed += 1;
         let pause = self.config.backoff.delay(attempts.failed, &mut self.random);
         attempts.next = self.now + pause;
@@ -311,10 +306,7 @@ impl Array {
         if matches!(self.goal, Goal::Serving | Goal::Opening(_)) {
             self.goal = Goal::Idle;
             for place in self.places.values_mut() {
-                if matches!(
-                    place.doing,
-                    Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked
-                ) {
+                if matches!(place.doing, Doing::Active | Doing::Joining | Doing::Leaving | Doing::Asked) {
                     place.doing = Doing::Known;
                 }
             }

@@ -16,11 +16,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use surgetank_cache::{CacheMode, Epoch, Event};
-use surgetank_model::volume::{ProviderError, Tags, VolumeId};
+use surgetank_model::volume::{Tags, VolumeId};
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{Refusal, Step, StepId, StepOutcome};
 
 use self::outage::Outage;
+use self::renting::refused;
 use crate::ask::{Answer, Ask, AskId, Call, Command, Opened, VolumeAsk};
 use crate::record::{RentalRecord, Slot};
 
@@ -584,10 +585,8 @@ impl Rental {
         }
         if let Some(record) = &self.record {
             assert_eq!(record.slot, self.slot, "the record is that of its slot");
-            assert!(
-                record.volume.is_some() || record.epoch.is_none(),
-                "what has no name was never adopted: {record:?}"
-            );
+            let adopted = record.epoch.is_some();
+            assert!(record.volume.is_some() || !adopted, "what has no name was never adopted: {record:?}");
             assert!(!record.token.is_empty() || record.volume.is_some(), "it can be found: {record:?}");
         }
         assert!(self.kept.is_none() || self.record.is_some(), "nothing is kept when nothing is rented");
@@ -597,17 +596,4 @@ impl Rental {
 
 fn mixed_up(answer: &Answer) -> Pause {
     Pause::Refused(Refusal::Permanent(format!("the driver answered another question: {answer:?}")))
-}
-
-/// What a provider's error means to the controller.
-fn refused(error: ProviderError) -> Pause {
-    Pause::Refused(match error {
-        ProviderError::Quota(_) => Refusal::Quota,
-        ProviderError::Capacity(_) => Refusal::Capacity,
-        ProviderError::AttachLimit(_) => Refusal::AttachLimit,
-        ProviderError::Invalid(text) => Refusal::Permanent(text),
-        error @ (ProviderError::NotFound(_) | ProviderError::Conflict { .. } | ProviderError::Transient(_)) => {
-            Refusal::Transient(error.to_string())
-        }
-    })
 }

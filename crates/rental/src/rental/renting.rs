@@ -2,13 +2,28 @@
 
 use surgetank_cache::Epoch;
 use surgetank_model::Bytes;
-use surgetank_model::volume::{CreateVolume, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag};
+use surgetank_model::volume::{
+    CreateVolume, ProviderError, Tags, Transition, VolumeDescription, VolumeId, VolumeState, tag,
+};
 use surgetank_policy::{Refusal, Step, StepOutcome};
 
-use super::{Notice, Pause, Rental, Walked, mixed_up, refused};
+use super::{Notice, Pause, Rental, Walked, mixed_up};
 use crate::ask::{Answer, Ask, Call, Command, Opened, Opening, VolumeAsk};
 use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, RentalStage};
+
+/// What a provider's error means to the controller.
+pub(super) fn refused(error: ProviderError) -> Pause {
+    Pause::Refused(match error {
+        ProviderError::Quota(_) => Refusal::Quota,
+        ProviderError::Capacity(_) => Refusal::Capacity,
+        ProviderError::AttachLimit(_) => Refusal::AttachLimit,
+        ProviderError::Invalid(text) => Refusal::Permanent(text),
+        error @ (ProviderError::NotFound(_) | ProviderError::Conflict { .. } | ProviderError::Transient(_)) => {
+            Refusal::Transient(error.to_string())
+        }
+    })
+}
 
 fn transient(text: &str) -> Pause {
     Pause::Refused(Refusal::Transient(text.to_owned()))

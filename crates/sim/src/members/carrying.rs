@@ -14,9 +14,8 @@ impl World<'_> {
     pub(super) fn begin(&mut self, _id: AskId, ask: &Ask) -> Step {
         match ask {
             Ask::Persist(record) => {
-                if self.persisting.replace(record.clone()).is_some() {
-                    return Err("two records are written at once".to_owned());
-                }
+                let before = self.persisting.replace(record.clone());
+                before.map_or(Ok(()), |_| Err("two records are written at once".to_owned()))?;
             }
             Ask::Rental(Asked::Provider(call)) => {
                 if let Call::Create(request) = call {
@@ -150,7 +149,7 @@ impl World<'_> {
             return Err(format!("the volume in {place:?} is written before the record says that it may count"));
         };
         let tag = record.volume.as_ref().and_then(|id| self.cloud.dirty_epoch(id));
-        if tag != record.epoch.as_ref() {
+        if tag != record.epoch {
             return Err(format!("the volume in {place:?} is written before its tag says that it may count"));
         }
         Ok(())

@@ -20,6 +20,10 @@ pub(super) fn parts(call: &Call, volumes: u32) -> Result<Vec<Call>, ProviderErro
             stripe::members(id).into_iter().map(|member| Call::Grow(member, size)).collect()
         }
         Call::Describe(id) => stripe::members(id).into_iter().map(Call::Describe).collect(),
+        Call::SetTag { id, key, value } => {
+            let set = |id| Call::SetTag { id, key: key.clone(), value: value.clone() };
+            stripe::members(id).into_iter().map(set).collect()
+        }
         // A listing shows stripes.
         Call::Create(_) | Call::List { .. } => vec![call.clone()],
     })
@@ -29,7 +33,9 @@ pub(super) fn parts(call: &Call, volumes: u32) -> Result<Vec<Call>, ProviderErro
 pub(super) fn together(call: &Call, volumes: u32, mut answers: Vec<Answer>) -> Step<Answer> {
     let is_stripe = match call {
         Call::Create(_) => volumes > 1,
-        Call::ChangeState(id, _) | Call::Grow(id, _) | Call::Describe(id) => stripe::is_stripe(id),
+        Call::ChangeState(id, _) | Call::Grow(id, _) | Call::Describe(id) | Call::SetTag { id, .. } => {
+            stripe::is_stripe(id)
+        }
         Call::List { .. } => false,
     };
     if !is_stripe {
@@ -53,6 +59,7 @@ pub(super) fn together(call: &Call, volumes: u32, mut answers: Vec<Answer>) -> S
             Answer::Changed(stripe::changed(id, *transition, changed(answers)).map(drop))
         }
         Call::Grow(id, _) => Answer::Changed(stripe::grown(id, changed(answers)).map(drop)),
+        Call::SetTag { id, .. } => Answer::Changed(stripe::tagged(id, true, changed(answers)).map(drop)),
         Call::List { .. } => return Err("a listing is no stripe".to_owned()),
     })
 }
