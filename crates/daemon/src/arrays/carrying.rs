@@ -105,6 +105,7 @@ impl Manager {
         let (id, answer) = match done {
             Done::Answer(id, answer) => (id, answer),
             Done::Opened(id, Ok(Some(opened))) => {
+                let opened = self.throttled(id.slot, opened);
                 self.open.insert(id.slot, (id, opened));
                 (id, Answered::Opened(Ok(ask::Opened::Open)))
             }
@@ -115,10 +116,22 @@ impl Manager {
         self.life.complete(now, id, Answer::Rental(answer));
     }
 
+    /// Opens volumes without limits: see `throttled`.
     pub(super) fn opener(&self) -> Opener {
-        let (context, config) = (&self.context, &self.config);
-        let throttle = if config.throttle { config.limits } else { Limits::NONE };
-        Opener { disks: context.disks.clone(), clock: context.clock, decorator: context.decorator.clone(), throttle }
+        let (disks, clock, decorator) =
+            (self.context.disks.clone(), self.context.clock, self.context.decorator.clone());
+        Opener { disks, clock, decorator, throttle: Limits::NONE }
+    }
+
+    /// Holds a volume to what its type has.
+    fn throttled(&mut self, place: Slot, opened: Opened) -> Opened {
+        if !self.config.throttle {
+            return opened;
+        }
+        let (limits, clock) = (self.config.limits, self.context.clock);
+        let (volume, meter) = opening::on_credits(opened.volume, limits, &self.config.credits, clock);
+        self.meters.insert(place, meter);
+        Opened { volume, ..opened }
     }
 
     /// The name of the array on its members.

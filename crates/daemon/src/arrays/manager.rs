@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use surgetank_array::effect::Target;
 use surgetank_device::Volume;
+use surgetank_device::volume::throttle::CreditMeter;
 use surgetank_device::volume::array::{Answer as Joining, ArrayHandle};
 use surgetank_model::Instant;
 use surgetank_policy::backoff::Backoff;
@@ -51,6 +52,8 @@ pub(super) struct Manager {
     pub(super) done: (Sender<Done>, Receiver<Done>),
     /// Volumes that are open and not given to the array, by the ask that opened them.
     pub(super) open: BTreeMap<Slot, (AskId, Opened)>,
+    /// The credits of volumes that this daemon holds to them.
+    pub(super) meters: BTreeMap<Slot, CreditMeter>,
     /// The volumes that the array was given, by the numbers under which it knows them.
     pub(super) targets: BTreeMap<Target, Slot>,
     pub(super) next_target: u32,
@@ -94,6 +97,7 @@ impl Manager {
             life,
             done: crossbeam_channel::unbounded(),
             open: BTreeMap::new(),
+            meters: BTreeMap::new(),
             targets: BTreeMap::new(),
             next_target: 0,
             handle: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use surgetank_rental::Slot;
 use surgetank_rental::array::{MemberStatus, Part, Stage};
 
 use super::manager::Manager;
@@ -80,6 +81,8 @@ pub struct VolumeStatus {
     pub written_gib: Option<f64>,
     /// Reads and writes since.
     pub ios: Option<u64>,
+    /// The share of its burst credits that is left, of the emptiest bucket; `null`: it has none.
+    pub credits_share: Option<f64>,
     /// How much longer it is kept.
     pub held_s: Option<f64>,
 }
@@ -145,6 +148,7 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
             read_gib: counted.map(|served| served.read_bytes as f64 / GIB),
             written_gib: counted.map(|served| served.written_bytes as f64 / GIB),
             ios: counted.map(|served| served.reads + served.writes),
+            credits_share: manager.credits_share(volume.place),
             held_s: volume.held_until_unix_ms.map(|until| until.saturating_sub(now) as f64 / 1e3),
         }
     };
@@ -167,6 +171,14 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
         replacing: life.wanted,
         replaced: manager.replaced,
         reason: life.trouble,
+    }
+}
+
+impl Manager {
+    fn credits_share(&self, place: Slot) -> Option<f64> {
+        let balances = self.meters.get(&place)?.balances(self.now());
+        let shares = balances.iter().zip(&self.config.credits).map(|((_, balance), credits)| *balance as f64 / credits.bucket.max(1) as f64);
+        shares.min_by(f64::total_cmp)
     }
 }
 

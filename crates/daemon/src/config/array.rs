@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use surgetank_array::format::MEMBERS_MAX;
 use surgetank_model::units::Span;
+use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
 use toml::Spanned;
 
@@ -66,6 +67,8 @@ pub struct ArrayConfig {
     pub volume_type: String,
     /// Nominal limits of a member, as far as they are known.
     pub limits: Limits,
+    /// The burst credits of a member, to which the daemon holds it as well.
+    pub credits: Vec<Credits>,
     /// Whether the daemon holds members to them.
     pub throttle: bool,
     /// Members.
@@ -165,6 +168,9 @@ impl RawArray {
         Ok(ArrayConfig {
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
+            credits: providers.by_name[provider]
+                .credits(&volume_type, member_size)
+                .map_err(|error| source.at(Some(span.clone()), error.to_string()))?,
             throttle: self.throttle.unwrap_or(of_type.throttle),
             volume_type,
             members,
