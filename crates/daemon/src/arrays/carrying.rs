@@ -129,7 +129,8 @@ impl Manager {
             return opened;
         }
         let (limits, clock) = (self.config.limits, self.context.clock);
-        let (volume, meter) = opening::on_credits(opened.volume, limits, &self.config.credits, clock);
+        let credits: Vec<_> = self.config.credits.iter().map(Into::into).collect();
+        let (volume, meter) = opening::on_credits(opened.volume, limits, &credits, clock);
         self.meters.insert(place, meter);
         Opened { volume, ..opened }
     }

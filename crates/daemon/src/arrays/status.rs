@@ -177,7 +177,10 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
 impl Manager {
     fn credits_share(&self, place: Slot) -> Option<f64> {
         let balances = self.meters.get(&place)?.balances(self.now());
-        let shares = balances.iter().zip(&self.config.credits).map(|((_, balance), credits)| *balance as f64 / credits.bucket.max(1) as f64);
+        let shares = balances
+            .iter()
+            .zip(&self.config.credits)
+            .map(|((_, balance), credits)| *balance as f64 / credits.bucket.max(1) as f64);
         shares.min_by(f64::total_cmp)
     }
 }
