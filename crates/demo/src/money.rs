@@ -78,11 +78,11 @@ mod tests {
             let record = Record { rentals: vec![rental], ..Record::default() };
             usd(&plan, &record)(hour_s).unwrap() * 730.0
         };
-        // 33 / 0.12 = 275 GiB at $0.04; 128 / 0.48 = 266.7, so 267 GiB at $0.17.
-        assert!((of(plan.backing_bandwidth) - 11.0).abs() < 1e-6);
+        // 33 / 0.12 = 275 GiB, of whole bytes per second and GiB one more, at $0.04; 128 / 0.48 = 266.7, so 267 GiB at $0.17.
+        assert!((of(plan.backing_bandwidth) - 11.04).abs() < 1e-6);
         assert!((of(plan.caching_bandwidth) - 45.39).abs() < 1e-6);
         let said = explanation(&plan);
-        assert!(said.contains("gcp/pd-standard of 275 GiB") && said.contains("gcp/pd-ssd of 267 GiB"), "{said}");
+        assert!(said.contains("gcp/pd-standard of 276 GiB") && said.contains("gcp/pd-ssd of 267 GiB"), "{said}");
     }
 
     #[test]
