@@ -62,12 +62,12 @@ test-product:
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
-	nice -n 19 $(CARGO) test --workspace --test crash --test array --test liveness --no-fail-fast
+	nice -n 19 $(CARGO) test --workspace --test crash --test array --test members --test liveness --no-fail-fast
 	nice -n 19 $(CARGO) test $(PLANTED) -- --nocapture
 
 sim:
 	@scripts/setup test
-	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash --test array
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash --test array --test members
 
 soak:
 	@scripts/setup test
