@@ -36,17 +36,5 @@ surgetank_model::plant_bugs! {
         GrowthIsFree,
         /// What a growth has left half done stays so until the boost ends.
         GrowthNotTakenUp,
-        /// A rotation begins when credits are too few already.
-        RotationIsLate,
-        /// A rotation of one member at a time takes them all.
-        RotationIsNotStaggered,
-        /// A replacement begins whatever is left of the budget.
-        RotationIsFree,
-        /// A refused replacement is tried again at once.
-        RotationDoesNotWait,
-        /// A copy costs no credits.
-        CopyIsFree,
-        /// What a member served while it joined does not count.
-        SuccessorIsFull,
     }
 }

@@ -7,7 +7,7 @@ use surgetank_model::volume_type::{CreditUnit, Credits};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Instant};
 use surgetank_policy::Refusal;
 use surgetank_policy::budget::Budget;
-use surgetank_policy::planted::{Bug, plant};
+use surgetank_policy::rotation::planted::{Bug, plant};
 use surgetank_policy::rotation::{
     Config, Copying, Learned, Progress, Rotation, Sample, Served, SlotState, Trouble, Way,
 };
@@ -444,6 +444,7 @@ fn planted_bugs_are_found() {
             world.starved_s > 0
         }),
     ];
+    assert_eq!(bugs.len(), Bug::ALL.len());
     for (bug, shows) in bugs {
         assert!(!shows(), "{bug:?} shows although it sleeps");
         plant(Some(*bug));

@@ -4,7 +4,7 @@ use surgetank_model::Balance;
 
 use super::Sample;
 use super::config::Config;
-use crate::planted::{Bug, planted};
+use super::planted::{Bug, planted};
 
 /// What a volume served in a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -14,6 +14,7 @@
 mod account;
 mod config;
 mod lanes;
+pub mod planted;
 mod status;
 
 use std::time::Duration;
@@ -29,8 +30,8 @@ pub use self::status::{SlotState, SlotStatus, Status};
 
 use self::account::Account;
 use self::lanes::{Candidate, Lanes};
+use self::planted::{Bug, planted};
 use crate::budget::{Budget, Ledger};
-use crate::planted::{Bug, planted};
 use crate::step::Refusal;
 
 /// What one slot did since the last observation.
