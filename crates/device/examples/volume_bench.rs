@@ -1,14 +1,16 @@
 //! How fast the volumes are by themselves: `cargo run --release --example volume_bench [DIRECTORY [SECONDS]]`.
 //!
-//! One thread, submit and poll in a loop, over memory and over a file in the directory (default: the temporary one).
+//! One thread, submit and poll in a loop, over memory, over read caches of memory, and over a file in the directory (default: the temporary one).
 #![allow(clippy::print_stdout, reason = "the figures are the output")]
 
 use std::time::{Duration, Instant as Clock};
 
+use surgetank_device::volume::read_cache::{Member, ReadCacheVolume};
 use surgetank_device::{
     Buffer, BufferPool, Completion, FileVolume, MemoryVolume, Operation, Options, Poller, Throttle, Volume, VolumeIo,
 };
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
+use surgetank_readcache::{Config, MemberId};
 
 const SIZE: u64 = 256 << 20;
 const WRITE: Operation = Operation::Write { fua: false };
@@ -132,6 +134,20 @@ fn buffers() {
     }
 }
 
+/// A read cache whose members have so many bytes together, over memory: what its decisions, copies and checksums cost.
+fn read_cache(size: u64) -> ReadCacheVolume {
+    let memory = |size| Box::new(MemoryVolume::new(size, 512).expect("memory"));
+    let (mut cache, handle) = ReadCacheVolume::new(memory(SIZE), Config::new(SIZE, 512)).expect("the sizes fit");
+    for id in 0..4 {
+        let member = Member { id: MemberId(id), name: format!("member {id}"), volume: memory(size / 4) };
+        let answer = handle.add(member);
+        cache.poll(Instant::ZERO, &mut Vec::new());
+        answer.wait(Duration::from_secs(1)).expect("it was polled").expect("the member fits");
+    }
+    fill(&mut cache);
+    cache
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let directory = arguments.next().map_or_else(std::env::temp_dir, Into::into);
@@ -142,6 +158,12 @@ fn main() {
     let mut memory = MemoryVolume::new(SIZE, 512).expect("memory");
     fill(&mut memory);
     report("memory", &mut memory, duration);
+
+    for (title, size) in
+        [("a read cache that has room for all of it", SIZE + SIZE / 8), ("one for a quarter", SIZE / 4)]
+    {
+        report(title, &mut read_cache(size), duration);
+    }
 
     let limits = Limits { bandwidth: Some(Bandwidth::from_mib_s(250)), iops: Some(Iops::new(8000)) };
     let mut throttled = Throttle::new(memory, limits, Instant::ZERO);
