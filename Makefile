@@ -58,7 +58,8 @@ test:
 # the tests whose names begin with d (the demo alone waits for longer than most others).
 test-product:
 	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
-	$(CARGO) test --workspace --exclude surgetank-sim --test '[!d]*' --no-fail-fast
+	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --test '[!d]*' --no-fail-fast
+	$(CARGO) test --package surgetank-readcache --test model
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
