@@ -46,10 +46,13 @@ fn a_curve_is_answered_at_the_sizes_in_their_order() {
     assert_eq!(hits(&answer), [(3, 3), (1, 0), (2, 0), (4, 4), (0, 0)]);
     let point = &answer["points"][0];
     assert_eq!((point["requests"].as_u64(), point["miss_ratio"].as_f64()), (Some(8), Some(0.625)));
-    for policy in ["fifo", "FIFO", "lrfu", "s3-fifo", "s3fifo", "sieve", "read-cache"] {
+    for policy in ["fifo", "FIFO", "lrfu", "s3-fifo", "s3fifo", "sieve"] {
         let answer = json(directory.path(), &["a.txt", "--sizes", "4", "--policy", policy]);
         assert_eq!(hits(&answer), [(4, 4)], "{policy}");
     }
+    // Of four blocks it fills whole segments, and one block was dropped with its segment.
+    let answer = json(directory.path(), &["a.txt", "--sizes", "4", "--policy", "read-cache"]);
+    assert_eq!(hits(&answer), [(4, 3)]);
     // All sizes at once: the sizes are chosen, and everything fits at last.
     for policy in ["lru", "sieve"] {
         let answer = json(directory.path(), &["a.txt", "--policy", policy]);
