@@ -388,36 +388,3 @@ fn replaced_members_of_an_ephemeral_array_are_kept_for_a_while() {
     daemon.stop();
     delete(&machine);
 }
-
-/// Credits for some seconds of the writers' load; the policy replaces members before they end, and one extra volume is there at most.
-#[test]
-fn members_are_replaced_by_themselves_before_their_credits_end() {
-    let credits = "[provider.local.types.burst]\nbandwidth = \"400 MiB/s\"\niops = \"2000 IOPS\"\npreallocate = false\n\
-                   iops_credits = { baseline = { per_gib = 3.0, min = \"20 IOPS\" }, bucket = 4000 }";
-    let machine = configured(credits, "rotate = \"staggered\"\ncopy_rate = \"64 MiB/s\"");
-    let text = std::fs::read_to_string(machine.path("config.toml")).unwrap();
-    std::fs::write(machine.path("config.toml"), text.replacen("volume_type = \"tiny\"", "volume_type = \"burst\"", 1)).unwrap();
-    create(&machine);
-    let mut running = Running::start(&machine, None);
-    let (socket, seen) = (running.socket.clone(), Seen::default());
-    let mut writers = Writer::several(WRITERS, SIZE, 5);
-    let mut shares = Vec::new();
-    std::thread::scope(|scope| {
-        for writer in &mut writers {
-            scope.spawn(|| writer.serve_itself(&socket, || seen.over()));
-        }
-        let _over = rounds::Over(&seen);
-        eventually("every slot has a new member, and one has a third", || {
-            let status = asked(&running.client).unwrap();
-            assert!(status.volumes.len() <= MEMBERS + 1, "one extra volume at most: {status:?}");
-            shares.extend(status.volumes.iter().filter_map(|volume| volume.credits_share));
-            status.replaced > MEMBERS as u64
-        });
-    });
-    assert!(shares.iter().any(|share| *share < 0.9) && shares.iter().all(|share| (0.0..=1.0).contains(share)));
-    let mut nbd = running.nbd().unwrap();
-    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
-    drop(nbd);
-    running.stop();
-    delete(&machine);
-}
