@@ -509,6 +509,7 @@ impl Inner {
             }
             Request::ArrayRotate { name, slot } => Ok(json!({ "replacing": self.common.arrays.rotate(&name, slot)? })),
             Request::ArrayDelete { name } => {
+                arrays::offline::refuse_dirty(&self.config, &name)?;
                 self.common.arrays.delete(&name)?;
                 Ok(json!({ "deleted": name }))
             }

@@ -56,28 +56,28 @@ impl OfflineArrays {
             Request::ArrayCreate { name } => self.arrays.create(name).map(|()| json!({ "remarks": [] })),
             Request::ArrayAssemble { name, id } => Ok(json!({ "remarks": self.arrays.assemble(name, id.as_deref())? })),
             Request::ArrayDelete { name } => {
-                self.refuse_dirty(name)?;
+                refuse_dirty(&self.config, name)?;
                 self.arrays.delete(name)?;
                 Ok(json!({ "deleted": name }))
             }
             _ => Err("no daemon runs: start one with `surgetank serve`".to_owned()),
         }
     }
+}
 
-    /// A device over the array may have its newest data on a caching volume, which would be drained to what is gone.
-    fn refuse_dirty(&self, array: &str) -> Result<(), String> {
-        for (name, device) in &self.config.devices {
-            if device.backing != Backing::Array(array.to_owned()) {
-                continue;
-            }
-            let store = OwnerStore::open(&self.config.state_directory.join(name)).map_err(|error| error.to_string())?;
-            if store.record().owner != surgetank_cache::Owner::Backing {
-                return Err(format!(
-                    "the device {name} over the array {array} has its newest data on a caching volume: start the daemon and drain it with \
-                     `surgetank drain {name}`, then delete the array"
-                ));
-            }
+/// A device over the array may have its newest data on a caching volume, which would be drained to what is gone.
+pub(crate) fn refuse_dirty(config: &Config, array: &str) -> Result<(), String> {
+    for (name, device) in &config.devices {
+        if device.backing != Backing::Array(array.to_owned()) {
+            continue;
         }
-        Ok(())
+        let store = OwnerStore::open(&config.state_directory.join(name)).map_err(|error| error.to_string())?;
+        if store.record().owner != surgetank_cache::Owner::Backing {
+            return Err(format!(
+                "the device {name} over the array {array} has its newest data on a caching volume: start the daemon and drain it with \
+                 `surgetank drain {name}`, then delete the array"
+            ));
+        }
     }
+    Ok(())
 }
