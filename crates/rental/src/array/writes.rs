@@ -7,6 +7,7 @@ use surgetank_model::Instant;
 
 use super::record::{ArrayRecord, Facts};
 use crate::ask::AskId;
+use crate::planted::{Bug, planted};
 use crate::record::{RentalRecord, Slot};
 
 /// The pause after a write that failed.
@@ -78,7 +79,13 @@ impl Writes {
                 None => _ = volumes.remove(&place),
             }
         }
-        let facts = self.facts.clone();
+        // With what the volumes say: one that counts no more is never on record without its successor.
+        let durable = self.durable.as_ref().map(|record| record.facts.clone());
+        let facts = if planted(Bug::RetiredBeforeRecorded) && !answers.is_empty() && durable.is_some() {
+            durable
+        } else {
+            self.facts.clone()
+        };
         let record = facts.map(|facts| ArrayRecord { facts, volumes: volumes.into_values().collect() });
         self.in_flight = Some(InFlight { id, record: record.clone(), answers });
         Some(record)

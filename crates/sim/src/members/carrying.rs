@@ -47,7 +47,7 @@ impl World<'_> {
                 self.persisting = None;
                 let fails = self.fault();
                 if !fails || self.random.below(2) == 0 {
-                    self.durable = record;
+                    self.set_durable(record)?;
                 }
                 Answer::Persisted(if fails { Err("no room".to_owned()) } else { Ok(()) })
             }
@@ -131,7 +131,8 @@ impl World<'_> {
         if self.fault() {
             return Ok(Answered::Opened(Err("it is held".to_owned().into())));
         }
-        if !self.cloud.has_appeared(self.now, volume) {
+        let is_lost = |(lost, until): &(VolumeId, _)| lost == volume && self.now < *until;
+        if self.out_of_reach.as_ref().is_some_and(is_lost) || !self.cloud.has_appeared(self.now, volume) {
             return Ok(Answered::Opened(Ok(Opened::Absent)));
         }
         self.close(id.slot);

@@ -26,6 +26,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(3);
 pub(super) const LATE_MAX: Duration = Duration::from_millis(900);
 /// Longest time of a copy, and between two of its steps.
 const COPY_MAX: Duration = Duration::from_millis(60);
+/// Longest time for which a volume is out of reach after a crash: longer than a start waits for it.
+const OUT_OF_REACH_MAX: Duration = Duration::from_millis(3000);
 const SWEEP: Duration = Duration::from_millis(150);
 const NOW_AND_THEN: Duration = Duration::from_millis(700);
 /// A run that lasts longer does not come to rest.
@@ -141,6 +143,8 @@ pub(super) struct World<'a> {
     pub given: BTreeMap<Slot, (VolumeId, Disk)>,
     pub copies: BTreeMap<u32, Copy>,
     pub calls: Vec<Call>,
+    /// A volume that cannot be opened until then.
+    pub out_of_reach: Option<(VolumeId, Instant)>,
     pub persisting: Option<Option<ArrayRecord>>,
     /// The user was told that the array is there, and has not asked for its deletion.
     pub promised: bool,
@@ -207,6 +211,7 @@ impl<'a> World<'a> {
             given: BTreeMap::new(),
             copies: BTreeMap::new(),
             calls: Vec::new(),
+            out_of_reach: None,
             persisting: None,
             promised: false,
             deleting: false,
@@ -387,14 +392,38 @@ impl<'a> World<'a> {
             }
         }
         if let Some(record) = self.persisting.take().filter(|_| self.random.below(2) == 0) {
-            self.durable = record;
+            self.set_durable(record)?;
         }
-        if let Some(record) = &self.durable {
-            record.check().map_err(|why| format!("the record {why}"))?;
-        }
+        self.lose_reach();
         self.life = Array::new(config(self.scenario), self.now, self.durable.clone());
         self.after(ANSWER_MAX, SimEvent::User);
         self.drive()
+    }
+
+    /// The record is replaced. A start would find no member where it names a volume that counts no more.
+    pub(super) fn set_durable(&mut self, record: Option<ArrayRecord>) -> Step {
+        if let Some(record) = &record {
+            record.check().map_err(|why| format!("the record {why}"))?;
+            let counts_no_more = |place: &&Slot| record.volume(**place).is_some_and(|volume| volume.disposable);
+            if record.facts.stage == Stage::Made
+                && let Some(place) = record.facts.members.iter().find(counts_no_more)
+            {
+                return Err(format!("the volume in {place:?} counts no more, and the record names no successor"));
+            }
+        }
+        self.durable = record;
+        Ok(())
+    }
+
+    /// The machine comes back, sometimes without one of the volumes for a while.
+    fn lose_reach(&mut self) {
+        let ids = self.cloud.ids();
+        let lost = self.faulty() && !ids.is_empty() && self.random.below(3) == 0;
+        self.out_of_reach = lost.then(|| {
+            let id = ids[self.random.below(ids.len() as u64) as usize].clone();
+            (id, self.now + self.soon(OUT_OF_REACH_MAX))
+        });
+        self.report.faults += u64::from(lost);
     }
 
     /// As the daemon does, with what it knows after the listing.

@@ -57,6 +57,10 @@ impl Cloud {
         self.volumes.is_empty()
     }
 
+    pub(crate) fn ids(&self) -> Vec<VolumeId> {
+        self.volumes.keys().cloned().collect()
+    }
+
     pub(crate) fn summary(&self) -> String {
         let volumes = self.volumes.iter().map(|(id, volume)| {
             let is_closed = volume.disk.is_some() || volume.shares;
