@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use surgetank_model::volume_type::Supply;
+use surgetank_model::volume_type::{Offer, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
 use super::{Caching, Kind, Load, Way, cheaper, named, operation};
@@ -90,7 +90,7 @@ impl<'a> Backing<'a> {
         types.iter().filter_map(each_type).min_by(cheaper)
     }
 
-    /// With the fewest caching volumes of this kind that take the burst in time.
+    /// With the fewest caching volumes of this kind that take the burst in time, and are gone before the next.
     fn striped(
         &self,
         catalog: &Catalog,
@@ -109,23 +109,50 @@ impl<'a> Backing<'a> {
         (needed > 0.0).then_some(())?;
         // What the backing volume does not take in time, the cache must hold.
         let cache = Bytes::new((rest - self.rate.get() as f64 * left_s).max(0.0).ceil() as u64);
-        let room = Bytes::new(cache.get() + cache.get().div_ceil(RECORDS));
-        let gives = |volumes: u32| {
-            let need = Limits { bandwidth: Some(each), iops: None };
-            let offer = caching.offer(Bytes::new(room.get().div_ceil(u64::from(volumes))), &need, Supply::Sustained)?;
-            let by_iops = offer.gives.iops.map(|iops| iops.get().saturating_mul(load.request.get()));
-            let rate = offer.gives.bandwidth?.get().min(by_iops.unwrap_or(u64::MAX));
-            Some((offer, rate))
-        };
+        let boost = Boost { backing: self, caching, each, load, kind, calls, lead, cache };
         let most = Machine::default().volumes_max(catalog, Some(caching));
-        let fewest = (needed / gives(1)?.1 as f64).ceil().max(1.0);
-        let volumes = (fewest <= f64::from(most)).then_some(fewest as u32)?;
-        let (offer, rate) = gives(volumes)?;
+        let fewest = (needed / boost.gives(1)?.1 as f64).ceil().max(1.0);
+        let fewest = (fewest <= f64::from(most)).then_some(fewest as u32)?;
+        (fewest..=most).find_map(|volumes| boost.way(volumes, needed))
+    }
+}
+
+/// What each burst is taken by, but for how many volumes the cache is striped over.
+struct Boost<'a> {
+    backing: &'a Backing<'a>,
+    caching: &'a VolumeType,
+    /// What is asked of each volume.
+    each: Bandwidth,
+    load: &'a Load,
+    kind: Kind,
+    calls: &'a Calls,
+    /// From the burst's beginning until the stripe is there.
+    lead: Duration,
+    /// What it must hold.
+    cache: Bytes,
+}
+
+impl Boost<'_> {
+    /// Each of so many volumes, and its rate in the load's requests.
+    fn gives(&self, volumes: u32) -> Option<(Offer, u64)> {
+        let room = Bytes::new(self.cache.get() + self.cache.get().div_ceil(RECORDS));
+        let need = Limits { bandwidth: Some(self.each), iops: None };
+        let size = Bytes::new(room.get().div_ceil(u64::from(volumes)));
+        let offer = self.caching.offer(size, &need, Supply::Sustained)?;
+        let by_iops = offer.gives.iops.map(|iops| iops.get().saturating_mul(self.load.request.get()));
+        let rate = offer.gives.bandwidth?.get().min(by_iops.unwrap_or(u64::MAX));
+        Some((offer, rate))
+    }
+
+    /// With so many, if they give what is needed (bytes a second) and are gone before the next burst.
+    fn way(&self, volumes: u32, needed: f64) -> Option<Way> {
+        let Self { backing, caching, load, calls, cache, .. } = self;
+        let (offer, rate) = self.gives(volumes)?;
         let all = rate.saturating_mul(u64::from(volumes));
         ((all as f64) >= needed).then_some(())?;
-        let pipes = Pipes { backing: self.rate, caching: Bandwidth::new(all) };
-        let delays = Delays { boost: lead, quiet: QUIET, release: calls.detach };
-        let Burst { absorb_s, occupied_s } = pipes.delayed(load.burst, cache, Absorb::Split, &delays);
+        let pipes = Pipes { backing: backing.rate, caching: Bandwidth::new(all) };
+        let delays = Delays { boost: self.lead, quiet: QUIET, release: calls.detach };
+        let Burst { absorb_s, occupied_s } = pipes.delayed(load.burst, *cache, Absorb::Split, &delays);
         // It is billed from when it is there, and must be gone before the next burst begins its own.
         let rented_s = calls.attach.as_secs_f64() + occupied_s;
         let from_call_s = calls.create.as_secs_f64() + rented_s;
@@ -138,13 +165,13 @@ impl<'a> Backing<'a> {
         let per_burst = cached * (load.burst_transactions(load.request) + load.burst_transactions(DRAIN_REQUEST));
         let each_usd = caching.price.as_ref().and_then(|price| price.transaction_usd()).unwrap_or_default();
         let cached_usd = each_usd * per_burst * f64::from(load.bursts_month);
-        let transactions_usd = load.transactions_usd(self.known, DRAIN_REQUEST) + cached_usd;
+        let transactions_usd = load.transactions_usd(backing.known, DRAIN_REQUEST) + cached_usd;
         let bursts_usd = boost_usd * f64::from(load.bursts_month);
         Some(Way {
-            kind,
-            volume_type: self.known.name.clone(),
-            what: format!("{} with {}", named(1, self.size, self.known), named(volumes, offer.size, caching)),
-            usd_month: self.usd_month + bursts_usd + transactions_usd,
+            kind: self.kind,
+            volume_type: backing.known.name.clone(),
+            what: format!("{} with {}", named(1, backing.size, backing.known), named(volumes, offer.size, caching)),
+            usd_month: backing.usd_month + bursts_usd + transactions_usd,
             transactions_usd,
             bursts_usd,
             burst_s: absorb_s,
@@ -153,7 +180,7 @@ impl<'a> Backing<'a> {
                 volumes,
                 size_gib: offer.size.as_gib(),
                 mib_s: Bandwidth::new(rate).as_mib_s(),
-                backing_mib_s: self.rate.as_mib_s(),
+                backing_mib_s: backing.rate.as_mib_s(),
                 boost_s: from_call_s,
             }),
             note: format!("each boost {rented_s:.0} s, billed {:.0} s", billed.as_secs_f64()),
