@@ -194,7 +194,9 @@ impl Scenario {
         let (each, all) = (self.caching.striping.each, self.caching.bandwidth);
         let enough = all.get().div_ceil(each.get());
         let volumes = u64::from(self.caching.striping.volumes);
-        let idle = (self.machine.bandwidth.is_some() && enough < volumes).then(|| {
+        // More that were chosen are rounded up to less.
+        let given = self.caching.striping.auto.is_none();
+        let idle = (given && self.machine.bandwidth.is_some() && enough < volumes).then(|| {
             format!(
                 "beside the backing volume the machine moves {:.0} MiB/s, which {enough} of the {volumes} caching volumes give: \
                  lower volumes in [caching]",

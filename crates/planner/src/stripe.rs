@@ -159,15 +159,12 @@ impl Auto {
         for (volume_type, most) in &self.types {
             let least = included(volume_type, volume_type.size.min);
             for volumes in 1..=*most {
-                // As many as the machine can use, and no level beyond that.
+                // No level beyond what the machine can use. More volumes than it can use may be rounded up to less.
                 let enough = Bandwidth::new(usable.get().div_ceil(u64::from(volumes)));
                 let asked = LEVELS.map(Bandwidth::from_mib_s).into_iter().chain(machine.bandwidth.map(|_| enough));
                 let more = asked.filter(|each| *each <= enough && least.is_none_or(|least| *each > least));
                 let levels = least.into_iter().chain(more).filter(|each| gives(volume_type, *each));
                 found.extend(levels.map(|each| Choice { volume_type, volumes, each }));
-                if least.is_some_and(|least| least >= enough) {
-                    break;
-                }
             }
         }
         found
