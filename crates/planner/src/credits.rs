@@ -151,6 +151,11 @@ impl Buckets {
         seconds
     }
 
+    /// Whether no bucket is emptier than then.
+    pub fn hold_as_much_as(&self, then: &Self) -> bool {
+        self.levels.iter().zip(&then.levels).all(|(now, then)| now.level() >= then.level())
+    }
+
     /// A pause of so many seconds, in which so many bytes are moved nevertheless: longer, if they take longer.
     pub fn pause(&mut self, seconds: f64, bytes: f64, rate: f64) -> f64 {
         let moving = self.transfer(bytes, rate);

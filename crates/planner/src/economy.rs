@@ -109,19 +109,20 @@ impl Load {
         baseline.at(size).is_none_or(|baseline| baseline.get().saturating_mul(u64::from(volumes)) >= needed)
     }
 
-    /// Whether each of so many volumes has its share of every burst of a month at this rate, from full credits on. The rate is of
-    /// one volume; a type without credits has whatever its limits say.
+    /// Whether each of so many volumes takes its share of a burst at this rate, and has earned the credits back before the next. The
+    /// rate is of one volume; a type without credits has whatever its limits say.
     fn lasts(&self, known: &VolumeType, size: Bytes, volumes: u32, rate: Bandwidth, request: Bytes) -> bool {
         let Some(mut buckets) = Buckets::full(known, size, request.get() as f64) else { return true };
         let share = self.burst.get() as f64 / f64::from(volumes);
         let rate = rate.get() as f64;
         let between = self.between_cost(known) as f64 / f64::from(volumes);
-        (0..self.bursts_month).all(|_| {
-            let seconds = buckets.transfer(share, rate);
-            let rest = (self.every.as_secs_f64() - seconds).max(0.0);
-            let paused = buckets.pause(rest, between * rest, rate);
-            seconds <= share / rate * (1.0 + 1e-9) && paused <= rest * (1.0 + 1e-9)
-        })
+        let full = buckets.clone();
+        let seconds = buckets.transfer(share, rate);
+        let rest = (self.every.as_secs_f64() - seconds).max(0.0);
+        // What goes on between bursts may be more than a burst is.
+        let paused = buckets.pause(rest, between * rest, rate.max(between));
+        let in_time = seconds <= share / rate * (1.0 + 1e-9) && paused <= rest * (1.0 + 1e-9);
+        in_time && buckets.hold_as_much_as(&full)
     }
 }
 
@@ -223,9 +224,10 @@ pub fn compare(catalog: &Catalog, provider: &str, load: &Load) -> Economy {
     }
 }
 
-/// By money; of equals by time.
+/// By money, to a millionth of a dollar; of equals by time.
 fn cheaper(one: &Way, other: &Way) -> std::cmp::Ordering {
-    one.usd_month.total_cmp(&other.usd_month).then(one.burst_s.total_cmp(&other.burst_s))
+    let money = |way: &Way| (way.usd_month * 1e6).round();
+    money(one).total_cmp(&money(other)).then(one.burst_s.total_cmp(&other.burst_s))
 }
 
 /// "8 × 2 GiB gp3", "gp3 of 2 GiB".

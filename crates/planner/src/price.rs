@@ -161,7 +161,7 @@ fn cheapest(known: &VolumeType, need: &Need, supply: Supply, most: u32) -> Optio
 }
 
 /// What each of so many volumes must do, rounded up.
-fn share(need: &Need, volumes: u32) -> Need {
+pub(crate) fn share(need: &Need, volumes: u32) -> Need {
     let count = u64::from(volumes);
     Need {
         capacity: Bytes::new(need.capacity.get().div_ceil(count)),

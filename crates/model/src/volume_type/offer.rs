@@ -43,21 +43,26 @@ impl VolumeType {
         if !self.limits_are_known() && *need != Limits::NONE {
             return None;
         }
+        // Whatever a size gives, a larger one gives too.
+        self.smallest(size, |size| self.sufficient(size, need, supply))
+    }
+
+    /// What the smallest size of at least `size` has of something that every larger one has too; `None`: no size has it.
+    pub fn smallest<T>(&self, size: Bytes, has: impl Fn(Bytes) -> Option<T>) -> Option<T> {
         let least = self.size.fit(size)?;
         let step = self.size.step.get().max(1);
-        // Whatever a size gives, a larger one gives too, so the smallest is found by halving.
         let (mut low, mut high) = (0, (self.size.max.get() - least.get()) / step);
         let at = |steps: u64| Bytes::new(least.get() + steps * step);
-        self.sufficient(at(high), need, supply)?;
+        has(at(high))?;
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.sufficient(at(middle), need, supply).is_some() {
+            if has(at(middle)).is_some() {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
-        self.sufficient(at(low), need, supply)
+        has(at(low))
     }
 
     /// A volume of exactly this size, if it gives what is needed.

@@ -4,34 +4,59 @@ use surgetank_model::volume_type::{Performance, Supply};
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
 
 use super::{Kind, Load, Way, cheaper, named};
-use crate::price::{Need, PriceOption, options};
+use crate::price::{Need, PriceOption, options, share};
+use crate::stripe::Machine;
 
 /// The cheapest volume, or array of equal ones, that takes every burst of a month in time.
 pub(super) fn cheapest(catalog: &Catalog, provider: &str, load: &Load) -> Option<Way> {
     let need = Need { capacity: load.capacity, limits: load.burst_limits() };
-    options(catalog, &need, Some(provider)).iter().filter_map(|option| fixed(catalog, load, option)).min_by(cheaper)
+    let options = options(catalog, &need, Some(provider));
+    let sustained =
+        options.iter().filter(|option| option.sustained).filter_map(|option| sustained(catalog, load, option));
+    let rented = catalog.iter().filter(|known| known.provider == provider && known.limits_are_known());
+    sustained.chain(rented.filter_map(|known| on_credits(catalog, known, &need, load))).min_by(cheaper)
 }
 
-fn fixed(catalog: &Catalog, load: &Load, option: &PriceOption) -> Option<Way> {
+/// One that is as fast for ever.
+fn sustained(catalog: &Catalog, load: &Load, option: &PriceOption) -> Option<Way> {
     let known = catalog.find(&option.provider, &option.volume_type)?;
     let size = Bytes::new((option.size_gib * surgetank_model::units::GIB as f64) as u64);
-    let usd_month = option.usd_month?;
-    let each = Bandwidth::new(load.rate().get().div_ceil(u64::from(option.volumes)));
-    let lasts = option.sustained || load.lasts(known, size, option.volumes, each, load.request);
-    if !lasts || !load.sustains_between(known, size, option.volumes) {
+    let enough = load.sustains_between(known, size, option.volumes);
+    enough.then(|| way(known, option.volumes, size, option.usd_month, load, ""))?
+}
+
+/// The cheapest of a type on burst credits that every pause earns back. Larger volumes have more of them, so the smallest that
+/// are fast enough need not do.
+fn on_credits(catalog: &Catalog, known: &VolumeType, need: &Need, load: &Load) -> Option<Way> {
+    let of = |volumes: u32| {
+        let each = share(need, volumes);
+        let rate = Bandwidth::new(load.rate().get().div_ceil(u64::from(volumes)));
+        let least = known.offer(each.capacity, &each.limits, Supply::OnCredits)?;
+        let size = known.smallest(least.size, |size| {
+            let lasts = load.lasts(known, size, volumes, rate, load.request);
+            (lasts && load.sustains_between(known, size, volumes)).then_some(size)
+        })?;
+        let usd = known.price_per_month(size, &least.bought).map(|usd| usd * f64::from(volumes));
+        way(known, volumes, size, usd, load, "on credits that every pause earns back")
+    };
+    if known.all_credits_at(known.size.fit(Bytes::ZERO)?).is_empty() {
         return None;
     }
+    (1..=Machine::default().volumes_max(catalog, Some(known))).filter_map(of).min_by(cheaper)
+}
+
+fn way(known: &VolumeType, volumes: u32, size: Bytes, usd: Option<f64>, load: &Load, note: &str) -> Option<Way> {
     let transactions_usd = load.transactions_usd(known, load.request);
     Some(Way {
         kind: Kind::Static,
         volume_type: known.name.clone(),
-        what: named(option.volumes, size, known),
-        usd_month: usd_month + transactions_usd,
+        what: named(volumes, size, known),
+        usd_month: usd? + transactions_usd,
         transactions_usd,
         bursts_usd: 0.0,
         burst_s: load.within.as_secs_f64(),
         caching: None,
-        note: if option.sustained { "" } else { "on credits that every pause earns back" }.to_owned(),
+        note: note.to_owned(),
     })
 }
 
