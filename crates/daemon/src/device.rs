@@ -184,9 +184,9 @@ impl Device {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
         self.export.close(&self.name, until);
-        // The shard tells the owner thread and the reconciler until it ends, so it ends first.
+        // The shard tells the owner thread and the reconciler until it ends, so it ends first. The reconciler asks the owner thread
+        // until it ends, so that ends last.
         self.shard.stop();
-        self.owner_thread.stop();
         if self.coming_up.is_some_and(|coming_up| coming_up.join().is_err()) {
             tracing::error!(device = self.name, "the thread that waited for the export panicked");
         }
@@ -195,6 +195,7 @@ impl Device {
         if self.reconciler.join().is_err() {
             tracing::error!(device = self.name, "the reconciler panicked");
         }
+        self.owner_thread.stop();
         tracing::info!(device = self.name, "stopped");
     }
 }
