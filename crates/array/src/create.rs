@@ -1,7 +1,7 @@
 //! The first structures of an array.
 
+use crate::effect::Rejected;
 use crate::effect::Target;
-use crate::engine::Rejected;
 use crate::format::{ArrayId, Kind, MemberId, MemberState, Superblock};
 use crate::geometry::Geometry;
 use crate::{bitmap::Bitmap, format::Page};

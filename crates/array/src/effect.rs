@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use surgetank_model::RequestId;
-pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, ReplyError, ScratchId, Slice};
+pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, Rejected, ReplyError, ScratchId, Slice};
 
 use crate::format::Pages;
 

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::effect::Rejected;
 use crate::effect::{BufferId, Slice, Slices};
-use crate::engine::Rejected;
 use crate::format::{BITS_PER_PAGE, BLOCK, MEMBERS_MAX, PAGES_MAX, SUPERBLOCKS_LENGTH};
 
 /// The division of an array. All members have the same.

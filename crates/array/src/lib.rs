@@ -21,7 +21,7 @@ mod port;
 
 pub use assembly::{Assembly, Device, Plan, Reason, assemble};
 pub use create::{Creation, Options, Regions, create};
-pub use effect::{Effect, Outcome, Slices, Target};
-pub use engine::{Config, Engine, Event, Join, Rejected, Status};
+pub use effect::{Effect, Outcome, Rejected, Slices, Target};
+pub use engine::{Config, Engine, Event, Join, Status};
 pub use format::{ArrayId, MemberId};
 pub use geometry::Geometry;

@@ -13,7 +13,9 @@ mod ranges;
 pub mod replay;
 mod space;
 
-pub use effect::{BufferId, Effect, EffectId, IoFailure, Outcome, Owner, ReplyError, ScratchId, Slice, Target};
-pub use engine::{Attach, CacheMode, Config, Engine, EngineStage, Event, Rejected, Status};
+pub use effect::{
+    BufferId, Effect, EffectId, IoFailure, Outcome, Owner, Rejected, ReplyError, ScratchId, Slice, Target,
+};
+pub use engine::{Attach, CacheMode, Config, Engine, EngineStage, Event, Status};
 pub use format::Epoch;
 pub use surgetank_model::ReadFill;

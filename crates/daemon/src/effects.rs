@@ -1,6 +1,7 @@
 //! Moves the bytes of the engine's effects between memory and volumes; what they are, and what their end means, is
 //! [`surgetank_cache::io`]'s.
 
+use slab::Slab;
 use surgetank_cache::effect::Slices;
 use surgetank_cache::format::BLOCK;
 use surgetank_cache::io::{Encoder, Io, Meaning};
@@ -48,8 +49,7 @@ pub struct Volumes {
     backing: Attached,
     cache: Option<Attached>,
     /// Indexed by I/O token, so tokens are unique on both volumes.
-    table: Vec<Option<InFlight>>,
-    free: Vec<u32>,
+    table: Slab<InFlight>,
     /// Outcomes that are known without any I/O.
     ready: Vec<(EffectId, Outcome)>,
     completions: Vec<Completion>,
@@ -66,8 +66,7 @@ impl Volumes {
         Self {
             backing: Attached { volume: backing, in_flight: 0, moved: Moved::default(), gone: false },
             cache: None,
-            table: Vec::new(),
-            free: Vec::new(),
+            table: Slab::new(),
             ready: Vec::new(),
             completions: Vec::new(),
             cache_moved_before: Moved::default(),
@@ -102,12 +101,9 @@ impl Volumes {
         let Some(attached) = self.cache.take() else { return };
         self.cache_moved_before.read_bytes += attached.moved.read_bytes;
         self.cache_moved_before.written_bytes += attached.moved.written_bytes;
-        for token in 0..self.table.len() {
-            if self.table[token].as_ref().is_some_and(|io| io.target == Target::Cache) {
-                let gone = Completion { token: token as u64, result: Err(Failure::Gone) };
-                self.completions.push(gone);
-            }
-        }
+        let lost = self.table.iter().filter(|(_, io)| io.target == Target::Cache);
+        let gone = lost.map(|(token, _)| Completion { token: token as u64, result: Err(Failure::Gone) });
+        self.completions.extend(gone);
         for completion in std::mem::take(&mut self.completions) {
             self.finish(&completion);
         }
@@ -178,12 +174,11 @@ impl Volumes {
 
     /// Turns a completion into an outcome.
     fn finish(&mut self, completion: &Completion) {
-        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.get_mut(token)?.take());
+        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
         let Some(io) = taken else {
             tracing::error!(token = completion.token, "a volume completed an I/O that is not in flight");
             return;
         };
-        self.free.push(completion.token as u32);
         let attached = match io.target {
             Target::Backing => Some(&mut self.backing),
             Target::Cache => self.cache.as_mut(),
@@ -202,7 +197,7 @@ impl Volumes {
         }
         // SAFETY: the read into this memory has ended and the engine has not been told yet.
         let bytes = || io.into.as_ref().map_or(&[][..], |into| unsafe { into.bytes() });
-        let outcome = io.meaning.outcome(completion.result.map_err(io_failure), bytes);
+        let outcome = io.meaning.outcome(completion.result.map_err(IoFailure::from), bytes);
         if matches!(outcome, Outcome::Failed(IoFailure::Corrupt))
             && let Some(untold) = self.damage.next(std::time::Instant::now())
         {
@@ -231,14 +226,7 @@ impl Volumes {
                 None => return self.ready.push((id, Outcome::Failed(IoFailure::Gone))),
             },
         };
-        let entry = Some(InFlight { effect: id, target, operation, length, meaning, into });
-        let token = if let Some(token) = self.free.pop() {
-            self.table[token as usize] = entry;
-            u64::from(token)
-        } else {
-            self.table.push(entry);
-            self.table.len() as u64 - 1
-        };
+        let token = self.table.insert(InFlight { effect: id, target, operation, length, meaning, into }) as u64;
         attached.in_flight += 1;
         attached.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
@@ -278,15 +266,6 @@ fn memory_of(bytes: &[u8]) -> BufferSlice {
     buffer.unique().expect("a new buffer has one handle").copy_from_slice(bytes);
     let length = buffer.len();
     buffer.slice(0, length)
-}
-
-const fn io_failure(failure: Failure) -> IoFailure {
-    match failure {
-        Failure::Io => IoFailure::Io,
-        Failure::NoSpace => IoFailure::NoSpace,
-        Failure::Unsupported => IoFailure::Unsupported,
-        Failure::Gone => IoFailure::Gone,
-    }
 }
 
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl World {
         let Some((_, handle)) = &self.array else { return };
         self.events.extend(handle.take_events());
         for released in handle.take_released() {
-            assert!(self.disks.remove(&released.target).is_some(), "{released:?} comes back once");
+            assert!(self.disks.remove(&released.id).is_some(), "{released:?} comes back once");
         }
     }
 
@@ -405,7 +405,7 @@ fn members_that_do_not_belong_are_refused_with_the_remedy() {
     assert!(error.contains("volume 3 has blocks of 4096 bytes and the array has blocks of 512"), "{error}");
     // What has no place comes back at once.
     let (_array, handle) = open(volumes(&[(0, &first), (1, &second), (2, &old), (3, &third)])).unwrap();
-    assert_eq!(handle.take_released().iter().map(|member| member.target).collect::<Vec<_>>(), [Target(2)]);
+    assert_eq!(handle.take_released().iter().map(|member| member.id).collect::<Vec<_>>(), [Target(2)]);
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn what_is_refused_or_never_taken_comes_back() {
         let answer = answer.wait(SOON).unwrap().unwrap_err().to_string();
         assert_eq!(answer, "the array was closed: open it and try again");
     }
-    let targets: Vec<u32> = handle.take_released().iter().map(|member| member.target.0).collect();
+    let targets: Vec<u32> = handle.take_released().iter().map(|member| member.id.0).collect();
     assert_eq!(targets, [50, 51]);
 }
 

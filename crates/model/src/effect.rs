@@ -59,3 +59,8 @@ pub enum ReplyError {
     /// ESHUTDOWN: the device is stopping.
     Stopping,
 }
+
+/// Why a call does not fit an engine's stage or its volumes. One sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Rejected(pub String);

@@ -1,7 +1,7 @@
 //! What the engine asks of its driver, and what the driver answers.
 
 use surgetank_model::RequestId;
-pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, ScratchId, Slice};
+pub use surgetank_model::effect::{BufferId, EffectId, IoFailure, Rejected, ScratchId, Slice};
 
 /// A member of the cache: a number that the driver gives each volume that it adds, unique in the engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

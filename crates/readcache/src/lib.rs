@@ -16,6 +16,6 @@ pub mod placement;
 pub mod planted;
 pub mod simulated;
 
-pub use effect::{Effect, MemberId, Outcome, RequestError, Target};
-pub use engine::{Config, Engine, Event, Rejected, Status};
+pub use effect::{Effect, MemberId, Outcome, Rejected, RequestError, Target};
+pub use engine::{Config, Engine, Event, Status};
 pub use simulated::Simulated;

@@ -24,7 +24,7 @@ use self::read::ReadPart;
 use self::requests::Active;
 pub use self::status::{Event, JoinStatus, SlotStatus, Status};
 use crate::assembly::Plan;
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Target};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, Rejected, ScratchId, Target};
 use crate::format::{ArrayId, MemberId};
 use crate::geometry::Geometry;
 
@@ -55,11 +55,6 @@ pub struct Join {
     /// Bytes.
     pub size: u64,
 }
-
-/// Why a call does not fit the engine or the volumes. One sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Rejected(pub String);
 
 /// The pause before something that failed is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

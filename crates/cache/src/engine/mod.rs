@@ -43,7 +43,7 @@ use self::recovery::{Recovery, Wanted};
 use self::requests::{Active, Counters};
 use self::slab::Slab;
 pub use self::status::{Event, Status};
-use crate::effect::{Effect, EffectId, IoFailure, Outcome, ScratchId, Slice, Target};
+use crate::effect::{Effect, EffectId, IoFailure, Outcome, Rejected, ScratchId, Slice, Target};
 use crate::format::{BLOCK, Epoch, Place, Superblock};
 use crate::index::Index;
 use crate::planted::{Bug, planted};
@@ -113,11 +113,6 @@ pub enum EngineStage {
     /// answer EIO until they are overwritten or [`Engine::restore`]d (may be 0 while the loss record is being cleared).
     Lost,
 }
-
-/// Why a call does not fit the engine's stage or the volume. One sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Rejected(pub String);
 
 /// An adopted caching volume and what is on it.
 #[derive(Debug)]

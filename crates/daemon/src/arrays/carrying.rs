@@ -157,7 +157,7 @@ impl Manager {
         let target = surgetank_array::Target(self.next_target);
         self.next_target += 1;
         self.targets.insert(target, place);
-        Ok(Member { target, name, volume: opened.volume })
+        Ok(Member { id: target, name, volume: opened.volume })
     }
 
     /// Makes the open volumes an array. They stay open.
@@ -172,7 +172,7 @@ impl Manager {
         }
         let formatted = self.write_structures(places, &mut members);
         for (member, (slot, by, place, identity)) in members.into_iter().zip(found) {
-            self.targets.remove(&member.target);
+            self.targets.remove(&member.id);
             self.open.insert(slot, (by, Opened { volume: member.volume, place, identity, geometry: None }));
         }
         formatted
@@ -184,7 +184,7 @@ impl Manager {
         let options = Options { array: self.array_id()?, logical_block, chunk: CHUNK, region, regions: Regions::Blank };
         let volumes = places.iter().zip(&*members).map(|(place, member)| {
             let (id, _) = self.member(*place)?;
-            Ok((member.target, id, member.volume.size()))
+            Ok((member.id, id, member.volume.size()))
         });
         let volumes = volumes.collect::<Result<Vec<_>, String>>()?;
         let creation = surgetank_array::create(&options, &volumes).map_err(|refusal| refusal.to_string())?;
@@ -213,7 +213,7 @@ impl Manager {
         for membership in used {
             let place = heads[membership.target.0 as usize].0;
             let member = self.give(place)?;
-            numbers.insert(membership.target, member.target);
+            numbers.insert(membership.target, member.id);
             members.push(member);
         }
         let place_of = |membership: &Membership| heads[membership.target.0 as usize].0;

@@ -29,7 +29,7 @@ impl Stripe {
         let mut members = members(volumes);
         let heads: Vec<_> = members.iter_mut().map(|member| read_head(&mut *member.volume, || clock.now())).collect();
         let devices = members.iter().zip(&heads).map(|(member, head)| Device {
-            target: member.target,
+            target: member.id,
             name: &member.name,
             size: member.volume.size(),
             head: head.as_deref(),
@@ -54,7 +54,7 @@ impl Stripe {
             let (slot, row) = (number % u64::from(geometry.members), number / u64::from(geometry.members));
             let piece = (chunk - within).min(end - at);
             let target = self.plan.active.iter().find(|place| u64::from(place.slot) == slot).map(|place| place.target);
-            let member = self.members.iter_mut().find(|member| Some(member.target) == target);
+            let member = self.members.iter_mut().find(|member| Some(member.id) == target);
             let member = member.ok_or_else(|| io::Error::other("a member of the stripe is missing"))?;
             let there = geometry.data_offset() + row * chunk + within;
             bytes.extend(read(&mut *member.volume, there, piece as usize, clock)?);
@@ -66,7 +66,7 @@ impl Stripe {
 
 fn members(volumes: Vec<(String, Box<dyn Volume>)>) -> Vec<Member> {
     let numbered = (0..).zip(volumes);
-    numbered.map(|(number, (name, volume))| Member { target: Target(number), name, volume }).collect()
+    numbered.map(|(number, (name, volume))| Member { id: Target(number), name, volume }).collect()
 }
 
 impl Opener {
@@ -88,7 +88,7 @@ impl Opener {
             region: REGION,
             regions: Regions::Written,
         };
-        let of = |member: &Member| (member.target, MemberId(rand::random()), member.volume.size());
+        let of = |member: &Member| (member.id, MemberId(rand::random()), member.volume.size());
         let creation = create(&options, &members.iter().map(of).collect::<Vec<_>>());
         let creation = creation.map_err(|rejected| format!("the volumes cannot become a stripe: {rejected}"))?;
         let written = write_creation(&mut members, &creation, || self.clock.now());

@@ -7,8 +7,11 @@ pub mod array;
 mod beneath;
 pub mod exclusive;
 pub mod fault;
+mod member;
 pub mod memory;
+mod pieces;
 pub mod read_cache;
+mod remote;
 mod request;
 pub mod throttle;
 pub mod uring;
@@ -18,6 +21,7 @@ use std::os::fd::BorrowedFd;
 use smallvec::SmallVec;
 use surgetank_model::Instant;
 pub use surgetank_model::Operation;
+use surgetank_model::effect::IoFailure;
 
 use crate::buffer::BufferSlice;
 
@@ -64,6 +68,18 @@ pub enum Failure {
     /// ENODEV, ENXIO, ENOMEDIUM, ESHUTDOWN, or a disk without a size: the volume was unplugged.
     #[error("the volume is gone")]
     Gone,
+}
+
+/// What it is to an engine.
+impl From<Failure> for IoFailure {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Io => Self::Io,
+            Failure::NoSpace => Self::NoSpace,
+            Failure::Unsupported => Self::Unsupported,
+            Failure::Gone => Self::Gone,
+        }
+    }
 }
 
 /// How an I/O ended.

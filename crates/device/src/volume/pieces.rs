@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
+use slab::Slab;
 use surgetank_model::effect::{BufferId, ScratchId, Slice};
 use surgetank_model::{Operation, Request, RequestId};
 
-use super::super::{Completion, Failure, Memory, VolumeIo};
+use super::{Completion, Failure, Memory, VolumeIo};
 use crate::buffer::{Buffer, BufferPool};
 
 /// Idle scratch memory that is kept, in bytes of each size.
@@ -25,17 +26,15 @@ struct Entry {
 
 /// Requests in flight, and scratch buffers.
 #[derive(Debug)]
-pub(in crate::volume) struct Requests {
-    entries: Vec<Option<Entry>>,
-    free: Vec<u32>,
+pub(super) struct Requests {
+    entries: Slab<Entry>,
     scratch: HashMap<ScratchId, Buffer>,
     pool: BufferPool,
 }
 
 impl Requests {
     pub fn new() -> Self {
-        let (entries, free, scratch) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { entries, free, scratch, pool: BufferPool::new(IDLE_BYTES_MAX) }
+        Self { entries: Slab::new(), scratch: HashMap::new(), pool: BufferPool::new(IDLE_BYTES_MAX) }
     }
 
     /// Takes a request: the pieces that the engine is to be given.
@@ -44,14 +43,7 @@ impl Requests {
         let transfers = matches!(operation, Operation::Read | Operation::Write { .. });
         let most = if transfers { Request::LENGTH_MAX } else { u64::MAX };
         let pieces = length.div_ceil(most).max(1);
-        let entry = Some(Entry { token, memory, pieces: pieces as u32, failure: None });
-        let place = if let Some(place) = self.free.pop() {
-            self.entries[place as usize] = entry;
-            u64::from(place)
-        } else {
-            self.entries.push(entry);
-            self.entries.len() as u64 - 1
-        };
+        let place = self.entries.insert(Entry { token, memory, pieces: pieces as u32, failure: None }) as u64;
         (0..pieces).map(move |piece| {
             let start = piece * most;
             let id = RequestId(piece << PLACE_BITS | place);
@@ -61,8 +53,8 @@ impl Requests {
 
     /// A piece of a request is answered: the completion, if it was the last one.
     pub fn answer(&mut self, id: RequestId, result: Result<(), Failure>) -> Option<Completion> {
-        let place = id.0 as u32;
-        let entry = self.entries.get_mut(place as usize)?.as_mut()?;
+        let place = id.0 as u32 as usize;
+        let entry = self.entries.get_mut(place)?;
         entry.pieces -= 1;
         if let Err(failure) = result {
             entry.failure.get_or_insert(failure);
@@ -70,8 +62,7 @@ impl Requests {
         if entry.pieces > 0 {
             return None;
         }
-        let entry = self.entries[place as usize].take()?;
-        self.free.push(place);
+        let entry = self.entries.remove(place);
         Some(Completion { token: entry.token, result: entry.failure.map_or(Ok(()), Err) })
     }
 
@@ -104,7 +95,7 @@ impl Requests {
                 inside.then(|| slices.iter().map(handle).collect())
             }
             BufferId::Request(id) => {
-                let entry = self.entries.get(id.0 as u32 as usize)?.as_ref()?;
+                let entry = self.entries.get(id.0 as u32 as usize)?;
                 let base = (id.0 >> PLACE_BITS) * Request::LENGTH_MAX;
                 gather(&entry.memory, base, slices)
             }

@@ -32,14 +32,14 @@ pub fn name(target: Target) -> MemberId {
 }
 
 pub fn member(target: u32, volume: Box<dyn Volume>) -> Member {
-    Member { target: Target(target), name: format!("volume {target}"), volume }
+    Member { id: Target(target), name: format!("volume {target}"), volume }
 }
 
 /// Makes the volumes members, by slot; their numbers begin at 0.
 pub fn created(volumes: Vec<Box<dyn Volume>>, logical_block: u32, regions: Regions) -> Vec<Member> {
     let mut members: Vec<Member> = (0..).zip(volumes).map(|(target, volume)| member(target, volume)).collect();
     let options = Options { array: ARRAY, logical_block, chunk: CHUNK, region: REGION, regions };
-    let volumes: Vec<_> = members.iter().map(|m| (m.target, name(m.target), m.volume.size())).collect();
+    let volumes: Vec<_> = members.iter().map(|m| (m.id, name(m.id), m.volume.size())).collect();
     let creation = create(&options, &volumes).unwrap();
     write_creation(&mut members, &creation, clock()).unwrap();
     members
@@ -52,7 +52,7 @@ pub fn found(members: &mut [Member]) -> Assembly {
         .iter()
         .zip(&heads)
         .map(|(member, head)| Device {
-            target: member.target,
+            target: member.id,
             name: &member.name,
             size: member.volume.size(),
             head: head.as_deref(),

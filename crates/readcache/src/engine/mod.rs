@@ -24,7 +24,7 @@ use self::requests::{Active, Piece};
 use self::segments::{Buffer, Eviction, Run};
 pub use self::status::{Event, Status};
 use crate::changes::Changes;
-use crate::effect::{Effect, EffectId, IoFailure, MemberId, Outcome, ScratchId};
+use crate::effect::{Effect, EffectId, IoFailure, MemberId, Outcome, Rejected, ScratchId};
 use crate::placement::{BLOCKS_MAX, Placement, Segment};
 
 /// Bytes of a segment if nobody says otherwise: four of the largest I/Os that a cloud counts as one.
@@ -52,11 +52,6 @@ impl Config {
         Self { size, logical_block, block: BLOCK_DEFAULT, segment: SEGMENT_DEFAULT }
     }
 }
-
-/// Why a call does not fit the engine or the volumes. One sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Rejected(pub String);
 
 /// What an effect in flight is for.
 #[derive(Debug)]

@@ -1,19 +1,14 @@
 //! What other threads ask of an array and learn about it: whoever replaces its members.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use std::{fmt, io};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TrySendError};
 use surgetank_array::effect::Target;
-use surgetank_array::{Event, MemberId, Rejected, Status};
+use surgetank_array::{Event, MemberId, Status};
 
+use super::super::remote::{self, Answer, Remote};
 use super::Member;
 use super::members::{Counters, Served};
-use crate::event::EventFd;
-use crate::waking::Flagged;
 
 /// A member's volume, and what it has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,26 +32,6 @@ pub struct ArrayStatus {
     pub members: Vec<MemberStatus>,
 }
 
-/// The answer to what was asked of an array.
-#[derive(Debug)]
-pub struct Answer(Receiver<Result<(), Rejected>>);
-
-impl Answer {
-    /// Waits for the answer: the array's thread gives it when it next polls. `None`: it has not done so in that time.
-    ///
-    /// # Errors
-    /// The array's refusal, or that it was closed.
-    pub fn wait(&self, timeout: Duration) -> Option<Result<(), Rejected>> {
-        match self.0.recv_timeout(timeout) {
-            Ok(answer) => Some(answer),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => {
-                Some(Err(Rejected("the array was closed: open it and try again".to_owned())))
-            }
-        }
-    }
-}
-
 /// What is asked of an array.
 pub(super) enum Ask {
     Replace { slot: u32, id: MemberId, member: Member },
@@ -64,83 +39,46 @@ pub(super) enum Ask {
     Grow,
 }
 
-pub(super) struct Command {
-    pub ask: Ask,
-    pub reply: Sender<Result<(), Rejected>>,
+impl remote::Ask for Ask {
+    type Id = Target;
+    type Status = Status;
+    type Event = Event;
+
+    fn into_member(self) -> Option<Member> {
+        match self {
+            Self::Replace { member, .. } => Some(member),
+            Self::Cancel { .. } | Self::Grow => None,
+        }
+    }
 }
 
-struct State {
-    engine: Status,
-    members: Vec<(Target, String, Arc<Counters>)>,
-    events: VecDeque<Event>,
-    released: Vec<Member>,
-    /// Somebody wants to know how the engine stands.
-    asked: bool,
-}
+/// A member by its number, its name, and what it has done.
+type Entry = (Target, String, Arc<Counters>);
 
-/// What the array's thread and the others share.
-pub(super) struct Shared {
-    event: EventFd,
-    flag: Flagged,
-    state: Mutex<State>,
-}
+/// The members that the array has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Roll(Arc<Mutex<Vec<Entry>>>);
 
-impl Shared {
-    pub fn new(engine: Status) -> io::Result<Self> {
-        let (members, events, released) = (Vec::new(), VecDeque::new(), Vec::new());
-        let state = State { engine, members, events, released, asked: false };
-        Ok(Self { event: EventFd::new()?, flag: Flagged::new(), state: Mutex::new(state) })
-    }
-
-    /// What is in the state stays right if a thread panics between two of its changes.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The array's thread is to poll.
-    pub fn raise(&self) {
-        self.flag.raise(&self.event);
-    }
-
-    /// Whether somebody raised it.
-    pub fn take_raised(&self) -> bool {
-        self.flag.take(&self.event)
-    }
-
-    pub fn take_asked(&self) -> bool {
-        std::mem::take(&mut self.state().asked)
-    }
-
-    pub fn publish(&self, engine: Status) {
-        self.state().engine = engine;
+impl Roll {
+    /// What is in it stays right if a thread panics between two of its changes.
+    fn members(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn attached(&self, target: Target, name: String, counters: Arc<Counters>) {
-        self.state().members.push((target, name, counters));
+        self.members().push((target, name, counters));
     }
 
-    pub fn add_event(&self, event: Event) {
-        self.state().events.push_back(event);
-    }
-
-    pub fn release(&self, member: Member) {
-        let mut state = self.state();
-        state.members.retain(|(target, ..)| *target != member.target);
-        state.released.push(member);
-    }
-}
-
-impl AsFd for Shared {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    pub fn detached(&self, target: Target) {
+        self.members().retain(|(member, ..)| *member != target);
     }
 }
 
 /// An array's remote control, for any thread. Cloning gives another handle on the same array.
 #[derive(Clone)]
 pub struct ArrayHandle {
-    shared: Arc<Shared>,
-    commands: Sender<Command>,
+    remote: Remote<Ask>,
+    roll: Roll,
 }
 
 impl fmt::Debug for ArrayHandle {
@@ -150,70 +88,51 @@ impl fmt::Debug for ArrayHandle {
 }
 
 impl ArrayHandle {
-    pub(super) fn new(shared: Arc<Shared>, commands: Sender<Command>) -> Self {
-        Self { shared, commands }
-    }
-
-    fn ask(&self, ask: Ask) -> Answer {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        match self.commands.try_send(Command { ask, reply }) {
-            Ok(()) => self.shared.raise(),
-            Err(TrySendError::Full(command) | TrySendError::Disconnected(command)) => {
-                if let Ask::Replace { member, .. } = command.ask {
-                    self.shared.release(member);
-                }
-            }
-        }
-        Answer(answer)
+    pub(super) fn new(remote: Remote<Ask>, roll: Roll) -> Self {
+        Self { remote, roll }
     }
 
     /// A blank volume is to take the place of a slot's member; `id` is a fresh random name. The volume comes back with
     /// [`ArrayHandle::take_released`] when the array is done with it, at once if it refuses it.
     #[must_use]
     pub fn replace(&self, slot: u32, id: MemberId, member: Member) -> Answer {
-        self.ask(Ask::Replace { slot, id, member })
+        self.remote.ask(Ask::Replace { slot, id, member })
     }
 
     /// The replacement of a slot's member is to end without effect.
     #[must_use]
     pub fn cancel(&self, slot: u32) -> Answer {
-        self.ask(Ask::Cancel { slot })
+        self.remote.ask(Ask::Cancel { slot })
     }
 
     /// The volumes of all members have grown: the array is to use what all of them have.
     #[must_use]
     pub fn grow(&self) -> Answer {
-        self.ask(Ask::Grow)
+        self.remote.ask(Ask::Grow)
     }
 
     /// How the array stands, without waiting for it. The next call knows what has changed up to this one.
     #[must_use]
     pub fn status(&self) -> ArrayStatus {
-        let status = {
-            let mut state = self.shared.state();
-            state.asked = true;
-            let of = |(target, name, counters): &(Target, String, Arc<Counters>)| MemberStatus {
-                target: *target,
-                name: name.clone(),
-                served: counters.served(),
-                gone: counters.is_gone(),
-            };
-            ArrayStatus { engine: state.engine.clone(), members: state.members.iter().map(of).collect() }
+        let of = |(target, name, counters): &Entry| MemberStatus {
+            target: *target,
+            name: name.clone(),
+            served: counters.served(),
+            gone: counters.is_gone(),
         };
-        self.shared.raise();
-        status
+        ArrayStatus { engine: self.remote.status(), members: self.roll.members().iter().map(of).collect() }
     }
 
     /// What has happened since the last call, in order.
     #[must_use]
     pub fn take_events(&self) -> Vec<Event> {
-        self.shared.state().events.drain(..).collect()
+        self.remote.take_events()
     }
 
     /// The volumes that the array is done with since the last call: replaced members, joining ones that were dropped or
     /// refused, and those that had no place in it.
     #[must_use]
     pub fn take_released(&self) -> Vec<Member> {
-        std::mem::take(&mut self.shared.state().released)
+        self.remote.take_released()
     }
 }

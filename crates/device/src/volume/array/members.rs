@@ -4,14 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use slab::Slab;
 use surgetank_array::Outcome;
 use surgetank_array::effect::{EffectId, IoFailure, Target};
 use surgetank_array::io::{Content, Io};
 use surgetank_model::Instant;
 
+use super::super::pieces::Requests;
 use super::super::{Completion, Failure, Operation, Volume, VolumeIo};
 use super::Member;
-use super::requests::Requests;
 use crate::buffer::Buffer;
 use crate::poller::Poller;
 
@@ -101,8 +102,7 @@ struct InFlight {
 pub(super) struct Members {
     attached: Vec<Attached>,
     /// By the token of the I/O.
-    table: Vec<Option<InFlight>>,
-    free: Vec<u32>,
+    table: Slab<InFlight>,
     /// Answers that are known without any I/O.
     ready: Vec<(EffectId, Outcome)>,
     completions: Vec<Completion>,
@@ -110,17 +110,12 @@ pub(super) struct Members {
 
 impl Members {
     pub fn new() -> Self {
-        let (attached, table, free) = (Vec::new(), Vec::new(), Vec::new());
-        Self { attached, table, free, ready: Vec::new(), completions: Vec::new() }
+        Self { attached: Vec::new(), table: Slab::new(), ready: Vec::new(), completions: Vec::new() }
     }
 
     /// Takes a volume into use, and returns where its work is counted. The member comes back with an error.
     pub fn attach(&mut self, member: Member, poller: &Poller) -> Result<Arc<Counters>, (Member, io::Error)> {
-        if let Some(descriptor) = member.volume.descriptor()
-            && let Err(error) = poller.add(descriptor, 0)
-        {
-            return Err((member, error));
-        }
+        let member = member.watched(poller)?;
         let counters = Arc::new(Counters::default());
         self.attached.push(Attached { member, in_flight: 0, counters: counters.clone() });
         Ok(counters)
@@ -128,14 +123,9 @@ impl Members {
 
     /// A volume of which nothing is asked any more.
     pub fn detach(&mut self, target: Target, poller: &Poller) -> Option<Member> {
-        let place = self.attached.iter().position(|attached| attached.member.target == target)?;
+        let place = self.attached.iter().position(|attached| attached.member.id == target)?;
         let member = self.attached.remove(place).member;
-        if let Some(descriptor) = member.volume.descriptor()
-            && let Err(error) = poller.remove(descriptor)
-        {
-            tracing::error!(member = member.name, %error, "a released member cannot be taken out of the poller");
-        }
-        Some(member)
+        Some(member.unwatched(poller))
     }
 
     /// What every member has now, in bytes; asks their volumes.
@@ -143,7 +133,7 @@ impl Members {
     /// # Errors
     /// That of the first that cannot say.
     pub fn sizes(&mut self) -> Result<Vec<(Target, u64)>, Failure> {
-        let size = |attached: &mut Attached| Ok((attached.member.target, attached.member.volume.resize_check()?));
+        let size = |attached: &mut Attached| Ok((attached.member.id, attached.member.volume.resize_check()?));
         self.attached.iter_mut().map(size).collect()
     }
 
@@ -173,17 +163,10 @@ impl Members {
             tracing::error!(?id, "the array's engine names memory that does not exist");
             return self.ready.push((id, Outcome::Failed(IoFailure::Io)));
         };
-        let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.target == target) else {
+        let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == target) else {
             return self.ready.push((id, Outcome::Failed(IoFailure::Gone)));
         };
-        let entry = Some(InFlight { effect: id, target, operation, length, content, bitmap });
-        let token = if let Some(token) = self.free.pop() {
-            self.table[token as usize] = entry;
-            u64::from(token)
-        } else {
-            self.table.push(entry);
-            self.table.len() as u64 - 1
-        };
+        let token = self.table.insert(InFlight { effect: id, target, operation, length, content, bitmap }) as u64;
         attached.in_flight += 1;
         attached.member.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
@@ -203,13 +186,12 @@ impl Members {
     }
 
     fn finish(&mut self, completion: &Completion) {
-        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.get_mut(token)?.take());
+        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
         let Some(io) = taken else {
             tracing::error!(token = completion.token, "a member completed an I/O that is not in flight");
             return;
         };
-        self.free.push(completion.token as u32);
-        if let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.target == io.target) {
+        if let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == io.target) {
             attached.in_flight -= 1;
             attached.counters.count(io.operation, io.length, completion.result);
             if let Err(failure) = completion.result {
@@ -218,16 +200,7 @@ impl Members {
         }
         // SAFETY: the read into this memory has ended, and nobody else has been given a handle on it.
         let bytes = || io.bitmap.as_ref().map_or(&[][..], |buffer| unsafe { buffer.bytes() });
-        let outcome = io.content.outcome(completion.result.map_err(io_failure), bytes);
+        let outcome = io.content.outcome(completion.result.map_err(IoFailure::from), bytes);
         self.ready.push((io.effect, outcome));
-    }
-}
-
-const fn io_failure(failure: Failure) -> IoFailure {
-    match failure {
-        Failure::Io => IoFailure::Io,
-        Failure::NoSpace => IoFailure::NoSpace,
-        Failure::Unsupported => IoFailure::Unsupported,
-        Failure::Gone => IoFailure::Gone,
     }
 }

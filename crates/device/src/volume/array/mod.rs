@@ -2,52 +2,38 @@
 //!
 //! - [`setup`]: reading and writing what makes volumes an array, off the path of the data.
 //! - `handle`: what other threads ask and learn: replacements, growth, how it stands.
-//! - `members`: the members' volumes and what is in flight on them; `requests`: whose memory is where.
+//! - `members`: the members' volumes and what is in flight on them.
 
 mod handle;
 mod members;
-pub(super) mod requests;
 pub mod setup;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::{fmt, io};
 
-use crossbeam_channel::Receiver;
 use surgetank_array::effect::{EffectId, ReplyError, Target};
 use surgetank_array::io::Action;
 use surgetank_array::{Config, Engine, Event, Join, MemberId, Outcome, Plan, Rejected};
 use surgetank_model::Instant;
 
-use self::handle::{Ask, Command, Shared};
+use self::handle::{Ask, Roll};
 use self::members::Members;
-use self::requests::Requests;
+use super::pieces::Requests;
+use super::remote::{self, Command, Inbox};
 use super::{Completion, Failure, Operation, Volume, VolumeIo};
 use crate::poller::Poller;
 
-pub use self::handle::{Answer, ArrayHandle, ArrayStatus, MemberStatus};
+pub use self::handle::{ArrayHandle, ArrayStatus, MemberStatus};
 pub use self::members::Served;
 pub use self::setup::{read_head, write_creation};
+pub use super::remote::Answer;
 
 /// Rounds of I/Os that one poll takes the answers of. A copy between volumes that answer at once must not hold up the
 /// caller for as long as it takes; what is left over comes with the next poll.
 const ROUNDS_MAX: u32 = 32;
 
 /// A volume that is to be a member of an array.
-pub struct Member {
-    /// Its number, unique in the life of the array.
-    pub target: Target,
-    /// What people call it.
-    pub name: String,
-    /// The volume.
-    pub volume: Box<dyn Volume>,
-}
-
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member").field("target", &self.target).field("name", &self.name).finish_non_exhaustive()
-    }
-}
+pub type Member = super::member::Member<Target>;
 
 /// A volume striped over other volumes, each of which can be replaced while it serves.
 ///
@@ -60,8 +46,8 @@ pub struct ArrayVolume {
     requests: Requests,
     /// Watches the members' descriptors and the handle's.
     poller: Poller,
-    shared: Arc<Shared>,
-    commands: Receiver<Command>,
+    inbox: Inbox<Ask>,
+    roll: Roll,
     ended: Vec<Completion>,
     outcomes: Vec<(EffectId, Outcome)>,
     opened: bool,
@@ -83,7 +69,7 @@ impl ArrayVolume {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let places = || plan.active.iter().chain(&plan.joining).chain(&plan.superseded);
         let logical_block = plan.geometry.logical_block;
-        if let Some(missing) = places().find(|place| members.iter().all(|member| member.target != place.target)) {
+        if let Some(missing) = places().find(|place| members.iter().all(|member| member.id != place.target)) {
             let (slot, member) = (missing.slot, missing.member);
             return Err(invalid(format!("member {member} of slot {slot} was not given: attach its volume")));
         }
@@ -92,36 +78,36 @@ impl ArrayVolume {
         }
         let engine = Engine::new(config, now, plan);
         let poller = Poller::new()?;
-        let shared = Arc::new(Shared::new(engine.status())?);
-        poller.add(shared.as_fd(), 0)?;
-        let (sender, commands) = crossbeam_channel::unbounded();
+        let (inbox, remote) = remote::connect("array", engine.status())?;
+        poller.add(inbox.as_fd(), 0)?;
+        let roll = Roll::default();
         let mut array = Self {
             engine,
             logical_block,
             members: Members::new(),
             requests: Requests::new(),
             poller,
-            shared: shared.clone(),
-            commands,
+            inbox,
+            roll: roll.clone(),
             ended: Vec::new(),
             outcomes: Vec::new(),
             opened: false,
         };
         for member in members {
-            if places().any(|place| place.target == member.target) {
+            if places().any(|place| place.target == member.id) {
                 array.attach(member).map_err(|(_, error)| error)?;
             } else {
-                shared.release(member);
+                array.inbox.release(member);
             }
         }
         array.carry_out(now);
-        Ok((array, ArrayHandle::new(shared, sender)))
+        Ok((array, ArrayHandle::new(remote, roll)))
     }
 
     fn attach(&mut self, member: Member) -> Result<(), (Member, io::Error)> {
-        let (target, name) = (member.target, member.name.clone());
+        let (target, name) = (member.id, member.name.clone());
         let counters = self.members.attach(member, &self.poller)?;
-        self.shared.attached(target, name, counters);
+        self.roll.attached(target, name, counters);
         Ok(())
     }
 
@@ -141,36 +127,36 @@ impl ArrayVolume {
 
     /// Answers what other threads have asked.
     fn take_commands(&mut self, now: Instant) {
-        if self.shared.take_asked() {
-            self.shared.publish(self.engine.status());
+        if self.inbox.take_asked() {
+            self.inbox.publish(self.engine.status());
         }
-        while let Ok(Command { ask, reply }) = self.commands.try_recv() {
+        while let Some(Command { ask, reply }) = self.inbox.take_command() {
             let answer = match ask {
                 Ask::Replace { slot, id, member } => self.replace(now, (slot, id), member),
                 Ask::Cancel { slot } => self.engine.cancel(now, slot),
                 Ask::Grow => self.grow(now),
             };
-            self.shared.publish(self.engine.status());
+            self.inbox.publish(self.engine.status());
             // Whoever asked may have gone.
             let _ = reply.send(answer);
         }
     }
 
     fn replace(&mut self, now: Instant, (slot, id): (u32, MemberId), member: Member) -> Result<(), Rejected> {
-        let (target, size, block) = (member.target, member.volume.size(), member.volume.logical_block());
+        let (target, size, block) = (member.id, member.volume.size(), member.volume.logical_block());
         if block > self.logical_block {
             let refusal = Rejected(blocks_differ(&member.name, block, self.logical_block));
-            self.shared.release(member);
+            self.inbox.release(member);
             return Err(refusal);
         }
         if let Err(refusal) = self.engine.replace(now, slot, Join { target, member: id, size }) {
-            self.shared.release(member);
+            self.inbox.release(member);
             return Err(refusal);
         }
         // What the engine asks of the volume is carried out later.
         self.attach(member).map_err(|(member, error)| {
             let refusal = Rejected(format!("{} cannot be waited for ({error}): close other volumes", member.name));
-            self.shared.release(member);
+            self.inbox.release(member);
             refusal
         })
     }
@@ -191,23 +177,13 @@ impl ArrayVolume {
             if let Event::Released(target) = event
                 && let Some(member) = self.members.detach(target, &self.poller)
             {
-                self.shared.release(member);
+                self.roll.detached(target);
+                self.inbox.release(member);
             }
-            self.shared.add_event(event);
+            self.inbox.add_event(event);
         }
         if changed {
-            self.shared.publish(self.engine.status());
-        }
-    }
-}
-
-impl Drop for ArrayVolume {
-    /// What was asked and not taken is refused: the volumes of replacements go back.
-    fn drop(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
-            if let Ask::Replace { member, .. } = command.ask {
-                self.shared.release(member);
-            }
+            self.inbox.publish(self.engine.status());
         }
     }
 }
@@ -237,7 +213,7 @@ impl Volume for ArrayVolume {
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
-        if self.shared.take_raised() {
+        if self.inbox.take_raised() {
             self.take_commands(now);
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
@@ -258,7 +234,7 @@ impl Volume for ArrayVolume {
             rounds += 1;
             if rounds == ROUNDS_MAX {
                 self.carry_out(now);
-                self.shared.raise();
+                self.inbox.raise();
                 break;
             }
         }
@@ -276,7 +252,7 @@ impl Volume for ArrayVolume {
         let sizes = self.members.sizes()?;
         // The time is that of the last call.
         match self.engine.grow(Instant::ZERO, &sizes) {
-            Ok(()) => self.shared.raise(),
+            Ok(()) => self.inbox.raise(),
             Err(refusal) => tracing::debug!(%refusal, "the array does not grow"),
         }
         Ok(self.size())

@@ -68,7 +68,7 @@ pub fn write_creation(
 
 /// The write of a structure, with the place of its member.
 fn write(members: &[Member], (target, offset, bytes): &Structure) -> Result<(usize, VolumeIo), SetupError> {
-    let place = members.iter().position(|member| member.target == *target).ok_or(SetupError::NoVolume)?;
+    let place = members.iter().position(|member| member.id == *target).ok_or(SetupError::NoVolume)?;
     let mut buffer = Buffer::zeroed(bytes.len());
     buffer.unique().expect("a new buffer has one handle").copy_from_slice(bytes);
     Ok((place, io(*offset, Operation::Write { fua: false }, *offset, Some(&buffer))))

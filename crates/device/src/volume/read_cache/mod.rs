@@ -7,42 +7,29 @@ mod handle;
 mod volumes;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::{fmt, io};
 
-use crossbeam_channel::Receiver;
 use surgetank_model::Instant;
 use surgetank_model::effect::{EffectId, IoFailure, Slice};
 use surgetank_readcache::io::Action;
 use surgetank_readcache::{Config, Engine, Event, MemberId, Outcome, Rejected, RequestError};
 
-use self::handle::{Ask, Command, Shared};
+use self::handle::Ask;
 use self::volumes::Volumes;
-use super::array::requests::Requests;
+use super::pieces::Requests;
+use super::remote::{self, Command, Inbox};
 use super::{Completion, Failure, Memory, Operation, Volume, VolumeIo};
 use crate::poller::Poller;
 
-pub use self::handle::{Answer, ReadCacheHandle};
+pub use self::handle::ReadCacheHandle;
+pub use super::remote::Answer;
 
 /// Rounds of I/Os that one poll takes the answers of, so that volumes that answer at once do not hold up the caller; what is
 /// left over comes with the next poll.
 const ROUNDS_MAX: u32 = 32;
 
 /// A volume that is to be a member of a read cache.
-pub struct Member {
-    /// Its number, unique in the life of the read cache.
-    pub id: MemberId,
-    /// What people call it.
-    pub name: String,
-    /// The volume.
-    pub volume: Box<dyn Volume>,
-}
-
-impl fmt::Debug for Member {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Member").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
-    }
-}
+pub type Member = super::member::Member<MemberId>;
 
 /// A backing volume with a write-through read cache before it. Without members it is the backing volume.
 pub struct ReadCacheVolume {
@@ -52,8 +39,7 @@ pub struct ReadCacheVolume {
     requests: Requests,
     /// Watches the volumes' descriptors and the handle's.
     poller: Poller,
-    shared: Arc<Shared>,
-    commands: Receiver<Command>,
+    inbox: Inbox<Ask>,
     ended: Vec<Completion>,
     outcomes: Vec<(EffectId, Outcome)>,
 }
@@ -74,21 +60,19 @@ impl ReadCacheVolume {
         let size = backing.size();
         let engine = Engine::new(Config { size, logical_block: backing.logical_block(), ..config }).map_err(invalid)?;
         let poller = Poller::new()?;
-        let shared = Arc::new(Shared::new(engine.status())?);
-        poller.add(shared.as_fd(), 0)?;
-        let (sender, commands) = crossbeam_channel::unbounded();
+        let (inbox, remote) = remote::connect("read cache", engine.status())?;
+        poller.add(inbox.as_fd(), 0)?;
         let cache = Self {
             volumes: Volumes::new(backing, engine.block(), &poller)?,
             engine,
             size,
             requests: Requests::new(),
             poller,
-            shared: shared.clone(),
-            commands,
+            inbox,
             ended: Vec::new(),
             outcomes: Vec::new(),
         };
-        Ok((cache, ReadCacheHandle::new(shared, sender)))
+        Ok((cache, ReadCacheHandle::new(remote)))
     }
 
     /// Carries out what the engine asks for.
@@ -115,7 +99,7 @@ impl ReadCacheVolume {
 
     /// Answers what other threads have asked.
     fn take_commands(&mut self) {
-        while let Ok(Command { ask, reply }) = self.commands.try_recv() {
+        while let Some(Command { ask, reply }) = self.inbox.take_command() {
             let answer = match ask {
                 Ask::Add(member) => self.add(member),
                 Ask::Remove(member) => self.engine.remove_member(member),
@@ -123,8 +107,8 @@ impl ReadCacheVolume {
             // Whoever asked may have gone.
             let _ = reply.send(answer);
         }
-        if self.shared.take_asked() {
-            self.shared.publish(self.engine.status());
+        if self.inbox.take_asked() {
+            self.inbox.publish(self.engine.status());
         }
     }
 
@@ -136,16 +120,16 @@ impl ReadCacheVolume {
                 "{} has blocks of {block} bytes and the read cache has blocks of {ours}: use a volume with blocks as small",
                 member.name
             ));
-            self.shared.release(member);
+            self.inbox.release(member);
             return Err(refusal);
         }
         if let Err(refusal) = self.engine.add_member(id, size) {
-            self.shared.release(member);
+            self.inbox.release(member);
             return Err(refusal);
         }
         self.volumes.attach(member, &self.poller).map_err(|(member, error)| {
             let refusal = Rejected(format!("{} cannot be waited for ({error}): close other volumes", member.name));
-            self.shared.release(member);
+            self.inbox.release(member);
             // It was added just now, and nothing was asked of it.
             let _ = self.engine.remove_member(id);
             refusal
@@ -160,23 +144,12 @@ impl ReadCacheVolume {
             if let Event::Released(id) = event
                 && let Some(member) = self.volumes.detach(id, &self.poller)
             {
-                self.shared.release(member);
+                self.inbox.release(member);
             }
-            self.shared.add_event(event);
+            self.inbox.add_event(event);
         }
         if changed {
-            self.shared.publish(self.engine.status());
-        }
-    }
-}
-
-impl Drop for ReadCacheVolume {
-    /// What was asked and not taken is refused: the volumes go back.
-    fn drop(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
-            if let Ask::Add(member) = command.ask {
-                self.shared.release(member);
-            }
+            self.inbox.publish(self.engine.status());
         }
     }
 }
@@ -202,14 +175,14 @@ impl Volume for ReadCacheVolume {
     }
 
     fn poll(&mut self, now: Instant, completions: &mut Vec<Completion>) {
-        if self.shared.take_raised() {
+        if self.inbox.take_raised() {
             self.take_commands();
         }
         let mut outcomes = std::mem::take(&mut self.outcomes);
         for round in 0..=ROUNDS_MAX {
             self.carry_out(now);
             if round == ROUNDS_MAX {
-                self.shared.raise();
+                self.inbox.raise();
                 break;
             }
             self.volumes.poll(now, round == 0, &mut outcomes);

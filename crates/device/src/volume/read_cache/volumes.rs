@@ -2,13 +2,14 @@
 
 use std::io;
 
+use slab::Slab;
 use surgetank_model::Instant;
 use surgetank_readcache::effect::{EffectId, IoFailure, Target};
 use surgetank_readcache::io::{Io, Meaning};
 use surgetank_readcache::{MemberId, Outcome};
 
-use super::super::array::requests::Requests;
-use super::super::{Completion, Failure, Memory, Volume, VolumeIo};
+use super::super::pieces::Requests;
+use super::super::{Completion, Memory, Volume, VolumeIo};
 use super::Member;
 use crate::poller::Poller;
 
@@ -33,8 +34,7 @@ pub(super) struct Volumes {
     /// Bytes of a block, the unit of checksums.
     block: u32,
     /// By the token of the I/O.
-    table: Vec<Option<InFlight>>,
-    free: Vec<u32>,
+    table: Slab<InFlight>,
     /// Answers that are known without any I/O.
     ready: Vec<(EffectId, Outcome)>,
     completions: Vec<Completion>,
@@ -50,8 +50,7 @@ impl Volumes {
             backing_in_flight: 0,
             members: Vec::new(),
             block,
-            table: Vec::new(),
-            free: Vec::new(),
+            table: Slab::new(),
             ready: Vec::new(),
             completions: Vec::new(),
         })
@@ -67,11 +66,7 @@ impl Volumes {
 
     /// Takes a volume into use. The member comes back with an error.
     pub fn attach(&mut self, member: Member, poller: &Poller) -> Result<(), (Member, io::Error)> {
-        if let Some(descriptor) = member.volume.descriptor()
-            && let Err(error) = poller.add(descriptor, 0)
-        {
-            return Err((member, error));
-        }
+        let member = member.watched(poller)?;
         self.members.push(Attached { member, in_flight: 0 });
         Ok(())
     }
@@ -80,12 +75,7 @@ impl Volumes {
     pub fn detach(&mut self, id: MemberId, poller: &Poller) -> Option<Member> {
         let place = self.members.iter().position(|attached| attached.member.id == id)?;
         let member = self.members.remove(place).member;
-        if let Some(descriptor) = member.volume.descriptor()
-            && let Err(error) = poller.remove(descriptor)
-        {
-            tracing::error!(member = member.name, %error, "a released member cannot be taken out of the poller");
-        }
-        Some(member)
+        Some(member.unwatched(poller))
     }
 
     fn busy(&mut self) -> impl Iterator<Item = &mut Box<dyn Volume>> {
@@ -118,14 +108,7 @@ impl Volumes {
             },
         };
         let kept = if meaning.needs_bytes() { memory.clone() } else { Memory::new() };
-        let entry = Some(InFlight { effect: id, target, meaning, memory: kept });
-        let token = if let Some(token) = self.free.pop() {
-            self.table[token as usize] = entry;
-            u64::from(token)
-        } else {
-            self.table.push(entry);
-            self.table.len() as u64 - 1
-        };
+        let token = self.table.insert(InFlight { effect: id, target, meaning, memory: kept }) as u64;
         *in_flight += 1;
         volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
@@ -148,12 +131,11 @@ impl Volumes {
     }
 
     fn finish(&mut self, completion: &Completion) {
-        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.get_mut(token)?.take());
+        let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
         let Some(InFlight { effect, target, meaning, memory }) = taken else {
             tracing::error!(token = completion.token, "a volume completed an I/O that is not in flight");
             return;
         };
-        self.free.push(completion.token as u32);
         match target {
             Target::Backing => self.backing_in_flight -= 1,
             Target::Member(id) => {
@@ -165,7 +147,7 @@ impl Volumes {
                 }
             }
         }
-        let result = completion.result.map_err(io_failure);
+        let result = completion.result.map_err(IoFailure::from);
         let mut joined = Vec::new();
         // SAFETY: the I/O on this memory has ended, the request it belongs to is not answered, and no copy runs now.
         let outcome = meaning.outcome(result, self.block, || unsafe { bytes(&memory, &mut joined) });
@@ -187,13 +169,4 @@ unsafe fn bytes<'a>(memory: &'a Memory, joined: &'a mut Vec<u8>) -> &'a [u8] {
         joined.extend_from_slice(unsafe { part.bytes() });
     }
     joined
-}
-
-const fn io_failure(failure: Failure) -> IoFailure {
-    match failure {
-        Failure::Io => IoFailure::Io,
-        Failure::NoSpace => IoFailure::NoSpace,
-        Failure::Unsupported => IoFailure::Unsupported,
-        Failure::Gone => IoFailure::Gone,
-    }
 }
