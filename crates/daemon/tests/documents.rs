@@ -45,6 +45,8 @@ fn its_commented_defaults_are_valid_and_what_they_say() {
     // Prices and limits aside, spelling out the defaults changes nothing; sizes' lower bound is ours.
     let shown = |config: &Config| {
         let mut config = config.clone();
+        // An example, which has no defaults.
+        config.arrays.clear();
         config.devices.values_mut().for_each(|device| {
             if let Some(caching) = device.caching.as_mut() {
                 caching.size.0 = surgetank_model::Bytes::from_gib(1);
@@ -110,6 +112,7 @@ fn with_line(section: &str, more: &str) -> Config {
     let sections = [
         ("", ""),
         provider,
+        ("[array.data]", "members = 2\nmember_size = \"1 GiB\""),
         ("[device.data]", "backing = \"/dev/vdb\""),
         ("[device.data.backing_limits]", "bandwidth = \"33 MiB/s\""),
         ("[device.data.caching]", caching),
