@@ -14,7 +14,7 @@ TARGET ?=
 TIME ?= 600
 
 # The simulation with bugs on purpose. Named in the whole workspace, not by package: what is built already serves here.
-PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs --test planted --test planted_array --test planted_rental --test planted_readcache
+PLANTED := --workspace --features surgetank-sim/planted-bugs,surgetank-readcache/planted-bugs,surgetank-pool-core/planted-bugs --test planted --test planted_array --test planted_rental --test planted_readcache --test planted_pool
 
 .PHONY: help reproduce reproduce-sim validate economy demo test test-product test-simulation sim soak fuzz bench lab bench-peers cuts outages replay systemd lint fmt build install uninstall clean
 
@@ -58,8 +58,9 @@ test:
 # the tests whose names begin with d (the demo alone waits for longer than most others).
 test-product:
 	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
-	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --test '[!d]*' --no-fail-fast
+	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --exclude surgetank-pool-core --test '[!d]*' --no-fail-fast
 	$(CARGO) test --package surgetank-readcache --test model
+	$(CARGO) test --package surgetank-pool-core --test models
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
@@ -68,7 +69,7 @@ test-simulation:
 
 sim:
 	@scripts/setup test
-	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --test crash --test array --test members
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --package surgetank-pool-core --test crash --test array --test members --test models
 
 soak:
 	@scripts/setup test

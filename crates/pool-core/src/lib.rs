@@ -1,0 +1,20 @@
+//! What a staging pool decides, sans-IO.
+//!
+//! Benefactors lend memory and SSD; managers plan and keep the names; clients write chunks straight to benefactors; staged files
+//! are drained to a target (seed 002). Each part here is fed events with the time and polled for what to do, so that the pool's
+//! processes and a simulator of thousands of nodes drive the same code.
+//!
+//! - [`id`](mod@id): names;
+//! - [`membership`]: which benefactors are alive, and in which life;
+//! - [`placement`]: where a group of chunks goes;
+//! - [`benefactor`]: memory in three buffers, and what they owe;
+//! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
+//! - [`publishing`]: in which order the target sees what was committed.
+
+pub mod benefactor;
+pub mod id;
+pub mod membership;
+pub mod meta;
+pub mod placement;
+pub mod planted;
+pub mod publishing;

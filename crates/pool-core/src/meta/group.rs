@@ -1,0 +1,270 @@
+//! Several requests in one transaction, and outcomes that nobody heard of.
+//!
+//! A store takes a few thousand transactions a second, whatever is in them, and an N-N checkpoint creates a hundred thousand files at
+//! once: requests that wait share a transaction. Those in one group do not touch each other's keys, so that each of them holds or
+//! fails as it would alone; if the group is refused, those whose compares failed are answered, and the others go on.
+//!
+//! **Unknown outcomes.** Each transaction writes a receipt of its own, and compares that it is absent: sent again, it takes place at
+//! most once. One copy of it may still be on its way when another was refused, and take place later, when its compares hold
+//! again. So a transaction of which any copy's outcome is unknown is refused only after its receipt was taken by a transaction that
+//! does nothing else. That one leaves a mark beside the receipt, since its own outcome may be unknown as well: who finds the receipt
+//! without the mark knows that the transaction took place.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::id::Revision;
+use crate::meta::key::{Key, Prefix};
+use crate::meta::store::{Compare, Lease, Outcome, Transaction, Write};
+use crate::meta::value::Value;
+use crate::planted::{Bug, planted};
+
+/// A request of this manager's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// A transaction that was given to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommitId(pub u64);
+
+/// What became of a request's transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It took place; at this revision, if that is known.
+    Committed(Option<Revision>),
+    /// It did not, and never will.
+    Refused,
+}
+
+/// The part of a group that a request has.
+#[derive(Debug)]
+struct Part {
+    request: RequestId,
+    transaction: Transaction,
+}
+
+#[derive(Debug)]
+struct Flying {
+    id: CommitId,
+    receipt: Key,
+    /// That the receipt was taken.
+    mark: Key,
+    parts: Vec<Part>,
+    /// A copy of it may still take place.
+    unknown: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// To be sent.
+    Send,
+    /// Sent.
+    Sent,
+    /// It was refused; its receipt is to be taken. Whose compares failed.
+    Take(Vec<usize>),
+    /// That was sent.
+    Taking(Vec<usize>),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct GroupCommit {
+    /// This manager's process, and the lease of its receipts.
+    manager: (u64, Lease),
+    /// Compares, and writes, of a transaction at most.
+    operations_max: usize,
+    receipts: u64,
+    commits: u64,
+    queue: VecDeque<Part>,
+    flying: Option<Flying>,
+    answers: VecDeque<(RequestId, Answer)>,
+}
+
+impl GroupCommit {
+    /// For a manager's process. A store takes `operations_max` compares and as many writes in a transaction (etcd: 128).
+    #[must_use]
+    pub const fn new(manager: u64, lease: Lease, operations_max: usize) -> Self {
+        Self {
+            manager: (manager, lease),
+            operations_max,
+            receipts: 0,
+            commits: 0,
+            queue: VecDeque::new(),
+            flying: None,
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// A transaction to commit.
+    pub fn submit(&mut self, request: RequestId, transaction: Transaction) {
+        self.queue.push_back(Part { request, transaction });
+    }
+
+    /// What to send to the store. One at a time: what comes meanwhile shares the next.
+    pub fn next_commit(&mut self) -> Option<(CommitId, Transaction)> {
+        if self.flying.is_none() {
+            let parts = self.next_group()?;
+            self.receipts += 2;
+            let [receipt, mark] = [0, 1].map(|more| Key::Receipt(self.manager.0, self.receipts + more));
+            self.flying = Some(Flying { id: CommitId(0), receipt, mark, parts, unknown: false, stage: Stage::Send });
+        }
+        let lease = self.manager.1;
+        let flying = self.flying.as_mut()?;
+        let mut transaction = Transaction::default();
+        match std::mem::replace(&mut flying.stage, Stage::Sent) {
+            Stage::Send => {
+                for part in &flying.parts {
+                    transaction.compares.extend(part.transaction.compares.iter().cloned());
+                    transaction.writes.extend(part.transaction.writes.iter().cloned());
+                }
+            }
+            Stage::Take(failed) => {
+                flying.stage = Stage::Taking(failed);
+                transaction.compares.push(Compare::Absent(flying.mark.clone()));
+                transaction.writes.push(Write::PutLeased(flying.mark.clone(), Value::Receipt, lease));
+            }
+            sent => {
+                flying.stage = sent;
+                return None;
+            }
+        }
+        if !planted(Bug::RetriedWithoutReceipt) {
+            transaction.compares.push(Compare::Absent(flying.receipt.clone()));
+            transaction.writes.push(Write::PutLeased(flying.receipt.clone(), Value::Receipt, lease));
+        }
+        self.commits += 1;
+        flying.id = CommitId(self.commits);
+        Some((flying.id, transaction))
+    }
+
+    /// The requests that share a transaction which is under way, in the order of their compares and writes in it.
+    pub fn in_flight(&self) -> impl Iterator<Item = RequestId> {
+        self.flying.iter().flat_map(|flying| flying.parts.iter().map(|part| part.request))
+    }
+
+    /// What became of it. A late word about an earlier copy is not minded.
+    pub fn complete(&mut self, id: CommitId, outcome: &Outcome) {
+        let Some(mut flying) = self.flying.take_if(|flying| flying.id == id) else { return };
+        let compares: usize = flying.parts.iter().map(|part| part.transaction.compares.len()).sum();
+        match (flying.stage, outcome) {
+            (Stage::Sent, Outcome::Committed(revision)) => self.took_place(flying.parts, Some(*revision)),
+            // The receipt is there: an earlier copy took place.
+            (Stage::Sent, Outcome::Refused(failed)) if failed.contains(&compares) => {
+                self.took_place(flying.parts, None);
+            }
+            (Stage::Sent, Outcome::Refused(failed)) if flying.unknown && !planted(Bug::RefusedWhileUnderWay) => {
+                flying.stage = Stage::Take(failed.clone());
+                self.flying = Some(flying);
+            }
+            (Stage::Sent, Outcome::Refused(failed)) => self.refused(flying.parts, failed),
+            (Stage::Taking(failed), Outcome::Committed(_)) => self.refused(flying.parts, &failed),
+            // The mark is there: an earlier copy has taken the receipt.
+            (Stage::Taking(failed), Outcome::Refused(there)) if there.contains(&0) => {
+                self.refused(flying.parts, &failed);
+            }
+            (Stage::Taking(_), Outcome::Refused(_)) => self.took_place(flying.parts, None),
+            (stage, _) => {
+                flying.unknown = true;
+                flying.stage = match stage {
+                    Stage::Taking(failed) | Stage::Take(failed) => Stage::Take(failed),
+                    Stage::Send | Stage::Sent => Stage::Send,
+                };
+                self.flying = Some(flying);
+            }
+        }
+    }
+
+    /// What became of a request's transaction.
+    pub fn next_answer(&mut self) -> Option<(RequestId, Answer)> {
+        self.answers.pop_front()
+    }
+
+    /// Requests that are not answered.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len() + self.flying.as_ref().map_or(0, |flying| flying.parts.len())
+    }
+
+    fn took_place(&mut self, parts: Vec<Part>, revision: Option<Revision>) {
+        self.answers.extend(parts.into_iter().map(|part| (part.request, Answer::Committed(revision))));
+    }
+
+    /// Answers those whose compares failed, and has the others go on.
+    fn refused(&mut self, parts: Vec<Part>, failed: &[usize]) {
+        let mut first = 0;
+        let mut rest = Vec::new();
+        for part in parts {
+            let own = first..first + part.transaction.compares.len();
+            first = own.end;
+            if planted(Bug::GroupFailsTogether) || failed.iter().any(|at| own.contains(at)) {
+                self.answers.push_back((part.request, Answer::Refused));
+            } else {
+                rest.push(part);
+            }
+        }
+        rest.into_iter().rev().for_each(|part| self.queue.push_front(part));
+    }
+
+    /// Requests in the order in which they came, without those that touch what an earlier one touches.
+    fn next_group(&mut self) -> Option<Vec<Part>> {
+        let (mut group, mut rest) = (Vec::new(), VecDeque::new());
+        let (mut compares, mut writes) = (1, 1);
+        let mut touched = Touched::default();
+        while let Some(part) = self.queue.pop_front() {
+            let needs = (part.transaction.compares.len(), part.transaction.writes.len());
+            let room = compares + needs.0 <= self.operations_max && writes + needs.1 <= self.operations_max;
+            let fits = group.is_empty() || room;
+            let apart = touched.add(&part.transaction);
+            if fits && apart {
+                (compares, writes) = (compares + needs.0, writes + needs.1);
+                group.push(part);
+            } else {
+                rest.push_back(part);
+                if !room {
+                    break;
+                }
+            }
+        }
+        rest.append(&mut self.queue);
+        self.queue = rest;
+        (!group.is_empty()).then_some(group)
+    }
+}
+
+/// What the requests so far compare and write.
+#[derive(Default)]
+struct Touched {
+    compared: BTreeSet<Key>,
+    compared_under: BTreeSet<Prefix>,
+    written: BTreeSet<Key>,
+}
+
+impl Touched {
+    /// Adds a transaction; whether it touches nothing that the others write, and writes nothing that they compare.
+    fn add(&mut self, transaction: &Transaction) -> bool {
+        let mut apart = true;
+        for compare in &transaction.compares {
+            match compare {
+                Compare::Absent(key) | Compare::Present(key) | Compare::Modified(key, _) | Compare::Created(key, _) => {
+                    apart &= !self.written.contains(key);
+                }
+                Compare::NoneUnder(prefix) => apart &= !self.written.iter().any(|key| prefix.has(key)),
+            }
+        }
+        for write in &transaction.writes {
+            let key = write.key();
+            apart &= !self.written.contains(key) && !self.compared.contains(key);
+            apart &= !self.compared_under.iter().any(|prefix| prefix.has(key));
+        }
+        for compare in &transaction.compares {
+            match compare {
+                Compare::Absent(key) | Compare::Present(key) | Compare::Modified(key, _) | Compare::Created(key, _) => {
+                    self.compared.insert(key.clone());
+                }
+                Compare::NoneUnder(prefix) => drop(self.compared_under.insert(*prefix)),
+            }
+        }
+        self.written.extend(transaction.writes.iter().map(|write| write.key().clone()));
+        apart
+    }
+}

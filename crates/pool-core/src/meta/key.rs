@@ -1,0 +1,117 @@
+//! Keys of the store, and their order.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::id::{BenefactorId, Inode, MountId, SessionId};
+
+/// The name of an entry in a directory: no `/`, no zero byte, neither `.` nor `..`, 1 to 255 bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(Arc<[u8]>);
+
+/// Why a name is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// Longer than 255 bytes.
+    #[error("a name has at most 255 bytes")]
+    TooLong,
+    /// Empty, a dot or two, or with a slash or a zero byte in it.
+    #[error("a name is not empty, neither `.` nor `..`, and has neither `/` nor a zero byte")]
+    Reserved,
+}
+
+impl Name {
+    /// Reads a name.
+    ///
+    /// # Errors
+    /// [`BadName`].
+    pub fn new(bytes: &[u8]) -> Result<Self, BadName> {
+        match bytes {
+            [] | b"." | b".." => Err(BadName::Reserved),
+            _ if bytes.len() > 255 => Err(BadName::TooLong),
+            _ if bytes.iter().any(|byte| matches!(byte, 0 | b'/')) => Err(BadName::Reserved),
+            _ => Ok(Self(bytes.into())),
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        String::from_utf8_lossy(&self.0).fmt(formatter)
+    }
+}
+
+/// What only one process does at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Publishes what a mount's journal has.
+    Publisher(MountId),
+    /// Watches the benefactors, and has lost copies made again.
+    Warden,
+}
+
+/// A key of the store. The order is that of the variants, and within a variant that of its fields.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// A benefactor's life: it is there as long as its lease.
+    Benefactor(BenefactorId),
+    /// A mount's life: it is there as long as its lease.
+    Session(SessionId),
+    /// A file, directory or symbolic link.
+    Node(Inode),
+    /// An entry of a directory.
+    Entry(Inode, Name),
+    /// A group of a file's chunks.
+    Group(Inode, u32),
+    /// A file that a session has open for writing; it is there as long as the session's lease.
+    Writer(Inode, SessionId),
+    /// What the target has not seen yet.
+    Journal(MountId, u64),
+    /// Who has a role; it is there as long as its lease.
+    Owner(Role),
+    /// That a transaction took place: of a manager's process, and its number there. It ends with the manager's lease.
+    Receipt(u64, u64),
+}
+
+/// Keys that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Prefix {
+    /// All entries of a directory.
+    Entries(Inode),
+    /// All groups of a file.
+    Groups(Inode),
+    /// Whoever writes a file.
+    Writers(Inode),
+    /// The journal of a mount.
+    Journal(MountId),
+}
+
+impl Prefix {
+    /// The first key that may have it.
+    pub(crate) fn first(self) -> Key {
+        match self {
+            Self::Entries(inode) => Key::Entry(inode, Name(Arc::default())),
+            Self::Groups(inode) => Key::Group(inode, 0),
+            Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
+            Self::Journal(mount) => Key::Journal(mount, 0),
+        }
+    }
+
+    /// Whether a key has it.
+    #[must_use]
+    pub fn has(self, key: &Key) -> bool {
+        match (self, key) {
+            (Self::Entries(of), Key::Entry(inode, _))
+            | (Self::Groups(of), Key::Group(inode, _))
+            | (Self::Writers(of), Key::Writer(inode, _)) => of == *inode,
+            (Self::Journal(of), Key::Journal(mount, _)) => of == *mount,
+            _ => false,
+        }
+    }
+}

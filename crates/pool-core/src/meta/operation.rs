@@ -1,0 +1,219 @@
+//! What clients and drains ask for, as transactions.
+//!
+//! [`attempt`] is a function of the operation and of what was read. It says what else it must read, or which transaction to commit
+//! and what to answer once that took place. The transaction compares everything that the answer rests on, also of a refusal: if it
+//! is refused, somebody was faster, and the operation is attempted again with fresh reads. So each operation takes place, or is
+//! refused, at one revision, as if it had been alone.
+//!
+//! Entries of a directory are compared one by one, and the directory itself only by its creation, so that many files are created in
+//! one directory at the same time. What ends a directory compares that nothing is in it.
+
+mod content;
+mod names;
+mod recorder;
+
+use crate::id::{Inode, MountId, SessionId, Version};
+use crate::meta::key::{Key, Name, Prefix};
+use crate::meta::store::{Lease, Transaction};
+use crate::meta::value::Group;
+use crate::placement::Place;
+
+pub use self::recorder::Reads;
+use self::recorder::Recorder;
+
+/// A directory and a name in it.
+pub type At = (Inode, Name);
+
+/// What is asked for. Numbers that must be new (`fresh`) come from the driver: each is used once in the life of a pool, for an inode
+/// or for an entry of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Make an empty file and open it for writing.
+    Create {
+        /// Where.
+        at: At,
+        /// Its number.
+        fresh: u64,
+        /// Who writes it, and its lease.
+        writer: (SessionId, Lease),
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+    },
+    /// Open a file for writing.
+    OpenForWriting {
+        /// Which.
+        inode: Inode,
+        /// Who writes it, and its lease.
+        writer: (SessionId, Lease),
+    },
+    /// Make an empty directory.
+    MakeDirectory {
+        /// Where.
+        at: At,
+        /// Its number.
+        fresh: u64,
+        /// The number of its entry in the journal.
+        journal: u64,
+        /// Mode, user, group.
+        owner: (u32, u32, u32),
+    },
+    /// What was written counts.
+    Commit {
+        /// Which file.
+        inode: Inode,
+        /// Who wrote it.
+        session: SessionId,
+        /// The version that it was written on top of.
+        on: Version,
+        /// The file's bytes.
+        size: u64,
+        /// Groups that are new or have changed.
+        groups: Vec<(u32, Group)>,
+    },
+    /// A session's last handle for writing is closed; with the last writer's, the file is published.
+    Close {
+        /// Which file.
+        inode: Inode,
+        /// Who.
+        session: SessionId,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// A session that had a file open for writing is over: its key is gone.
+    WriterLost {
+        /// Which file.
+        inode: Inode,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// Move a file or directory, in the place of what is there.
+    Rename {
+        /// Where from.
+        from: At,
+        /// Where to.
+        to: At,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// Unlink a file or symbolic link.
+    Unlink {
+        /// Where.
+        at: At,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// Remove a directory in which nothing is.
+    RemoveDirectory {
+        /// Where.
+        at: At,
+        /// The number of an entry in the journal.
+        journal: u64,
+    },
+    /// The target has seen an entry of the journal, or will never see it.
+    Published {
+        /// The publisher, as [`Key::Owner`] has it.
+        publisher: u64,
+        /// Of which mount.
+        mount: MountId,
+        /// The entry's number.
+        journal: u64,
+        /// How it ended.
+        ended: PublicationEnd,
+    },
+    /// Nobody has an unlinked file open any more: it ends.
+    Forget {
+        /// Which.
+        inode: Inode,
+    },
+}
+
+/// How an entry of the journal ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublicationEnd {
+    /// The target has it.
+    Done,
+    /// Chunks of it are lost.
+    Lost,
+    /// Somebody else changed what the target has at its path.
+    Conflict,
+}
+
+/// What an operation that took place answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Done: this is it.
+    Inode(Inode),
+    /// Done: the file has this version now.
+    Version(Version),
+}
+
+/// Why an operation did not take place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// ENOENT.
+    #[error("there is no such file or directory")]
+    NotFound,
+    /// EEXIST.
+    #[error("there is such an entry already")]
+    Exists,
+    /// ENOTDIR.
+    #[error("that is no directory")]
+    NotADirectory,
+    /// EISDIR.
+    #[error("that is a directory")]
+    IsADirectory,
+    /// ENOTEMPTY.
+    #[error("the directory has entries")]
+    NotEmpty,
+    /// EINVAL.
+    #[error("a directory cannot move into itself")]
+    IntoItself,
+    /// EIO, and the handle stays failed.
+    #[error("the session has ended, or does not have the file open for writing")]
+    NotTheWriter,
+    /// Somebody has the unlinked file open.
+    #[error("a session has the file open")]
+    InUse,
+    /// Somebody else committed meanwhile: what was written is to be committed on top of that.
+    #[error("the file has version {} by now", .0)]
+    Version(Version),
+    /// These are not in the life any more in which they acknowledged: their chunks are to be written again, elsewhere.
+    #[error("{} benefactors have left the life in which they acknowledged", .0.len())]
+    Benefactors(Vec<Place>),
+    /// Another process publishes this mount now.
+    #[error("another process publishes this mount")]
+    NotThePublisher,
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// More is to be read: keys, and all keys of these prefixes.
+    Read(Vec<Key>, Vec<Prefix>),
+    /// The answer, if this transaction takes place. One without writes and with a single compare needs none: the read was one step.
+    Commit(Transaction, Result<Reply, Refusal>),
+}
+
+/// Attempts an operation; see the module.
+#[must_use]
+pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
+    let mut recorder = Recorder::new(reads);
+    let reply = match operation {
+        Operation::Create { at, fresh, writer, owner } => recorder.create(at, *fresh, *writer, *owner),
+        Operation::OpenForWriting { inode, writer } => recorder.open_for_writing(*inode, *writer),
+        Operation::MakeDirectory { at, fresh, journal, owner } => recorder.make_directory(at, *fresh, *journal, *owner),
+        Operation::Commit { inode, session, on, size, groups } => recorder.commit(*inode, *session, *on, *size, groups),
+        Operation::Close { inode, session, journal } => recorder.close(*inode, *session, *journal),
+        Operation::WriterLost { inode, journal } => recorder.writer_lost(*inode, *journal),
+        Operation::Rename { from, to, journal } => recorder.rename(from, to, *journal),
+        Operation::Unlink { at, journal } => recorder.unlink(at, *journal),
+        Operation::RemoveDirectory { at, journal } => recorder.remove_directory(at, *journal),
+        Operation::Published { publisher, mount, journal, ended } => {
+            recorder.published(*publisher, *mount, *journal, *ended)
+        }
+        Operation::Forget { inode } => recorder.forget(*inode),
+    };
+    recorder.end(reply)
+}

@@ -1,0 +1,167 @@
+//! Operations on what files contain.
+
+use super::recorder::{Recorder, Stop};
+use super::{PublicationEnd, Refusal, Reply};
+use crate::id::{Inode, MountId, SessionId, Version};
+use crate::meta::key::{Key, Prefix, Role};
+use crate::meta::store::{Compare, Lease};
+use crate::meta::value::{Change, FileState, Group, Kind, Node, Value};
+use crate::placement::Place;
+use crate::planted::{Bug, planted};
+
+type Answer = Result<Reply, Stop>;
+
+impl Recorder<'_> {
+    pub(super) fn open_for_writing(&mut self, inode: Inode, (session, lease): (SessionId, Lease)) -> Answer {
+        let node = self.file(inode)?;
+        if self.stays(Key::Session(session))?.is_none() {
+            return Err(Refusal::NotTheWriter.into());
+        }
+        // The node is written, so that whoever closes meanwhile sees that there is one writer more.
+        self.put(Key::Node(inode), Value::Node(node.clone()));
+        self.put_leased(Key::Writer(inode, session), Value::Session(session), lease);
+        Ok(Reply::Version(node.version))
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        inode: Inode,
+        session: SessionId,
+        on: Version,
+        size: u64,
+        groups: &[(u32, Group)],
+    ) -> Answer {
+        let node = match planted(Bug::CommitWithoutVersion) {
+            false => self.file(inode)?,
+            true => self.file_that_stays(inode)?,
+        };
+        if self.stays(Key::Writer(inode, session))?.is_none() {
+            return Err(Refusal::NotTheWriter.into());
+        }
+        if node.version != on && !planted(Bug::CommitWithoutVersion) {
+            return Err(Refusal::Version(node.version).into());
+        }
+        self.are_alive(groups)?;
+        let version = node.version.next();
+        for (index, group) in groups {
+            self.put(Key::Group(inode, *index), Value::Group(Group { version, ..group.clone() }));
+        }
+        let kind = Kind::File(FileState::Replicated);
+        self.put(Key::Node(inode), Value::Node(Node { kind, size, version, torn: false, ..node }));
+        Ok(Reply::Version(version))
+    }
+
+    /// Refuses unless every benefactor of these groups is in the life in which it acknowledged them, also when the transaction takes
+    /// place: what another life had in memory is gone.
+    fn are_alive(&mut self, groups: &[(u32, Group)]) -> Result<(), Stop> {
+        let mut places: Vec<Place> = groups.iter().flat_map(|(_, group)| group.layout.places()).collect();
+        places.sort_unstable();
+        places.dedup();
+        if planted(Bug::CommitWithoutIncarnation) {
+            return Ok(());
+        }
+        let mut changed = Vec::new();
+        for place in places {
+            // Its key is created with its life and never changed.
+            match self.stays(Key::Benefactor(place.id))?.map(|stored| &stored.value) {
+                Some(Value::Benefactor(alive)) if *alive == place => {}
+                _ => changed.push(place),
+            }
+        }
+        if changed.is_empty() { Ok(()) } else { Err(Refusal::Benefactors(changed).into()) }
+    }
+
+    pub(super) fn close(&mut self, inode: Inode, session: SessionId, journal: u64) -> Answer {
+        let node = self.file(inode)?;
+        if self.stays(Key::Writer(inode, session))?.is_none() {
+            return Err(Refusal::NotTheWriter.into());
+        }
+        let others = self.under(Prefix::Writers(inode))?.iter().any(|(key, _)| *key != Key::Writer(inode, session));
+        self.delete(Key::Writer(inode, session));
+        self.publish_unless(others, inode, node, journal)
+    }
+
+    pub(super) fn writer_lost(&mut self, inode: Inode, journal: u64) -> Answer {
+        let node = self.file(inode)?;
+        let others = !self.under(Prefix::Writers(inode))?.is_empty();
+        self.publish_unless(others, inode, Node { torn: true, ..node }, journal)
+    }
+
+    /// Has the target see what was committed, unless somebody still writes. The node is written in any case: of two writers
+    /// that close at the same time one sees that the other has.
+    fn publish_unless(&mut self, others: bool, inode: Inode, mut node: Node, journal: u64) -> Answer {
+        let version = node.version;
+        if !others
+            && version > node.journalled
+            && let Some(at) = &node.at
+        {
+            let path = self.path(at)?;
+            self.journal(node.mount, journal, Change::Publish { inode, version, path });
+            (node.journalled, node.covers) = (version, false);
+        }
+        self.put(Key::Node(inode), Value::Node(node));
+        Ok(Reply::Version(version))
+    }
+
+    pub(super) fn published(&mut self, publisher: u64, mount: MountId, journal: u64, ended: PublicationEnd) -> Answer {
+        let owner = self.get(Key::Owner(Role::Publisher(mount)))?.map(|stored| &stored.value);
+        if owner != Some(&Value::Owner(publisher)) {
+            return Err(Refusal::NotThePublisher.into());
+        }
+        let key = Key::Journal(mount, journal);
+        let change = match self.get(key.clone())?.map(|stored| &stored.value) {
+            Some(Value::Journal(change)) => change.clone(),
+            _ => return Err(Refusal::NotFound.into()),
+        };
+        self.delete(key);
+        let Change::Publish { inode, version, .. } = change else { return Ok(Reply::Done) };
+        let Some(Value::Node(node)) = self.get(Key::Node(inode))?.map(|stored| &stored.value) else {
+            return Ok(Reply::Done);
+        };
+        let newest = node.version == version || planted(Bug::OldVersionDrains);
+        let state = match ended {
+            PublicationEnd::Done if newest => FileState::Drained,
+            PublicationEnd::Done => return Ok(Reply::Done),
+            PublicationEnd::Lost => FileState::Failed,
+            PublicationEnd::Conflict => FileState::Conflict,
+        };
+        self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(state), ..node.clone() }));
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn forget(&mut self, inode: Inode) -> Answer {
+        let node = self.file(inode)?;
+        if node.at.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        if let Some((writer, stored)) = self.under(Prefix::Writers(inode))?.first() {
+            self.compare(Compare::Modified(writer.clone(), stored.modified));
+            return Err(Refusal::InUse.into());
+        }
+        self.compare(Compare::NoneUnder(Prefix::Writers(inode)));
+        let groups = self.under(Prefix::Groups(inode))?;
+        groups.iter().for_each(|(key, _)| self.delete(key.clone()));
+        self.delete(Key::Node(inode));
+        Ok(Reply::Done)
+    }
+
+    /// A file, which must stay as it is.
+    fn file(&mut self, inode: Inode) -> Result<Node, Stop> {
+        Self::of_file(self.node(inode)?)
+    }
+
+    fn file_that_stays(&mut self, inode: Inode) -> Result<Node, Stop> {
+        match self.stays(Key::Node(inode))?.map(|stored| &stored.value) {
+            Some(Value::Node(node)) => Self::of_file(node),
+            _ => Err(Refusal::NotFound.into()),
+        }
+    }
+
+    fn of_file(node: &Node) -> Result<Node, Stop> {
+        match node.kind {
+            Kind::File(_) => Ok(node.clone()),
+            Kind::Directory => Err(Refusal::IsADirectory.into()),
+            Kind::Link(_) => Err(Refusal::NotFound.into()),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Operations on names.
+
+use super::recorder::{Recorder, Stop};
+use super::{At, Refusal, Reply};
+use crate::id::{Inode, SessionId, Version};
+use crate::meta::key::{Key, Prefix};
+use crate::meta::store::{Compare, Lease};
+use crate::meta::value::{Change, FileState, Kind, Node, Value};
+use crate::planted::{Bug, planted};
+
+type Answer = Result<Reply, Stop>;
+
+impl Recorder<'_> {
+    pub(super) fn create(
+        &mut self,
+        at: &At,
+        fresh: u64,
+        (session, lease): (SessionId, Lease),
+        owner: (u32, u32, u32),
+    ) -> Answer {
+        let inode = Inode(fresh);
+        self.new_node(at, inode, Kind::File(FileState::Created), owner)?;
+        if self.stays(Key::Session(session))?.is_none() {
+            return Err(Refusal::NotTheWriter.into());
+        }
+        self.put_leased(Key::Writer(inode, session), Value::Session(session), lease);
+        Ok(Reply::Inode(inode))
+    }
+
+    pub(super) fn make_directory(&mut self, at: &At, fresh: u64, journal: u64, owner: (u32, u32, u32)) -> Answer {
+        let inode = Inode(fresh);
+        let mount = self.new_node(at, inode, Kind::Directory, owner)?.mount;
+        let path = self.path(at)?;
+        self.journal(mount, journal, Change::MakeDirectory(path));
+        Ok(Reply::Inode(inode))
+    }
+
+    /// A new node in a directory, which is returned.
+    fn new_node(&mut self, at: &At, inode: Inode, kind: Kind, owner: (u32, u32, u32)) -> Result<Node, Stop> {
+        let directory = self.directory(at.0)?;
+        if self.get(Key::Entry(at.0, at.1.clone()))?.is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
+        let node = Node {
+            kind,
+            mount: directory.mount,
+            at: Some(at.clone()),
+            owner,
+            size: 0,
+            version: Version::NONE,
+            journalled: Version::NONE,
+            covers: false,
+            torn: false,
+        };
+        self.put(Key::Node(inode), Value::Node(node));
+        Ok(directory.clone())
+    }
+
+    /// What an entry stands for; both must stay as they are.
+    fn entry(&mut self, at: &At) -> Result<Option<(Inode, Node)>, Stop> {
+        self.directory(at.0)?;
+        match self.get(Key::Entry(at.0, at.1.clone()))?.map(|stored| &stored.value) {
+            Some(Value::Entry(inode)) => Ok(Some((*inode, self.node(*inode)?.clone()))),
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn unlink(&mut self, at: &At, journal: u64) -> Answer {
+        let (inode, node) = self.entry(at)?.ok_or(Refusal::NotFound)?;
+        if node.kind == Kind::Directory {
+            return Err(Refusal::IsADirectory.into());
+        }
+        if node.is_at_target() || node.covers {
+            let path = self.path(at)?;
+            self.journal(node.mount, journal, Change::Remove(path));
+        }
+        self.delete(Key::Entry(at.0, at.1.clone()));
+        self.put(Key::Node(inode), Value::Node(Node { at: None, ..node }));
+        Ok(Reply::Inode(inode))
+    }
+
+    pub(super) fn remove_directory(&mut self, at: &At, journal: u64) -> Answer {
+        let (inode, node) = self.entry(at)?.ok_or(Refusal::NotFound)?;
+        if node.kind != Kind::Directory {
+            return Err(Refusal::NotADirectory.into());
+        }
+        self.is_empty(inode, Bug::DirectoryRemovedWithEntries)?;
+        let path = self.path(at)?;
+        self.journal(node.mount, journal, Change::Remove(path));
+        self.delete(Key::Entry(at.0, at.1.clone()));
+        self.delete(Key::Node(inode));
+        Ok(Reply::Done)
+    }
+
+    /// Refuses unless nothing is in a directory, also when the transaction takes place.
+    fn is_empty(&mut self, directory: Inode, without: Bug) -> Result<(), Stop> {
+        let entries = self.under(Prefix::Entries(directory))?;
+        if let Some((entry, stored)) = entries.first() {
+            // Enough to know that it is not empty.
+            self.compare(Compare::Modified(entry.clone(), stored.modified));
+            return if planted(Bug::RenameOverFullDirectory) { Ok(()) } else { Err(Refusal::NotEmpty.into()) };
+        }
+        if !planted(without) {
+            self.compare(Compare::NoneUnder(Prefix::Entries(directory)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, from: &At, to: &At, journal: u64) -> Answer {
+        let (inode, node) = self.entry(from)?.ok_or(Refusal::NotFound)?;
+        let replaced = self.entry(to)?;
+        if replaced.as_ref().is_some_and(|(replaced, _)| *replaced == inode) {
+            return Ok(Reply::Inode(inode));
+        }
+        let is_directory = node.kind == Kind::Directory;
+        if is_directory {
+            self.is_not_below(to.0, inode)?;
+        }
+        if let Some((replaced, old)) = &replaced {
+            match (is_directory, old.kind == Kind::Directory) {
+                (true, false) => return Err(Refusal::NotADirectory.into()),
+                (false, true) => return Err(Refusal::IsADirectory.into()),
+                (true, true) => {
+                    self.is_empty(*replaced, Bug::DirectoryRemovedWithEntries)?;
+                    self.delete(Key::Node(*replaced));
+                }
+                (false, false) => self.put(Key::Node(*replaced), Value::Node(Node { at: None, ..old.clone() })),
+            }
+        }
+        let in_the_way = replaced.is_some_and(|(_, old)| old.is_at_target() || old.covers);
+        let known = node.is_at_target();
+        let change = match (known, node.covers) {
+            (true, _) => Some(Change::Rename { from: self.path(from)?, to: self.path(to)? }),
+            // What it was to take the place of has no name any more.
+            (false, true) => Some(Change::Remove(self.path(from)?)),
+            (false, false) => None,
+        };
+        if let Some(change) = change {
+            self.journal(node.mount, journal, change);
+        }
+        self.delete(Key::Entry(from.0, from.1.clone()));
+        self.put(Key::Entry(to.0, to.1.clone()), Value::Entry(inode));
+        self.put(Key::Node(inode), Value::Node(Node { at: Some(to.clone()), covers: !known && in_the_way, ..node }));
+        Ok(Reply::Inode(inode))
+    }
+
+    /// Refuses if a directory is another or lies below it.
+    fn is_not_below(&mut self, mut directory: Inode, other: Inode) -> Result<(), Stop> {
+        loop {
+            if directory == other {
+                return Err(Refusal::IntoItself.into());
+            }
+            match &self.node(directory)?.at {
+                Some((parent, _)) => directory = *parent,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Whether the target has it, or will have it by what is in the journal.
+    fn is_at_target(&self) -> bool {
+        match self.kind {
+            Kind::File(_) => self.journalled != Version::NONE,
+            Kind::Directory | Kind::Link(_) => true,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the store's keys stand for.
+
+use crate::id::{Inode, MountId, SessionId, Version};
+use crate::meta::key::Name;
+use crate::placement::{Layout, Media, Place};
+
+/// When a commit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// So many benefactors in different domains hold each chunk.
+    Copies {
+        /// How many.
+        copies: u8,
+        /// Where.
+        media: Media,
+    },
+    /// The target has it, verified.
+    Target,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File(FileState),
+    /// A directory.
+    Directory,
+    /// A symbolic link, and where it points.
+    Link(Vec<u8>),
+}
+
+/// Where a file's newest commit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileState {
+    /// Nothing was committed yet.
+    Created,
+    /// The pool has it, as safe as its durability says; the target does not.
+    Replicated,
+    /// The target has it.
+    Drained,
+    /// Some of its chunks are lost.
+    Failed,
+    /// Somebody else changed it at the target, where it stays as it is.
+    Conflict,
+}
+
+/// A file, directory or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What it is.
+    pub kind: Kind,
+    /// The mount that it belongs to.
+    pub mount: MountId,
+    /// Its directory, and its name there: `None` for a root, and for what was unlinked.
+    pub at: Option<(Inode, Name)>,
+    /// Permissions and owner: mode, user, group.
+    pub owner: (u32, u32, u32),
+    /// Bytes of a file, as committed.
+    pub size: u64,
+    /// The newest commit.
+    pub version: Version,
+    /// The newest version that was written to the journal; with [`Version::NONE`] the target never hears of the file.
+    pub journalled: Version,
+    /// The target has something else at its path, which the file will take the place of.
+    pub covers: bool,
+    /// A writer ended without a word, with something that it had not committed.
+    pub torn: bool,
+}
+
+/// A group of a file's chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Where they are.
+    pub layout: Layout,
+    /// Bytes of the file that lie in it.
+    pub bytes: u64,
+    /// CRC32C of these bytes.
+    pub digest: u32,
+    /// The commit that wrote it last.
+    pub version: Version,
+}
+
+/// A path below a mount's root, its directories first. The root's own is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path(pub Vec<Name>);
+
+/// What the target has to see, in the order of the revisions at which these were written. Paths are those of that revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A directory was made.
+    MakeDirectory(Path),
+    /// A version of a file is complete. It takes the place of what the target has there.
+    Publish {
+        /// Which.
+        inode: Inode,
+        /// Its version.
+        version: Version,
+        /// Where.
+        path: Path,
+    },
+    /// What the target has at one path moves to another, in the place of what was there.
+    Rename {
+        /// Where from.
+        from: Path,
+        /// Where to.
+        to: Path,
+    },
+    /// What the target has there was unlinked, or is a directory that was removed.
+    Remove(Path),
+}
+
+/// A value of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of [`Key::Benefactor`](super::Key::Benefactor): the life.
+    Benefactor(Place),
+    /// Of [`Key::Session`](super::Key::Session), [`Key::Writer`](super::Key::Writer).
+    Session(SessionId),
+    /// Of [`Key::Node`](super::Key::Node).
+    Node(Node),
+    /// Of [`Key::Entry`](super::Key::Entry).
+    Entry(Inode),
+    /// Of [`Key::Group`](super::Key::Group).
+    Group(Group),
+    /// Of [`Key::Journal`](super::Key::Journal).
+    Journal(Change),
+    /// Of [`Key::Owner`](super::Key::Owner): who, in which life.
+    Owner(u64),
+    /// Of [`Key::Receipt`](super::Key::Receipt).
+    Receipt,
+}

@@ -1,0 +1,163 @@
+//! In which order the target sees what was committed.
+//!
+//! Programs commit a checkpoint by an order: data first, then a marker or a rename. So the target sees the changes of a mount
+//! strictly in the order in which they were committed; only the bytes, which take long, are brought there ahead of it, under temporary
+//! names. One process publishes a mount. The next one that does may find the first entry done already: its predecessor ended
+//! between the change and the record of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{Inode, Revision, Version};
+use crate::meta::operation::PublicationEnd;
+use crate::meta::value::Change;
+use crate::planted::{Bug, planted};
+
+/// What to do at the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The entry's number in the journal.
+    pub journal: u64,
+    /// The change. [`Change::Publish`]: flush, give the file its name, flush the directory.
+    pub change: Change,
+    /// A predecessor may have made it: then that what moves or is removed is no longer there, or that what is made is there, is no
+    /// failure.
+    pub maybe_done: bool,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The target has it, flushed.
+    Done,
+    /// Somebody else changed what is there: it stays as it is.
+    Conflict,
+    /// The target does not answer, or is full: later.
+    Later,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waits,
+    Under,
+    Recording,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Publisher {
+    entries: BTreeMap<(Revision, u64), (Change, Stage)>,
+    ready: BTreeSet<(Inode, Version)>,
+    lost: BTreeSet<(Inode, Version)>,
+    /// What no predecessor can have done: everything behind the first entry that this process has seen through.
+    fresh: bool,
+    records: Vec<(u64, PublicationEnd)>,
+}
+
+impl Default for Publisher {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Publisher {
+    /// A process that has just been given the role.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            fresh: false,
+            records: Vec::new(),
+        }
+    }
+
+    /// The journal has an entry, written at this revision. No entry with an earlier one comes later. Entries of one revision were
+    /// committed together and do not touch each other's names.
+    pub fn journalled(&mut self, at: Revision, journal: u64, change: Change) {
+        self.entries.entry((at, journal)).or_insert((change, Stage::Waits));
+    }
+
+    /// All bytes of a version are at the target under a temporary name, verified and flushed.
+    pub fn drained(&mut self, inode: Inode, version: Version) {
+        self.ready.insert((inode, version));
+    }
+
+    /// Chunks of a version are lost: it will never be complete.
+    pub fn lost(&mut self, inode: Inode, version: Version) {
+        self.lost.insert((inode, version));
+    }
+
+    /// What to do next: the first entry, once its bytes are there.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        let maybe_done = !self.fresh;
+        let passes = planted(Bug::PublishedOutOfOrder);
+        let entries = self.entries.iter_mut().take(if passes { usize::MAX } else { 1 });
+        for ((_, journal), (change, stage)) in entries.filter(|(_, (_, stage))| *stage == Stage::Waits) {
+            if let Change::Publish { inode, version, .. } = change {
+                if self.lost.contains(&(*inode, *version)) {
+                    *stage = Stage::Recording;
+                    self.records.push((*journal, PublicationEnd::Lost));
+                    continue;
+                }
+                if !self.ready.contains(&(*inode, *version)) {
+                    continue;
+                }
+            }
+            *stage = Stage::Under;
+            return Some(Effect { journal: *journal, change: change.clone(), maybe_done });
+        }
+        None
+    }
+
+    /// How it ended.
+    pub fn complete(&mut self, journal: u64, outcome: Outcome) {
+        let entry =
+            self.entries.iter_mut().find(|((_, number), (_, stage))| *number == journal && *stage == Stage::Under);
+        let Some((_, (_, stage))) = entry else { return };
+        match outcome {
+            Outcome::Later => *stage = Stage::Waits,
+            Outcome::Done => {
+                *stage = Stage::Recording;
+                self.records.push((journal, PublicationEnd::Done));
+            }
+            Outcome::Conflict => {
+                *stage = Stage::Recording;
+                self.records.push((journal, PublicationEnd::Conflict));
+            }
+        }
+    }
+
+    /// What to record with [`Operation::Published`](crate::meta::Operation::Published).
+    pub fn next_record(&mut self) -> Option<(u64, PublicationEnd)> {
+        self.records.pop()
+    }
+
+    /// That is on record: the next entry's turn.
+    pub fn recorded(&mut self, journal: u64) {
+        let entry = self.entries.keys().find(|(_, number)| *number == journal).copied();
+        let Some((change, _)) = entry.and_then(|at| self.entries.remove(&at)) else { return };
+        self.fresh = true;
+        if let Change::Publish { inode, version, .. } = change {
+            self.ready.remove(&(inode, version));
+            self.lost.remove(&(inode, version));
+        }
+    }
+
+    /// Versions of files whose bytes are wanted at the target, the most urgent first.
+    pub fn wanted(&self) -> impl Iterator<Item = (Inode, Version)> {
+        self.entries.values().filter_map(|(change, _)| match change {
+            Change::Publish { inode, version, .. } => {
+                let of = (*inode, *version);
+                (!self.ready.contains(&of) && !self.lost.contains(&of)).then_some(of)
+            }
+            _ => None,
+        })
+    }
+
+    /// Entries that the target has not seen.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.entries.len()
+    }
+}

@@ -1,0 +1,79 @@
+//! Random runs of every part, each against what it must be.
+
+mod support;
+
+use surgetank_model::random::Random;
+use surgetank_model::{Bandwidth, Bytes};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
+use surgetank_pool_core::placement::{CHUNK, Candidate, Lent, Media, Place, Request, Stripe, place};
+
+/// Runs of a kind: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
+#[allow(clippy::disallowed_methods, reason = "the test, not what it tests, has an environment")]
+fn all(runs: u64, run: fn(u64) -> Result<(), String>) {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("SURGETANK_FIRST").unwrap_or(0);
+    for seed in first..first + runs * number("SURGETANK_TIMES").unwrap_or(1) {
+        if let Err(what) = run(seed) {
+            panic!("run {seed}: {what}");
+        }
+    }
+}
+
+#[test]
+fn copies_lie_in_different_domains_and_everybody_takes_its_part() {
+    all(2000, support::placement::run);
+}
+
+#[test]
+fn no_piece_of_memory_is_used_twice_or_forgotten() {
+    all(300, support::buffers::run);
+}
+
+#[test]
+fn nobody_who_is_well_is_declared_dead_and_whoever_is_dead_is() {
+    all(200, support::membership::run);
+}
+
+#[test]
+fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_order() {
+    all(2000, support::metadata::run);
+}
+
+#[test]
+fn thousands_of_benefactors_are_filled_evenly() {
+    let imbalance = imbalance(3000, 3000);
+    assert!(imbalance <= 1.1, "the fullest has {imbalance} times what they have on average");
+}
+
+/// The chunks of the fullest benefactor relative to the mean, after files of 1 to 4 GiB with two copies were placed on 64 benefactors
+/// each, out of so many in racks of 40.
+fn imbalance(benefactors: u32, files: u64) -> f64 {
+    let mut random = Random::from_seed(1);
+    let of = Bytes::from_gib(64);
+    let lent = Lent { free: of, of, rate: Bandwidth::from_mib_s(1000), drain: None };
+    let mut candidates: Vec<Candidate> = (0..benefactors)
+        .map(|id| Candidate {
+            place: Place { id: BenefactorId(id), incarnation: Incarnation(1) },
+            domain: Domain(id / 40),
+            memory: Some(lent),
+            ssd: None,
+        })
+        .collect();
+    let mut chunks = vec![0_u64; benefactors as usize];
+    for file in 0..files {
+        let bytes = Bytes::from_mib(1024 + random.below(3072));
+        let request = Request { bytes, copies: 2, media: Media::Any, width_max: 64, spread: file };
+        let layout = place(&request, &candidates).expect("there is room for all of them");
+        let stripe = Stripe::new(&layout);
+        for chunk in 0..bytes.get().div_ceil(CHUNK.get()) {
+            for place in &layout.columns[stripe.column(chunk)].places {
+                let at = place.id.0 as usize;
+                chunks[at] += 1;
+                let lent = candidates[at].memory.as_mut().expect("all lend memory");
+                lent.free = Bytes::new(lent.free.get() - CHUNK.get());
+            }
+        }
+    }
+    let mean = chunks.iter().sum::<u64>() as f64 / f64::from(benefactors);
+    chunks.iter().max().copied().unwrap_or(0) as f64 / mean
+}

@@ -1,0 +1,117 @@
+//! Buffers under random puts, drains and late words, against what lies in them.
+
+use std::collections::BTreeMap;
+
+use surgetank_model::random::Random;
+use surgetank_pool_core::benefactor::buffers::{BUFFERS, Buffers, Piece};
+
+const CHUNK: u64 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    Reserved,
+    Stored,
+    Draining,
+}
+
+pub fn run(seed: u64) -> Result<(), String> {
+    let mut random = Random::from_seed(seed);
+    let memory = CHUNK * BUFFERS as u64 * (1 + random.below(6)) + random.below(CHUNK);
+    let mut buffers = Buffers::new(memory, CHUNK).map_err(|error| error.to_string())?;
+    let mut pieces: BTreeMap<Piece, Is> = BTreeMap::new();
+    // Bytes of memory, and which piece wrote them.
+    let mut bytes: BTreeMap<(u8, u64), Piece> = BTreeMap::new();
+    let mut former: Vec<Piece> = Vec::new();
+    for step in 0..400 {
+        let of = |is: Is, random: &mut Random| {
+            let all: Vec<Piece> = pieces.iter().filter(|(_, state)| **state == is).map(|(piece, _)| *piece).collect();
+            (!all.is_empty()).then(|| all[random.below(all.len() as u64) as usize])
+        };
+        match random.below(9) {
+            0..=2 => {
+                let length = 1 + random.below(CHUNK);
+                let credits = buffers.credits();
+                let Some(piece) = buffers.reserve(length) else {
+                    if credits > 0 {
+                        return Err(format!("step {step}: {credits} credits, and no room"));
+                    }
+                    continue;
+                };
+                if piece.offset + piece.length > buffers.size() {
+                    return Err(format!("step {step}: {piece:?} goes beyond its buffer"));
+                }
+                for at in piece.offset..piece.offset + piece.length {
+                    if let Some(other) =
+                        bytes.insert((piece.buffer, at), piece).filter(|other| pieces.contains_key(other))
+                    {
+                        return Err(format!("step {step}: {piece:?} overwrites {other:?}"));
+                    }
+                }
+                pieces.insert(piece, Is::Reserved);
+            }
+            3 | 4 => {
+                if let Some(piece) = of(Is::Reserved, &mut random) {
+                    buffers.stored(piece);
+                    pieces.insert(piece, Is::Stored);
+                }
+            }
+            5 => {
+                if let Some(piece) = buffers.next_drain()
+                    && pieces.insert(piece, Is::Draining) != Some(Is::Stored)
+                {
+                    return Err(format!("step {step}: {piece:?} is drained, and its bytes are not there"));
+                }
+            }
+            6 => {
+                if let Some(piece) = of(Is::Draining, &mut random) {
+                    if random.chance(0.3) {
+                        buffers.drain_failed(piece);
+                        pieces.insert(piece, Is::Stored);
+                    } else {
+                        buffers.gone(piece);
+                        pieces.remove(&piece);
+                        former.push(piece);
+                    }
+                }
+            }
+            7 => {
+                // A client withdraws, or a late word comes twice.
+                if let Some(piece) = of(Is::Reserved, &mut random).filter(|_| random.chance(0.3)) {
+                    buffers.gone(piece);
+                    pieces.remove(&piece);
+                    former.push(piece);
+                } else if let Some(piece) = former.last() {
+                    buffers.gone(*piece);
+                    buffers.stored(*piece);
+                    buffers.drain_failed(*piece);
+                }
+            }
+            _ => {
+                if random.chance(0.2) {
+                    buffers.close_filling();
+                }
+            }
+        }
+        let held: u64 = pieces.keys().map(|piece| piece.length).sum();
+        if buffers.held() != held {
+            return Err(format!("step {step}: {} bytes are held, and there should be {held}", buffers.held()));
+        }
+    }
+    // Everything can be drained, and then all of it is free.
+    for piece in pieces.iter().filter(|(_, is)| **is == Is::Reserved).map(|(piece, _)| *piece).collect::<Vec<_>>() {
+        buffers.stored(piece);
+        pieces.insert(piece, Is::Stored);
+    }
+    buffers.close_filling();
+    while let Some(piece) = buffers.next_drain() {
+        pieces.insert(piece, Is::Draining);
+    }
+    for (piece, is) in pieces {
+        if is != Is::Draining {
+            return Err(format!("{piece:?} is never drained"));
+        }
+        buffers.gone(piece);
+    }
+    let all = BUFFERS as u64 * (buffers.size() / CHUNK);
+    if buffers.credits() != all { Err(format!("{} of {all} credits at the end", buffers.credits())) } else { Ok(()) }
+}

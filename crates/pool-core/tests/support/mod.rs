@@ -1,0 +1,8 @@
+//! Random runs of the pool's parts, each against what it must be: a run answers with what was wrong.
+
+pub mod buffers;
+pub mod membership;
+pub mod metadata;
+pub mod namespace;
+pub mod placement;
+pub mod target;

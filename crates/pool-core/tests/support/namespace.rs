@@ -1,0 +1,301 @@
+//! What files and directories are after a sequence of operations, told in the plainest way, and what the target may show of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, SessionId, Version};
+use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
+use surgetank_pool_core::meta::value::Path;
+use surgetank_pool_core::meta::{Group, Name};
+
+pub const ROOT: Inode = Inode(1);
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    version: u64,
+    size: u64,
+    /// Digests of its groups.
+    groups: BTreeMap<u32, u32>,
+    writers: BTreeSet<SessionId>,
+    /// The version of the last close without other writers.
+    closed: u64,
+}
+
+/// What the target has at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtTarget {
+    Directory(Inode),
+    File(Inode, Version),
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Namespace {
+    directories: BTreeMap<Inode, BTreeMap<Name, Inode>>,
+    files: BTreeMap<Inode, File>,
+    /// Which process publishes.
+    pub publisher: u64,
+    sessions: BTreeSet<SessionId>,
+    benefactors: BTreeMap<BenefactorId, Incarnation>,
+    /// The target once it has seen everything so far.
+    pub target: BTreeMap<Path, AtTarget>,
+}
+
+impl Namespace {
+    pub fn new() -> Self {
+        let mut namespace = Self::default();
+        namespace.directories.insert(ROOT, BTreeMap::new());
+        namespace
+    }
+
+    pub fn session(&mut self, session: SessionId, alive: bool) {
+        if alive {
+            self.sessions.insert(session);
+        } else {
+            self.sessions.remove(&session);
+            for file in self.files.values_mut() {
+                file.writers.remove(&session);
+            }
+        }
+    }
+
+    pub fn benefactor(&mut self, id: BenefactorId, incarnation: Option<Incarnation>) {
+        match incarnation {
+            Some(incarnation) => drop(self.benefactors.insert(id, incarnation)),
+            None => drop(self.benefactors.remove(&id)),
+        }
+    }
+
+    pub fn files(&self) -> Vec<Inode> {
+        self.files.keys().copied().collect()
+    }
+
+    pub fn directories(&self) -> Vec<Inode> {
+        self.directories.keys().copied().collect()
+    }
+
+    pub fn version(&self, inode: Inode) -> Version {
+        Version(self.files.get(&inode).map_or(0, |file| file.version))
+    }
+
+    /// What a file is: version, bytes, digests of its groups.
+    pub fn content(&self, inode: Inode) -> Option<(u64, u64, &BTreeMap<u32, u32>)> {
+        self.files.get(&inode).map(|file| (file.version, file.size, &file.groups))
+    }
+
+    /// Every name and what it stands for.
+    pub fn names(&self) -> BTreeMap<(Inode, Name), Inode> {
+        let of = |(directory, entries): (&Inode, &BTreeMap<Name, Inode>)| {
+            entries.iter().map(|(name, inode)| ((*directory, name.clone()), *inode)).collect::<Vec<_>>()
+        };
+        self.directories.iter().flat_map(of).collect()
+    }
+
+    /// Carries an operation out, as the only one.
+    pub fn apply(&mut self, operation: &Operation) -> Result<Reply, Refusal> {
+        let before = self.paths();
+        let reply = self.change(operation);
+        if reply.is_ok() {
+            self.tell_target(operation, &before);
+        }
+        reply
+    }
+
+    fn change(&mut self, operation: &Operation) -> Result<Reply, Refusal> {
+        match operation {
+            Operation::Create { at, fresh, writer, .. } => {
+                self.absent(at)?;
+                if !self.sessions.contains(&writer.0) {
+                    return Err(Refusal::NotTheWriter);
+                }
+                let inode = Inode(*fresh);
+                self.entries(at.0)?.insert(at.1.clone(), inode);
+                self.files.insert(inode, File { writers: [writer.0].into(), ..File::default() });
+                Ok(Reply::Inode(inode))
+            }
+            Operation::OpenForWriting { inode, writer } => {
+                let alive = self.sessions.contains(&writer.0);
+                let file = self.file(*inode)?;
+                if !alive {
+                    return Err(Refusal::NotTheWriter);
+                }
+                file.writers.insert(writer.0);
+                Ok(Reply::Version(Version(file.version)))
+            }
+            Operation::MakeDirectory { at, fresh, .. } => {
+                self.absent(at)?;
+                let inode = Inode(*fresh);
+                self.entries(at.0)?.insert(at.1.clone(), inode);
+                self.directories.insert(inode, BTreeMap::new());
+                Ok(Reply::Inode(inode))
+            }
+            Operation::Commit { inode, session, on, size, groups } => {
+                let benefactors = self.benefactors.clone();
+                let file = self.file(*inode)?;
+                if !file.writers.contains(session) {
+                    return Err(Refusal::NotTheWriter);
+                }
+                if Version(file.version) != *on {
+                    return Err(Refusal::Version(Version(file.version)));
+                }
+                let mut places: Vec<_> = groups.iter().flat_map(|(_, group)| group.layout.places()).collect();
+                places.retain(|place| benefactors.get(&place.id) != Some(&place.incarnation));
+                places.sort_unstable();
+                places.dedup();
+                if !places.is_empty() {
+                    return Err(Refusal::Benefactors(places));
+                }
+                (file.version, file.size) = (file.version + 1, *size);
+                file.groups.extend(groups.iter().map(|(index, group): &(u32, Group)| (*index, group.digest)));
+                Ok(Reply::Version(Version(file.version)))
+            }
+            Operation::Close { inode, session, .. } => {
+                let file = self.file(*inode)?;
+                if !file.writers.remove(session) {
+                    return Err(Refusal::NotTheWriter);
+                }
+                Ok(Reply::Version(Version(file.version)))
+            }
+            Operation::WriterLost { inode, .. } => Ok(Reply::Version(Version(self.file(*inode)?.version))),
+            Operation::Rename { from, to, .. } => self.rename(from, to),
+            Operation::Unlink { at, .. } => {
+                let inode = self.present(at)?;
+                if self.directories.contains_key(&inode) {
+                    return Err(Refusal::IsADirectory);
+                }
+                self.entries(at.0)?.remove(&at.1);
+                Ok(Reply::Inode(inode))
+            }
+            Operation::RemoveDirectory { at, .. } => {
+                let inode = self.present(at)?;
+                match self.directories.get(&inode) {
+                    None => return Err(Refusal::NotADirectory),
+                    Some(entries) if !entries.is_empty() => return Err(Refusal::NotEmpty),
+                    Some(_) => {}
+                }
+                self.entries(at.0)?.remove(&at.1);
+                self.directories.remove(&inode);
+                Ok(Reply::Done)
+            }
+            Operation::Published { publisher, ended, .. } => {
+                assert_eq!(*ended, PublicationEnd::Done, "nothing is lost here, and nobody else changes the target");
+                if *publisher == self.publisher { Ok(Reply::Done) } else { Err(Refusal::NotThePublisher) }
+            }
+            Operation::Forget { inode } => {
+                let named = self.names().values().any(|named| named == inode);
+                let file = self.file(*inode)?;
+                if named {
+                    return Err(Refusal::Exists);
+                }
+                if !file.writers.is_empty() {
+                    return Err(Refusal::InUse);
+                }
+                self.files.remove(inode);
+                Ok(Reply::Done)
+            }
+        }
+    }
+
+    fn rename(&mut self, from: &(Inode, Name), to: &(Inode, Name)) -> Result<Reply, Refusal> {
+        let inode = self.present(from)?;
+        let replaced = self.entries(to.0)?.get(&to.1).copied();
+        if replaced == Some(inode) {
+            return Ok(Reply::Inode(inode));
+        }
+        let is_directory = self.directories.contains_key(&inode);
+        let mut above = Some(to.0);
+        while let Some(directory) = above.filter(|_| is_directory) {
+            if directory == inode {
+                return Err(Refusal::IntoItself);
+            }
+            above = self.names().into_iter().find(|(_, child)| *child == directory).map(|((parent, _), _)| parent);
+        }
+        if let Some(replaced) = replaced {
+            match (is_directory, self.directories.get(&replaced)) {
+                (true, None) => return Err(Refusal::NotADirectory),
+                (false, Some(_)) => return Err(Refusal::IsADirectory),
+                (true, Some(entries)) if !entries.is_empty() => return Err(Refusal::NotEmpty),
+                (true, Some(_)) => drop(self.directories.remove(&replaced)),
+                (false, None) => {}
+            }
+        }
+        self.entries(from.0)?.remove(&from.1);
+        self.entries(to.0)?.insert(to.1.clone(), inode);
+        Ok(Reply::Inode(inode))
+    }
+
+    /// The target follows: what it has moves with its name and goes with it; directories come at once, files when the last writer has
+    /// closed them.
+    fn tell_target(&mut self, operation: &Operation, before: &BTreeMap<Inode, Path>) {
+        let now = self.paths();
+        // What has moved takes what the target has of it along.
+        let mut moved = BTreeMap::new();
+        for (path, what) in &self.target {
+            let (AtTarget::Directory(inode) | AtTarget::File(inode, _)) = *what;
+            if let (Some(was), Some(is)) = (before.get(&inode), now.get(&inode))
+                && was == path
+                && was != is
+            {
+                moved.insert(is.clone(), *what);
+            }
+        }
+        let left: BTreeSet<Inode> = moved
+            .values()
+            .map(|what| match what {
+                AtTarget::Directory(inode) | AtTarget::File(inode, _) => *inode,
+            })
+            .collect();
+        self.target.retain(|_, what| match what {
+            AtTarget::Directory(inode) | AtTarget::File(inode, _) => !left.contains(inode),
+        });
+        self.target.extend(moved);
+        if let Operation::MakeDirectory { fresh, .. } = operation {
+            self.target.insert(now[&Inode(*fresh)].clone(), AtTarget::Directory(Inode(*fresh)));
+        }
+        if let Operation::Close { inode, .. } | Operation::WriterLost { inode, .. } = operation
+            && let Some(file) = self.files.get_mut(inode)
+            && file.writers.is_empty()
+            && file.version > file.closed
+            && let Some(path) = now.get(inode)
+        {
+            file.closed = file.version;
+            self.target.insert(path.clone(), AtTarget::File(*inode, Version(file.version)));
+        }
+        // Nothing is at a path that has no name.
+        let named: BTreeSet<&Path> = now.values().collect();
+        self.target.retain(|path, _| named.contains(path));
+    }
+
+    fn paths(&self) -> BTreeMap<Inode, Path> {
+        let mut paths = BTreeMap::from([(ROOT, Path::default())]);
+        let mut next = vec![ROOT];
+        while let Some(directory) = next.pop() {
+            for (name, inode) in &self.directories[&directory] {
+                let mut path = paths[&directory].clone();
+                path.0.push(name.clone());
+                paths.insert(*inode, path);
+                if self.directories.contains_key(inode) {
+                    next.push(*inode);
+                }
+            }
+        }
+        paths
+    }
+
+    fn entries(&mut self, directory: Inode) -> Result<&mut BTreeMap<Name, Inode>, Refusal> {
+        let is_file = self.files.contains_key(&directory);
+        self.directories.get_mut(&directory).ok_or(if is_file { Refusal::NotADirectory } else { Refusal::NotFound })
+    }
+
+    fn present(&mut self, at: &(Inode, Name)) -> Result<Inode, Refusal> {
+        self.entries(at.0)?.get(&at.1).copied().ok_or(Refusal::NotFound)
+    }
+
+    fn absent(&mut self, at: &(Inode, Name)) -> Result<(), Refusal> {
+        if self.entries(at.0)?.contains_key(&at.1) { Err(Refusal::Exists) } else { Ok(()) }
+    }
+
+    fn file(&mut self, inode: Inode) -> Result<&mut File, Refusal> {
+        let is_directory = self.directories.contains_key(&inode);
+        self.files.get_mut(&inode).ok_or(if is_directory { Refusal::IsADirectory } else { Refusal::NotFound })
+    }
+}
