@@ -8,6 +8,8 @@ use surgetank_sim::{Family, run};
 
 #[path = "support/hunt.rs"]
 mod hunt;
+#[path = "support/known.rs"]
+mod known;
 #[path = "support/once_failed.rs"]
 mod once_failed;
 #[path = "support/scenes.rs"]
@@ -58,7 +60,11 @@ fn search(bug: Bug) -> Option<Found> {
     if let Some(what) = scene {
         return Some(Found { family: "a scene", seed: 0, runs: 0, what: what.to_owned() });
     }
-    let mut found = once_failed::RUNS.iter().find_map(|&(family, seed)| finds(family, seed));
+    let of_search = |&&(of, family, seed): &&(Bug, Family, u64)| {
+        of == bug && SEARCH.iter().any(|(searched, count)| *searched == family && seed <= *count)
+    };
+    let known = known::RUNS.iter().filter(of_search).find_map(|&(_, family, seed)| finds(family, seed));
+    let mut found = known.or_else(|| once_failed::RUNS.iter().find_map(|&(family, seed)| finds(family, seed)));
     let (mut from, mut to) = (1, FIRST_TURN);
     let most = SEARCH.iter().map(|&(_, count)| count).max().unwrap_or(0);
     while found.is_none() && from <= most {
