@@ -7,7 +7,7 @@
 //! - [`id`](mod@id): names;
 //! - [`membership`]: which benefactors are alive, and in which life;
 //! - [`placement`]: where a group of chunks goes;
-//! - [`benefactor`]: memory in three buffers, and what they owe;
+//! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
 //! - [`publishing`]: in which order the target sees what was committed.
 

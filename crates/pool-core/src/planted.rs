@@ -12,12 +12,22 @@ surgetank_model::plant_bugs! {
         BufferReused,
         /// A chunk whose bytes have not come yet is drained.
         DrainedBeforeStored,
+        /// A table may name chunks whose bytes have not come.
+        SealedBeforeStored,
+        /// What the target still needs of an earlier version is dropped.
+        NeededIgnored,
+        /// When a session ends, what it has committed is dropped as well.
+        EndedDropsAll,
+        /// Memory is used again while it is read.
+        ReadersIgnored,
         /// A commit does not look whether its benefactors are in the life that acknowledged the chunks.
         CommitWithoutIncarnation,
         /// A commit does not look whether somebody else committed meanwhile.
         CommitWithoutVersion,
         /// A group of transactions that failed is answered as a whole, though one alone was refused.
         GroupFailsTogether,
+        /// Groups of a version that the target still needs are removed when they are written anew.
+        UnpublishedReplaced,
         /// A transaction whose outcome is unknown is tried again without its receipt.
         RetriedWithoutReceipt,
         /// A refused transaction is answered while a copy of it is still under way.

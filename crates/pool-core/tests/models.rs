@@ -30,13 +30,18 @@ fn no_piece_of_memory_is_used_twice_or_forgotten() {
 }
 
 #[test]
+fn a_chunk_is_held_as_long_as_somebody_may_ask_for_it_and_no_longer() {
+    all(800, support::holdings::run);
+}
+
+#[test]
 fn nobody_who_is_well_is_declared_dead_and_whoever_is_dead_is() {
     all(200, support::membership::run);
 }
 
 #[test]
 fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_order() {
-    all(2000, support::metadata::run);
+    all(800, support::metadata::run);
 }
 
 #[test]

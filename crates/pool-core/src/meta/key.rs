@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::id::{BenefactorId, Inode, MountId, SessionId};
+use crate::id::{BenefactorId, Inode, MountId, SessionId, Version};
 
 /// The name of an entry in a directory: no `/`, no zero byte, neither `.` nor `..`, 1 to 255 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,8 +67,8 @@ pub enum Key {
     Node(Inode),
     /// An entry of a directory.
     Entry(Inode, Name),
-    /// A group of a file's chunks.
-    Group(Inode, u32),
+    /// A group of a file's chunks, as a version has it: the newest, and those that the target still needs.
+    Group(Inode, u32, Version),
     /// A file that a session has open for writing; it is there as long as the session's lease.
     Writer(Inode, SessionId),
     /// What the target has not seen yet.
@@ -97,7 +97,7 @@ impl Prefix {
     pub(crate) fn first(self) -> Key {
         match self {
             Self::Entries(inode) => Key::Entry(inode, Name(Arc::default())),
-            Self::Groups(inode) => Key::Group(inode, 0),
+            Self::Groups(inode) => Key::Group(inode, 0, Version::NONE),
             Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
             Self::Journal(mount) => Key::Journal(mount, 0),
         }
@@ -108,7 +108,7 @@ impl Prefix {
     pub fn has(self, key: &Key) -> bool {
         match (self, key) {
             (Self::Entries(of), Key::Entry(inode, _))
-            | (Self::Groups(of), Key::Group(inode, _))
+            | (Self::Groups(of), Key::Group(inode, ..))
             | (Self::Writers(of), Key::Writer(inode, _)) => of == *inode,
             (Self::Journal(of), Key::Journal(mount, _)) => of == *mount,
             _ => false,

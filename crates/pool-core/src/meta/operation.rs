@@ -173,8 +173,8 @@ pub enum Refusal {
     /// EIO, and the handle stays failed.
     #[error("the session has ended, or does not have the file open for writing")]
     NotTheWriter,
-    /// Somebody has the unlinked file open.
-    #[error("a session has the file open")]
+    /// Somebody has the unlinked file open, or the target has not seen all of it.
+    #[error("a session has the file open, or the target has not seen all of it")]
     InUse,
     /// Somebody else committed meanwhile: what was written is to be committed on top of that.
     #[error("the file has version {} by now", .0)]

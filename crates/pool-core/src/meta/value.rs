@@ -61,6 +61,8 @@ pub struct Node {
     pub version: Version,
     /// The newest version that was written to the journal; with [`Version::NONE`] the target never hears of the file.
     pub journalled: Version,
+    /// The newest version that the target has, or will never have.
+    pub published: Version,
     /// The target has something else at its path, which the file will take the place of.
     pub covers: bool,
     /// A writer ended without a word, with something that it had not committed.
@@ -76,8 +78,8 @@ pub struct Group {
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub digest: u32,
-    /// The commit that wrote it last.
-    pub version: Version,
+    /// Who committed it: benefactors know its table by that and the version.
+    pub by: SessionId,
 }
 
 /// A path below a mount's root, its directories first. The root's own is empty.

@@ -1,6 +1,8 @@
 //! Clients ask several managers at the same time over a store whose answers are late or lost, and one process after the other
 //! publishes. Every transaction that the store commits is compared with the operation carried out alone, at that revision.
 
+mod asks;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_model::random::Random;
@@ -8,11 +10,9 @@ use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, Revisio
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::{Operation, PublicationEnd, Refusal, Reply};
 use surgetank_pool_core::meta::store::{Compare, Lease, MemoryStore, Outcome, Transaction, Write};
-use surgetank_pool_core::meta::value::{FileState, Kind, Node, Path, Value};
-use surgetank_pool_core::meta::{
-    Attempt, CommitId, Group, GroupCommit, Key, Name, Prefix, Reads, RequestId, Role, attempt,
-};
-use surgetank_pool_core::placement::{Column, Layout, Place, Tier};
+use surgetank_pool_core::meta::value::{Change, FileState, Kind, Node, Path, Value};
+use surgetank_pool_core::meta::{Attempt, CommitId, GroupCommit, Key, Prefix, Reads, RequestId, Role, attempt};
+use surgetank_pool_core::placement::Place;
 use surgetank_pool_core::publishing::{self, Publisher};
 
 use super::namespace::{AtTarget, Namespace, ROOT};
@@ -69,13 +69,15 @@ struct World {
     expected: BTreeMap<Revision, BTreeMap<Path, AtTarget>>,
     recording: BTreeMap<RequestId, u64>,
     drained: BTreeSet<(Inode, Version)>,
+    /// Steps of publishing in which the target does not answer.
+    target_gone: u32,
     calm: bool,
 }
 
 pub fn run(seed: u64) -> Result<(), String> {
     let mut world = World::new(seed);
     world.take_over()?;
-    for step in 0..700 {
+    for step in 0..1000 {
         world.step().map_err(|what| format!("step {step}: {what}"))?;
     }
     world.calm = true;
@@ -108,6 +110,7 @@ impl World {
             expected: BTreeMap::new(),
             recording: BTreeMap::new(),
             drained: BTreeSet::new(),
+            target_gone: 0,
             calm: false,
         };
         let root = Node {
@@ -118,6 +121,7 @@ impl World {
             size: 0,
             version: Version::NONE,
             journalled: Version::NONE,
+            published: Version::NONE,
             covers: false,
             torn: false,
         };
@@ -199,8 +203,8 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let faults = !self.calm;
         match self.random.below(24) {
-            0..=3 if faults => self.ask(),
-            4..=8 => self.go_on(),
+            0 if faults => self.ask(),
+            0..=8 => self.go_on(),
             9 | 10 => self.send(),
             11..=14 => return self.deliver(),
             15 if faults && self.random.chance(0.3) => {
@@ -214,6 +218,9 @@ impl World {
                 self.start_session();
             }
             17 if faults && self.random.chance(0.1) => return self.take_over(),
+            // Now and then the target does not answer for a while.
+            18..=22 if faults && self.target_gone > 0 => self.target_gone -= 1,
+            18 if faults && self.random.chance(0.05) => self.target_gone = 60,
             18 => self.drain(),
             19..=22 => return self.publish(),
             _ => {
@@ -249,73 +256,6 @@ impl World {
 
     fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
         from.get(self.random.below(from.len() as u64) as usize).cloned()
-    }
-
-    /// A client asks for something.
-    fn ask(&mut self) {
-        let directories = self.truth.directories();
-        let files = self.truth.files();
-        let sessions: Vec<SessionId> = self.sessions.iter().copied().collect();
-        let session = self.pick(&sessions).unwrap_or(SessionId(0));
-        let writer = (session, Lease(100_000 + session.0));
-        let names: Vec<Name> = ["a", "b", "c"].iter().filter_map(|name| Name::new(name.as_bytes()).ok()).collect();
-        let at = |world: &mut Self| {
-            // Mostly where something is; now and then in a file, or in a directory that has gone.
-            let directory = match world.random.below(20) {
-                0 => world.pick(&files).unwrap_or(Inode(5)),
-                _ => world.pick(&directories).unwrap_or(ROOT),
-            };
-            (directory, world.pick(&names).unwrap_or_else(|| names[0].clone()))
-        };
-        let owner = (0o644, 1, 1);
-        let operation = match self.random.below(13) {
-            0..=2 => Operation::Create { at: at(self), fresh: self.number(), writer, owner },
-            3 => Operation::MakeDirectory { at: at(self), fresh: self.number(), journal: self.number(), owner },
-            4 | 5 => Operation::Rename { from: at(self), to: at(self), journal: self.number() },
-            6 => Operation::Unlink { at: at(self), journal: self.number() },
-            7 => Operation::RemoveDirectory { at: at(self), journal: self.number() },
-            kind => {
-                let Some(inode) = self.pick(&files) else { return };
-                match kind {
-                    8 => Operation::OpenForWriting { inode, writer },
-                    9 | 10 => {
-                        let groups = (0..self.random.below(3))
-                            .map(|_| (u32::try_from(self.random.below(3)).unwrap_or_default(), self.group()))
-                            .collect::<BTreeMap<_, _>>();
-                        let stale = u64::from(self.random.chance(0.1));
-                        let on = Version(self.truth.version(inode).0.saturating_sub(stale));
-                        let size = self.random.below(1000);
-                        Operation::Commit { inode, session, on, size, groups: groups.into_iter().collect() }
-                    }
-                    11 => Operation::Close { inode, session, journal: self.number() },
-                    _ => {
-                        let named = self.truth.names().values().any(|named| *named == inode);
-                        if named {
-                            return;
-                        }
-                        Operation::Forget { inode }
-                    }
-                }
-            }
-        };
-        self.begin(operation);
-    }
-
-    fn group(&mut self) -> Group {
-        let count = 1 + self.random.below(2);
-        let places = (0..count)
-            .map(|_| {
-                let id = BenefactorId(u32::try_from(self.random.below(4)).unwrap_or_default());
-                Place { id, incarnation: Incarnation(self.benefactors[&id]) }
-            })
-            .collect();
-        let layout = Layout { columns: vec![Column { places, tier: Tier::Memory, weight: 1 }] };
-        Group {
-            layout,
-            bytes: 10,
-            digest: u32::try_from(self.random.below(1 << 30)).unwrap_or_default(),
-            version: Version(0),
-        }
     }
 
     /// A manager reads, and submits.
@@ -363,17 +303,17 @@ impl World {
         }
         let at = self.random.below(self.copies.len() as u64) as usize;
         let faults = !self.calm;
-        if faults && self.copies[at].awaited && self.random.chance(0.15) {
+        if faults && self.copies[at].awaited && self.random.chance(0.25) {
             // The manager waits no longer; the copy is still on its way.
             let (manager, id) = (self.copies[at].manager, self.copies[at].id);
             self.copies[at].awaited = false;
             return self.complete(manager, id, &Outcome::Unknown);
         }
-        if faults && !self.copies[at].awaited && self.random.chance(0.7) {
+        if faults && !self.copies[at].awaited && self.random.chance(0.85) {
             return Ok(());
         }
         let copy = self.copies.swap_remove(at);
-        if !copy.awaited && self.random.chance(0.4) {
+        if !copy.awaited && self.random.chance(0.2) {
             return Ok(());
         }
         let outcome = self.at_store(&copy)?;
@@ -488,6 +428,20 @@ impl World {
     /// A change at the target, which then is what it was to be at that revision.
     fn at_target(&mut self, effect: &publishing::Effect) -> Result<(), String> {
         let complete = |of: (Inode, Version)| self.drained.contains(&of);
+        if let Change::Publish { inode, version, .. } = &effect.change {
+            let groups =
+                self.store.under(Prefix::Groups(*inode)).filter_map(|(key, stored)| match (key, &stored.value) {
+                    (Key::Group(_, index, of), Value::Group(group)) if of <= version => Some((*index, group.digest)),
+                    _ => None,
+                });
+            let (groups, committed) =
+                (groups.collect::<BTreeMap<u32, u32>>(), &self.truth.history[&(*inode, version.0)]);
+            if groups != *committed {
+                return Err(format!(
+                    "{inode} {version:?} is published with {groups:?}, and was committed with {committed:?}"
+                ));
+            }
+        }
         self.target.change(&effect.change, effect.maybe_done, complete)?;
         self.shows_what_it_may(effect.journal)
     }
@@ -535,7 +489,8 @@ impl World {
                         .store
                         .under(Prefix::Groups(*inode))
                         .filter_map(|(key, stored)| match (key, &stored.value) {
-                            (Key::Group(_, index), Value::Group(group)) => Some((*index, group.digest)),
+                            // In the order of their versions: the newest stays.
+                            (Key::Group(_, index, _), Value::Group(group)) => Some((*index, group.digest)),
                             _ => None,
                         })
                         .collect();

@@ -16,8 +16,9 @@ struct File {
     /// Digests of its groups.
     groups: BTreeMap<u32, u32>,
     writers: BTreeSet<SessionId>,
-    /// The version of the last close without other writers.
+    /// The version of the last close without other writers, and the last that the target has seen.
     closed: u64,
+    published: u64,
 }
 
 /// What the target has at a path.
@@ -36,6 +37,10 @@ pub struct Namespace {
     pub publisher: u64,
     sessions: BTreeSet<SessionId>,
     benefactors: BTreeMap<BenefactorId, Incarnation>,
+    /// What the entries of the journal publish.
+    publications: BTreeMap<u64, (Inode, u64)>,
+    /// Digests of the groups of every version of every file.
+    pub history: BTreeMap<(Inode, u64), BTreeMap<u32, u32>>,
     /// The target once it has seen everything so far.
     pub target: BTreeMap<Path, AtTarget>,
 }
@@ -146,6 +151,9 @@ impl Namespace {
                 }
                 (file.version, file.size) = (file.version + 1, *size);
                 file.groups.extend(groups.iter().map(|(index, group): &(u32, Group)| (*index, group.digest)));
+                let (version, groups) = (file.version, file.groups.clone());
+                self.history.insert((*inode, version), groups);
+                let file = self.file(*inode)?;
                 Ok(Reply::Version(Version(file.version)))
             }
             Operation::Close { inode, session, .. } => {
@@ -176,9 +184,17 @@ impl Namespace {
                 self.directories.remove(&inode);
                 Ok(Reply::Done)
             }
-            Operation::Published { publisher, ended, .. } => {
+            Operation::Published { publisher, journal, ended, .. } => {
                 assert_eq!(*ended, PublicationEnd::Done, "nothing is lost here, and nobody else changes the target");
-                if *publisher == self.publisher { Ok(Reply::Done) } else { Err(Refusal::NotThePublisher) }
+                if *publisher != self.publisher {
+                    return Err(Refusal::NotThePublisher);
+                }
+                if let Some((inode, version)) = self.publications.get(journal)
+                    && let Some(file) = self.files.get_mut(inode)
+                {
+                    file.published = *version;
+                }
+                Ok(Reply::Done)
             }
             Operation::Forget { inode } => {
                 let named = self.names().values().any(|named| named == inode);
@@ -186,7 +202,7 @@ impl Namespace {
                 if named {
                     return Err(Refusal::Exists);
                 }
-                if !file.writers.is_empty() {
+                if !file.writers.is_empty() || file.published < file.closed {
                     return Err(Refusal::InUse);
                 }
                 self.files.remove(inode);
@@ -227,37 +243,39 @@ impl Namespace {
     /// closed them.
     fn tell_target(&mut self, operation: &Operation, before: &BTreeMap<Inode, Path>) {
         let now = self.paths();
-        // What has moved takes what the target has of it along.
-        let mut moved = BTreeMap::new();
-        for (path, what) in &self.target {
-            let (AtTarget::Directory(inode) | AtTarget::File(inode, _)) = *what;
-            if let (Some(was), Some(is)) = (before.get(&inode), now.get(&inode))
-                && was == path
-                && was != is
-            {
-                moved.insert(is.clone(), *what);
+        // What has moved takes what the target has of it along. What is not of the file that has its name now moves with its directory.
+        let at: BTreeMap<&Path, Inode> = before.iter().map(|(inode, path)| (path, *inode)).collect();
+        let mut target = BTreeMap::new();
+        for (path, what) in std::mem::take(&mut self.target) {
+            let (AtTarget::Directory(inode) | AtTarget::File(inode, _)) = what;
+            let is = match before.get(&inode) == Some(&path) {
+                true => now.get(&inode).cloned(),
+                false => path.0.split_last().and_then(|(name, above)| {
+                    let mut moved = now.get(at.get(&Path(above.to_vec()))?)?.clone();
+                    moved.0.push(name.clone());
+                    Some(moved)
+                }),
+            };
+            // Where two come together, it is that which moved there.
+            if let Some(is) = is.filter(|is| *is != path || !target.contains_key(is)) {
+                target.insert(is, what);
+            } else if before.get(&inode) == Some(&path) && !now.contains_key(&inode) {
+                // It has no name any more; who has it now may hide it.
+                target.entry(path).or_insert(what);
             }
         }
-        let left: BTreeSet<Inode> = moved
-            .values()
-            .map(|what| match what {
-                AtTarget::Directory(inode) | AtTarget::File(inode, _) => *inode,
-            })
-            .collect();
-        self.target.retain(|_, what| match what {
-            AtTarget::Directory(inode) | AtTarget::File(inode, _) => !left.contains(inode),
-        });
-        self.target.extend(moved);
+        self.target = target;
         if let Operation::MakeDirectory { fresh, .. } = operation {
             self.target.insert(now[&Inode(*fresh)].clone(), AtTarget::Directory(Inode(*fresh)));
         }
-        if let Operation::Close { inode, .. } | Operation::WriterLost { inode, .. } = operation
+        if let Operation::Close { inode, journal, .. } | Operation::WriterLost { inode, journal } = operation
             && let Some(file) = self.files.get_mut(inode)
             && file.writers.is_empty()
             && file.version > file.closed
             && let Some(path) = now.get(inode)
         {
             file.closed = file.version;
+            self.publications.insert(*journal, (*inode, file.version));
             self.target.insert(path.clone(), AtTarget::File(*inode, Version(file.version)));
         }
         // Nothing is at a path that has no name.

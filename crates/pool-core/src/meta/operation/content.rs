@@ -43,12 +43,29 @@ impl Recorder<'_> {
         }
         self.are_alive(groups)?;
         let version = node.version.next();
+        if node.version != Version::NONE && !groups.is_empty() {
+            self.replace(inode, &node, groups)?;
+        }
         for (index, group) in groups {
-            self.put(Key::Group(inode, *index), Value::Group(Group { version, ..group.clone() }));
+            self.put(Key::Group(inode, *index, version), Value::Group(Group { by: session, ..group.clone() }));
         }
         let kind = Kind::File(FileState::Replicated);
         self.put(Key::Node(inode), Value::Node(Node { kind, size, version, torn: false, ..node }));
         Ok(Reply::Version(version))
+    }
+
+    /// Removes the groups that are written anew, but for those of versions that the target needs.
+    fn replace(&mut self, inode: Inode, node: &Node, groups: &[(u32, Group)]) -> Result<(), Stop> {
+        let waits = node.published < node.journalled && !planted(Bug::UnpublishedReplaced);
+        for (key, _) in self.under(Prefix::Groups(inode))? {
+            if let Key::Group(_, index, version) = key
+                && groups.iter().any(|(replaced, _)| replaced == index)
+                && !(waits && *version <= node.journalled)
+            {
+                self.delete(key.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Refuses unless every benefactor of these groups is in the life in which it acknowledged them, also when the transaction takes
@@ -76,15 +93,26 @@ impl Recorder<'_> {
         if self.stays(Key::Writer(inode, session))?.is_none() {
             return Err(Refusal::NotTheWriter.into());
         }
-        let others = self.under(Prefix::Writers(inode))?.iter().any(|(key, _)| *key != Key::Writer(inode, session));
+        let others = self.somebody_writes(inode, Some(session))?;
         self.delete(Key::Writer(inode, session));
         self.publish_unless(others, inode, node, journal)
     }
 
     pub(super) fn writer_lost(&mut self, inode: Inode, journal: u64) -> Answer {
         let node = self.file(inode)?;
-        let others = !self.under(Prefix::Writers(inode))?.is_empty();
+        let others = self.somebody_writes(inode, None)?;
         self.publish_unless(others, inode, Node { torn: true, ..node }, journal)
+    }
+
+    /// Whether another session has the file open for writing, also when the transaction takes place: whoever opens or closes it writes
+    /// its node, but a session may end without that.
+    fn somebody_writes(&mut self, inode: Inode, but: Option<SessionId>) -> Result<bool, Stop> {
+        let writers = self.under(Prefix::Writers(inode))?;
+        let other = writers.iter().find(|(key, _)| but.is_none_or(|session| *key != Key::Writer(inode, session)));
+        if let Some((writer, stored)) = other {
+            self.compare(Compare::Created(writer.clone(), stored.created));
+        }
+        Ok(other.is_some())
     }
 
     /// Has the target see what was committed, unless somebody still writes. The node is written in any case: of two writers
@@ -119,20 +147,40 @@ impl Recorder<'_> {
             return Ok(Reply::Done);
         };
         let newest = node.version == version || planted(Bug::OldVersionDrains);
-        let state = match ended {
-            PublicationEnd::Done if newest => FileState::Drained,
-            PublicationEnd::Done => return Ok(Reply::Done),
-            PublicationEnd::Lost => FileState::Failed,
-            PublicationEnd::Conflict => FileState::Conflict,
+        let kind = match ended {
+            PublicationEnd::Done if newest => Kind::File(FileState::Drained),
+            PublicationEnd::Done => node.kind.clone(),
+            PublicationEnd::Lost => Kind::File(FileState::Failed),
+            PublicationEnd::Conflict => Kind::File(FileState::Conflict),
         };
-        self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(state), ..node.clone() }));
+        if version == node.journalled {
+            self.keep_newest(inode)?;
+        }
+        self.put(Key::Node(inode), Value::Node(Node { kind, published: version, ..node.clone() }));
         Ok(Reply::Done)
+    }
+
+    /// Removes groups that were kept for the target alone.
+    fn keep_newest(&mut self, inode: Inode) -> Result<(), Stop> {
+        let groups = self.under(Prefix::Groups(inode))?;
+        for (earlier, later) in groups.iter().zip(groups.iter().skip(1)) {
+            if let (Key::Group(_, index, _), Key::Group(_, next, _)) = (&earlier.0, &later.0)
+                && index == next
+            {
+                self.delete(earlier.0.clone());
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn forget(&mut self, inode: Inode) -> Answer {
         let node = self.file(inode)?;
         if node.at.is_some() {
             return Err(Refusal::Exists.into());
+        }
+        if node.published < node.journalled {
+            // The target is still to see it, and then that it is gone.
+            return Err(Refusal::InUse.into());
         }
         if let Some((writer, stored)) = self.under(Prefix::Writers(inode))?.first() {
             self.compare(Compare::Modified(writer.clone(), stored.modified));

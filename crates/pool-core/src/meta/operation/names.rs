@@ -50,6 +50,7 @@ impl Recorder<'_> {
             size: 0,
             version: Version::NONE,
             journalled: Version::NONE,
+            published: Version::NONE,
             covers: false,
             torn: false,
         };

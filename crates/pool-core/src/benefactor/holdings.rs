@@ -1,0 +1,368 @@
+//! Which chunks a benefactor holds, and for whom.
+//!
+//! Every writing of a chunk is an [`Instance`] of its own: nothing is overwritten in place, so that a reader of a commit reads what
+//! that commit named. Before a commit, its session has every benefactor of the group *seal* a [`Table`]: which instance each chunk of
+//! that version is. The commit itself takes place in the store, where the benefactor does not look; it hears of it afterwards, perhaps late.
+//!
+//! An instance is dropped only when nobody can ask for it any more:
+//! - a draft that no table names, when its session has withdrawn it or has ended;
+//! - one that tables name, when each of these is *obsolete*: the store has a later version of the group and not this one, or another
+//!   session's table as this version; or its session ended without a commit; or the file is forgotten.
+//!
+//! What it hears of the store may be old: a group's versions only grow, so what was obsolete once is so for ever.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::benefactor::buffers::{Buffers, Piece};
+use crate::id::{Incarnation, Inode, SessionId, Version};
+use crate::planted::{Bug, planted};
+
+/// One writing of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance {
+    /// Who wrote it.
+    pub session: SessionId,
+    /// Its number among the session's.
+    pub number: u64,
+}
+
+/// A group of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupOf {
+    /// The file.
+    pub inode: Inode,
+    /// Which of its groups.
+    pub group: u32,
+}
+
+/// A chunk's bytes, as a table names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Entry {
+    /// Which writing.
+    pub instance: Instance,
+    /// Bytes.
+    pub length: u32,
+    /// CRC32C of them.
+    pub crc: u32,
+}
+
+/// What a version's chunks are, of those that this benefactor has: by their number in the group.
+pub type Table = BTreeMap<u32, Entry>;
+
+/// A chunk that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Put {
+    /// The life of the benefactor that the sender means.
+    pub incarnation: Incarnation,
+    /// The file.
+    pub inode: Inode,
+    /// What it is.
+    pub entry: Entry,
+}
+
+/// What becomes of a chunk that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Its bytes go there; then [`Holdings::stored`].
+    Room(Piece),
+    /// It is here already: an answer was lost.
+    Here,
+    /// Its bytes are still coming.
+    Coming,
+    /// It means another life of this benefactor.
+    Stale,
+    /// The session has ended.
+    UnknownSession,
+    /// No room until something is drained: wait for credits.
+    Full,
+}
+
+/// Where an instance's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// In memory.
+    Memory(Piece),
+    /// On SSD.
+    Ssd,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    inode: Inode,
+    length: u32,
+    crc: u32,
+    /// Its room in memory, while it has any.
+    piece: Option<Piece>,
+    /// Its bytes have come.
+    complete: bool,
+    /// It is being written from memory to SSD.
+    moving: bool,
+    on_ssd: bool,
+    /// Reads of it that are under way: neither its memory nor its room on SSD is used again before they end.
+    reads: u32,
+    /// Its session still may name it.
+    draft: bool,
+    /// Tables that name it.
+    named: u32,
+}
+
+/// What the driver has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Write a chunk to SSD, then [`Holdings::moved`].
+    Move(Instance, Piece),
+    /// Free its room on SSD.
+    FreeSsd(Instance),
+}
+
+/// Chunks that a table names and that are not here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} chunks of the table are not here", .0.len())]
+pub struct Missing(pub Vec<u32>);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Holdings {
+    incarnation: Incarnation,
+    buffers: Buffers,
+    /// Whether there is an SSD to move to.
+    ssd: bool,
+    held: BTreeMap<Instance, Held>,
+    /// What is in memory, by its place.
+    at: BTreeMap<Piece, Instance>,
+    tables: BTreeMap<(GroupOf, Version, SessionId), Table>,
+    /// What the store had of a group when it was heard of last.
+    stored: BTreeMap<GroupOf, BTreeSet<(Version, SessionId)>>,
+    sessions_ended: BTreeSet<SessionId>,
+    effects: VecDeque<Effect>,
+}
+
+impl Holdings {
+    /// A benefactor's process that has just begun, with what it lends.
+    #[must_use]
+    pub const fn new(incarnation: Incarnation, buffers: Buffers, ssd: bool) -> Self {
+        Self {
+            incarnation,
+            buffers,
+            ssd,
+            held: BTreeMap::new(),
+            at: BTreeMap::new(),
+            tables: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            sessions_ended: BTreeSet::new(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// A chunk comes in.
+    pub fn put(&mut self, put: &Put) -> Admission {
+        let Entry { instance, length, crc } = put.entry;
+        if put.incarnation != self.incarnation {
+            return Admission::Stale;
+        }
+        if self.sessions_ended.contains(&instance.session) {
+            return Admission::UnknownSession;
+        }
+        if let Some(held) = self.held.get(&instance) {
+            return if held.complete { Admission::Here } else { Admission::Coming };
+        }
+        let Some(piece) = self.buffers.reserve(length.into()) else { return Admission::Full };
+        let held = Held {
+            inode: put.inode,
+            length,
+            crc,
+            piece: Some(piece),
+            complete: false,
+            moving: false,
+            on_ssd: false,
+            reads: 0,
+            draft: true,
+            named: 0,
+        };
+        self.held.insert(instance, held);
+        self.at.insert(piece, instance);
+        Admission::Room(piece)
+    }
+
+    /// Its bytes are there and have the checksum that was announced; or not, and then it never came.
+    pub fn stored(&mut self, instance: Instance, intact: bool) {
+        let Some(held) = self.held.get_mut(&instance).filter(|held| !held.complete) else { return };
+        (held.complete, held.draft) = (true, held.draft && intact);
+        if let Some(piece) = held.piece {
+            self.buffers.stored(piece);
+        }
+        self.drop_if_unused(instance);
+    }
+
+    /// Chunks that can be promised to clients.
+    #[must_use]
+    pub fn credits(&self) -> u64 {
+        self.buffers.credits()
+    }
+
+    /// What this version of a group is to be, before it is committed. The same table again is no failure.
+    ///
+    /// # Errors
+    /// [`Missing`]: these chunks are not here, or not as the table has them; nothing is sealed.
+    pub fn seal(&mut self, of: GroupOf, version: Version, session: SessionId, table: Table) -> Result<(), Missing> {
+        let is_here = |entry: &Entry| {
+            self.held.get(&entry.instance).is_some_and(|held| {
+                // One that came damaged is no draft, and nothing names it.
+                let usable = (held.complete && (held.draft || held.named > 0)) || planted(Bug::SealedBeforeStored);
+                usable && (held.inode, held.length, held.crc) == (of.inode, entry.length, entry.crc)
+            })
+        };
+        let missing: Vec<u32> = table.iter().filter(|(_, entry)| !is_here(entry)).map(|(index, _)| *index).collect();
+        if !missing.is_empty() || self.sessions_ended.contains(&session) {
+            return Err(Missing(missing));
+        }
+        self.unseal((of, version, session));
+        for entry in table.values() {
+            if let Some(held) = self.held.get_mut(&entry.instance) {
+                held.named += 1;
+            }
+        }
+        self.tables.insert((of, version, session), table);
+        self.sweep(of);
+        Ok(())
+    }
+
+    /// A session withdraws what it wrote and did not seal: the write failed elsewhere, or was overwritten.
+    pub fn withdraw(&mut self, instance: Instance) {
+        if let Some(held) = self.held.get_mut(&instance) {
+            held.draft = false;
+            self.drop_if_unused(instance);
+        }
+    }
+
+    /// The store has these versions of a group, each committed by that session: the newest, and those that the target still needs.
+    pub fn in_store(&mut self, of: GroupOf, versions: &BTreeSet<(Version, SessionId)>) {
+        let known = self.stored.get(&of).and_then(|known| known.last());
+        if versions.last() >= known {
+            self.stored.insert(of, versions.clone());
+            self.sweep(of);
+        }
+    }
+
+    /// A session is over in the store. What of its tables it had committed by then, `committed` knows; the others it never will.
+    pub fn session_ended(&mut self, session: SessionId, committed: impl Fn(GroupOf, Version) -> bool) {
+        self.sessions_ended.insert(session);
+        let never: Vec<_> = self
+            .tables
+            .keys()
+            .filter(|(of, version, by)| *by == session && (!committed(*of, *version) || planted(Bug::EndedDropsAll)))
+            .copied()
+            .collect();
+        never.into_iter().for_each(|key| self.unseal(key));
+        let drafts: Vec<Instance> = self.held.keys().filter(|instance| instance.session == session).copied().collect();
+        drafts.into_iter().for_each(|instance| self.withdraw(instance));
+    }
+
+    /// A file is no more: nobody has it open, and the target has what it is to have of it.
+    pub fn forgotten(&mut self, inode: Inode) {
+        let tables: Vec<_> = self.tables.keys().filter(|(of, ..)| of.inode == inode).copied().collect();
+        tables.into_iter().for_each(|key| self.unseal(key));
+        let instances: Vec<Instance> =
+            self.held.iter().filter(|(_, held)| held.inode == inode).map(|(instance, _)| *instance).collect();
+        instances.into_iter().for_each(|instance| self.withdraw(instance));
+        self.stored.retain(|of, _| of.inode != inode);
+    }
+
+    /// Where a chunk of a version is, which this session committed, and what it must look like. Its bytes stay there until
+    /// [`Holdings::read`].
+    pub fn find(&mut self, of: GroupOf, version: Version, by: SessionId, chunk: u32) -> Option<(Entry, Location)> {
+        let entry = *self.tables.get(&(of, version, by))?.get(&chunk)?;
+        let held = self.held.get_mut(&entry.instance)?;
+        held.reads += 1;
+        Some((entry, held.piece.map_or(Location::Ssd, Location::Memory)))
+    }
+
+    /// A read that [`Holdings::find`] has begun is over.
+    pub fn read(&mut self, instance: Instance) {
+        if let Some(held) = self.held.get_mut(&instance) {
+            held.reads = held.reads.saturating_sub(1);
+            self.drop_if_unused(instance);
+        }
+    }
+
+    /// What to do next.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        if let Some(effect) = self.effects.pop_front() {
+            return Some(effect);
+        }
+        if !self.ssd {
+            return None;
+        }
+        let piece = self.buffers.next_drain()?;
+        let instance = *self.at.get(&piece)?;
+        self.held.get_mut(&instance)?.moving = true;
+        Some(Effect::Move(instance, piece))
+    }
+
+    /// A chunk is on SSD, as durable as that is; or could not be written.
+    pub fn moved(&mut self, instance: Instance, done: bool) {
+        let Some(held) = self.held.get_mut(&instance).filter(|held| held.moving) else { return };
+        (held.moving, held.on_ssd) = (false, done);
+        if let Some(piece) = held.piece.filter(|_| !done) {
+            self.buffers.drain_failed(piece);
+        }
+        self.drop_if_unused(instance);
+    }
+
+    /// What is in the filling buffer is to be moved soon.
+    pub fn close_filling(&mut self) {
+        self.buffers.close_filling();
+    }
+
+    /// Instances that are held: for inventories.
+    pub fn instances(&self) -> impl Iterator<Item = Instance> {
+        self.held.keys().copied()
+    }
+
+    /// Ends tables that are obsolete.
+    fn sweep(&mut self, of: GroupOf) {
+        let Some(stored) = self.stored.get(&of) else { return };
+        let Some((newest, _)) = stored.last() else { return };
+        let is_needed = |version: Version, by: SessionId| match planted(Bug::NeededIgnored) {
+            false => stored.contains(&(version, by)),
+            true => version == *newest,
+        };
+        let obsolete: Vec<_> = self
+            .tables
+            .range((of, Version::NONE, SessionId(0))..=(of, *newest, SessionId(u64::MAX)))
+            .map(|(key, _)| *key)
+            .filter(|(_, version, by)| !is_needed(*version, *by))
+            .collect();
+        obsolete.into_iter().for_each(|key| self.unseal(key));
+    }
+
+    fn unseal(&mut self, key: (GroupOf, Version, SessionId)) {
+        let Some(table) = self.tables.remove(&key) else { return };
+        for entry in table.into_values() {
+            if let Some(held) = self.held.get_mut(&entry.instance) {
+                held.named -= 1;
+            }
+            self.drop_if_unused(entry.instance);
+        }
+    }
+
+    /// Frees what an instance no longer needs: its memory once it is on SSD, and all of it once nobody can ask for it.
+    fn drop_if_unused(&mut self, instance: Instance) {
+        let Some(held) = self.held.get_mut(&instance) else { return };
+        let busy = !held.complete || held.moving || (held.reads > 0 && !planted(Bug::ReadersIgnored));
+        if busy {
+            return;
+        }
+        let unused = !held.draft && held.named == 0;
+        if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
+            self.at.remove(&piece);
+            self.buffers.gone(piece);
+        }
+        if unused
+            && let Some(held) = self.held.remove(&instance)
+            && held.on_ssd
+        {
+            self.effects.push_back(Effect::FreeSsd(instance));
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Sessions that write, seal and commit on one benefactor, which hears of the store late and in any order, beside readers of whatever
+//! the store has.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use surgetank_model::random::Random;
+use surgetank_pool_core::benefactor::buffers::{Buffers, Piece};
+use surgetank_pool_core::benefactor::holdings::{
+    Admission, Effect, Entry, GroupOf, Holdings, Instance, Location, Put, Table,
+};
+use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+
+const CHUNK: u64 = 8;
+const LIFE: Incarnation = Incarnation(3);
+
+/// A read that is under way.
+#[derive(Debug)]
+struct Reading {
+    entry: Entry,
+    location: Location,
+}
+
+#[derive(Default)]
+struct Store {
+    /// What each version of a group is, and who committed it.
+    groups: BTreeMap<GroupOf, BTreeMap<(Version, SessionId), Table>>,
+    files: BTreeMap<Inode, Version>,
+}
+
+struct World {
+    random: Random,
+    holdings: Holdings,
+    store: Store,
+    /// Which instance's bytes are in memory and on SSD.
+    memory: BTreeMap<(u8, u64), Instance>,
+    ssd: BTreeSet<Instance>,
+    coming: Vec<(Instance, Piece)>,
+    moving: Vec<(Instance, Piece)>,
+    reading: Vec<Reading>,
+    /// Drafts of a session, by the group and chunk that they are for.
+    drafts: BTreeMap<(SessionId, GroupOf), Table>,
+    sessions: BTreeSet<SessionId>,
+    sealed: Vec<(SessionId, GroupOf, Version, Table)>,
+    news: Vec<(GroupOf, BTreeSet<(Version, SessionId)>)>,
+    numbers: u64,
+}
+
+pub fn run(seed: u64) -> Result<(), String> {
+    let mut random = Random::from_seed(seed);
+    let memory = CHUNK * 3 * (2 + random.below(10));
+    let buffers = Buffers::new(memory, CHUNK).map_err(|error| error.to_string())?;
+    let ssd = random.chance(0.7);
+    let mut world = World {
+        random,
+        holdings: Holdings::new(LIFE, buffers, ssd),
+        store: Store::default(),
+        memory: BTreeMap::new(),
+        ssd: BTreeSet::new(),
+        coming: Vec::new(),
+        moving: Vec::new(),
+        reading: Vec::new(),
+        drafts: BTreeMap::new(),
+        sessions: BTreeSet::from([SessionId(1), SessionId(2)]),
+        sealed: Vec::new(),
+        news: Vec::new(),
+        numbers: 10,
+    };
+    for step in 0..500 {
+        world.step().map_err(|what| format!("step {step}: {what}"))?;
+    }
+    world.end()
+}
+
+impl World {
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    fn pick<T: Copy>(&mut self, from: impl IntoIterator<Item = T>) -> Option<T> {
+        let all: Vec<T> = from.into_iter().collect();
+        all.get(self.random.below(all.len() as u64) as usize).copied()
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let file = Inode(1 + self.random.below(2));
+        let of = GroupOf { inode: file, group: u32::try_from(self.random.below(2)).unwrap_or_default() };
+        let session = self.pick(self.sessions.clone()).unwrap_or(SessionId(1));
+        match self.random.below(16) {
+            0..=3 => self.put(session, of),
+            4 | 5 => self.arrive(),
+            6 | 7 => self.seal(session, of)?,
+            8 | 9 => self.commit(),
+            10 => self.hear(),
+            11 => return self.begin_read(),
+            12 => return self.end_read(),
+            13 => {
+                if let Some(effect) = self.holdings.next_effect() {
+                    match effect {
+                        Effect::Move(instance, piece) => self.moving.push((instance, piece)),
+                        Effect::FreeSsd(instance) => {
+                            if !self.ssd.remove(&instance) {
+                                return Err(format!("{instance:?} is freed on SSD, where it is not"));
+                            }
+                            self.is_not_needed(instance)?;
+                        }
+                    }
+                }
+            }
+            14 => return self.end_move(),
+            _ => match self.random.below(8) {
+                0 => self.end_session(session),
+                1 => self.forget(file),
+                2 => self.holdings.close_filling(),
+                // The target has seen what it needed: earlier versions go.
+                _ => {
+                    if let Some(versions) = self.store.groups.get_mut(&of) {
+                        while versions.len() > 1 {
+                            versions.pop_first();
+                        }
+                        self.tell(of);
+                    }
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, session: SessionId, of: GroupOf) {
+        let instance = Instance { session, number: self.number() };
+        let length = u32::try_from(1 + self.random.below(CHUNK)).unwrap_or(1);
+        let entry = Entry { instance, length, crc: u32::try_from(self.numbers).unwrap_or_default() };
+        let put = Put { incarnation: LIFE, inode: of.inode, entry };
+        if let Admission::Room(piece) = self.holdings.put(&put) {
+            self.coming.push((instance, piece));
+            let chunk = u32::try_from(self.random.below(3)).unwrap_or_default();
+            if let Some(former) = self.drafts.entry((session, of)).or_default().insert(chunk, entry) {
+                self.holdings.withdraw(former.instance);
+            }
+        }
+    }
+
+    /// A chunk's bytes come; now and then they are damaged.
+    fn arrive(&mut self) {
+        if self.coming.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.coming.len() as u64) as usize;
+        let (instance, piece) = self.coming.swap_remove(at);
+        for offset in piece.offset..piece.offset + piece.length {
+            self.memory.insert((piece.buffer, offset), instance);
+        }
+        let intact = !self.random.chance(0.1);
+        self.holdings.stored(instance, intact);
+        if !intact {
+            self.drafts.values_mut().for_each(|table| table.retain(|_, entry| entry.instance != instance));
+        }
+    }
+
+    /// A session seals its drafts on top of what the group is now.
+    fn seal(&mut self, session: SessionId, of: GroupOf) -> Result<(), String> {
+        let Some(drafts) = self.drafts.get(&(session, of)).filter(|drafts| !drafts.is_empty()).cloned() else {
+            return Ok(());
+        };
+        let mut table = self
+            .store
+            .groups
+            .get(&of)
+            .and_then(|group| group.last_key_value())
+            .map_or_else(Table::new, |(_, table)| table.clone());
+        table.extend(drafts.iter().map(|(chunk, entry)| (*chunk, *entry)));
+        let version = self.store.files.get(&of.inode).copied().unwrap_or_default().next();
+        let coming = |entry: &&Entry| self.coming.iter().any(|(instance, _)| *instance == entry.instance);
+        let complete = !drafts.values().any(|entry| coming(&entry));
+        match self.holdings.seal(of, version, session, table.clone()) {
+            Ok(()) if !complete => Err("a table was sealed whose bytes have not come".to_owned()),
+            Ok(()) => {
+                self.sealed.retain(|(by, group, ..)| (*by, *group) != (session, of));
+                self.sealed.push((session, of, version, table));
+                Ok(())
+            }
+            Err(_) if !complete => Ok(()),
+            Err(missing) => Err(format!("{missing:?} of {table:?} are missing")),
+        }
+    }
+
+    /// The store decides.
+    fn commit(&mut self) {
+        if self.sealed.is_empty() {
+            return;
+        }
+        let at = self.random.below(self.sealed.len() as u64) as usize;
+        let (session, of, version, table) = self.sealed.swap_remove(at);
+        let newest = self.store.files.entry(of.inode).or_default();
+        if !self.sessions.contains(&session) || newest.next() != version {
+            return;
+        }
+        *newest = version;
+        let keeps = self.random.chance(0.5);
+        let group = self.store.groups.entry(of).or_default();
+        if !keeps {
+            group.clear();
+        }
+        group.insert((version, session), table);
+        // What it wrote is committed: the next draft of a chunk is another one.
+        for entry in self.drafts.remove(&(session, of)).unwrap_or_default().into_values() {
+            self.holdings.withdraw(entry.instance);
+        }
+        self.tell(of);
+    }
+
+    fn tell(&mut self, of: GroupOf) {
+        let versions = self.store.groups.get(&of).map(|group| group.keys().copied().collect()).unwrap_or_default();
+        self.news.push((of, versions));
+    }
+
+    /// The benefactor hears of the store: of any state that it has had.
+    fn hear(&mut self) {
+        if !self.news.is_empty() {
+            let at = self.random.below(self.news.len() as u64) as usize;
+            let (of, versions) = self.news.swap_remove(at);
+            // Nobody tells of a file that was forgotten.
+            if self.store.files.contains_key(&of.inode) {
+                self.holdings.in_store(of, &versions);
+            }
+        }
+    }
+
+    fn begin_read(&mut self) -> Result<(), String> {
+        let all: Vec<(GroupOf, Version, SessionId, u32, Entry)> = self
+            .store
+            .groups
+            .iter()
+            .flat_map(|(of, group)| {
+                group.iter().flat_map(|((version, by), table)| {
+                    table.iter().map(|(chunk, entry)| (*of, *version, *by, *chunk, *entry))
+                })
+            })
+            .collect();
+        let Some((of, version, by, chunk, entry)) = self.pick(all) else { return Ok(()) };
+        match self.holdings.find(of, version, by, chunk) {
+            Some((found, location)) if found == entry => {
+                self.reading.push(Reading { entry, location });
+                Ok(())
+            }
+            found => Err(format!("{of:?} {version:?} has {entry:?} as chunk {chunk}, and {found:?} is found")),
+        }
+    }
+
+    fn end_read(&mut self) -> Result<(), String> {
+        if self.reading.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.below(self.reading.len() as u64) as usize;
+        let Reading { entry, location } = self.reading.swap_remove(at);
+        let there = match location {
+            Location::Memory(piece) => self.is_in(piece, entry.instance),
+            Location::Ssd => self.ssd.contains(&entry.instance),
+        };
+        self.holdings.read(entry.instance);
+        if there { Ok(()) } else { Err(format!("{entry:?} was not at {location:?} any more while it was read")) }
+    }
+
+    fn is_in(&self, piece: Piece, instance: Instance) -> bool {
+        (piece.offset..piece.offset + piece.length)
+            .all(|offset| self.memory.get(&(piece.buffer, offset)) == Some(&instance))
+    }
+
+    fn end_move(&mut self) -> Result<(), String> {
+        if self.moving.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.below(self.moving.len() as u64) as usize;
+        let (instance, piece) = self.moving.swap_remove(at);
+        if !self.is_in(piece, instance) {
+            return Err(format!("{instance:?} was not at {piece:?} any more while it was written to SSD"));
+        }
+        let done = !self.random.chance(0.2);
+        if done {
+            self.ssd.insert(instance);
+        }
+        self.holdings.moved(instance, done);
+        Ok(())
+    }
+
+    fn end_session(&mut self, session: SessionId) {
+        self.sessions.remove(&session);
+        let next = SessionId(self.number());
+        self.sessions.insert(next);
+        self.drafts.retain(|(of, _), _| *of != session);
+        self.sealed.retain(|(of, ..)| *of != session);
+        let groups = &self.store.groups;
+        self.holdings.session_ended(session, |of, version| {
+            groups.get(&of).is_some_and(|group| group.contains_key(&(version, session)))
+        });
+    }
+
+    fn forget(&mut self, inode: Inode) {
+        self.store.files.remove(&inode);
+        self.store.groups.retain(|of, _| of.inode != inode);
+        self.drafts.retain(|(_, of), _| of.inode != inode);
+        self.sealed.retain(|(_, of, ..)| of.inode != inode);
+        self.news.retain(|(of, _)| of.inode != inode);
+        self.holdings.forgotten(inode);
+    }
+
+    fn is_not_needed(&self, instance: Instance) -> Result<(), String> {
+        let tables = self.store.groups.values().flat_map(BTreeMap::values);
+        let mut entries = tables.flat_map(BTreeMap::values);
+        if entries.any(|entry| entry.instance == instance) {
+            return Err(format!("{instance:?} is dropped, and the store names it"));
+        }
+        Ok(())
+    }
+
+    /// Everything that was written ends: nothing is left.
+    fn end(&mut self) -> Result<(), String> {
+        while !self.coming.is_empty() {
+            self.arrive();
+        }
+        for session in self.sessions.clone() {
+            self.end_session(session);
+        }
+        while !self.reading.is_empty() {
+            self.end_read()?;
+        }
+        self.forget(Inode(1));
+        self.forget(Inode(2));
+        loop {
+            while !self.moving.is_empty() {
+                self.end_move()?;
+            }
+            match self.holdings.next_effect() {
+                Some(Effect::Move(instance, piece)) => self.moving.push((instance, piece)),
+                Some(Effect::FreeSsd(instance)) => drop(self.ssd.remove(&instance)),
+                None => break,
+            }
+        }
+        let left: Vec<Instance> = self.holdings.instances().collect();
+        if left.is_empty() && self.ssd.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?} and {:?} are left", self.ssd))
+        }
+    }
+}
