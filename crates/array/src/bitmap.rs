@@ -196,6 +196,11 @@ impl Bitmap {
         page.unsure[word] & mask == 0 && (page.media[word] & mask != 0) == value
     }
 
+    /// Whether the region's bit is in the set durably, and is to stay.
+    pub fn is_settled(&self, region: u64) -> bool {
+        self.wants(region) && self.is_durably(region, true)
+    }
+
     /// The region's bit should say this, some time.
     pub fn set(&mut self, region: u64, value: bool) {
         let (page, word, mask) = Self::place(region);

@@ -51,8 +51,21 @@ const GROWTH: u64 = 8;
 const ALIGNMENT: u64 = 64 << 10;
 /// Largest region, in bytes: one copy moves it at once.
 const REGION_MAX: u32 = 4 << 20;
+/// Regions that members are divided into, at most, unless they would be larger than [`REGION_MAX`]. With room for
+/// [`GROWTH`], a bitmap of so many takes 1 MiB of memory and half of that on the member.
+const REGIONS_MAX: u64 = 1 << 18;
 /// More bytes than a member can have.
 const DATA_MAX: u64 = 1 << 56;
+
+/// Bytes of a region for new members of `member_size` bytes, in chunks of `chunk` bytes.
+///
+/// A replacement copies whole regions, and a request of the array touches a region on every member: what is scattered over
+/// the array is copied with all that lies between. So regions are as small as chunks where the bitmap allows it.
+#[must_use]
+pub fn region_for(member_size: u64, chunk: u32) -> u32 {
+    let least = member_size.div_ceil(REGIONS_MAX).clamp(1, u64::from(REGION_MAX)).next_power_of_two();
+    (least as u32).max(chunk)
+}
 
 impl Geometry {
     /// Divides members of `member_size` bytes.
@@ -218,6 +231,18 @@ mod tests {
     use surgetank_model::RequestId;
 
     use super::*;
+
+    #[test]
+    fn regions_are_as_small_as_chunks_until_there_are_too_many() {
+        let regions = |gib: u64| region_for(gib << 30, 256 << 10);
+        assert_eq!(
+            [1, 64, 65, 256, 1024, 1025, 16384].map(regions),
+            [256 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 4 << 20, 4 << 20]
+        );
+        for gib in [1, 64, 65, 1024, 16384] {
+            assert!(Geometry::divide(8, gib << 30, 4096, 256 << 10, regions(gib)).is_ok(), "{gib} GiB");
+        }
+    }
 
     proptest! {
         /// Byte by byte as the definition of the stripe has it.

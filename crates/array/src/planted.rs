@@ -56,5 +56,9 @@ surgetank_model::plant_bugs! {
         FlushFailureUnreported,
         /// Overlapping writes run together.
         NoRangeLock,
+        /// A region is copied while a write to it is in flight that is one I/O.
+        CopyOverSingle,
+        /// A region whose bit was set ahead counts as blank after it was written.
+        AheadCountsBlank,
     }
 }

@@ -81,6 +81,50 @@ fn a_discarded_region_is_not_copied() {
     assert_eq!(machine.engine.status().regions_written, 1);
 }
 
+/// Bits are set ahead, twice as many as the row of written regions is long; what they are ahead of is not copied.
+#[test]
+fn a_sequential_write_seldom_waits_for_a_bit_and_what_it_has_not_reached_is_not_copied() {
+    const REACHED: u64 = 200;
+    let mut machine = Machine::new(1, 8 << 20, 10);
+    let region = u64::from(machine.region());
+    let before = machine.structures;
+    for number in 0..REACHED {
+        machine.request(WRITE, number * region, region);
+        machine.settle();
+    }
+    assert!(machine.structures - before < REACHED / 10, "{} pages", machine.structures - before);
+    assert_eq!(machine.engine.status().regions_written, REACHED);
+    machine.add(1, 8 << 20);
+    machine.engine.replace(machine.now, 0, join(1, 8 << 20)).expect("it fits");
+    machine.settle();
+    assert!(machine.events.contains(&Event::Replaced { slot: 0, by: Target(1) }));
+    assert_eq!(machine.read_bytes(Target(0)), REACHED * region);
+    assert_eq!(machine.engine.status().regions_written, REACHED, "its successor knows as well");
+    machine.read_all();
+    machine.restart();
+    let after = machine.engine.status().regions_written;
+    assert!((REACHED..=3 * REACHED).contains(&after), "{after}: a start knows the bits alone");
+}
+
+/// Also one that goes to its member without waiting for anything.
+#[test]
+fn a_copy_waits_for_the_writes_that_were_there_before_it() {
+    let mut machine = Machine::new(1, 256 << 10, 11);
+    machine.request(WRITE, 0, 4096);
+    machine.settle();
+    machine.held = Some(Target(0));
+    machine.request(WRITE, 512, 1024);
+    machine.add(1, 256 << 10);
+    machine.engine.replace(machine.now, 0, join(1, 256 << 10)).expect("it fits");
+    machine.work(500);
+    let regions = machine.engine.status().slots[0].join.expect("it is being replaced").regions;
+    assert_eq!(machine.synced(0), regions - 1);
+    machine.held = None;
+    machine.settle();
+    assert!(machine.events.contains(&Event::Replaced { slot: 0, by: Target(1) }));
+    machine.read_all();
+}
+
 /// Also a request that it failed: the joining member has it, and everything else.
 #[test]
 fn a_member_that_fails_after_its_copy_is_replaced_and_no_request_fails() {

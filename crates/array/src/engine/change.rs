@@ -155,11 +155,9 @@ impl Engine {
             return false;
         }
         let mut settled = true;
-        if let Some(bitmap) = self.members.get_mut(active).and_then(|member| member.bitmap.as_mut())
-            && needs_bit(operation)
-        {
+        if let Some(member) = self.members.get_mut(active).filter(|_| needs_bit(operation)) {
             for region in regions.clone() {
-                settled &= bitmap.ensure(region, true) || planted(Bug::WrittenBeforeBit);
+                settled &= member.prepare_write(region, &self.geometry) || planted(Bug::WrittenBeforeBit);
             }
         }
         let Some(join) = join.as_mut().filter(|join| join.begun) else { return settled };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use surgetank_model::RequestId;
+use surgetank_model::{Request, RequestId};
 
 use super::change::Hold;
 use super::membership::Phase;
@@ -86,6 +86,9 @@ impl Engine {
             let entry = counted.entry(target).or_insert((0, false));
             if flush { entry.1 = true } else { entry.0 += 1 }
         }
+        for (_, _, target) in self.singles.all() {
+            counted.entry(target).or_insert((0, false)).0 += 1;
+        }
         let kept = |member: &super::Member| (member.port.effects_in_flight, member.port.is_flushing());
         let idle = |(_, kept): &(Target, (u32, bool))| *kept != (0, false);
         let kept: BTreeMap<_, _> = self.members.iter().map(|(target, m)| (*target, kept(m))).filter(idle).collect();
@@ -104,8 +107,10 @@ impl Engine {
             }
         }
         equal("changes of regions", slot.regions.clone(), regions)?;
-        let unparked = self.requests.values().filter(of_slot).filter(|active| !active.parked).count() as u32;
-        equal("changes of a slot", slot.changes, unparked)?;
+        let unparked = self.requests.values().filter(of_slot).filter(|active| !active.parked).count();
+        let single = |(request, slot, _): &(&Request, u32, Target)| *slot == number && is_change(request.operation);
+        let singles = self.singles.all().filter(single).count();
+        equal("changes of a slot", slot.changes as usize, unparked + singles)?;
         let changes = self.transition.as_ref().and_then(|transition| transition.purpose.slot()) == Some(number);
         holds("changes of a slot wait for its own membership alone", (slot.hold != Hold::No) == changes)?;
         holds("a slot has an active member", self.members.contains_key(&slot.active))?;

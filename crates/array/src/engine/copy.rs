@@ -162,6 +162,9 @@ impl Engine {
     /// Starts what may be copied now.
     pub(super) fn advance_copies(&mut self) {
         for slot in 0..self.slots.len() as u32 {
+            if self.slots[slot as usize].join.is_none() {
+                continue;
+            }
             self.retry_copies(slot);
             loop {
                 while self.claim_next(slot) {}
@@ -178,7 +181,7 @@ impl Engine {
     fn copy_claimed(&mut self, slot: u32) -> bool {
         let place = &self.slots[slot as usize];
         let Some(join) = place.join.as_ref().filter(|_| !place.dropping) else { return false };
-        let quiet = |region: &u64| !place.regions.contains_key(region) || planted(Bug::CopyOverWrite);
+        let quiet = |region: &u64| !self.is_changing(slot, *region) || planted(Bug::CopyOverWrite);
         let claimed = join.jobs.iter().filter(|(_, job)| **job == Job::Claimed).map(|(region, _)| *region);
         let ready: Vec<u64> = claimed.filter(quiet).collect();
         ready.iter().for_each(|region| self.copy_region(slot, *region));
@@ -208,8 +211,7 @@ impl Engine {
         }
         let Some(join) = place.join.as_mut().filter(|join| join.begun && join.jobs.len() < most) else { return false };
         let Some(region) = join.next_region() else { return false };
-        let written =
-            self.members.get(&place.active).and_then(|member| member.bitmap.as_ref()).is_some_and(|b| b.wants(region));
+        let written = self.members.get(&place.active).is_some_and(|member| member.is_written(region));
         if (written || !join.pristine.get(region))
             && let Some(bucket) = join.bucket.as_mut()
         {
@@ -222,7 +224,8 @@ impl Engine {
         join.cursor = join.cursor.max(region);
         join.jobs.insert(region, Job::Claimed);
         // Nothing to copy and nobody at work: at once, so that long blank stretches take no time.
-        if !written && join.pristine.get(region) && !place.regions.contains_key(&region) {
+        let blank = !written && join.pristine.get(region);
+        if blank && !self.is_changing(slot, region) {
             self.copy_region(slot, region);
         }
         true
@@ -235,8 +238,7 @@ impl Engine {
         let place = &mut self.slots[slot as usize];
         let Some(join) = place.join.as_mut() else { return };
         let (from, to) = (place.active, join.target);
-        let bitmap = self.members.get(&from).and_then(|member| member.bitmap.as_ref());
-        let written = bitmap.is_some_and(|bitmap| bitmap.wants(region));
+        let written = self.members.get(&from).is_some_and(|member| member.is_written(region));
         if !written && join.pristine.get(region) {
             join.jobs.remove(&region);
             join.sync(region);

@@ -1,6 +1,6 @@
 //! A member: its flushes, its bitmap, its superblock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use surgetank_model::Instant;
 
@@ -8,6 +8,7 @@ use super::{Engine, Pending};
 use crate::bitmap::Bitmap;
 use crate::effect::{Effect, Target};
 use crate::format::{ArrayId, Kind, MemberId, MemberState, Superblock};
+use crate::geometry::Geometry;
 use crate::planted::{Bug, planted};
 use crate::port::{FlushRequest, Port, Waiter};
 
@@ -74,7 +75,13 @@ pub(super) struct Member {
     pub owed: bool,
     /// Regions that were discarded whole, and not written since: the number of the write that did it.
     pub clears: BTreeMap<u64, u64>,
+    /// Regions whose bits are set although nothing was written there yet.
+    pub ahead: BTreeSet<u64>,
 }
+
+/// Bits are set ahead of a sequential write for so many bytes of a member at most. A page of the bitmap waits behind the writes
+/// that are queued on the member: half of this, which is left when the next bits are set, must be more than they are.
+const AHEAD_BYTES_MAX: u64 = 32 << 20;
 
 impl Member {
     pub fn new(target: Target, id: MemberId, slot: u32, role: Role, sequence: u64) -> Self {
@@ -95,7 +102,40 @@ impl Member {
             recorded: 0,
             owed: false,
             clears: BTreeMap::new(),
+            ahead: BTreeSet::new(),
         }
+    }
+
+    /// Whether something may have been written to a region.
+    pub fn is_written(&self, region: u64) -> bool {
+        self.bitmap.as_ref().is_some_and(|bitmap| bitmap.wants(region)) && !self.ahead.contains(&region)
+    }
+
+    /// A region is to be written. Whether its bit is durably in the set; else it will be.
+    ///
+    /// If the region is the next of a row that was written, it is followed by others as a rule: their bits are set as well, twice
+    /// as many as the row is long. So a sequential write waits for its first bits alone, and a page is written seldom.
+    pub fn prepare_write(&mut self, region: u64, geometry: &Geometry) -> bool {
+        let Some(bitmap) = self.bitmap.as_mut() else { return true };
+        let expected = self.ahead.contains(&region);
+        if !planted(Bug::AheadCountsBlank) {
+            self.ahead.remove(&region);
+        }
+        if expected || !bitmap.wants(region) {
+            let most = AHEAD_BYTES_MAX / u64::from(geometry.region);
+            let row = (1..=(most / 2).min(region)).take_while(|back| bitmap.wants(region - back)).count() as u64;
+            let reach = (region + 1 + 2 * row).min(geometry.regions());
+            let left = (region + 1..reach).take_while(|next| bitmap.wants(*next)).count() as u64;
+            if left <= row {
+                for next in region + 1 + left..reach {
+                    if !bitmap.wants(next) {
+                        bitmap.set(next, true);
+                        self.ahead.insert(next);
+                    }
+                }
+            }
+        }
+        bitmap.ensure(region, true)
     }
 
     /// It is blank: both copies of its bitmap and both superblocks are written.
@@ -179,6 +219,7 @@ impl Engine {
             member.clears.iter().filter(|(_, at)| **at <= durable).map(|(region, _)| *region).collect();
         for region in cleared {
             member.clears.remove(&region);
+            member.ahead.remove(&region);
             if let Some(bitmap) = member.bitmap.as_mut() {
                 bitmap.set(region, false);
             }

@@ -119,11 +119,14 @@ impl Engine {
     }
 
     fn begin_transition(&mut self) {
+        let complete = (0..self.slots.len() as u32).find(|slot| self.is_copied(*slot));
+        if self.transitions.is_empty() && complete.is_none() {
+            return;
+        }
         let opens = |member: &Member| matches!(member.stage, Stage::Load | Stage::Pages | Stage::Record(_));
         if !self.opened || self.members.values().any(|member| opens(member) || member.record != Record::Idle) {
             return;
         }
-        let complete = (0..self.slots.len() as u32).find(|slot| self.is_copied(*slot));
         let Some(purpose) = self.transitions.pop_front().or(complete.map(Purpose::Commit)) else { return };
         let (waiting, witnesses, retry_at) = (BTreeSet::new(), 0, None);
         self.transition = Some(Transition { purpose, phase: Phase::Drain, waiting, witnesses, retry_at });
@@ -149,11 +152,13 @@ impl Engine {
             return;
         }
         let Some(mut bitmap) = self.member(target).and_then(|member| member.bitmap.take()) else { return };
-        if let Some(of) = self.members.get(&active).and_then(|member| member.bitmap.as_ref()) {
-            bitmap.become_written(of);
+        let mut ahead = BTreeSet::new();
+        if let Some(member) = self.members.get(&active) {
+            member.bitmap.iter().for_each(|of| bitmap.become_written(of));
+            ahead.clone_from(&member.ahead);
         }
         if let Some(member) = self.member(target) {
-            member.bitmap = Some(bitmap);
+            (member.bitmap, member.ahead) = (Some(bitmap), ahead);
         }
         self.set_phase(Phase::Pages);
     }
@@ -357,9 +362,10 @@ impl Engine {
             let unread = !self.slots.iter().any(|slot| slot.join.as_ref().is_some_and(|j| j.target == member.target));
             let quiet =
                 member.port.effects_in_flight == 0 && !member.port.is_flushing() && member.record == Record::Idle;
-            member.role == Role::Leaving && quiet && unread
+            quiet && unread
         };
-        let targets: Vec<Target> = self.members.values().filter(idle).map(|member| member.target).collect();
+        let leaving = self.members.values().filter(|member| member.role == Role::Leaving);
+        let targets: Vec<Target> = leaving.filter(idle).map(|member| member.target).collect();
         for target in targets {
             self.members.remove(&target);
             self.events.push_back(Event::Released(target));

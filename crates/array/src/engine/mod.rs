@@ -9,6 +9,7 @@ mod membership;
 mod opening;
 mod read;
 mod requests;
+mod single;
 mod status;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,8 @@ use self::member::{Member, Role};
 use self::membership::{Purpose, Transition};
 use self::read::ReadPart;
 use self::requests::Active;
+use self::single::Singles;
+pub use self::single::{Ended, Single, is_single};
 pub use self::status::{Event, JoinStatus, SlotStatus, Status};
 use crate::assembly::Plan;
 use crate::effect::{Effect, EffectId, IoFailure, Outcome, Rejected, ScratchId, Target};
@@ -119,6 +122,8 @@ pub struct Engine {
     requests: BTreeMap<RequestId, Active>,
     /// Byte ranges of the array of changes in flight, start → end: disjoint.
     locks: BTreeMap<u64, u64>,
+    /// Requests in flight that are one I/O; they are not among the others.
+    singles: Singles,
     waiting: VecDeque<Waiting>,
     retry_waiting: bool,
     /// A change has ended since copies were looked at.
@@ -162,6 +167,7 @@ impl Engine {
             opened: false,
             requests: BTreeMap::new(),
             locks: BTreeMap::new(),
+            singles: Singles::new(),
             waiting: VecDeque::new(),
             retry_waiting: false,
             unlocked: false,
@@ -287,11 +293,16 @@ impl Engine {
     /// Takes the answer to an effect.
     pub fn complete(&mut self, now: Instant, effect: EffectId, outcome: Outcome) {
         self.pass_to(now);
-        let Some(pending) = self.pending.remove(&effect) else { return };
         let result = match &outcome {
             Outcome::Failed(failure) => Err(*failure),
             Outcome::Done | Outcome::Bitmap(_) => Ok(()),
         };
+        if is_single(effect) {
+            let ended = self.complete_single(now, effect, result);
+            let reply = |Ended { request, result }: Ended| Effect::Reply { request: request.id, result };
+            return self.effects.extend(ended.map(reply));
+        }
+        let Some(pending) = self.pending.remove(&effect) else { return };
         match pending {
             Pending::Part(part) => self.part_ended(part, result),
             Pending::Read(read) => self.read_ended(effect, read, result),
@@ -328,6 +339,12 @@ impl Engine {
         let joins = self.slots.iter().filter_map(|slot| slot.join.as_ref()).filter_map(Joining::next_deadline);
         let openings = self.members.values().filter_map(|member| member.retry_at);
         joins.chain(openings).chain(self.transition.as_ref().and_then(|transition| transition.retry_at)).min()
+    }
+
+    /// Whether there is something that the driver must do.
+    #[must_use]
+    pub fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
     }
 
     /// What the driver must do next.

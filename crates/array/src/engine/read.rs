@@ -34,7 +34,8 @@ impl Engine {
     /// every change that overlaps it.
     pub(super) fn start_read(&mut self, request: Request, settled: bool) -> bool {
         let runs = self.geometry.runs(request.offset, request.length);
-        let locked = self.is_locked(&request);
+        let joins = |run: &Run| self.slots[run.slot as usize].join.is_some();
+        let locked = (settled || runs.iter().any(joins)) && self.is_locked(&request);
         let parked = |run: &Run| !self.slots[run.slot as usize].parked.is_empty();
         if locked && (settled || runs.iter().any(parked)) {
             return false;

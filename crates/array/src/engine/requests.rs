@@ -1,9 +1,11 @@
 //! Requests from submission to reply: admission, order, parts.
 
+use std::collections::BTreeMap;
+
 use smallvec::SmallVec;
 use surgetank_model::{Instant, Operation, Request, RequestId};
 
-use super::{Engine, Waiting};
+use super::{Engine, Waiting, single};
 use crate::effect::{Effect, IoFailure, ReplyError};
 use crate::geometry::Run;
 use crate::planted::{Bug, planted};
@@ -49,17 +51,30 @@ impl Engine {
     /// Takes a request; exactly one `Effect::Reply` answers it.
     pub fn submit(&mut self, now: Instant, request: Request) {
         self.pass_to(now);
+        if !self.is_known(request.id)
+            && let Some(single) = self.begin_single(now, &request, true)
+        {
+            return self.effects.push_back(single::effect(&request, single));
+        }
         if self.is_valid(&request) {
-            self.waiting.push_back(Waiting { request, settled: false });
-            self.retry_waiting = true;
+            let waiting = Waiting { request, settled: false };
+            if !self.opened || !self.waiting.is_empty() || !self.try_start(waiting) {
+                self.waiting.push_back(waiting);
+                self.retry_waiting = true;
+            }
         } else {
             self.effects.push_back(Effect::Reply { request: request.id, result: Err(ReplyError::Invalid) });
         }
         self.pump();
     }
 
+    fn is_known(&self, request: RequestId) -> bool {
+        let waits = |waiting: &Waiting| waiting.request.id == request;
+        self.requests.contains_key(&request) || self.waiting.iter().any(waits) || self.singles.is_known(request)
+    }
+
     fn is_valid(&self, request: &Request) -> bool {
-        let known = self.requests.contains_key(&request.id) || self.waiting.iter().any(|w| w.request.id == request.id);
+        let known = self.is_known(request.id);
         if request.operation == Operation::Flush {
             return !known;
         }
@@ -124,8 +139,7 @@ impl Engine {
 
     /// Whether a change in flight overlaps this range of the array.
     pub(super) fn is_locked(&self, request: &Request) -> bool {
-        let end = request.offset + request.length;
-        self.locks.range(..end).next_back().is_some_and(|(_, &locked)| locked > request.offset)
+        is_locked(&self.locks, request) || self.singles.is_locked(request)
     }
 
     pub(super) fn add_part(&mut self, request: RequestId) {
@@ -198,6 +212,12 @@ impl Engine {
     }
 }
 
-fn overlap(one: &Request, other: &Request) -> bool {
+/// Whether one of these ranges, start → end and disjoint, overlaps a request.
+pub(super) fn is_locked(locks: &BTreeMap<u64, u64>, request: &Request) -> bool {
+    let end = request.offset + request.length;
+    locks.range(..end).next_back().is_some_and(|(_, &locked)| locked > request.offset)
+}
+
+pub(super) fn overlap(one: &Request, other: &Request) -> bool {
     one.offset < other.offset + other.length && other.offset < one.offset + one.length
 }

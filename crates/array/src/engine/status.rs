@@ -74,10 +74,7 @@ impl Engine {
     #[must_use]
     pub fn status(&self) -> Status {
         let regions = self.geometry.regions();
-        let written = |member: &Member| {
-            let bitmap = member.bitmap.as_ref();
-            bitmap.map_or(0, |bitmap| (0..regions).filter(|region| bitmap.wants(*region)).count() as u64)
-        };
+        let written = |member: &Member| (0..regions).filter(|region| member.is_written(*region)).count() as u64;
         let slots = self.slots.iter().map(|slot| SlotStatus {
             active: slot.active,
             serves: slot.serves,

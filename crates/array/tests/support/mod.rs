@@ -32,6 +32,8 @@ pub struct Machine {
     pub held: Option<Target>,
     /// What was read: (volume, first byte, bytes).
     reads: Vec<(Target, u64, u64)>,
+    /// Superblocks and pages of bitmaps that were written.
+    pub structures: u64,
     random: Random,
     next_request: u64,
 }
@@ -61,6 +63,7 @@ impl Machine {
             failing: BTreeSet::new(),
             held: None,
             reads: Vec::new(),
+            structures: 0,
             random: Random::from_seed(seed),
             next_request: 0,
         };
@@ -220,6 +223,7 @@ impl Machine {
                         data.extend_from_slice(&self.buffers[&slice.buffer][from]);
                     }
                     if let Content::Structure(structure) = &content {
+                        self.structures += 1;
                         data.extend_from_slice(structure);
                     }
                     volume[range].copy_from_slice(&data);
