@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use slab::Slab;
-use surgetank_array::Outcome;
 use surgetank_array::effect::{EffectId, IoFailure, Target};
 use surgetank_array::io::{Content, Io};
-use surgetank_model::Instant;
+use surgetank_array::{Outcome, is_single};
+use surgetank_model::{Instant, Request};
 
 use super::super::pieces::Requests;
 use super::super::{Completion, Failure, Operation, Volume, VolumeIo};
@@ -90,7 +90,6 @@ struct Attached {
 
 struct InFlight {
     effect: EffectId,
-    target: Target,
     operation: Operation,
     length: u64,
     content: Content,
@@ -105,12 +104,28 @@ pub(super) struct Members {
     table: Slab<InFlight>,
     /// Answers that are known without any I/O.
     ready: Vec<(EffectId, Outcome)>,
+    /// Requests of one I/O that have ended.
+    singles: Vec<SingleEnded>,
     completions: Vec<Completion>,
+}
+
+/// A request of one I/O that has ended.
+pub(super) struct SingleEnded {
+    pub id: EffectId,
+    pub result: Result<(), Failure>,
+    /// Place of its member.
+    place: usize,
 }
 
 impl Members {
     pub fn new() -> Self {
-        Self { attached: Vec::new(), table: Slab::new(), ready: Vec::new(), completions: Vec::new() }
+        Self {
+            attached: Vec::new(),
+            table: Slab::new(),
+            ready: Vec::new(),
+            singles: Vec::new(),
+            completions: Vec::new(),
+        }
     }
 
     /// Takes a volume into use, and returns where its work is counted. The member comes back with an error.
@@ -166,38 +181,68 @@ impl Members {
         let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == target) else {
             return self.ready.push((id, Outcome::Failed(IoFailure::Gone)));
         };
-        let token = self.table.insert(InFlight { effect: id, target, operation, length, content, bitmap }) as u64;
+        let token = self.table.insert(InFlight { effect: id, operation, length, content, bitmap }) as u64;
         attached.in_flight += 1;
         attached.member.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
 
-    /// Starts what waits on the volumes and appends what has ended to `outcomes`. `all`: looks at idle volumes too, whose
-    /// descriptors may be readable for nothing.
+    /// Starts the one I/O of a request, or returns it if there is nothing to start it on.
+    pub fn start_single(&mut self, now: Instant, target: Target, io: VolumeIo) -> Result<(), VolumeIo> {
+        let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == target) else {
+            return Err(io);
+        };
+        attached.in_flight += 1;
+        attached.member.volume.submit(now, io);
+        Ok(())
+    }
+
+    /// Starts what waits on the volumes and appends what has ended to `outcomes`, but for requests of one I/O. `all`: looks at
+    /// idle volumes too, whose descriptors may be readable for nothing.
     pub fn poll(&mut self, now: Instant, all: bool, outcomes: &mut Vec<(EffectId, Outcome)>) {
         let mut completions = std::mem::take(&mut self.completions);
-        for attached in self.attached.iter_mut().filter(|attached| all || attached.in_flight > 0) {
+        for place in 0..self.attached.len() {
+            let attached = &mut self.attached[place];
+            if !all && attached.in_flight == 0 {
+                continue;
+            }
             attached.member.volume.poll(now, &mut completions);
-        }
-        for completion in completions.drain(..) {
-            self.finish(&completion);
+            for completion in completions.drain(..) {
+                self.finish(place, &completion);
+            }
         }
         self.completions = completions;
         outcomes.append(&mut self.ready);
     }
 
-    fn finish(&mut self, completion: &Completion) {
+    /// The next request of one I/O that has ended, until the next poll.
+    pub fn next_single(&mut self) -> Option<SingleEnded> {
+        self.singles.pop()
+    }
+
+    /// Counts what such a request was.
+    pub fn count_single(&self, ended: &SingleEnded, request: &Request) {
+        if let Some(attached) = self.attached.get(ended.place) {
+            attached.counters.count(request.operation, request.length, ended.result);
+        }
+    }
+
+    fn finish(&mut self, place: usize, completion: &Completion) {
+        let attached = &mut self.attached[place];
+        if let Err(failure) = completion.result {
+            tracing::debug!(member = attached.member.name, %failure, "an I/O failed");
+        }
+        let id = EffectId(completion.token);
+        if is_single(id) {
+            attached.in_flight -= 1;
+            return self.singles.push(SingleEnded { id, result: completion.result, place });
+        }
         let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
         let Some(io) = taken else {
             tracing::error!(token = completion.token, "a member completed an I/O that is not in flight");
             return;
         };
-        if let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == io.target) {
-            attached.in_flight -= 1;
-            attached.counters.count(io.operation, io.length, completion.result);
-            if let Err(failure) = completion.result {
-                tracing::debug!(member = attached.member.name, operation = ?io.operation, %failure, "an I/O failed");
-            }
-        }
+        attached.in_flight -= 1;
+        attached.counters.count(io.operation, io.length, completion.result);
         // SAFETY: the read into this memory has ended, and nobody else has been given a handle on it.
         let bytes = || io.bitmap.as_ref().map_or(&[][..], |buffer| unsafe { buffer.bytes() });
         let outcome = io.content.outcome(completion.result.map_err(IoFailure::from), bytes);

@@ -11,10 +11,10 @@ pub mod setup;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::{fmt, io};
 
-use surgetank_array::effect::{EffectId, ReplyError, Target};
+use surgetank_array::effect::{EffectId, IoFailure, ReplyError, Target};
 use surgetank_array::io::Action;
-use surgetank_array::{Config, Engine, Event, Join, MemberId, Outcome, Plan, Rejected};
-use surgetank_model::Instant;
+use surgetank_array::{Config, Ended, Engine, Event, Join, MemberId, Outcome, Plan, Rejected, Single};
+use surgetank_model::{Instant, Request, RequestId};
 
 use self::handle::{Ask, Roll};
 use self::members::Members;
@@ -125,6 +125,29 @@ impl ArrayVolume {
         }
     }
 
+    /// Does a request that is one I/O: its memory goes to the member, and the I/O has the number that the engine knows.
+    fn start_single(&mut self, now: Instant, single: &Single, io: VolumeIo) {
+        let io = VolumeIo { token: single.id.0, offset: single.offset, ..io };
+        if let Err(io) = self.members.start_single(now, single.target, io) {
+            tracing::error!(target = ?single.target, "the array's engine names a member that is not there");
+            let ended = self.engine.complete_single(now, EffectId(io.token), Err(IoFailure::Gone));
+            self.ended.extend(ended.map(answer));
+        }
+    }
+
+    /// Answers the requests of one I/O that have ended.
+    fn end_singles(&mut self, now: Instant) {
+        while let Some(single) = self.members.next_single() {
+            let result = single.result.map_err(IoFailure::from);
+            let Some(ended) = self.engine.complete_single(now, single.id, result) else {
+                tracing::error!(token = single.id.0, "a member completed an I/O that is not in flight");
+                continue;
+            };
+            self.members.count_single(&single, &ended.request);
+            self.ended.push(answer(ended));
+        }
+    }
+
     /// Answers what other threads have asked.
     fn take_commands(&mut self, now: Instant) {
         if self.inbox.take_asked() {
@@ -206,6 +229,11 @@ impl Volume for ArrayVolume {
         if allowed.is_err() || (io.length == 0 && io.operation != Operation::Flush) {
             return self.ended.push(Completion { token: io.token, result: allowed });
         }
+        let VolumeIo { token, operation, offset, length, .. } = io;
+        let request = Request { id: RequestId(token), operation, offset, length };
+        if let Some(single) = self.engine.submit_single(now, &request) {
+            return self.start_single(now, &single, io);
+        }
         for piece in self.requests.add(io) {
             self.engine.submit(now, piece);
         }
@@ -225,7 +253,8 @@ impl Volume for ArrayVolume {
             }
             self.carry_out(now);
             self.members.poll(now, rounds == 0, &mut outcomes);
-            if outcomes.is_empty() && !due {
+            self.end_singles(now);
+            if outcomes.is_empty() && !due && !self.engine.has_effects() {
                 break;
             }
             for (effect, outcome) in outcomes.drain(..) {
@@ -265,6 +294,11 @@ impl Volume for ArrayVolume {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.poller.as_fd())
     }
+}
+
+/// The answer to a request of one I/O; its name is the user's token.
+fn answer(ended: Ended) -> Completion {
+    Completion { token: ended.request.id.0, result: ended.result.map_err(failure) }
 }
 
 const fn failure(error: ReplyError) -> Failure {
