@@ -5,6 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use surgetank_array::assembly::Place as Membership;
+use surgetank_array::geometry::region_for;
 use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Plan, Regions};
 use surgetank_device::volume::array::{ArrayVolume, Member, read_head, write_creation};
 use surgetank_model::{Bytes, Limits};
@@ -20,9 +21,6 @@ use crate::opening::{self, Opened, Opener, Place};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
 const CHUNK: u32 = 256 << 10;
-/// Bytes of a region of members up to [`LARGE`], and of larger ones.
-const REGION: (u32, u32) = (1 << 20, 4 << 20);
-const LARGE: Bytes = Bytes::from_gib(64);
 
 impl Manager {
     /// The answer, unless it comes later.
@@ -180,7 +178,7 @@ impl Manager {
 
     fn write_structures(&self, places: &[Slot], members: &mut [Member]) -> Result<(), String> {
         let logical_block = members.iter().map(|member| member.volume.logical_block()).max().unwrap_or(512);
-        let region = if self.config.member_size <= LARGE { REGION.0 } else { REGION.1 };
+        let region = region_for(self.config.member_size.get(), CHUNK);
         let options = Options { array: self.array_id()?, logical_block, chunk: CHUNK, region, regions: Regions::Blank };
         let volumes = places.iter().zip(&*members).map(|(place, member)| {
             let (id, _) = self.member(*place)?;
