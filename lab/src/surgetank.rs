@@ -24,6 +24,8 @@ const LOG: &str = "/lab/surgetank.log";
 pub const TOKEN: &str = "/lab/token";
 /// What is rented there.
 pub const VOLUME_TYPE: &str = "fast";
+/// What a cloud's calls take, in a configuration of the local provider.
+const LATENCIES: &str = "create_latency = \"2 s\"\nattach_latency = \"1500 ms\"\n";
 /// As `packaging/systemd/surgetank.service` has it.
 const NICE: i32 = -20;
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,6 +43,8 @@ pub struct Surgetank {
 pub enum Rent {
     /// Files in a directory, by the local provider.
     Local(PathBuf),
+    /// The same, with a cloud's latencies.
+    Late(PathBuf),
     /// Disks that the host plugs in, by its provisioning service at this address.
     Plugged(String),
 }
@@ -66,6 +70,8 @@ pub struct Elastic {
     pub cache_mib: (u64, u64, u64),
     /// Sizes are multiples of this.
     pub grain_mib: u64,
+    /// Volumes that a caching volume is striped over.
+    pub volumes: u32,
     /// What moves it.
     pub triggers: Triggers,
 }
@@ -103,6 +109,7 @@ impl Elastic {
             split: None,
             cache_mib: (cache_mib, cache_mib, cache_mib),
             grain_mib: 1,
+            volumes: 1,
             triggers,
         }
     }
@@ -211,7 +218,7 @@ impl Surgetank {
         }
         // A drain takes long.
         let patience = match rent {
-            Rent::Local(directory) => fs::create_dir_all(directory).map(|()| TIMEOUT)?,
+            Rent::Local(directory) | Rent::Late(directory) => fs::create_dir_all(directory).map(|()| TIMEOUT)?,
             Rent::Plugged(_) => DRAIN,
         };
         let config = files.join("surgetank.toml");
@@ -370,6 +377,9 @@ impl Surgetank {
 fn configuration(places: &Places, devices: &[(String, Elastic)]) -> String {
     let provider = match &places.rent {
         Rent::Local(directory) => format!("[provider.local]\ndirectory = \"{}\"\n", directory.display()),
+        Rent::Late(directory) => {
+            format!("[provider.local]\ndirectory = \"{}\"\n{LATENCIES}", directory.display())
+        }
         Rent::Plugged(url) => {
             format!("[provider.host]\nurl = \"{url}\"\nallow_plain = true\ntoken_file = \"{TOKEN}\"\n")
         }
@@ -381,8 +391,8 @@ fn configuration(places: &Places, devices: &[(String, Elastic)]) -> String {
 
 /// What a configuration says of one device.
 fn section(places: &Places, device: &str, elastic: &Elastic) -> String {
-    let name = if matches!(places.rent, Rent::Local(_)) { "local" } else { "host" };
-    let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, triggers, .. } = elastic;
+    let name = if matches!(places.rent, Rent::Plugged(_)) { "host" } else { "local" };
+    let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, volumes, triggers, .. } = elastic;
     let (slow_mib_s, fast_mib_s) = elastic.rates_mib_s;
     let iops = |iops: Option<u64>| iops.map_or(String::new(), |iops| format!("iops = \"{iops} IOPS\"\n"));
     let split = elastic.split.map_or(String::new(), |split| format!("split = {split}\n"));
@@ -406,6 +416,7 @@ fn section(places: &Places, device: &str, elastic: &Elastic) -> String {
          {fast_iops}\
          volume_type = \"{VOLUME_TYPE}\"\n\
          throttle = {throttle}\n\
+         volumes = {volumes}\n\
          initial_size = \"{initial} MiB\"\n\
          min_size = \"{min} MiB\"\n\
          max_size = \"{max} MiB\"\n\

@@ -1,5 +1,6 @@
 //! `make bench`: the bars of `docs/BENCHMARKS.md` that need no guest, each a ratio of two things measured in one run.
 
+mod array;
 mod boost;
 mod devices;
 mod exports;
@@ -69,6 +70,8 @@ enum Part {
     Recovery,
     /// Many devices of one daemon: idle, and boosting at once
     Devices,
+    /// Arrays: a stripe, a member replaced under load, what is copied, boosts over several volumes
+    Array,
     /// Policies and static volumes against the best that could have been done, in the simulator
     Policy,
 }
@@ -84,6 +87,7 @@ impl Part {
             Self::Losses => losses::run(bench, report).context("losses"),
             Self::Recovery => recovery::run(bench, report).context("recovery"),
             Self::Devices => devices::run(bench, report).context("devices"),
+            Self::Array => array::run(bench, report).context("arrays"),
             Self::Policy => policy::run(bench, report).context("policies"),
         }
     }
