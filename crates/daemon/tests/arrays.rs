@@ -30,11 +30,12 @@ fn configured(provider: &str, array: &str) -> Machine {
     let machine = Machine::new();
     let root = machine.directory.path().display();
     let other = machine.backing("backing", MIB);
+    let type_of = if array.contains("volume_type") { "" } else { "volume_type = \"tiny\"\n" };
     let text = format!(
         "state_directory = \"{root}/state\"\nrun_directory = \"{root}/run\"\nsweep_interval = \"1 s\"\n\
          [provider.local]\ndirectory = \"{root}/volumes\"\n{provider}\n\
          [provider.local.types.tiny]\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
-         [array.scratch]\nvolume_type = \"tiny\"\nmembers = {MEMBERS}\nmember_size = \"8 MiB\"\n{array}\n\
+         [array.scratch]\n{type_of}members = {MEMBERS}\nmember_size = \"8 MiB\"\n{array}\n\
          [device.data]\nbacking = \"array:scratch\"\nexport = \"nbd\"\n\
          [device.other]\nbacking = \"{}\"\nexport = \"nbd\"\nbacking_limits.bandwidth = \"33 MiB/s\"\n",
         other.display()
@@ -386,5 +387,55 @@ fn replaced_members_of_an_ephemeral_array_are_kept_for_a_while() {
     assert_eq!(machine.rented(), MEMBERS + 1);
     eventually("it is deleted", || machine.rented() == MEMBERS && is_calm(&status(&daemon)));
     daemon.stop();
+    delete(&machine);
+}
+
+/// Members on burst credits: so many at first, and hardly any come back while a test runs.
+fn on_credits(credits: u64) -> String {
+    format!(
+        "[provider.local.types.bursty]\niops = \"20000 IOPS\"\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
+         iops_credits = {{ baseline = {{ per_gib = 1.0, min = \"1 IOPS\" }}, bucket = {credits} }}"
+    )
+}
+
+fn shares(status: &ArrayStatus) -> Vec<f64> {
+    status.volumes.iter().filter_map(|volume| volume.credits_share).collect()
+}
+
+#[test]
+fn members_have_their_burst_credits_again_after_a_stop_and_a_kill() {
+    let machine = configured(&on_credits(4000), "volume_type = \"bursty\"\nrotate = \"never\"");
+    create(&machine);
+    let spend = |running: &mut Running| {
+        let mut nbd = running.nbd().unwrap();
+        let before = shares(&asked(&running.client).unwrap());
+        eventually("each member spends a fifth of its credits", || {
+            (0..SIZE / (256 << 10)).for_each(|chunk| nbd.write(chunk * (256 << 10), &[7; 4096]).unwrap());
+            let now = shares(&asked(&running.client).unwrap());
+            now.iter().zip(&before).all(|(now, before)| *now < before - 0.2)
+        });
+        shares(&asked(&running.client).unwrap())
+    };
+    // A minute refills 60 of 4000 credits.
+    let earned = 0.05;
+    let mut running = Running::start(&machine, None);
+    assert!(shares(&asked(&running.client).unwrap()).iter().all(|share| *share > 0.9), "new members are full");
+    let spent = spend(&mut running);
+    running.stop();
+    let mut running = Running::start(&machine, None);
+    let found = shares(&asked(&running.client).unwrap());
+    assert!(found.iter().zip(&spent).all(|(found, spent)| *found < spent + earned), "{found:?} after {spent:?}");
+    // A kill forgets what was spent since the last writing, and nothing else.
+    spend(&mut running);
+    running.kill();
+    let running = Running::start(&machine, None);
+    let again = shares(&asked(&running.client).unwrap());
+    assert!(again.iter().zip(&found).all(|(again, found)| *again < found + earned), "{again:?} after {found:?}");
+    running.stop();
+    // What is damaged says nothing, and keeps nobody from starting.
+    std::fs::write(machine.path("state/array:scratch/credits.json"), "{").unwrap();
+    let running = Running::start(&machine, None);
+    assert!(shares(&asked(&running.client).unwrap()).iter().all(|share| *share > 0.9));
+    running.stop();
     delete(&machine);
 }

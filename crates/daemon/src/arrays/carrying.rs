@@ -121,18 +121,6 @@ impl Manager {
         Opener { disks, clock, decorator, throttle: Limits::NONE }
     }
 
-    /// Holds a volume to what its type has.
-    fn throttled(&mut self, place: Slot, opened: Opened) -> Opened {
-        if !self.config.throttle {
-            return opened;
-        }
-        let (limits, clock) = (self.config.limits, self.context.clock);
-        let credits: Vec<_> = self.config.credits.iter().map(Into::into).collect();
-        let (volume, meter) = opening::on_credits(opened.volume, limits, &credits, clock);
-        self.meters.insert(place, meter);
-        Opened { volume, ..opened }
-    }
-
     /// The name of the array on its members.
     pub(super) fn array_id(&self) -> Result<ArrayId, String> {
         let record = self.life.record().map(|record| record.facts.array.clone()).unwrap_or_default();

@@ -8,7 +8,6 @@ use crossbeam_channel::{Receiver, Sender};
 use surgetank_array::effect::Target;
 use surgetank_device::Volume;
 use surgetank_device::volume::array::{Answer as Joining, ArrayHandle};
-use surgetank_device::volume::throttle::CreditMeter;
 use surgetank_model::Instant;
 use surgetank_policy::backoff::Backoff;
 use surgetank_provider::Provider;
@@ -16,11 +15,13 @@ use surgetank_rental::array::{self, Array, ArrayRecord, Ended, Event};
 use surgetank_rental::rental::Notice;
 use surgetank_rental::{AskId, Slot};
 
+use super::credits::Metered;
 use super::store::ArrayStore;
 use super::{Context, Message, Reply, status};
 use crate::clock::unix_ms;
 use crate::config::{ArrayConfig, Use};
 use crate::crash::crash_point;
+use crate::credits::CreditRecord;
 use crate::opening::Opened;
 use crate::shared::Shared;
 
@@ -53,7 +54,10 @@ pub(super) struct Manager {
     /// Volumes that are open and not given to the array, by the ask that opened them.
     pub(super) open: BTreeMap<Slot, (AskId, Opened)>,
     /// The credits of volumes that this daemon holds to them.
-    pub(super) meters: BTreeMap<Slot, CreditMeter>,
+    pub(super) meters: BTreeMap<Slot, Metered>,
+    /// What is on record of them, and when it is next written.
+    pub(super) credits: CreditRecord,
+    pub(super) credits_due: Instant,
     /// The volumes that the array was given, by the numbers under which it knows them.
     pub(super) targets: BTreeMap<Target, Slot>,
     pub(super) next_target: u32,
@@ -86,6 +90,7 @@ impl Manager {
             check(&config, record)?;
         }
         let life = life(name, &config, &context, record);
+        let (credits, credits_due) = (CreditRecord::open(store.credits()), context.clock.now());
         let manager = Self {
             name: name.to_owned(),
             config,
@@ -98,6 +103,8 @@ impl Manager {
             done: crossbeam_channel::unbounded(),
             open: BTreeMap::new(),
             meters: BTreeMap::new(),
+            credits,
+            credits_due,
             targets: BTreeMap::new(),
             next_target: 0,
             handle: None,
@@ -123,6 +130,7 @@ impl Manager {
         let done = self.done.1.clone();
         loop {
             self.go_on();
+            self.write_credits_if_due();
             let wait = self.context.clock.until(Some(self.next_wake()));
             let timeout = wait.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
             crossbeam_channel::select_biased! {
@@ -139,6 +147,7 @@ impl Manager {
                 }
             }
         }
+        self.write_credits();
     }
 
     fn next_wake(&self) -> Instant {
@@ -228,6 +237,7 @@ impl Manager {
                 surgetank_array::Event::Dropped { slot, .. } => Event::Dropped { slot },
                 surgetank_array::Event::Released(target) => {
                     let Some(place) = self.targets.remove(&target) else { continue };
+                    self.meters.remove(&place);
                     Event::Released(place)
                 }
                 surgetank_array::Event::Grown { size } => {

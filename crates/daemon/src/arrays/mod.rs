@@ -2,10 +2,12 @@
 //!
 //! - [`manager`]: the thread, which drives the pure life cycle ([`surgetank_rental::array`]);
 //! - [`carrying`]: how it carries out what that asks; [`store`]: what is durable; [`assembling`]: without it;
+//! - [`credits`]: what members have of theirs, over restarts;
 //! - [`offline`]: arrays without a daemon; [`status`]: what people are told.
 
 mod assembling;
 mod carrying;
+mod credits;
 mod manager;
 pub mod offline;
 pub mod status;

@@ -176,7 +176,7 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
 
 impl Manager {
     fn credits_share(&self, place: Slot) -> Option<f64> {
-        let balances = self.meters.get(&place)?.balances(self.now());
+        let balances = self.meters.get(&place)?.meter.balances(self.now());
         let shares = balances
             .iter()
             .zip(&self.config.credits)

@@ -9,6 +9,7 @@ use surgetank_rental::array::{ArrayRecord, device_tag};
 use crate::files;
 
 const FILE: &str = "array.json";
+const CREDITS: &str = "credits.json";
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -38,6 +39,12 @@ impl ArrayStore {
         self.directory.join(FILE)
     }
 
+    /// Where the credits of its members are on record.
+    #[must_use]
+    pub fn credits(&self) -> PathBuf {
+        self.directory.join(CREDITS)
+    }
+
     /// What is on record; `None`: there is no such array.
     ///
     /// # Errors
@@ -62,6 +69,7 @@ impl ArrayStore {
     pub fn write(&self, record: Option<&ArrayRecord>) -> io::Result<()> {
         let Some(record) = record else {
             files::remove(&self.path())?;
+            files::remove(&self.credits())?;
             // What else lies there is not ours.
             let _ = std::fs::remove_dir(&self.directory);
             return Ok(());

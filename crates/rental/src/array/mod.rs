@@ -220,6 +220,12 @@ impl Array {
         self.rentals.volumes()
     }
 
+    /// The volume in a place, once its name is known.
+    #[must_use]
+    pub fn volume(&self, place: Slot) -> Option<VolumeId> {
+        self.rentals.rental(place)?.record()?.volume.clone()
+    }
+
     /// Takes the answer to an ask. One that nobody waits for any more changes nothing.
     pub fn complete(&mut self, now: Instant, id: AskId, answer: Answer) {
         self.now = self.now.max(now);

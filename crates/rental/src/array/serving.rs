@@ -136,10 +136,6 @@ impl Array {
         self.ended.push_back(Ended::Opened(Ok(())));
     }
 
-    fn volume(&self, place: Slot) -> Option<VolumeId> {
-        self.rentals.rental(place)?.record()?.volume.clone()
-    }
-
     fn wanted(&self, slot: u32, members: &[Slot]) -> Option<Wanted> {
         let instead_of = self.volume(*members.get(slot as usize)?)?;
         Some(Wanted { slot, instead_of })
