@@ -22,6 +22,6 @@ mod port;
 pub use assembly::{Assembly, Device, Plan, Reason, assemble};
 pub use create::{Creation, Options, Regions, create};
 pub use effect::{Effect, Outcome, Rejected, Slices, Target};
-pub use engine::{Config, Ended, Engine, Event, Join, Single, Status, is_single};
+pub use engine::{Config, Ended, Engine, Event, Join, Single, SlotStatus, Status, is_single};
 pub use format::{ArrayId, MemberId};
 pub use geometry::Geometry;

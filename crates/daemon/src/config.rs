@@ -24,7 +24,7 @@ use surgetank_provider::table::Rented;
 use toml::Spanned;
 
 use self::array::RawArray;
-pub use self::array::{ArrayConfig, Rotate, Use};
+pub use self::array::{ArrayConfig, Use};
 use self::caching::RawCaching;
 pub use self::nbd::NbdTcp;
 use crate::exports::{self, KINDS, Kind};

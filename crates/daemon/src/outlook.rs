@@ -50,6 +50,10 @@ impl Outlook {
         let providers = config.providers.values().filter_map(|provider| provider.would_open().err());
         outlook.refused.extend(providers.map(|error| error.to_string()));
         outlook.refused.extend(check_certificates(config).err());
+        for (name, array) in &config.arrays {
+            let remarks = arrays::remarks(array, array.member_size).into_iter();
+            outlook.remarks.extend(remarks.map(|remark| format!("array {name}, once it is full: {remark}")));
+        }
         let shared = starting::shared_backing(config);
         for (name, device) in &config.devices {
             let size = match (&device.backing, shared.get(name)) {

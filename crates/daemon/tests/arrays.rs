@@ -439,3 +439,122 @@ fn members_have_their_burst_credits_again_after_a_stop_and_a_kill() {
     running.stop();
     delete(&machine);
 }
+
+/// What a daemon before learned: volumes come and go at once. Otherwise a rotation would be begun for times that no test has.
+fn learned(machine: &Machine) {
+    let text = r#"{"version": 1, "learned": {"levels": [], "setup": "100 ms", "removal": "100 ms", "copy_factor": 1.0}, "levels": {}}"#;
+    std::fs::write(machine.path("state/array:scratch/rotation.json"), text).unwrap();
+}
+
+/// Members whose credits last for some seconds at most, however fast this machine is.
+fn short_of_credits(more: &str) -> Machine {
+    let provider = "[provider.local.types.bursty]\niops = \"400 IOPS\"\nbandwidth = \"400 MiB/s\"\npreallocate = false\n\
+         iops_credits = { baseline = { per_gib = 1.0, min = \"1 IOPS\" }, bucket = 4000 }";
+    let machine = configured(&format!("{more}\n{provider}"), "volume_type = \"bursty\"\ncopy_rate = \"64 MiB/s\"");
+    create(&machine);
+    learned(&machine);
+    machine
+}
+
+#[test]
+fn members_are_replaced_before_their_credits_end_and_a_kill_in_the_middle_changes_nothing() {
+    let machine = short_of_credits("");
+    let mut writers = Writer::several(WRITERS, SIZE, 5);
+    let mut running = Running::start(&machine, None);
+    let (socket, seen) = (running.socket.clone(), Seen::default());
+    std::thread::scope(|scope| {
+        for writer in &mut writers {
+            scope.spawn(|| writer.serve_itself(&socket, || seen.over()));
+        }
+        let _over = rounds::Over(&seen);
+        eventually("each slot has had a new member", || {
+            let status = asked(&running.client).unwrap();
+            let beside = status.volumes.iter().filter(|volume| volume.part != "active").count();
+            assert!(beside <= 1, "one extra volume at most: {status:?}");
+            assert!(shares(&status).iter().all(|share| *share > 0.0), "credits have ended: {status:?}");
+            status.replaced >= MEMBERS as u64
+        });
+        eventually("the policy replaces another one", || asked(&running.client).as_ref().and_then(copied).is_some());
+        running.kill();
+    });
+    assert!(running.was_killed(), "the daemon ended otherwise: {}", machine.log());
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap();
+    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
+    eventually("the rotation ends", || is_calm(&asked(&running.client).unwrap()) && machine.rented() == MEMBERS);
+    writers.iter_mut().for_each(|writer| writer.check(&mut nbd).unwrap());
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+#[test]
+fn a_quota_that_refuses_the_policy_is_waited_for() {
+    let machine = short_of_credits(&format!("quota_volumes = {MEMBERS}"));
+    let mut writers = Writer::several(1, SIZE, 6);
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap();
+    eventually("the quota is told", || {
+        (0..50).for_each(|_| writers[0].step(&mut nbd).unwrap());
+        asked(&running.client)
+            .unwrap()
+            .reason
+            .is_some_and(|why| why.contains("quota is used up: the next attempt is in"))
+    });
+    let told = asked(&running.client).unwrap();
+    assert_eq!((told.replaced, machine.rented()), (0, MEMBERS), "nothing is left behind: {told:?}");
+    writers[0].check(&mut nbd).unwrap();
+    drop(nbd);
+    running.stop();
+    let text = std::fs::read_to_string(machine.path("config.toml")).unwrap();
+    std::fs::write(machine.path("config.toml"), text.replace("quota_volumes = 3", "quota_volumes = 4")).unwrap();
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap();
+    eventually("a member is replaced", || {
+        (0..50).for_each(|_| writers[0].step(&mut nbd).unwrap());
+        asked(&running.client).unwrap().replaced > 0
+    });
+    eventually("the rotation ends", || is_calm(&asked(&running.client).unwrap()));
+    writers[0].check(&mut nbd).unwrap();
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+#[test]
+fn an_empty_ephemeral_array_gets_new_members_at_once() {
+    let machine = configured(&on_credits(1000), "volume_type = \"bursty\"\nuse = \"ephemeral\"\nhold = \"2 s\"");
+    create(&machine);
+    let mut running = Running::start(&machine, None);
+    let mut nbd = running.nbd().unwrap();
+    let first = asked(&running.client).unwrap();
+    eventually("more than half of the credits are spent", || {
+        (0..SIZE / (256 << 10)).for_each(|chunk| nbd.write(chunk * (256 << 10), &[7; 4096]).unwrap());
+        shares(&asked(&running.client).unwrap()).iter().any(|share| *share < 0.45)
+    });
+    let whole = nbd.size() as u32;
+    nbd.trim(0, whole).unwrap();
+    nbd.flush().unwrap();
+    eventually("all members are others", || {
+        let names = |status: &ArrayStatus, part: &str| -> Vec<Option<String>> {
+            status.volumes.iter().filter(|volume| volume.part == part).map(|volume| volume.volume.clone()).collect()
+        };
+        let status = asked(&running.client).unwrap();
+        let active = names(&status, "active");
+        active.len() == MEMBERS && names(&first, "active").iter().all(|name| !active.contains(name))
+    });
+    let status = asked(&running.client).unwrap();
+    assert!(status.volumes.iter().any(|volume| volume.part == "held"), "the old ones are kept for a while: {status:?}");
+    assert!(status.volumes.iter().filter(|volume| volume.part == "active").all(|volume| volume.copied_share.is_none()));
+    assert_eq!(nbd.read(0, 4096).unwrap(), [0; 4096]);
+    fill_and_find(&mut nbd);
+    eventually("the old ones are deleted", || is_calm(&asked(&running.client).unwrap()) && machine.rented() == MEMBERS);
+    drop(nbd);
+    running.stop();
+    delete(&machine);
+}
+
+fn fill_and_find(nbd: &mut common::Nbd) {
+    common::fill(nbd, 2, 9);
+    find(nbd, 2, 9);
+}

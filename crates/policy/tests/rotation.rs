@@ -406,6 +406,40 @@ proptest! {
     }
 }
 
+/// A scratch array that holds something until `empty_s`, and is asked for little more than the baseline from then on.
+fn scratch(way: Way, empty_s: u64) -> World {
+    let (mut config, holds) = config(way, 2, 300, 20);
+    config.swaps_when_empty = true;
+    let mut world = World::new(config, holds, 0.5, Budget::default());
+    for second in 0..200 {
+        if second == empty_s {
+            world.holds = Bytes::ZERO;
+        }
+        world.second(if second < 160 { 2900.0 } else { 50.0 });
+        if second < 159 && second < empty_s {
+            assert!(world.extra_most <= 1, "a copy of all at once");
+        }
+    }
+    world
+}
+
+#[test]
+fn an_empty_scratch_array_gets_new_members_all_at_once_and_only_once() {
+    let world = scratch(Way::Staggered, 165);
+    assert_eq!((world.extra_most, world.created), (2, 2), "its credits were half spent");
+    assert!(world.members.iter().all(|(member, joining)| member.level > 0.9 * 870_000.0 && joining.is_none()));
+    assert_eq!(scratch(Way::Never, 165).created, 0, "nobody asked");
+    assert_eq!(scratch(Way::Staggered, 1000).created, 0, "it holds something");
+    // Refused ones are tried again after a pause, if the array is still empty.
+    let (mut config, _) = config(Way::Staggered, 2, 300, 20);
+    config.swaps_when_empty = true;
+    let mut world = World::new(config, Bytes::ZERO, 0.0, Budget::default());
+    world.refuse_every = 2;
+    run(&mut world, 170, |_| 2900.0);
+    run(&mut world, 100, |_| 50.0);
+    assert!(world.replaced >= 2 && waits_after_refusals(&world), "{} replaced", world.replaced);
+}
+
 /// Each bug, and how a run shows it.
 #[test]
 fn planted_bugs_are_found() {
@@ -442,6 +476,13 @@ fn planted_bugs_are_found() {
             let mut world = World::new(config, holds, 1.0, Budget::default());
             run(&mut world, 3000, |_| 2950.0);
             world.starved_s > 0
+        }),
+        (Bug::SwapsWhatIsFull, || {
+            let (mut config, holds) = config(Way::Staggered, 2, 300, 20);
+            config.swaps_when_empty = true;
+            let mut world = World::new(config, holds, 0.0, Budget::default());
+            run(&mut world, 200, |_| 2900.0);
+            world.extra_most > 1
         }),
     ];
     assert_eq!(bugs.len(), Bug::ALL.len());

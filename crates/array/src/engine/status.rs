@@ -50,6 +50,8 @@ pub struct SlotStatus {
     pub active: Target,
     /// Whether it is served; else its ranges answer EIO.
     pub serves: bool,
+    /// Regions of its member that were ever written.
+    pub regions_written: u64,
     /// Its replacement.
     pub join: Option<JoinStatus>,
 }
@@ -78,6 +80,7 @@ impl Engine {
         let slots = self.slots.iter().map(|slot| SlotStatus {
             active: slot.active,
             serves: slot.serves,
+            regions_written: self.members.get(&slot.active).map_or(0, written),
             join: slot.join.as_ref().map(|join| JoinStatus {
                 target: join.target,
                 regions_synced: regions - join.unsynced,
@@ -85,12 +88,13 @@ impl Engine {
                 copied_bytes: join.copied_bytes,
             }),
         });
+        let slots: Vec<SlotStatus> = slots.collect();
         Status {
             size: self.size,
             opened: self.opened,
             generation: self.generation,
-            slots: slots.collect(),
-            regions_written: self.slots.iter().filter_map(|slot| self.members.get(&slot.active)).map(written).sum(),
+            regions_written: slots.iter().map(|slot| slot.regions_written).sum(),
+            slots,
         }
     }
 }

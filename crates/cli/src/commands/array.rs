@@ -371,7 +371,7 @@ fn people(report: &ArraysReport) -> String {
 }
 
 fn table(volumes: &[VolumeStatus]) -> String {
-    let mut table = Table::new(["slot", "volume", "part", "size", "age", "copied", "read", "written"]);
+    let mut table = Table::new(["slot", "volume", "part", "size", "age", "copied", "read", "written", "credits"]);
     let of = |gib: Option<f64>| gib.map_or_else(|| "-".to_owned(), size);
     for volume in volumes {
         table.row([
@@ -386,6 +386,11 @@ fn table(volumes: &[VolumeStatus]) -> String {
             volume.copied_share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
             of(volume.read_gib),
             of(volume.written_gib),
+            match (volume.credits_share, volume.credits_end_s) {
+                (None, _) => "-".to_owned(),
+                (Some(share), None) => format!("{:.0} %", share * 100.0),
+                (Some(share), Some(left)) => format!("{:.0} %, for {}", share * 100.0, duration(left)),
+            },
         ]);
     }
     table.to_string()

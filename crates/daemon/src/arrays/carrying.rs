@@ -20,7 +20,7 @@ use crate::lifecycle::{Lifecycle, calls};
 use crate::opening::{self, Opened, Opener, Place};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
-const CHUNK: u32 = 256 << 10;
+pub(super) const CHUNK: u32 = 256 << 10;
 
 impl Manager {
     /// The answer, unless it comes later.

@@ -44,6 +44,7 @@ impl Manager {
         if self.handle.is_some() && self.now() >= self.credits_due {
             self.credits_due = self.now() + EVERY;
             self.write_credits();
+            self.write_learned();
         }
     }
 

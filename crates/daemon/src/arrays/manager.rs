@@ -16,6 +16,7 @@ use surgetank_rental::rental::Notice;
 use surgetank_rental::{AskId, Slot};
 
 use super::credits::Metered;
+use super::rotating::Rotating;
 use super::store::ArrayStore;
 use super::{Context, Message, Reply, status};
 use crate::clock::unix_ms;
@@ -70,6 +71,8 @@ pub(super) struct Manager {
     creators: Vec<Reply<()>>,
     openers: Vec<Reply<Box<dyn Volume>>>,
     deleters: Vec<Reply<()>>,
+    /// Of the array that is served.
+    pub(super) rotating: Option<Rotating>,
     /// Bytes of a region of the array that is served.
     pub(super) region: u32,
     /// Members replaced since the daemon started.
@@ -113,6 +116,7 @@ impl Manager {
             creators: Vec::new(),
             openers: Vec::new(),
             deleters: Vec::new(),
+            rotating: None,
             region: 0,
             replaced: 0,
         };
@@ -130,6 +134,9 @@ impl Manager {
         let done = self.done.1.clone();
         loop {
             self.go_on();
+            if self.rotate() {
+                self.go_on();
+            }
             self.write_credits_if_due();
             let wait = self.context.clock.until(Some(self.next_wake()));
             let timeout = wait.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
@@ -148,6 +155,7 @@ impl Manager {
             }
         }
         self.write_credits();
+        self.write_learned();
     }
 
     fn next_wake(&self) -> Instant {
@@ -170,7 +178,11 @@ impl Manager {
             },
             Message::Replace(slot, reply) => {
                 let slots = slot.map_or_else(|| (0..self.config.members).collect(), |slot| vec![slot]);
-                answer(&reply, self.life.replace(now, &slots).map(|()| slots));
+                let replaced = self.life.replace(now, &slots);
+                if replaced.is_ok() {
+                    self.asked_for(&slots);
+                }
+                answer(&reply, replaced.map(|()| slots));
             }
             Message::Delete(reply) => match self.life.delete(now) {
                 Ok(()) => self.deleters.push(reply),
@@ -264,7 +276,7 @@ impl Manager {
     }
 
     fn ended(&mut self, ended: Ended) {
-        let name = &self.name;
+        let name = &self.name.clone();
         match ended {
             Ended::Created(result) => {
                 match &result {
@@ -277,6 +289,7 @@ impl Manager {
                 self.creators.drain(..).for_each(|reply| answer(&reply, result.clone()));
             }
             Ended::Opened(Ok(())) => {
+                self.begin_rotating();
                 let mut openers = self.openers.drain(..);
                 match (openers.next(), self.opened.take()) {
                     (Some(reply), Some(volume)) => answer(&reply, Ok(volume)),
@@ -285,8 +298,10 @@ impl Manager {
                 }
             }
             Ended::Opened(Err(why)) => self.openers.drain(..).for_each(|reply| answer(&reply, Err(why.clone()))),
+            Ended::NotReplaced { slot, refusal } => self.was_not_replaced(slot, refusal),
             Ended::Replaced(slot) => {
                 self.replaced += 1;
+                self.was_replaced(slot);
                 crash_point("array-replaced", "after");
                 tracing::info!(array = name, "slot {slot} has a new member");
             }
@@ -337,7 +352,7 @@ pub(super) fn life(name: &str, config: &ArrayConfig, context: &Context, record: 
             Use::Persistent => Duration::ZERO,
             Use::Ephemeral { hold } => hold,
         },
-        replaced_at_once: 1,
+        replaced_at_once: config.rotate_at_once,
         timeouts: TIMEOUTS,
         open_patience: OPEN_PATIENCE,
         backoff: Backoff::default(),

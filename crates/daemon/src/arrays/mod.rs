@@ -3,6 +3,7 @@
 //! - [`manager`]: the thread, which drives the pure life cycle ([`surgetank_rental::array`]);
 //! - [`carrying`]: how it carries out what that asks; [`store`]: what is durable; [`assembling`]: without it;
 //! - [`credits`]: what members have of theirs, over restarts;
+//! - [`rotating`]: when members are replaced by themselves;
 //! - [`offline`]: arrays without a daemon; [`status`]: what people are told.
 
 mod assembling;
@@ -10,6 +11,7 @@ mod carrying;
 mod credits;
 mod manager;
 pub mod offline;
+mod rotating;
 pub mod status;
 mod store;
 
@@ -27,6 +29,7 @@ use surgetank_provider::Provider;
 use surgetank_rental::array::device_tag;
 
 use self::manager::Manager;
+pub(crate) use self::rotating::remarks;
 use self::status::{ArrayStatus, ArraysReport};
 use self::store::ArrayStore;
 use crate::clock::Clock;

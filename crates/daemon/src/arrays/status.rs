@@ -83,6 +83,9 @@ pub struct VolumeStatus {
     pub ios: Option<u64>,
     /// The share of its burst credits that is left, of the emptiest bucket; `null`: it has none.
     pub credits_share: Option<f64>,
+    /// When they end at the rate of late; `null`: never, or it is not known.
+    #[serde(default)]
+    pub credits_end_s: Option<f64>,
     /// How much longer it is kept.
     pub held_s: Option<f64>,
 }
@@ -126,6 +129,11 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
     };
     let places: BTreeMap<_, _> = manager.targets.iter().map(|(target, place)| (*place, *target)).collect();
     let now = unix_ms();
+    let rotation = manager.rotation().filter(|_| life.is_served);
+    let of_slot = |volume: &MemberStatus| {
+        let slot = volume.slot.filter(|_| volume.part == Part::Active)?;
+        rotation.as_ref()?.slots.get(slot as usize)
+    };
     let volume = |volume: &MemberStatus| {
         let target = places.get(&volume.place);
         let engine = served.as_ref().map(|served| &served.engine);
@@ -148,7 +156,8 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
             read_gib: counted.map(|served| served.read_bytes as f64 / GIB),
             written_gib: counted.map(|served| served.written_bytes as f64 / GIB),
             ios: counted.map(|served| served.reads + served.writes),
-            credits_share: manager.credits_share(volume.place),
+            credits_share: manager.credits_share(volume.place).or_else(|| of_slot(volume)?.credits_ratio),
+            credits_end_s: of_slot(volume).and_then(|slot| slot.empty_in_s),
             held_s: volume.held_until_unix_ms.map(|until| until.saturating_sub(now) as f64 / 1e3),
         }
     };
@@ -165,12 +174,12 @@ pub(super) fn of(manager: &Manager) -> ArrayStatus {
         size_gib: served.as_ref().map(|served| served.engine.size as f64 / GIB),
         written_gib: served.as_ref().map(|served| served.engine.regions_written as f64 * region / GIB),
         usage: config.usage.name().to_owned(),
-        rotate: config.rotate.name().to_owned(),
+        rotate: config.rotate.to_string(),
         copy_mib_s: config.copy_rate.map(|rate| rate.as_mib_s()),
         volumes: life.volumes.iter().map(volume).collect(),
         replacing: life.wanted,
         replaced: manager.replaced,
-        reason: life.trouble,
+        reason: life.trouble.or_else(|| rotation.as_ref()?.waiting.clone()),
     }
 }
 

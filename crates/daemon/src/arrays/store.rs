@@ -10,6 +10,7 @@ use crate::files;
 
 const FILE: &str = "array.json";
 const CREDITS: &str = "credits.json";
+const ROTATION: &str = "rotation.json";
 const VERSION: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
@@ -45,6 +46,12 @@ impl ArrayStore {
         self.directory.join(CREDITS)
     }
 
+    /// Where it is on record what was learned of its rotation.
+    #[must_use]
+    pub fn rotation(&self) -> PathBuf {
+        self.directory.join(ROTATION)
+    }
+
     /// What is on record; `None`: there is no such array.
     ///
     /// # Errors
@@ -70,6 +77,7 @@ impl ArrayStore {
         let Some(record) = record else {
             files::remove(&self.path())?;
             files::remove(&self.credits())?;
+            files::remove(&self.rotation())?;
             // What else lies there is not ours.
             let _ = std::fs::remove_dir(&self.directory);
             return Ok(());

@@ -8,6 +8,7 @@ use surgetank_array::format::MEMBERS_MAX;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::Credits;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_policy::rotation::Way;
 use toml::Spanned;
 
 use super::caching::Providers;
@@ -41,23 +42,6 @@ impl Use {
     }
 }
 
-/// When members are replaced by themselves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rotate {
-    /// Never: `surgetank array rotate` asks for it.
-    Never,
-}
-
-impl Rotate {
-    /// As configurations and reports name it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-        }
-    }
-}
-
 /// An array.
 #[derive(Clone, Debug)]
 pub struct ArrayConfig {
@@ -78,7 +62,9 @@ pub struct ArrayConfig {
     /// What it is for.
     pub usage: Use,
     /// When members are replaced by themselves.
-    pub rotate: Rotate,
+    pub rotate: Way,
+    /// Extra volumes at most, where members are replaced one after the other.
+    pub rotate_at_once: u32,
     /// How fast a joining member is copied to; `None`: as fast as the volumes are.
     pub copy_rate: Option<Bandwidth>,
 }
@@ -107,6 +93,7 @@ pub(super) struct RawArray {
     usage: Option<Spanned<String>>,
     hold: Option<Spanned<Span>>,
     rotate: Option<Spanned<String>>,
+    rotate_at_once: Option<Spanned<u32>>,
     copy_rate: Option<Bandwidth>,
 }
 
@@ -157,14 +144,23 @@ impl RawArray {
                 "hold is how long an ephemeral array keeps replaced members: write use = \"ephemeral\", or take it out";
             return Err(source.at(Some(hold.span()), message));
         }
-        let rotate = match self.rotate.as_ref().map_or("never", |written| written.get_ref()) {
-            "never" => Rotate::Never,
-            written => {
-                let span = self.rotate.as_ref().map(Spanned::span);
-                let works = ", and `surgetank array rotate` replaces members on request";
-                return Err(unknown(source, span, "rotate", written, &["never"], works));
-            }
+        let rotate = match self.rotate.as_ref() {
+            None => Way::default(),
+            Some(written) => match Way::NAMES.iter().find(|(name, _)| name == written.get_ref()) {
+                Some((_, way)) => *way,
+                None => {
+                    let names = Way::NAMES.map(|(name, _)| name);
+                    return Err(unknown(source, Some(written.span()), "rotate", written.get_ref(), &names, ""));
+                }
+            },
         };
+        let rotate_at_once = self.rotate_at_once.as_ref().map_or(1, |written| *written.get_ref());
+        if rotate_at_once == 0 || rotate_at_once > members {
+            let span = self.rotate_at_once.as_ref().map(Spanned::span);
+            let message =
+                format!("rotate_at_once is {rotate_at_once}: of {members} members 1 to {members} are replaced at once");
+            return Err(source.at(span, message));
+        }
         Ok(ArrayConfig {
             provider,
             limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
@@ -177,6 +173,7 @@ impl RawArray {
             member_size,
             usage,
             rotate,
+            rotate_at_once,
             copy_rate: self.copy_rate,
         })
     }
@@ -236,6 +233,9 @@ export = "nbd"
         let array = &config.arrays["scratch"];
         assert_eq!((array.members, array.member_size, array.usage), (10, Bytes::from_gib(50), Use::Persistent));
         assert_eq!(array.copy_rate, Some(Bandwidth::from_mib_s(60)));
+        assert_eq!((array.rotate, array.rotate_at_once), (Way::Never, 1));
+        let unsaid = load(&FILE.replace("rotate = \"never\"\n", "")).unwrap();
+        assert_eq!(unsaid.arrays["scratch"].rotate, Way::Staggered, "as `simulate` has it");
         let device = &config.devices["data"];
         assert_eq!(device.backing, Backing::Array("scratch".to_owned()));
         assert_eq!(device.backing_limits.bandwidth, Some(Bandwidth::from_mib_s(330)), "ten times that of the type");
@@ -272,8 +272,13 @@ export = "nbd"
             ("\"persistent\"", "\"persistent\"\nhold = \"1 h\"", "a.toml:10:8: hold is how long an ephemeral array"),
             (
                 "\"never\"",
-                "\"staggered\"",
-                "a.toml:10:10: rotate is \"staggered\", which this version does not know: write \"never\"",
+                "\"stagered\"",
+                "a.toml:10:10: rotate is \"stagered\", which this version does not know: did you mean \"staggered\"?",
+            ),
+            (
+                "\"never\"",
+                "\"never\"\nrotate_at_once = 11",
+                "a.toml:11:18: rotate_at_once is 11: of 10 members 1 to 10 are replaced at once",
             ),
             ("\"local\"", "\"aws\"", "a.toml:5:12: the provider \"aws\" is not supported"),
             (

@@ -88,6 +88,8 @@ pub struct Config {
     pub copy: Copying,
     /// Extra volumes at most, where they are staggered; at least 1.
     pub at_once: u32,
+    /// The data are scratch: once the array holds nothing and its credits are well below full, all members are replaced at once.
+    pub swaps_when_empty: bool,
     /// Volumes that the machine takes beside the array's members; `None`: unknown.
     pub room: Option<u32>,
     /// From the decision until the copy begins, until it is learned.
@@ -123,6 +125,7 @@ impl Config {
             limits,
             copy,
             at_once: 1,
+            swaps_when_empty: false,
             room: None,
             setup: Duration::from_secs(10),
             removal: Duration::from_secs(10),

@@ -108,6 +108,10 @@ pub struct Rotation {
     ledger: Ledger,
     random: Random,
     observed: Instant,
+    /// What the slots hold is known.
+    has_observed: bool,
+    /// All members of an empty array are being replaced.
+    swapping: bool,
     setup_s: f64,
     removal_s: f64,
     copy_factor: f64,
@@ -126,6 +130,10 @@ const MARGIN: f64 = 0.05;
 const MARGIN_MIN_S: f64 = 2.0;
 /// A copy that is slower than its rate for a while need not stay so: the next is expected to take no more than this longer.
 const COPY_FACTOR_MAX: f64 = 8.0;
+/// Members of an empty array are replaced once one of them has a smaller share of its credits: new ones have twice as many, or more.
+const SWAP_BELOW: f64 = 0.5;
+/// Of those, the ones that have a smaller share than this.
+const SWAP_FULL: f64 = 0.9;
 /// The first copy is expected to take so many times as long as its rate says.
 const COPY_FACTOR_UNKNOWN: f64 = 1.1;
 
@@ -144,6 +152,8 @@ impl Rotation {
             ledger: Ledger::new(now, config.tariff, budget, &[]),
             random: Random::from_seed(config.seed),
             observed: now,
+            has_observed: false,
+            swapping: false,
             setup_s: seconds(learned.setup, config.setup),
             removal_s: seconds(learned.removal, config.removal),
             copy_factor: learned
@@ -175,6 +185,7 @@ impl Rotation {
     pub fn observe(&mut self, now: Instant, samples: &[Sample]) {
         let seconds = now.since(self.observed).as_secs_f64();
         self.observed = self.observed.max(now);
+        self.has_observed = true;
         for (slot, sample) in self.slots.iter_mut().zip(samples) {
             slot.holds = sample.holds;
             slot.account.observe(&self.config, sample, seconds);
@@ -236,11 +247,14 @@ impl Rotation {
                 self.rented(now);
             }
             (Progress::Refused(refusal), Stage::Setup { .. }) => {
+                // Whether the array is still empty is seen when the next attempt is due.
+                at.due &= !self.swapping;
                 at.stage = Stage::Alone;
                 self.rented(now);
                 self.back_off(now, &refusal);
             }
             (Progress::Failed(reason), Stage::Setup { .. } | Stage::Copy { .. }) => {
+                at.due &= !self.swapping;
                 (at.stage, at.successor) = (Stage::Alone, None);
                 self.rented(now);
                 self.back_off(now, &Refusal::Transient(reason));
@@ -301,7 +315,23 @@ impl Rotation {
         self.ledger.fits(now, size, Duration::try_from_secs_f64(further).unwrap_or(Duration::MAX))
     }
 
+    /// Decides that all members are to be replaced, if the array holds nothing and that brings credits.
+    fn swap_if_empty(&mut self) {
+        self.swapping &= self.slots.iter().any(|slot| slot.due);
+        if !self.config.swaps_when_empty || self.config.way == Way::Never || !self.has_observed || self.swapping {
+            return;
+        }
+        let is_idle = |slot: &Slot| slot.holds == Bytes::ZERO && slot.stage == Stage::Alone && !slot.due;
+        let is_empty = self.slots.iter().all(is_idle) || planted(Bug::SwapsWhatIsFull);
+        let has_less = |slot: &Slot, than: f64| slot.account.share().is_some_and(|share| share < than);
+        if is_empty && self.slots.iter().any(|slot| has_less(slot, SWAP_BELOW)) {
+            self.slots.iter_mut().for_each(|slot| slot.due |= has_less(slot, SWAP_FULL));
+            self.swapping = true;
+        }
+    }
+
     fn chosen(&mut self, now: Instant) -> Option<u32> {
+        self.swap_if_empty();
         let busy = self.extra();
         if let Some(asked) = self.asked() {
             return (busy < self.lanes_count()).then_some(asked);
@@ -335,8 +365,14 @@ impl Rotation {
     }
 
     /// How many replacements may go on at once.
+    #[must_use]
+    pub fn at_once(&self) -> u32 {
+        self.lanes_count()
+    }
+
     fn lanes_count(&self) -> u32 {
         match self.config.way {
+            _ if self.swapping => self.config.slots,
             Way::All => self.config.slots,
             Way::Staggered if planted(Bug::RotationIsNotStaggered) => self.config.slots,
             Way::Staggered | Way::Never => self.config.at_once.max(1),

@@ -15,5 +15,7 @@ surgetank_model::plant_bugs! {
         CopyIsFree,
         /// What a member served while it joined does not count.
         SuccessorIsFull,
+        /// A scratch array is swapped although it holds something.
+        SwapsWhatIsFull,
     }
 }

@@ -76,6 +76,14 @@ pub enum Ended {
     Opened(Result<(), String>),
     /// A slot has a new member.
     Replaced(u32),
+    /// A slot has no new member yet: the volume that was to be one is not to be had, or failed. It is tried again, unless
+    /// [`Array::forget`] says otherwise.
+    NotReplaced {
+        /// Which slot.
+        slot: u32,
+        /// Why.
+        refusal: Refusal,
+    },
     /// Nothing is left of it.
     Deleted,
 }
@@ -452,7 +460,7 @@ impl Array {
                 self.trouble = Some(why);
                 self.set(place, Doing::AttachLater(self.now + RETRY));
             }
-            Goal::Serving => self.replacement_failed(place, doing, why),
+            Goal::Serving => self.replacement_failed(place, doing, refusal.clone()),
             // What is there, is discarded.
             Goal::Idle | Goal::Deleting => self.set(place, Doing::Retire(self.now)),
         }

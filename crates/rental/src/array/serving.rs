@@ -2,8 +2,9 @@
 
 use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
+use surgetank_policy::Refusal;
 
-use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place};
+use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place, text};
 use crate::array::record::{Held, Stage, Wanted};
 use crate::planted::{Bug, planted};
 use crate::record::Slot;
@@ -177,6 +178,24 @@ impl Array {
         Ok(())
     }
 
+    /// So many members are replaced at the same time from now on, at most; at least one.
+    pub fn set_replaced_at_once(&mut self, count: u32) {
+        self.config.replaced_at_once = count.max(1);
+    }
+
+    /// What was wanted of a slot is wanted no more, until somebody asks again. A replacement that has a volume goes on.
+    pub fn forget(&mut self, now: Instant, slot: u32) {
+        self.now = self.now.max(now);
+        if let Some(facts) = &mut self.writes.facts {
+            facts.wanted.retain(|wanted| wanted.slot != slot);
+            if facts.wanted.is_empty() {
+                self.trouble = None;
+            }
+        }
+        self.attempts.remove(&slot);
+        self.advance();
+    }
+
     pub(super) fn go_on_serving(&mut self) -> bool {
         let counted: Vec<(Slot, u32)> = self
             .places
@@ -222,12 +241,12 @@ impl Array {
                     self.set(place, Doing::Joining);
                 }
             }
-            Err(why) => self.replacement_failed(place, Doing::Asked, why),
+            Err(why) => self.replacement_failed(place, Doing::Asked, Refusal::Transient(why)),
         }
     }
 
     /// The new volume of a slot is not to be had, or not to be used: it is deleted, and another one rented later.
-    pub(super) fn replacement_failed(&mut self, place: Slot, doing: Doing, why: String) {
+    pub(super) fn replacement_failed(&mut self, place: Slot, doing: Doing, refusal: Refusal) {
         let slot = self.places.get(&place).and_then(|place| place.slot);
         if matches!(doing, Doing::Creating | Doing::Attaching) {
             self.discard(place);
@@ -235,11 +254,12 @@ impl Array {
             self.set(place, Doing::Retire(self.now));
         }
         if let Some(slot) = slot {
-            self.try_later(slot, why);
+            self.try_later(slot, refusal);
         }
     }
 
-    fn try_later(&mut self, slot: u32, why: String) {
+    fn try_later(&mut self, slot: u32, refusal: Refusal) {
+        let why = text(&refusal);
         let attempts = self.attempts.entry(slot).or_default();
         attempts.failed += 1;
         let pause = self.config.backoff.delay(attempts.failed, &mut self.random);
@@ -250,6 +270,7 @@ impl Array {
         );
         self.notices.push_back(Notice::Warning(notice));
         self.trouble = Some(why);
+        self.ended.push_back(Ended::NotReplaced { slot, refusal });
     }
 
     /// Takes what the array says that is served.
@@ -264,7 +285,7 @@ impl Array {
                 if let Some(place) = self.places.values_mut().find(of_slot) {
                     place.doing = Doing::Leaving;
                 }
-                self.try_later(slot, "the new volume failed".to_owned());
+                self.try_later(slot, Refusal::Transient("the new volume failed".to_owned()));
             }
             Event::Released(place) => match self.places.get(&place).map(|place| place.doing) {
                 Some(Doing::Active) => {

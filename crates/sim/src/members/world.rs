@@ -323,6 +323,7 @@ impl<'a> World<'a> {
             Ended::Replaced(_) => {
                 self.report.replaced += 1;
             }
+            Ended::NotReplaced { .. } => return Ok(()),
             Ended::Deleted => {}
         }
         self.after(COPY_MAX, SimEvent::User);
