@@ -7,8 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use surgetank_device::volume::ReadCacheVolume;
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
-use surgetank_device::{Failure, Fault, Faults, FileVolume, MemoryVolume, Operation, Options, Volume};
+use surgetank_device::{
+    Buffer, Failure, Fault, Faults, FileVolume, MemoryVolume, Operation, Options, Volume, VolumeIo,
+};
+use surgetank_model::Instant;
 use surgetank_model::random::Random;
 use surgetank_readcache::{Event, MemberId};
 use volume_common::read_caches::{MEMBER, SOON, member, memory_member, new};
@@ -81,8 +85,12 @@ impl<'a> Model<'a> {
         }
     }
 
+    fn check_all_of(&mut self, length: u64) {
+        assert!(self.driver.read(0, length, 1) == self.bytes[..length as usize], "the device is not what was written");
+    }
+
     fn check_all(&mut self) {
-        assert!(self.driver.read(0, SIZE, 1) == self.bytes, "the device is not what was written");
+        self.check_all_of(SIZE);
     }
 }
 
@@ -135,6 +143,67 @@ fn what_is_read_twice_comes_from_the_cache_and_needs_no_backing_volume() {
     assert_eq!((status.members, status.hit_bytes), (2, 128 << 10));
 }
 
+/// Once a read was answered its memory is somebody else's: what a member answers later goes nowhere.
+#[test]
+fn a_read_that_a_member_does_not_answer_goes_to_the_backing_volume_and_its_late_answer_nowhere() {
+    let (healthy, faults) = (Faults::new(1).unwrap(), Faults::new(2).unwrap());
+    let volume = MemoryVolume::new(MEMBER, 512).unwrap();
+    let late = member(0, Box::new(Fault::new(volume, faults.clone()).unwrap()));
+    let (mut cache, handle) = new(backing(&healthy), vec![late]);
+    let mut model = Model::new(&mut cache, 3);
+    (0..2).for_each(|_| model.check_all_of(64 << 10));
+    let expected = model.bytes[..8192].to_vec();
+    let timeout = Duration::from_millis(300);
+    cache.set_timeout(timeout);
+    let read = |token, offset, buffer: &Buffer| VolumeIo {
+        token,
+        operation: Operation::Read,
+        offset,
+        length: BLOCK,
+        memory: slices(buffer, 1, 512).into_iter().collect(),
+    };
+    let mut now = Instant::ZERO + Duration::from_secs(3600);
+    let poll = |cache: &mut ReadCacheVolume, now| {
+        let mut ended = Vec::new();
+        (0..4).for_each(|_| cache.poll(now, &mut ended));
+        ended.iter().map(|completion| (completion.token, completion.result)).collect::<Vec<_>>()
+    };
+    faults.add(Rule::once(Kinds::Reads, Effect::Stuck));
+    let (first, second) = (memory(&[0; BLOCK as usize]), memory(&[0; BLOCK as usize]));
+    cache.submit(now, read(1, 0, &first));
+    cache.submit(now, read(2, BLOCK, &second));
+    assert_eq!(poll(&mut cache, now), [(2, Ok(()))], "the member answers others");
+    assert!(cache.next_deadline().is_some_and(|at| at <= now + timeout));
+    now += timeout;
+    assert_eq!(poll(&mut cache, now), [(1, Ok(()))]);
+    // SAFETY: no I/O of ours is in flight on it.
+    let bytes = |buffer: &Buffer| unsafe { buffer.bytes() }.to_vec();
+    assert!(bytes(&first) == expected[..4096] && bytes(&second) == expected[4096..]);
+    first.slice(0, BLOCK as usize).zero();
+    faults.release();
+    assert_eq!(poll(&mut cache, now), []);
+    assert!(bytes(&first).iter().all(|byte| *byte == 0), "a late answer writes to memory of an answered read");
+    let looked = handle.look();
+    assert_eq!(poll(&mut cache, now), []);
+    assert_eq!(looked.wait(SOON), Some(Ok(())));
+    let status = handle.status();
+    assert_eq!((status.members, status.failed_reads), (1, 1), "{status:?}");
+    // One that answers nothing at all serves no more.
+    faults.add(Rule::always(Kinds::Any, Effect::Stuck));
+    cache.submit(now, read(3, BLOCK, &second));
+    assert_eq!(poll(&mut cache, now), []);
+    now += timeout;
+    assert_eq!(poll(&mut cache, now), [(3, Ok(()))]);
+    let events = handle.take_events();
+    let gone = surgetank_readcache::effect::IoFailure::Gone;
+    assert!(events.contains(&Event::Failed { member: MemberId(0), failure: gone }), "{events:?}");
+    assert_eq!(handle.take_released().len(), 1);
+    faults.release();
+    cache.submit(now, read(4, 0, &first));
+    assert_eq!(poll(&mut cache, now), [(4, Ok(()))]);
+    assert!(bytes(&first) == expected[..4096]);
+}
+
 /// Members come and go while another thread reads and writes, and every one comes back.
 #[test]
 fn members_are_swapped_from_another_thread() {
@@ -168,9 +237,14 @@ fn members_are_swapped_from_another_thread() {
     }
     let small = handle.add(member(50, file("small".to_owned(), 4096))).wait(SOON);
     assert!(small.is_some_and(|answer| answer.is_err_and(|refusal| refusal.0.contains(": use a larger one"))));
+    let (mut released, until) = (Vec::new(), std::time::Instant::now() + SOON);
+    // The last one may have I/Os in flight.
+    while released.len() < 11 && std::time::Instant::now() < until && !server.is_finished() {
+        released.extend(handle.take_released().iter().map(|member| member.id.0));
+        thread::yield_now();
+    }
     stop.store(true, Ordering::Relaxed);
     server.join().unwrap();
-    let mut released: Vec<u32> = handle.take_released().iter().map(|member| member.id.0).collect();
     released.sort_unstable();
     assert_eq!(released, [(0..10).collect(), vec![50]].concat());
     assert!(handle.remove(MemberId(10)).wait(SOON).is_some_and(|answer| answer.is_err()), "it was closed");

@@ -1,5 +1,5 @@
-//! Bugs on purpose, to see that the model's test finds them: compiled in by the feature `planted-bugs` only, which nothing but
-//! that test may switch on, and even then asleep until it wakes one.
+//! Bugs on purpose, to see that the model's test and the daemon's find them: compiled in by the feature `planted-bugs` only, which
+//! nothing but those tests may switch on, and even then asleep until one wakes one.
 
 surgetank_model::plant_bugs! {
     /// A bug that can be planted.
@@ -38,5 +38,13 @@ surgetank_model::plant_bugs! {
         Unchecked,
         /// A segment is read before its write has ended.
         ReadBeforeWritten,
+    }
+}
+
+impl Bug {
+    /// The bug of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }

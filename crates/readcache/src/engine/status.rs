@@ -39,6 +39,12 @@ pub struct Status {
 }
 
 impl Engine {
+    /// Bytes that were read from the cache.
+    #[must_use]
+    pub const fn hit_bytes(&self) -> u64 {
+        self.status.hit_bytes
+    }
+
     /// How the cache is.
     #[must_use]
     pub fn status(&self) -> Status {

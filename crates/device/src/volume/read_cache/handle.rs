@@ -1,6 +1,8 @@
 //! What other threads ask of a read cache and learn about it: whoever swaps its members.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use surgetank_readcache::{Event, MemberId, Status};
 
@@ -11,6 +13,8 @@ use super::Member;
 pub(super) enum Ask {
     Add(Member),
     Remove(MemberId),
+    /// To make known how it stands.
+    Look,
 }
 
 impl remote::Ask for Ask {
@@ -21,14 +25,17 @@ impl remote::Ask for Ask {
     fn into_member(self) -> Option<Member> {
         match self {
             Self::Add(member) => Some(member),
-            Self::Remove(_) => None,
+            Self::Remove(_) | Self::Look => None,
         }
     }
 }
 
 /// A read cache's remote control, for any thread. Cloning gives another handle on the same read cache.
 #[derive(Clone)]
-pub struct ReadCacheHandle(Remote<Ask>);
+pub struct ReadCacheHandle {
+    remote: Remote<Ask>,
+    hit_bytes: Arc<AtomicU64>,
+}
 
 impl fmt::Debug for ReadCacheHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,38 +44,50 @@ impl fmt::Debug for ReadCacheHandle {
 }
 
 impl ReadCacheHandle {
-    pub(super) fn new(remote: Remote<Ask>) -> Self {
-        Self(remote)
+    pub(super) fn new(remote: Remote<Ask>, hit_bytes: Arc<AtomicU64>) -> Self {
+        Self { remote, hit_bytes }
+    }
+
+    /// Bytes that were read from the cache, or are about to be. Nobody is woken for that.
+    #[must_use]
+    pub fn hit_bytes(&self) -> u64 {
+        self.hit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Once this is answered, [`ReadCacheHandle::status`] is as of then.
+    #[must_use]
+    pub fn look(&self) -> Answer {
+        self.remote.ask(Ask::Look)
     }
 
     /// A volume is to be a member; whatever it holds is overwritten. It comes back with [`ReadCacheHandle::take_released`] when
     /// the read cache is done with it, at once if it refuses it.
     #[must_use]
     pub fn add(&self, member: Member) -> Answer {
-        self.0.ask(Ask::Add(member))
+        self.remote.ask(Ask::Add(member))
     }
 
     /// A member is to go, with what it holds; it comes back with [`ReadCacheHandle::take_released`].
     #[must_use]
     pub fn remove(&self, member: MemberId) -> Answer {
-        self.0.ask(Ask::Remove(member))
+        self.remote.ask(Ask::Remove(member))
     }
 
     /// How the read cache stands, without waiting for it: as of the last event, or of the poll after the last call that asked.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.0.status()
+        self.remote.status()
     }
 
     /// What has happened since the last call, in order.
     #[must_use]
     pub fn take_events(&self) -> Vec<Event> {
-        self.0.take_events()
+        self.remote.take_events()
     }
 
     /// The volumes that the read cache is done with since the last call: removed, failed and refused ones.
     #[must_use]
     pub fn take_released(&self) -> Vec<Member> {
-        self.0.take_released()
+        self.remote.take_released()
     }
 }

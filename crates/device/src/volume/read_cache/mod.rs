@@ -7,6 +7,9 @@ mod handle;
 mod volumes;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fmt, io};
 
 use surgetank_model::Instant;
@@ -27,6 +30,8 @@ pub use super::remote::Answer;
 /// Rounds of I/Os that one poll takes the answers of, so that volumes that answer at once do not hold up the caller; what is
 /// left over comes with the next poll.
 const ROUNDS_MAX: u32 = 32;
+/// How long an I/O of a member is waited for if nobody says otherwise.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
 /// A volume that is to be a member of a read cache.
 pub type Member = super::member::Member<MemberId>;
@@ -42,6 +47,8 @@ pub struct ReadCacheVolume {
     inbox: Inbox<Ask>,
     ended: Vec<Completion>,
     outcomes: Vec<(EffectId, Outcome)>,
+    /// For the handle.
+    hit_bytes: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for ReadCacheVolume {
@@ -63,7 +70,7 @@ impl ReadCacheVolume {
         let (inbox, remote) = remote::connect("read cache", engine.status())?;
         poller.add(inbox.as_fd(), 0)?;
         let cache = Self {
-            volumes: Volumes::new(backing, engine.block(), &poller)?,
+            volumes: Volumes::new(backing, engine.block(), TIMEOUT_DEFAULT, &poller)?,
             engine,
             size,
             requests: Requests::new(),
@@ -71,8 +78,16 @@ impl ReadCacheVolume {
             inbox,
             ended: Vec::new(),
             outcomes: Vec::new(),
+            hit_bytes: Arc::default(),
         };
-        Ok((cache, ReadCacheHandle::new(remote)))
+        let handle = ReadCacheHandle::new(remote, cache.hit_bytes.clone());
+        Ok((cache, handle))
+    }
+
+    /// A read that a member has not answered for so long is answered by the backing volume, and a member that has answered nothing
+    /// at all meanwhile serves no more. [`TIMEOUT_DEFAULT`] if nobody says otherwise; [`Duration::MAX`]: they are waited for.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.volumes.set_timeout(timeout);
     }
 
     /// Carries out what the engine asks for.
@@ -103,6 +118,10 @@ impl ReadCacheVolume {
             let answer = match ask {
                 Ask::Add(member) => self.add(member),
                 Ask::Remove(member) => self.engine.remove_member(member),
+                Ask::Look => {
+                    self.inbox.publish(self.engine.status());
+                    Ok(())
+                }
             };
             // Whoever asked may have gone.
             let _ = reply.send(answer);
@@ -171,6 +190,7 @@ impl Volume for ReadCacheVolume {
         for piece in self.requests.add(io) {
             self.engine.submit(piece);
         }
+        self.hit_bytes.store(self.engine.hit_bytes(), Ordering::Relaxed);
         self.carry_out(now);
     }
 

@@ -1,29 +1,46 @@
 //! The backing volume, the members, and what is in flight on them.
+//!
+//! Members may answer late or never, and the backing volume answers their reads then. So what a member reads for a request goes to memory of this
+//! module's own first, which lives as long as anybody holds it: when the member answers after all, the memory of the request may long
+//! be another one's.
 
 use std::io;
+use std::time::Duration;
 
 use slab::Slab;
-use surgetank_model::Instant;
-use surgetank_readcache::effect::{EffectId, IoFailure, Target};
+use surgetank_model::{Instant, Operation};
+use surgetank_readcache::effect::{BufferId, EffectId, IoFailure, Target};
 use surgetank_readcache::io::{Io, Meaning};
 use surgetank_readcache::{MemberId, Outcome};
 
 use super::super::pieces::Requests;
 use super::super::{Completion, Memory, Volume, VolumeIo};
-use super::Member;
+use super::{Member, copy};
+use crate::buffer::BufferPool;
 use crate::poller::Poller;
 
+/// Idle memory for reads of members that is kept, in bytes of each size.
+const IDLE_BYTES_MAX: usize = 4 << 20;
+
 struct InFlight {
-    effect: EffectId,
+    /// `None`: the engine was told that it failed.
+    effect: Option<EffectId>,
     target: Target,
     meaning: Meaning,
-    /// What was read or written, if its checksums matter.
+    /// What was read or written, if its checksums matter or it goes elsewhere.
     memory: Memory,
+    /// Where what was read goes if it is what it should be.
+    into: Option<Memory>,
+    is_read: bool,
+    /// When it began, and how many I/Os of the volume had ended then.
+    began: (Instant, u64),
 }
 
 struct Attached {
     member: Member,
     in_flight: u32,
+    /// I/Os that have ended.
+    ended: u64,
 }
 
 /// See the module.
@@ -38,10 +55,15 @@ pub(super) struct Volumes {
     /// Answers that are known without any I/O.
     ready: Vec<(EffectId, Outcome)>,
     completions: Vec<Completion>,
+    pool: BufferPool,
+    /// How long an I/O of a member is waited for.
+    timeout: Duration,
+    /// When an I/O of a member may be late.
+    next_look: Option<Instant>,
 }
 
 impl Volumes {
-    pub fn new(backing: Box<dyn Volume>, block: u32, poller: &Poller) -> io::Result<Self> {
+    pub fn new(backing: Box<dyn Volume>, block: u32, timeout: Duration, poller: &Poller) -> io::Result<Self> {
         if let Some(descriptor) = backing.descriptor() {
             poller.add(descriptor, 0)?;
         }
@@ -53,6 +75,9 @@ impl Volumes {
             table: Slab::new(),
             ready: Vec::new(),
             completions: Vec::new(),
+            pool: BufferPool::new(IDLE_BYTES_MAX),
+            timeout,
+            next_look: None,
         })
     }
 
@@ -64,17 +89,25 @@ impl Volumes {
         self.backing.logical_block()
     }
 
+    /// How long an I/O of a member is waited for, from now on.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        // What is in flight is looked at anew.
+        self.next_look = self.next_look.map(|_| Instant::ZERO);
+    }
+
     /// Takes a volume into use. The member comes back with an error.
     pub fn attach(&mut self, member: Member, poller: &Poller) -> Result<(), (Member, io::Error)> {
         let member = member.watched(poller)?;
-        self.members.push(Attached { member, in_flight: 0 });
+        self.members.push(Attached { member, in_flight: 0, ended: 0 });
         Ok(())
     }
 
-    /// A volume of which nothing is asked any more.
+    /// A volume of which nothing is asked any more. What it has not answered holds its memory until it does.
     pub fn detach(&mut self, id: MemberId, poller: &Poller) -> Option<Member> {
         let place = self.members.iter().position(|attached| attached.member.id == id)?;
         let member = self.members.remove(place).member;
+        self.table.retain(|_, io| io.target != Target::Member(id));
         Some(member.unwatched(poller))
     }
 
@@ -90,27 +123,92 @@ impl Volumes {
 
     pub fn next_deadline(&self) -> Option<Instant> {
         let members = self.members.iter().map(|attached| &attached.member.volume);
-        members.chain([&self.backing]).filter_map(|volume| volume.next_deadline()).min()
+        let volumes = members.chain([&self.backing]).filter_map(|volume| volume.next_deadline());
+        volumes.chain(self.next_look.filter(|at| *at != Instant::FAR)).min()
     }
 
     /// Starts an I/O, or has it fail if there is nothing to start it on.
     pub fn start(&mut self, now: Instant, io: Io, requests: &Requests) {
         let Io { id, target, operation, offset, length, memory, meaning } = io;
+        let is_read = operation == Operation::Read;
+        let of_request = memory.is_some_and(|slice| matches!(slice.buffer, BufferId::Request(_)));
         let Some(memory) = memory.map_or(Some(Memory::new()), |slice| requests.gather(&[slice])) else {
             tracing::error!(?id, "the read cache's engine names memory that does not exist");
             return self.ready.push((id, Outcome::Failed(IoFailure::Io)));
         };
-        let (volume, in_flight) = match target {
-            Target::Backing => (&mut self.backing, &mut self.backing_in_flight),
+        let (volume, in_flight, ended) = match target {
+            Target::Backing => (&mut self.backing, &mut self.backing_in_flight, 0),
             Target::Member(member) => match self.members.iter_mut().find(|attached| attached.member.id == member) {
-                Some(Attached { member, in_flight }) => (&mut member.volume, in_flight),
+                Some(Attached { member, in_flight, ended }) => (&mut member.volume, in_flight, *ended),
                 None => return self.ready.push((id, Outcome::Failed(IoFailure::Gone))),
             },
         };
-        let kept = if meaning.needs_bytes() { memory.clone() } else { Memory::new() };
-        let token = self.table.insert(InFlight { effect: id, target, meaning, memory: kept }) as u64;
+        let is_member = matches!(target, Target::Member(_));
+        let (memory, into) = if is_member && is_read && of_request {
+            let own = self.pool.take(length as usize).slice(0, length as usize);
+            (Memory::from_iter([own]), Some(memory))
+        } else {
+            (memory, None)
+        };
+        if is_member {
+            self.next_look.get_or_insert(now + self.timeout);
+        }
+        let kept = if meaning.needs_bytes() || into.is_some() { memory.clone() } else { Memory::new() };
+        let began = (now, ended);
+        let io = InFlight { effect: Some(id), target, meaning, memory: kept, into, is_read, began };
+        let token = self.table.insert(io) as u64;
         *in_flight += 1;
         volume.submit(now, VolumeIo { token, operation, offset, length, memory });
+    }
+
+    /// Has late I/Os of members fail, as far as somebody waits for them. A member that has ended none meanwhile has gone: all of its
+    /// I/Os fail.
+    fn look_for_late(&mut self, now: Instant) {
+        if self.next_look.is_none_or(|at| at > now) {
+            return;
+        }
+        let (mut silent, mut late, mut next) = (Vec::new(), Vec::new(), None);
+        for (token, io) in &self.table {
+            let Some(attached) = self.members.iter().find(|attached| io.target == Target::Member(attached.member.id))
+            else {
+                continue;
+            };
+            let (began, ended) = io.began;
+            let mut due = began + self.timeout;
+            if io.effect.is_none() {
+                continue;
+            }
+            if due <= now {
+                if attached.ended == ended {
+                    silent.push(attached.member.id);
+                } else if io.is_read {
+                    late.push(token);
+                } else {
+                    // Nobody waits for the write of a segment while the member goes on.
+                    due = now + self.timeout;
+                }
+            }
+            next = next.into_iter().chain([due].into_iter().filter(|due| *due > now)).min();
+        }
+        self.next_look = next;
+        silent.sort_unstable();
+        silent.dedup();
+        for id in &silent {
+            let attached = self.members.iter().find(|attached| attached.member.id == *id);
+            let (name, timeout) = (attached.map(|attached| &*attached.member.name), self.timeout);
+            tracing::warn!(
+                member = name,
+                ?timeout,
+                "a member of a read cache does not answer: its part of the cache is dropped"
+            );
+        }
+        for (token, io) in &mut self.table {
+            let gone = matches!(io.target, Target::Member(id) if silent.contains(&id));
+            let failure = if gone { IoFailure::Gone } else { IoFailure::Io };
+            if gone || late.contains(&token) {
+                self.ready.extend(io.effect.take().map(|effect| (effect, Outcome::Failed(failure))));
+            }
+        }
     }
 
     /// Starts what waits on the volumes and appends what has ended to `outcomes`. `all`: looks at idle volumes too, whose
@@ -127,12 +225,13 @@ impl Volumes {
             self.finish(&completion);
         }
         self.completions = completions;
+        self.look_for_late(now);
         outcomes.append(&mut self.ready);
     }
 
     fn finish(&mut self, completion: &Completion) {
         let taken = usize::try_from(completion.token).ok().and_then(|token| self.table.try_remove(token));
-        let Some(InFlight { effect, target, meaning, memory }) = taken else {
+        let Some(InFlight { effect, target, meaning, memory, into, .. }) = taken else {
             tracing::error!(token = completion.token, "a volume completed an I/O that is not in flight");
             return;
         };
@@ -141,16 +240,21 @@ impl Volumes {
             Target::Member(id) => {
                 if let Some(attached) = self.members.iter_mut().find(|attached| attached.member.id == id) {
                     attached.in_flight -= 1;
+                    attached.ended += 1;
                     if let Err(failure) = completion.result {
                         tracing::debug!(member = attached.member.name, %failure, "an I/O of a read cache failed");
                     }
                 }
             }
         }
+        let Some(effect) = effect else { return };
         let result = completion.result.map_err(IoFailure::from);
         let mut joined = Vec::new();
         // SAFETY: the I/O on this memory has ended, the request it belongs to is not answered, and no copy runs now.
         let outcome = meaning.outcome(result, self.block, || unsafe { bytes(&memory, &mut joined) });
+        if let (Outcome::Done, Some(into)) = (&outcome, into) {
+            copy(&memory, &into);
+        }
         self.ready.push((effect, outcome));
     }
 }
