@@ -4,6 +4,7 @@
 //! - [`rental`]: the state machine of one volume;
 //! - [`rentals`]: all volumes that one device rents at once;
 //! - [`array`](mod@array): the volumes of an array, whose members are replaced while it serves;
+//! - [`read_cache`]: the volumes of a read cache, any of which may vanish;
 //! - [`ask`]: its contract with the driver (the daemon's reconciler or the simulator);
 //! - [`record`]: what is durable about a rental;
 //! - [`mapping`]: where the kernel sends the requests of a device that it maps itself, and when that changes;
@@ -19,6 +20,7 @@ pub mod ask;
 pub mod mapping;
 pub mod owner;
 pub mod planted;
+pub mod read_cache;
 pub mod record;
 pub mod rental;
 pub mod rentals;

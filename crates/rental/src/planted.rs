@@ -66,6 +66,10 @@ surgetank_model::plant_bugs! {
         RetiredBeforeRecorded,
         /// An array is served by a member that was replaced, because the new one is out of reach.
         OldestServes,
+        /// A volume of a read cache is written before the record says so.
+        WrittenBeforeRecorded,
+        /// A volume of a read cache that failed is not deleted.
+        FailedMemberForgotten,
     }
 }
 

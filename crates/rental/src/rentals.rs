@@ -132,6 +132,18 @@ impl Rentals {
         self.advance();
     }
 
+    /// Something is on the volume in a slot from now on, and never counts; ends as a step does.
+    pub fn begin_use(&mut self, now: Instant, slot: Slot, id: StepId) {
+        self.now = self.now.max(now);
+        self.rental_mut(slot).begin_use(now, id);
+        self.advance();
+    }
+
+    /// The open volume in a slot was given to somebody, who closes it.
+    pub fn give(&mut self, slot: Slot) {
+        self.rental_mut(slot).give();
+    }
+
     /// Tags of the volume that is created next in a slot, beside those of every rental.
     pub fn set_tags(&mut self, slot: Slot, tags: Tags) {
         self.rental_mut(slot).set_tags(tags);

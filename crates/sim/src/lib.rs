@@ -6,6 +6,7 @@
 //! - [`oracle`]: the naive model that judges every answer; [`books`]: which of it may be lost.
 //! - [`array`]: the same for arrays, with a world of their own.
 //! - [`members`]: the life of an array's volumes, over a provider that lies.
+//! - [`read_cache`]: the life of a read cache's volumes, over the same provider.
 //! - [`family`]: which scenario a seed stands for; [`shrink`](mod@shrink): makes a failing one smaller.
 //!
 //! Everything in a run follows from its [`scenario::CrashScenario`]: the same one gives the same run, bit for bit.
@@ -19,6 +20,7 @@ pub mod family;
 pub mod members;
 pub mod oracle;
 pub mod pages;
+pub mod read_cache;
 pub mod scenario;
 pub mod shrink;
 pub mod trace;

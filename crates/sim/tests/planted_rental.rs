@@ -3,8 +3,7 @@
 
 use surgetank_policy::planted as policy;
 use surgetank_rental::planted::{Bug, plant};
-use surgetank_sim::members;
-use surgetank_sim::{Family, run};
+use surgetank_sim::{Family, members, read_cache, run};
 
 #[path = "support/hunt.rs"]
 mod hunt;
@@ -25,6 +24,7 @@ const FAMILIES: [(Family, u64); 6] = [
 fn search(bug: Bug) -> Option<Found> {
     match bug {
         Bug::MemberNotPersisted | Bug::RetiredBeforeRecorded | Bug::OldestServes => among_members(bug),
+        Bug::WrittenBeforeRecorded | Bug::FailedMemberForgotten => in_read_caches(bug),
         bug => first_of(bug, plant, &FAMILIES),
     }
 }
@@ -32,17 +32,28 @@ fn search(bug: Bug) -> Option<Found> {
 /// The same among the campaigns of `tests/members.rs`.
 fn among_members(bug: Bug) -> Option<Found> {
     let family = members::Family::Members;
+    first_seed(bug, family.name(), |seed| members::run(&family.scenario(seed)).err().map(|failure| failure.what))
+}
+
+/// The same among the campaign of `tests/read_cache.rs`.
+fn in_read_caches(bug: Bug) -> Option<Found> {
+    let run = |seed| read_cache::run(&read_cache::Scenario::of(seed)).err().map(|failure| failure.what);
+    first_seed(bug, "read-cache", run)
+}
+
+/// The first of 3000 seeds whose run fails with the bug awake.
+fn first_seed(
+    bug: Bug,
+    family: &'static str,
+    run: impl Fn(u64) -> Option<String> + std::panic::RefUnwindSafe,
+) -> Option<Found> {
     let what = |seed| {
         plant(Some(bug));
-        let what = std::panic::catch_unwind(|| members::run(&family.scenario(seed)));
+        let what = std::panic::catch_unwind(|| run(seed));
         plant(None);
-        match what {
-            Ok(Ok(_)) => None,
-            Ok(Err(failure)) => Some(failure.what),
-            Err(_) => Some("a check of the life cycle fails".to_owned()),
-        }
+        what.unwrap_or_else(|_| Some("a check of the life cycle fails".to_owned()))
     };
-    (1..=3000).find_map(|seed| Some(Found { family: family.name(), seed, runs: seed, what: what(seed)? }))
+    (1..=3000).find_map(|seed| Some(Found { family, seed, runs: seed, what: what(seed)? }))
 }
 
 fn first_of<B: Copy>(bug: B, plant: fn(Option<B>), families: &[(Family, u64)]) -> Option<Found> {

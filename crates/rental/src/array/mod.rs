@@ -453,7 +453,7 @@ impl Array {
     }
 
     fn refused(&mut self, place: Slot, doing: Doing, refusal: &Refusal) {
-        let why = text(refusal);
+        let why = refusal_text(refusal);
         match self.goal {
             Goal::Creating => self.creation_failed(why),
             Goal::Opening(_) => {
@@ -507,7 +507,7 @@ pub fn device_tag(array: &str) -> String {
 }
 
 /// A refusal, for people.
-fn text(refusal: &Refusal) -> String {
+pub(crate) fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Quota => "the provider's quota is used up: raise it, or delete volumes".to_owned(),
         Refusal::Capacity => "the provider has no capacity of this volume type now".to_owned(),

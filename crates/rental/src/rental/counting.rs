@@ -1,4 +1,5 @@
-//! Volumes that are members of an array: from when on what is on them counts, and until when.
+//! Volumes that are members of an array: from when on what is on them counts, and until when. And those of a read cache, on which
+//! nothing ever counts.
 //!
 //! The record is durable before the tag is set, and the tag before anything is written: whatever may count has both, and a copy
 //! of the state directory that does not know of it finds the tag. The record says first that nothing counts any more.
@@ -20,9 +21,30 @@ impl Rental {
         self.advance();
     }
 
+    /// Begins to write down that something is on the volume from now on, and never counts.
+    pub(crate) fn begin_use(&mut self, now: Instant, id: StepId) {
+        self.now = self.now.max(now);
+        self.run(Task::Use(id), None);
+        self.advance();
+    }
+
+    /// The open volume was given to somebody, who closes it.
+    pub(crate) fn give(&mut self) {
+        self.open = false;
+    }
+
     /// Tags of the volume that is created next.
     pub(crate) fn set_tags(&mut self, tags: Tags) {
         self.tags = tags;
+    }
+
+    pub(super) fn note_use(&mut self) -> Walked<StepOutcome> {
+        self.note(|record| {
+            record.stage = RentalStage::Adopted;
+            record.epoch = Some(record.token.clone());
+            record.disposable = true;
+        })?;
+        Ok(StepOutcome::Done)
     }
 
     /// The name of the member is the token that its volume was created with.

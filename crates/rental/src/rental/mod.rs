@@ -75,6 +75,8 @@ enum Task {
     Recover(Epoch),
     /// From now on what is on the volume counts, or does not any more; not a step of the controller either.
     Count(StepId, bool),
+    /// From now on something is on the volume that never counts; not a step of the controller either.
+    Use(StepId),
 }
 
 /// What the engine said of the task.
@@ -476,6 +478,7 @@ impl Rental {
             (Task::Step(_, Step::Absorb | Step::Drain | Step::Finish), _) => Ok(StepOutcome::Done),
             (Task::Count(_, true), _) => self.count(),
             (Task::Count(_, false), _) => self.retire(),
+            (Task::Use(_), _) => self.note_use(),
             (Task::Recover(_), Said::Done) => Ok(StepOutcome::Done),
             (Task::Recover(_), Said::Failed(reason)) => self.recover_failed(reason),
             (Task::Recover(epoch), _) => self.recover(epoch),
@@ -523,7 +526,7 @@ impl Rental {
             self.notices.push_back(Notice::NotDone(format!("{:?}: {outcome:?}", running.task)));
         }
         self.ended.push_back(match running.task {
-            Task::Step(id, _) | Task::Count(id, _) => Ended::Step(id, outcome),
+            Task::Step(id, _) | Task::Count(id, _) | Task::Use(id) => Ended::Step(id, outcome),
             Task::Recover(_) => Ended::Recovery(outcome),
         });
     }
@@ -555,16 +558,6 @@ impl Rental {
         self.released = Some(Release::Dropped);
         self.lost_bytes = None;
         self.record.as_ref().map(RentalRecord::size_at_most)
-    }
-
-    fn told(&mut self, told: bool) {
-        if let Some(running) = &mut self.running {
-            running.told = told;
-        }
-    }
-
-    fn is_told(&self) -> bool {
-        self.running.as_ref().is_some_and(|running| running.told)
     }
 
     /// What must hold between any two calls.

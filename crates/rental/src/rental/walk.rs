@@ -23,6 +23,17 @@ impl Rental {
         id
     }
 
+    /// Whether the engine was told.
+    pub(super) fn told(&mut self, told: bool) {
+        if let Some(running) = &mut self.running {
+            running.told = told;
+        }
+    }
+
+    pub(super) fn is_told(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| running.told)
+    }
+
     pub(super) fn walk(&mut self) -> &mut Walk {
         match self.lane {
             Lane::Task => &mut self.task_walk,
