@@ -34,7 +34,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("trace", Act, &["model"]),
     ("provider", Act, &["model"]),
     ("device", Act, &["model", "array", "readcache", "nbd"]),
-    ("daemon", Drive, &["model", "array", "cache", "policy", "rental", "nbd", "provider", "device"]),
+    ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
     ("demo", Show, &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),

@@ -7,6 +7,7 @@ mod array;
 mod caching;
 mod controller;
 mod nbd;
+mod read_cache;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ use self::array::RawArray;
 pub use self::array::{ArrayConfig, Use};
 use self::caching::RawCaching;
 pub use self::nbd::NbdTcp;
+use self::read_cache::RawReadCache;
+pub use self::read_cache::ReadCacheConfig;
 use crate::exports::{self, KINDS, Kind};
 pub use crate::toml_error::ConfigError;
 use crate::toml_error::{Source, nearest, read};
@@ -117,6 +120,8 @@ pub struct DeviceConfig {
     pub caching: Option<CachingConfig>,
     /// When to rent it.
     pub policy: PolicyConfig,
+    /// The read cache over the backing volume; `None`: it has none.
+    pub read_cache: Option<ReadCacheConfig>,
     /// What happens to dirty data when the daemon stops.
     pub on_stop: OnStop,
 }
@@ -278,6 +283,7 @@ struct RawDevice {
     backing_usd_per_gib_month: Option<Spanned<f64>>,
     backing_volume_type: Option<Spanned<String>>,
     caching: Option<RawCaching>,
+    read_cache: Option<RawReadCache>,
     #[serde(default)]
     policy: RawPolicy,
     #[serde(default)]
@@ -318,6 +324,8 @@ impl RawDevice {
         }
         let export_span = self.export.as_ref().map(Spanned::span);
         let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
+        let with = |read_cache: RawReadCache| read_cache.check(source, providers, (export, export_span.clone()));
+        let read_cache = self.read_cache.map(with).transpose()?;
         let backing = check_backing(source, &self.backing, arrays)?;
         if matches!(backing, Backing::Array(_)) && export.is_some_and(Kind::is_mapped) {
             let message =
@@ -346,6 +354,7 @@ impl RawDevice {
             backing_usd_per_gib_month,
             backing_volume_type: self.backing_volume_type.map(|name| check_volume_type(source, &name)).transpose()?,
             caching,
+            read_cache,
             policy,
             on_stop: self.on_stop,
         })

@@ -24,6 +24,7 @@ use crate::losses;
 use crate::opening::{Decorator, Looking};
 use crate::places;
 use crate::providers::Providers;
+use crate::read_caches::ReadCaches;
 use crate::reconciler::{Answer, Ask};
 use crate::shared::Shared;
 use crate::starting;
@@ -148,13 +149,14 @@ impl Daemon {
             disks: disks.clone(),
             decorator: decorator.clone(),
         };
+        let read_caches = ReadCaches::start(&config, &providers, &context);
         let arrays = Arrays::start(&config, &providers, context);
-        let common = Common { owner_id: owner_id.clone(), providers, arrays, clock, disks, decorator };
+        let common = Common { owner_id: owner_id.clone(), providers, arrays, read_caches, clock, disks, decorator };
         let started = starting::start_all(&config, &common).into_iter();
         let devices: BTreeMap<_, _> =
             started.map(|(name, device)| (name, device.map_or_else(Slot::Refused, Slot::Running))).collect();
         let shared = devices.iter().map(|(name, slot)| (name.clone(), slot.shared()));
-        let shared = shared.chain(common.arrays.shared()).collect();
+        let shared = shared.chain(common.arrays.shared()).chain(common.read_caches.shared()).collect();
         refuse_if_none(&devices)?;
         let sweeper = Mutex::new(Sweeper {
             owner_id,
@@ -352,6 +354,7 @@ fn start_watch(inner: &Arc<Inner>) -> Option<Watch> {
     let watch = Watch::start(move || {
         inner.running().iter().for_each(Asker::disk_changed);
         inner.common.arrays.disk_changed();
+        inner.common.read_caches.disk_changed();
     });
     watch
         .inspect_err(
@@ -406,11 +409,12 @@ impl Inner {
             .collect();
         let devices = slots.into_iter().map(|(name, asker)| {
             let answer = asker.and_then(|asker| asker.ask(Ask::Status));
-            match answer {
+            let status = match answer {
                 Ok(Answer::Status(status)) => *status,
                 Ok(_) => self.not_served(&name, "the device answered something else".to_owned()),
                 Err(reason) => self.not_served(&name, reason),
-            }
+            };
+            DeviceStatus { read_cache: self.common.read_caches.status(&name), ..status }
         });
         StatusReport { devices: devices.collect(), warnings: guard(&self.warnings).clone() }
     }
@@ -430,6 +434,7 @@ impl Inner {
             throughput_mib_s: 0.0,
             utilization: 0.0,
             caching: None,
+            read_cache: None,
             boosts: 0,
             next_cache_gib: None,
             cost_agbs: 0.0,

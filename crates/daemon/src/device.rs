@@ -34,6 +34,7 @@ use crate::opening::{self, Decorator, Looking, Purpose};
 use crate::outlook;
 use crate::owner::{OwnerStore, OwnerThread};
 use crate::providers::Providers;
+use crate::read_caches::{ReadCaches, Served};
 use crate::reconciler::{Answer, Ask, Message, Parts, Reconciler};
 use crate::shard::{self, Shard};
 use crate::shared::Shared;
@@ -54,6 +55,8 @@ pub struct Common {
     pub providers: Providers,
     /// The arrays.
     pub arrays: Arrays,
+    /// The read caches.
+    pub read_caches: ReadCaches,
     /// The daemon's clock.
     pub clock: Clock,
     /// The disks of this machine.
@@ -78,6 +81,7 @@ pub struct Device {
     reconciler: JoinHandle<()>,
     shared: Arc<Shared>,
     export: Arc<dyn Export>,
+    read_cache: Option<Served>,
     /// Waits for an export that comes up when its data are back.
     coming_up: Option<JoinHandle<()>>,
 }
@@ -184,6 +188,7 @@ impl Device {
             tracing::warn!(device = self.name, error, "stopping without asking");
         }
         self.export.close(&self.name, until);
+        drop(self.read_cache);
         // The shard tells the owner thread and the reconciler until it ends, so it ends first. The reconciler asks the owner thread
         // until it ends, so that ends last.
         self.shard.stop();
@@ -261,6 +266,7 @@ impl Starting<'_> {
         if let Some(decorate) = &self.common.decorator {
             backing = decorate(Purpose::Backing, backing);
         }
+        let (backing, read_cache) = self.common.read_caches.over(self.name, backing)?;
         let size = Bytes::new(backing.size());
         self.begin_journal(&mut journal, store.record(), size)?;
         let mut engine = self.engine(&resume, &*backing);
@@ -300,6 +306,7 @@ impl Starting<'_> {
             switching: mapped.map(|(mapped, map)| Switching::new(self.name, mapped, map, shard_handle.clone())),
             last_run: journal.state().last_run,
             recover: epoch_to_recover(&resume),
+            read_cache: read_cache.as_ref().map(|served| served.handle.clone()),
             inbox: messages,
         };
         let later = matches!(resume, Resume::Recover { .. }) && opened.export.comes_up_when_answered();
@@ -309,7 +316,8 @@ impl Starting<'_> {
         let shard = Shard::start(shard_handle, commands, shard_parts).map_err(io)?;
         let reconciler = start_reconciler(parts).map_err(io)?;
         let (name, shared) = (self.name.to_owned(), self.shared.clone());
-        let mut device = Device { name, inbox, shard, owner_thread, reconciler, shared, export, coming_up: None };
+        let mut device =
+            Device { name, inbox, shard, owner_thread, reconciler, shared, export, read_cache, coming_up: None };
         if later {
             // At the caching volume's rate: other devices need not wait for that.
             let (name, export, shared) = (device.name.clone(), device.export.clone(), device.shared.clone());

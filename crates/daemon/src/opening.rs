@@ -43,6 +43,8 @@ pub enum Purpose {
     Backing,
     /// It is a caching volume.
     Caching,
+    /// It is a member of a read cache.
+    ReadCache,
 }
 
 /// How long a process that is being killed may still be seen to hold its volumes.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use surgetank_cache::{Epoch, Event};
+use surgetank_device::volume::ReadCacheHandle;
 use surgetank_model::Instant;
 use surgetank_model::units::Span;
 use surgetank_policy::{BurstHint, Controller, Learned, Refusal, ResumeAt, StepOutcome};
@@ -118,6 +119,8 @@ pub struct Parts {
     pub last_run: LastRun,
     /// An attachment to read back before anything else.
     pub recover: Option<Epoch>,
+    /// The read cache over the backing volume.
+    pub read_cache: Option<ReadCacheHandle>,
     /// What the reconciler is told.
     pub inbox: Receiver<Message>,
 }
@@ -134,6 +137,8 @@ pub struct Reconciler {
     ending: bool,
     /// The bytes read and written when it was: what moves after that is no burst.
     frozen: Option<(u64, u64)>,
+    /// Bytes read that the read cache did not have.
+    beyond_cache: u64,
     /// The same when the controller was last shown the device.
     moved: Option<(u64, u64)>,
     reason: Option<String>,
@@ -154,6 +159,7 @@ impl Reconciler {
             stopping: Vec::new(),
             ending: false,
             frozen: None,
+            beyond_cache: 0,
             moved: None,
             reason: None,
             log: BoostLog::default(),
@@ -252,6 +258,7 @@ impl Reconciler {
         self.parts.accounts.observe(&seen);
         self.log.observe(&seen);
         let mut observation = seen.observation;
+        observation.read_bytes = self.read_beyond_cache(observation.read_bytes);
         self.moved = Some((observation.read_bytes, observation.written_bytes));
         if let Some(frozen) = self.frozen {
             (observation.read_bytes, observation.written_bytes) = frozen;
@@ -263,6 +270,15 @@ impl Reconciler {
             self.drain_nameless(sample.now);
         }
         self.last = Some(sample);
+    }
+
+    /// Of what the application has read, what the read cache did not have: the rest is no burden for the backing volume, and no
+    /// reason for a boost.
+    fn read_beyond_cache(&mut self, read_bytes: u64) -> u64 {
+        let Some(read_cache) = &self.parts.read_cache else { return read_bytes };
+        // What is being read is a hit already and not yet read.
+        self.beyond_cache = self.beyond_cache.max(read_bytes.saturating_sub(read_cache.hit_bytes()));
+        self.beyond_cache
     }
 
     /// A caching volume whose file was removed is drained while it is open.

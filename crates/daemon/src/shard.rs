@@ -164,6 +164,7 @@ impl Shard {
             surgetank_cache::planted::plant(
                 std::env::var("SURGETANK_PLANT").ok().and_then(|name| surgetank_cache::planted::Bug::named(&name)),
             );
+            crate::planted::plant();
             running.run();
         })?;
         Ok(Self { handle, thread })

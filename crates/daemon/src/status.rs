@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use surgetank_model::cost::Rental;
 
 use crate::accounting::{Activity, BoostReport};
+use crate::read_caches::status::ReadCacheStatus;
 
 /// All devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -87,6 +88,9 @@ pub struct DeviceStatus {
     pub utilization: f64,
     /// The caching volume, while one is rented.
     pub caching: Option<CachingStatus>,
+    /// The read cache over the backing volume; absent: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_cache: Option<ReadCacheStatus>,
     /// Boosts so far, over all runs of the daemon.
     pub boosts: u64,
     /// Size of the next caching volume.

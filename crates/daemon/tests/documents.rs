@@ -48,6 +48,7 @@ fn its_commented_defaults_are_valid_and_what_they_say() {
         // An example, which has no defaults.
         config.arrays.clear();
         config.devices.values_mut().for_each(|device| {
+            device.read_cache = None;
             if let Some(caching) = device.caching.as_mut() {
                 caching.size.0 = surgetank_model::Bytes::from_gib(1);
             }
@@ -116,6 +117,7 @@ fn with_line(section: &str, more: &str) -> Config {
         ("[device.data]", "backing = \"/dev/vdb\""),
         ("[device.data.backing_limits]", "bandwidth = \"33 MiB/s\""),
         ("[device.data.caching]", caching),
+        ("[device.data.read_cache]", "members = 2\nmember_size = \"1 GiB\""),
         ("[device.data.policy]", ""),
     ];
     assert!(sections.iter().any(|(head, _)| *head == section), "{section}");

@@ -1,5 +1,7 @@
 //! The model's test is tested: every planted bug is found within its runs.
 
+#![allow(clippy::print_stdout, reason = "which run finds a bug is a result")]
+
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, ClientError, Request};
+use surgetank_daemon::read_caches::status::ReadCacheStatus;
 use surgetank_daemon::status::{DevicePhase, DeviceStatus, StatusReport};
 use surgetank_model::Bytes;
 use surgetank_model::text::line;
@@ -102,6 +103,9 @@ fn people(report: &StatusReport) -> String {
         if let Some(growth) = device.caching.as_ref().and_then(|caching| caching.growth.as_ref()) {
             text.push_str(&format!("\n{name}: {}", line(growth)));
         }
+        if let Some(cache) = &device.read_cache {
+            text.push_str(&read_cache(&name, cache));
+        }
         if device.lost_bytes > 0 {
             let ranges = match device.lost_range_count {
                 // While they are being read back.
@@ -117,6 +121,26 @@ fn people(report: &StatusReport) -> String {
     }
     for warning in &report.warnings {
         text.push_str(&format!("\nwarning: {}", line(warning)));
+    }
+    text
+}
+
+fn read_cache(device: &str, cache: &ReadCacheStatus) -> String {
+    let (serving, members) = (cache.serving, cache.members);
+    let mut text = match cache.members {
+        0 => format!("\n{device}: the volumes of its former read cache are being deleted"),
+        _ => format!(
+            "\n{device}: the read cache has {serving} of {members} members in use and holds {} of {}",
+            size(cache.cached_gib),
+            size(cache.size_gib)
+        ),
+    };
+    if let Some(ratio) = cache.hit_ratio {
+        text.push_str(&format!("; {:.1} % of what was read came from it", ratio * 100.0));
+    }
+    if let Some(reason) = &cache.reason {
+        let retry = cache.retry_s.map(|seconds| format!(" (tries again in {seconds:.0} s)")).unwrap_or_default();
+        text.push_str(&format!("\n{device}: of its read cache a volume is missing: {}{retry}", line(reason)));
     }
     text
 }
@@ -419,6 +443,7 @@ mod tests {
                 why: None,
                 growth: None,
             }),
+            read_cache: None,
             boosts: 3,
             next_cache_gib: Some(4.0),
             cost_agbs: 12345.6,
@@ -438,6 +463,34 @@ mod tests {
         assert!(text.contains("data: the quota is used up (tries again in 8 s)"), "{text}");
         assert!(text.contains("4096 bytes are lost") && text.contains("warning: look"));
         assert!(text.contains("data: 4096 bytes are lost in 1 range and answer with an error"), "{text}");
+    }
+
+    #[test]
+    fn people_see_how_the_read_cache_stands() {
+        let cache = ReadCacheStatus {
+            members: 10,
+            serving: 9,
+            size_gib: 9.0,
+            cached_gib: 4.5,
+            hit_ratio: Some(0.876),
+            reason: Some("the volume vanished".into()),
+            retry_s: Some(3.0),
+            ..ReadCacheStatus::default()
+        };
+        let told = |cache| {
+            people(&StatusReport {
+                devices: vec![DeviceStatus { read_cache: Some(cache), ..device() }],
+                warnings: Vec::new(),
+            })
+        };
+        let text = told(cache.clone());
+        assert!(
+            text.contains("data: the read cache has 9 of 10 members in use and holds 4.5 GiB of 9.0 GiB; 87.6 % of"),
+            "{text}"
+        );
+        assert!(text.contains("a volume is missing: the volume vanished (tries again in 3 s)"), "{text}");
+        let text = told(ReadCacheStatus { members: 0, ..cache });
+        assert!(text.contains("data: the volumes of its former read cache are being deleted"), "{text}");
     }
 
     #[test]

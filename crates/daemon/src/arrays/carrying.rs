@@ -2,22 +2,19 @@
 //!
 //! What may take long runs on threads of its own.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use surgetank_array::assembly::Place as Membership;
 use surgetank_array::geometry::region_for;
 use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Plan, Regions};
 use surgetank_device::volume::array::{ArrayVolume, Member, read_head, write_creation};
 use surgetank_model::{Bytes, Limits};
-use surgetank_provider::{ProviderError, VolumeDescription};
 use surgetank_rental::array::{Answer, Ask, Found};
 use surgetank_rental::owner::parse_epoch;
-use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Call, Obstacle, Opening, Slot, VolumeAsk, ask};
+use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Obstacle, Slot, VolumeAsk, ask};
 
-use super::manager::{Done, Manager};
+use super::manager::Manager;
 use crate::crash::crash_point;
-use crate::lifecycle::{Lifecycle, calls};
-use crate::opening::{self, Opened, Opener, Place};
+use crate::members::{self, Done};
+use crate::opening::{self, Opened, Opener};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
 pub(super) const CHUNK: u32 = 256 << 10;
@@ -48,10 +45,12 @@ impl Manager {
     fn rental(&mut self, id: AskId, ask: Asked) -> Option<Answered> {
         Some(match ask {
             Asked::Draw => Answered::Drawn { random: rand::random(), unix_ms: crate::clock::unix_ms() },
-            Asked::Provider(call) => return self.call(id, call),
+            Asked::Provider(call) => return members::call(&self.provider, &self.done.0, id, call),
             Asked::Volume(VolumeAsk::Serials) => Answered::Serials(self.context.disks.serials().unwrap_or_default()),
             Asked::Volume(VolumeAsk::Open { description, size, opening }) => {
-                return self.open(id, description, size, opening);
+                self.open.remove(&id.slot);
+                let opener = (self.opener(), self.provider.files());
+                return members::open(opener, &self.done.0, id, (description, size, opening));
             }
             Asked::Volume(VolumeAsk::Close(opened)) => {
                 self.open.retain(|_, (by, _)| *by != opened);
@@ -63,39 +62,6 @@ impl Manager {
             }
             ask => Answered::Began(Err(format!("an array does not do this: {ask:?}"))),
         })
-    }
-
-    fn call(&self, id: AskId, call: Call) -> Option<Answered> {
-        let (provider, done, asked) = (self.provider.clone(), self.done.0.clone(), call.clone());
-        let calling = move || {
-            let answer = catch_unwind(AssertUnwindSafe(|| calls::make(&*provider, &call)));
-            let died = || ProviderError::Transient("the provider's call ended without an answer".to_owned());
-            // The daemon may have ended.
-            let _ = done.send(Done::Answer(id, answer.unwrap_or_else(|_| call.failed(died()))));
-        };
-        let spawned = std::thread::Builder::new().name("provider".into()).spawn(calling);
-        let refused = |error| ProviderError::Transient(format!("a thread cannot be started: {error}"));
-        spawned.err().map(|error| asked.failed(refused(error)))
-    }
-
-    fn open(&mut self, id: AskId, description: VolumeDescription, size: Bytes, opening: Opening) -> Option<Answered> {
-        self.open.remove(&id.slot);
-        let place = match Place::of(&description, self.provider.files().as_deref()) {
-            Ok(place) => place,
-            Err(why) => return Some(Answered::Opened(Ok(ask::Opened::Refused(why)))),
-        };
-        let (opener, sizes, done) = (self.opener(), opening::sizes(&description, size), self.done.0.clone());
-        let open = move || {
-            let opened = match opening {
-                Opening::Fresh { before } => Lifecycle::open_fresh(&opener, &description, &place, &sizes, &before),
-                Opening::Used | Opening::Again(_) => opener.caching(&place, &sizes).map_err(Err),
-            };
-            // The daemon may have ended.
-            let _ = done.send(Done::Opened(id, opened));
-        };
-        let spawned = std::thread::Builder::new().name("opening".into()).spawn(open);
-        let why = spawned.err().map(|error| format!("a thread cannot be started: {error}"))?;
-        Some(Answered::Opened(Err(why.into())))
     }
 
     /// Takes what another thread has done.

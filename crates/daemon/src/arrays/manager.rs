@@ -23,6 +23,7 @@ use crate::clock::unix_ms;
 use crate::config::{ArrayConfig, Use};
 use crate::crash::crash_point;
 use crate::credits::CreditRecord;
+use crate::members::Done;
 use crate::opening::Opened;
 use crate::shared::Shared;
 
@@ -32,14 +33,6 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(120));
 /// How long a member that cannot be attached is waited for at a start.
 const OPEN_PATIENCE: Duration = Duration::from_secs(30);
-
-/// What a thread of its own has done.
-pub(super) enum Done {
-    /// What the life cycle is answered.
-    Answer(AskId, surgetank_rental::Answer),
-    /// A volume was opened.
-    Opened(AskId, Result<Option<Opened>, Result<surgetank_rental::ask::Opened, surgetank_rental::Obstacle>>),
-}
 
 /// See the module.
 pub(super) struct Manager {

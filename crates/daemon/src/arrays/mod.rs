@@ -45,7 +45,8 @@ const LONG_TIMEOUT: Duration = Duration::from_secs(280);
 /// How long whoever asks for something that is done at once waits.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// With what arrays work.
+/// With what arrays and read caches work.
+#[derive(Clone)]
 pub(crate) struct Context {
     /// The state directory, and its random name.
     pub state_directory: PathBuf,

@@ -76,6 +76,9 @@ fn disk(config: &DeviceConfig) -> Result<(PathBuf, (u32, u32)), String> {
     if config.backing_throttle {
         return Err("with backing_throttle the daemon has to see every request".to_owned());
     }
+    if config.read_cache.is_some() {
+        return Err("with a read cache the daemon has to see every request".to_owned());
+    }
     let status = fs::metadata(path).map_err(|error| format!("{} cannot be looked at: {error}", path.display()))?;
     if !status.file_type().is_block_device() {
         return Err(format!("{} is a file, and the kernel maps disks alone", path.display()));

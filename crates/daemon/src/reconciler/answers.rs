@@ -56,6 +56,7 @@ impl Reconciler {
             throughput_mib_s: self.parts.accounts.throughput() / surgetank_model::units::MIB as f64,
             utilization: controller.as_ref().map_or(0.0, |status| status.utilization),
             caching,
+            read_cache: None,
             boosts: controller.as_ref().map_or(0, |status| status.boosts),
             next_cache_gib: controller.as_ref().map(|status| status.next_size.as_gib()),
             cost_agbs: totals.agbs,

@@ -12,6 +12,7 @@ use super::{Machine, Nbd, eventually};
 const CONFIG: &str = "SURGETANK_TEST_CONFIG";
 const CRASH_AT: &str = "SURGETANK_CRASH_AT";
 const STOP_AT: &str = "SURGETANK_STOP_AT";
+const PLANT: &str = "SURGETANK_PLANT";
 
 /// What the test `daemon_in_a_child` of every test program does: nothing, unless it was started by [`Running`].
 pub fn serve_if_asked() {
@@ -43,6 +44,11 @@ impl Running {
     /// A daemon that stands still once it comes to a point, as [`Running::has_stopped`] tells.
     pub fn start_and_stop(machine: &Machine, stop_at: &str) -> Self {
         Self::start_with(machine, Some((STOP_AT, stop_at)))
+    }
+
+    /// A daemon with a bug on purpose.
+    pub fn start_planted(machine: &Machine, bug: &str) -> Self {
+        Self::start_with(machine, Some((PLANT, bug)))
     }
 
     fn start_with(machine: &Machine, end: Option<(&str, &str)>) -> Self {

@@ -1,0 +1,161 @@
+//! What a configuration says of a device's read cache: `[device.NAME.read_cache]`.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use serde::Deserialize;
+use surgetank_model::units::Span;
+use surgetank_model::volume_type::Credits;
+use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_rental::read_cache::VOLUMES_MAX;
+use toml::Spanned;
+
+use super::caching::Providers;
+use crate::exports::Kind;
+use crate::toml_error::{ConfigError, Source};
+
+/// The smallest member: what is on one is lost with it, and a segment has 1 MiB.
+const MEMBER_MIN: Bytes = Bytes::from_mib(8);
+/// How long a read of a member is waited for, by default and at least.
+const TIMEOUT_MS: (u64, u64) = (5000, 100);
+
+/// The read cache of a device.
+#[derive(Clone, Debug)]
+pub struct ReadCacheConfig {
+    /// Who rents its volumes out: a name of [`Config::providers`](super::Config::providers).
+    pub provider: &'static str,
+    /// The provider's name of their type.
+    pub volume_type: String,
+    /// Nominal limits of a member, as far as they are known.
+    pub limits: Limits,
+    /// The burst credits of a member, to which the daemon holds it as well.
+    pub credits: Vec<Credits>,
+    /// Whether the daemon holds members to them.
+    pub throttle: bool,
+    /// Members.
+    pub members: u32,
+    /// Size of a member.
+    pub member_size: Bytes,
+    /// How long a read of a member is waited for before the backing volume is asked.
+    pub timeout: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawReadCache {
+    provider: Option<Spanned<String>>,
+    volume_type: Option<Spanned<String>>,
+    bandwidth: Option<Bandwidth>,
+    iops: Option<Iops>,
+    throttle: Option<bool>,
+    members: Spanned<u32>,
+    member_size: Spanned<Bytes>,
+    timeout: Option<Spanned<Span>>,
+}
+
+impl RawReadCache {
+    pub(super) fn check(
+        self,
+        source: &Source,
+        providers: &mut Providers,
+        (export, export_span): (Option<&Kind>, Option<Range<usize>>),
+    ) -> Result<ReadCacheConfig, ConfigError> {
+        if export.is_some_and(Kind::is_mapped) {
+            let message = "the kernel would map the device straight to its backing volume, past the read cache: write \"ublk\", \"fuse\", \
+                           \"nbd\" or \"auto\"";
+            return Err(source.at(export_span, message));
+        }
+        let provider = providers.named(source, self.provider.as_ref())?;
+        let span = self.volume_type.as_ref().map(Spanned::span);
+        let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
+        let of_type = providers.by_name[provider].type_limits(&volume_type);
+        let of_type = of_type.map_err(|error| source.at(span, error.to_string()))?;
+        let (members, span) = (*self.members.get_ref(), self.members.span());
+        if members == 0 || members > VOLUMES_MAX {
+            let message = format!("members is {members}: a read cache has 1 to {VOLUMES_MAX} members");
+            return Err(source.at(Some(span), message));
+        }
+        let (member_size, span) = (*self.member_size.get_ref(), self.member_size.span());
+        let (least, most) = (of_type.sizes.0.max(MEMBER_MIN), of_type.sizes.1);
+        if member_size < least || member_size > most {
+            let message = format!(
+                "member_size is {member_size}, but a member of type \"{volume_type}\" has {least} to {most}: write a size between"
+            );
+            return Err(source.at(Some(span), message));
+        }
+        Ok(ReadCacheConfig {
+            provider,
+            limits: Limits { bandwidth: self.bandwidth.or(of_type.bandwidth), iops: self.iops.or(of_type.iops) },
+            credits: providers.by_name[provider]
+                .credits(&volume_type, member_size)
+                .map_err(|error| source.at(Some(span), error.to_string()))?,
+            throttle: self.throttle.unwrap_or(of_type.throttle),
+            volume_type,
+            members,
+            member_size,
+            timeout: source.at_least("timeout", self.timeout.as_ref(), TIMEOUT_MS)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::toml_error::each_mistake_is_told;
+
+    const FILE: &str = r#"
+[provider.local]
+directory = "/tmp/volumes"
+[device.data]
+backing = "/dev/vdb"
+export = "nbd"
+backing_limits.bandwidth = "33 MiB/s"
+[device.data.read_cache]
+provider = "local"
+volume_type = "slow"
+members = 10
+member_size = "10 GiB"
+timeout = "2 s"
+"#;
+
+    fn load(text: &str) -> Result<Config, String> {
+        Config::from_text(Path::new("r.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_section_is_read() {
+        let config = load(FILE).unwrap();
+        let cache = config.devices["data"].read_cache.as_ref().unwrap();
+        assert_eq!((cache.members, cache.member_size), (10, Bytes::from_gib(10)));
+        assert_eq!((cache.timeout, cache.throttle), (Duration::from_secs(2), true));
+        assert!(config.devices["data"].caching.is_none(), "it needs no boosts");
+    }
+
+    #[test]
+    fn every_mistake_has_a_place_and_a_remedy() {
+        let mistakes = [
+            ("= 10", "= 0", "r.toml:11:11: members is 0: a read cache has 1 to 127 members"),
+            ("= 10", "= 500", "r.toml:11:11: members is 500: a read cache has 1 to 127 members"),
+            (
+                "\"10 GiB\"",
+                "\"1 MiB\"",
+                "r.toml:12:15: member_size is 1 MiB, but a member of type \"slow\" has 8 MiB to",
+            ),
+            ("\"10 GiB\"", "10", "r.toml:12:15: 10 has no unit"),
+            ("\"2 s\"", "\"2 ms\"", "r.toml:13:11: timeout is below 100 ms"),
+            ("\"local\"", "\"aws\"", "r.toml:9:12: the provider \"aws\" is not supported"),
+            (
+                "\"slow\"",
+                "\"slwo\"",
+                "r.toml:10:15: the local provider has no volume type \"slwo\": did you mean \"slow\"",
+            ),
+            ("\"nbd\"", "\"dm\"", "r.toml:6:10: the kernel would map the device straight to its backing volume"),
+            ("member_size =", "membr_size =", "did you mean \"member_size\""),
+            ("[device.data.read_cache]", "[device.data.read_cahce]", "did you mean \"read_cache\""),
+        ];
+        each_mistake_is_told(FILE, load, &mistakes);
+    }
+}

@@ -1,0 +1,199 @@
+//! The read caches of a daemon: each has a thread that rents its volumes, and gives them to the cache of the device that is served.
+//!
+//! A read cache lies directly over the backing volume, beneath the elastic engine: every write that reaches the backing volume passes
+//! it, drains among them.
+//!
+//! - [`manager`]: the thread, which drives the pure life cycle ([`surgetank_rental::read_cache`]);
+//! - [`store`]: what is durable; [`status`]: what people are told.
+
+mod manager;
+pub mod status;
+mod store;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use surgetank_device::Volume;
+use surgetank_device::volume::read_cache::{ReadCacheHandle, ReadCacheVolume};
+use surgetank_rental::read_cache::device_tag;
+
+use self::manager::{Manager, Start};
+use self::status::ReadCacheStatus;
+use self::store::Store;
+use crate::arrays::Context;
+use crate::config::{Config, ReadCacheConfig};
+use crate::providers::Providers;
+use crate::shared::Shared;
+
+/// How long whoever asks for the status waits.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the thread of a read cache is told.
+pub(crate) enum Message {
+    /// A device is served over this cache.
+    Serve(ReadCacheHandle),
+    /// It has ended.
+    Closed,
+    Status(Sender<Option<Box<ReadCacheStatus>>>),
+    DiskChanged,
+}
+
+/// One read cache.
+struct Entry {
+    /// `Err`: it cannot be looked after, and why.
+    inbox: Result<Sender<Message>, String>,
+    config: Option<ReadCacheConfig>,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// All of them, by device. Clones are the same.
+#[derive(Clone, Default)]
+pub struct ReadCaches(Arc<BTreeMap<String, Entry>>);
+
+/// The cache over the backing volume of a device that is served. The volumes are closed when it ends.
+pub(crate) struct Served {
+    inbox: Sender<Message>,
+    /// To ask it.
+    pub handle: ReadCacheHandle,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The daemon may have ended.
+        let _ = self.inbox.send(Message::Closed);
+    }
+}
+
+impl ReadCaches {
+    /// Goes on where the last run ended with each: those of the configuration, and those whose section is gone, which are deleted.
+    pub(crate) fn start(config: &Config, providers: &Providers, context: &Context) -> Self {
+        let mut names: BTreeSet<String> = match store::devices(&context.state_directory) {
+            Ok(devices) => devices.into_iter().collect(),
+            Err(error) => {
+                tracing::error!(%error, "the records of read caches cannot be looked for");
+                BTreeSet::new()
+            }
+        };
+        names.extend(
+            config.devices.iter().filter(|(_, device)| device.read_cache.is_some()).map(|(name, _)| name.clone()),
+        );
+        let context = Arc::new(context.clone());
+        let entry = |name: String| {
+            let shared = Arc::new(Shared::default());
+            // Until the records are read, whatever carries its name may be its own.
+            shared.set_rentals(Vec::new(), true);
+            let of_device = config.devices.get(&name).and_then(|device| device.read_cache.clone());
+            let (inbox, thread) = match start(&name, of_device.clone(), providers, &context, &shared) {
+                Ok((inbox, thread)) => (Ok(inbox), Some(thread)),
+                Err(why) => {
+                    let why = format!("the read cache of device {name} cannot be looked after: {why}");
+                    tracing::error!("{why}");
+                    (Err(why), None)
+                }
+            };
+            (name, Entry { inbox, config: of_device, shared, thread: Mutex::new(thread) })
+        };
+        Self(Arc::new(names.into_iter().map(entry).collect()))
+    }
+
+    /// What the sweep must know of them, by the tags of their volumes.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = (String, Arc<Shared>)> {
+        self.0.iter().map(|(name, entry)| (device_tag(name), entry.shared.clone()))
+    }
+
+    /// The backing volume of a device with its read cache before it, if it is to have one. Its volumes come later.
+    ///
+    /// # Errors
+    /// One sentence: there can be no cache before this backing volume.
+    pub(crate) fn over(
+        &self,
+        device: &str,
+        backing: Box<dyn Volume>,
+    ) -> Result<(Box<dyn Volume>, Option<Served>), String> {
+        let entry = self.0.get(device).and_then(|entry| Some((entry, entry.config.as_ref()?)));
+        let Some((Entry { inbox: Ok(inbox), .. }, config)) = entry else { return Ok((backing, None)) };
+        let engine = surgetank_readcache::Config::new(backing.size(), backing.logical_block());
+        let (mut cache, handle) = ReadCacheVolume::new(backing, engine)
+            .map_err(|error| format!("device {device} cannot have a read cache: {error}"))?;
+        cache.set_timeout(config.timeout);
+        let gone = |_| "the read cache is not looked after any more: the daemon ends".to_owned();
+        inbox.send(Message::Serve(handle.clone())).map_err(gone)?;
+        Ok((Box::new(cache), Some(Served { inbox: inbox.clone(), handle })))
+    }
+
+    /// How that of a device stands; `None`: it has none.
+    #[must_use]
+    pub fn status(&self, device: &str) -> Option<ReadCacheStatus> {
+        let inbox = match &self.0.get(device)?.inbox {
+            Ok(inbox) => inbox,
+            Err(why) => return Some(ReadCacheStatus::refused(why.clone())),
+        };
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        let asked = inbox.send(Message::Status(reply)).ok().and_then(|()| answer.recv_timeout(STATUS_TIMEOUT).ok());
+        match asked {
+            Some(status) => status.map(|status| *status),
+            None => Some(ReadCacheStatus::refused("the read cache does not answer".to_owned())),
+        }
+    }
+
+    /// A disk came or went.
+    pub(crate) fn disk_changed(&self) {
+        for inbox in self.0.values().filter_map(|entry| entry.inbox.as_ref().ok()) {
+            // One that has ended waits for none.
+            let _ = inbox.send(Message::DiskChanged);
+        }
+    }
+}
+
+/// Ends the threads when nobody asks any more.
+impl Drop for ReadCaches {
+    fn drop(&mut self) {
+        let Some(entries) = Arc::get_mut(&mut self.0) else { return };
+        for (name, entry) in entries.iter_mut() {
+            entry.inbox = Err("the daemon ends".to_owned());
+            let thread = entry.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            if thread.is_some_and(|thread| thread.join().is_err()) {
+                tracing::error!(device = name, "the thread of the read cache panicked");
+            }
+        }
+    }
+}
+
+fn start(
+    device: &str,
+    wanted: Option<ReadCacheConfig>,
+    providers: &Providers,
+    context: &Arc<Context>,
+    shared: &Arc<Shared>,
+) -> Result<(Sender<Message>, JoinHandle<()>), String> {
+    let records = Store::new(&context.state_directory, device).read()?;
+    let recorded = records.first().map(|(provider, _)| provider.clone());
+    let configured = wanted.as_ref().map(|wanted| wanted.provider.to_owned());
+    let Some(from) = recorded.or(configured) else { return Err("nothing is on record".to_owned()) };
+    let open = |name: &str| {
+        providers.named(name).cloned().ok_or_else(|| {
+            format!("its volumes are rented from \"{name}\": put [provider.{name}] back until they are deleted")
+        })
+    };
+    let rented_from = (from.clone(), open(&from)?);
+    let wanted = match wanted {
+        Some(wanted) => {
+            let provider = open(wanted.provider)?;
+            Some((wanted, provider))
+        }
+        None => None,
+    };
+    if wanted.is_none() {
+        tracing::info!(device, "the section of the read cache is gone: its volumes are deleted");
+    }
+    let records = records.into_iter().map(|(_, record)| record).collect();
+    let start = Start { device: device.to_owned(), wanted, records, rented_from, shared: shared.clone() };
+    let (inbox, messages) = crossbeam_channel::unbounded();
+    let manager = Manager::new(start, context.clone());
+    let spawned = std::thread::Builder::new().name(format!("reads-{device}")).spawn(move || manager.run(&messages));
+    Ok((inbox, spawned.map_err(|error| format!("a thread cannot be started: {error}"))?))
+}
