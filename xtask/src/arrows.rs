@@ -42,8 +42,8 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
         "cli",
         Show,
         &[
-            "model", "cache", "policy", "planner", "mrc", "nbd", "trace", "provider", "device", "daemon", "whatif",
-            "report", "demo",
+            "model", "array", "cache", "policy", "planner", "mrc", "nbd", "trace", "provider", "device", "daemon",
+            "whatif", "report", "demo",
         ],
     ),
     ("sim", Tools, &["model", "array", "cache", "policy", "rental"]),

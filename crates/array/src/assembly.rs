@@ -68,13 +68,13 @@ pub enum Reason {
     #[error("{0} cannot be read: detach it and attach it again")]
     Unreadable(String),
     /// A volume has no superblock.
-    #[error("{0} is no member of an array: remove it from the list, or create an array on it")]
+    #[error("{0} is no member of an array: detach it, and attach the volume that is")]
     NoMember(String),
     /// Both superblocks of a volume are damaged.
-    #[error("both superblocks of {0} are damaged: remove it from the list, and replace it if its slot is missing")]
+    #[error("both superblocks of {0} are damaged: restore its first 8 KiB, or the volume, from a copy")]
     Damaged(String),
     /// A volume is of another array.
-    #[error("{0} belongs to array {1}: remove it from the list")]
+    #[error("{0} belongs to array {1}: detach it")]
     Foreign(String, ArrayId),
     /// The superblocks of a volume are of two arrays.
     #[error("{0} is claimed by the arrays {1} and {2}: detach it, and find out which of them wrote to it last")]

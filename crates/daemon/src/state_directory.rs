@@ -32,7 +32,8 @@ pub fn lock(directory: &Path) -> Result<File, String> {
     match locked {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(format!(
-            "another surgetank daemon uses the state directory {}: stop it first, or give this one its own state_directory",
+            "another surgetank daemon uses the state directory {}, or a command of `surgetank array`: stop it first, or give this \
+             one its own state_directory",
             directory.display()
         )),
         Err(errno) => Err(failed(errno.into())),

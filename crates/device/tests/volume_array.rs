@@ -394,7 +394,7 @@ fn members_that_do_not_belong_are_refused_with_the_remedy() {
     assert!(missing.contains("of slot 1 is missing: attach its volume"), "{missing}");
     let blank = Disk::new(member_size(SIZE, 3), 512);
     let none = said(arrays::found(&mut volumes(&[(0, &first), (1, &second), (3, &third), (4, &blank)])));
-    assert!(none.starts_with("volume 4 is no member of an array: remove it from the list"), "{none}");
+    assert!(none.starts_with("volume 4 is no member of an array: detach it"), "{none}");
     // What the plan needs and is not given, and what does not fit.
     let plan = arrays::plan(&mut volumes(&[(0, &first), (1, &second), (3, &third)]));
     let open = |members| ArrayVolume::open(&plan, members, Config::default(), Instant::ZERO);

@@ -1,6 +1,7 @@
 //! `surgetank array`: create, look at, rotate, assemble and delete the arrays of a configuration, with the daemon or without one.
 
 use std::path::PathBuf;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -10,12 +11,14 @@ use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::{Config, OfflineArrays};
 use surgetank_model::text::line;
 use surgetank_report::number::duration;
-use surgetank_report::{Failure, Table, output};
+use surgetank_report::{Failure, Interrupt, Table, output};
 
 use crate::commands::whereabouts::{self, Whereabouts};
 
 /// Between two looks of `--wait`.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Between two looks whether a creation was interrupted.
+const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(50);
 
 /// Flags of `array`.
 #[derive(Debug, Args)]
@@ -60,8 +63,8 @@ struct Where {
   surgetank array create scratch
   surgetank array create scratch --config surgetank.toml --json
 
-All members are rented and attached at the same time. If one cannot be had, those that came are deleted. A device over \
-the array that waits for it is served then.")]
+All members are rented and attached at the same time. If one cannot be had, those that came are deleted, as when Ctrl-C \
+interrupts the command; a daemon goes on without it. A device over the array that waits for it is served then.")]
 struct Create {
     /// Name of the array
     name: String,
@@ -215,11 +218,38 @@ fn remarks(answer: &Value) {
 impl Create {
     fn run(&self) -> Result<(), Failure> {
         let (caretaker, _) = self.place.caretaker_of(&self.name)?;
-        remarks(&caretaker.ask(&Request::ArrayCreate { name: self.name.clone() })?);
+        let request = Request::ArrayCreate { name: self.name.clone() };
+        remarks(&match &caretaker {
+            Caretaker::Daemon(_) => caretaker.ask(&request)?,
+            Caretaker::Own(arrays) => self.unless_interrupted(arrays, &request)?,
+        });
         let status = caretaker.one(&self.name)?;
         let text =
             || format!("created the array {}: {} members of {}", status.name, status.members, size(status.member_gib));
         self.place.answer(&status, text)
+    }
+}
+
+impl Create {
+    /// Nobody goes on with a creation after this process, so one that is interrupted is undone.
+    fn unless_interrupted(&self, arrays: &OfflineArrays, request: &Request) -> Result<Value, Failure> {
+        let interrupt = Interrupt::install()?;
+        std::thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            // Who is told waits for it.
+            scope.spawn(move || _ = tell.send(arrays.handle(request)));
+            loop {
+                match told.recv_timeout(LOOK_FOR_SIGNALS) {
+                    Ok(answer) => return answer.map_err(Failure::Failed),
+                    Err(RecvTimeoutError::Timeout) if !interrupt.raised() => {}
+                    Err(_) => break,
+                }
+            }
+            let name = &self.name;
+            output::note(&format!("surgetank: interrupted: what was rented for the array {name} is being deleted"));
+            arrays.handle(&Request::ArrayDelete { name: name.clone() }).map_err(Failure::Failed)?;
+            Err(Failure::Interrupted(format!("the array {name} was not created, and no volume of it is left")))
+        })
     }
 }
 
@@ -303,6 +333,9 @@ impl Delete {
     fn run(&self) -> Result<(), Failure> {
         let (caretaker, status) = self.place.caretaker_of(&self.name)?;
         let name = &self.name;
+        if let ("refused", Some(why)) = (&*status.state, &status.reason) {
+            return Err(Failure::Failed(why.clone()));
+        }
         if status.id.is_none() {
             return Err(Failure::Failed(format!("there is no array {name}: nothing is deleted")));
         }
@@ -321,6 +354,11 @@ impl Delete {
                 typed.trim().to_owned()
             }
         };
+        if typed.is_empty() {
+            return Err(Failure::Invalid(format!(
+                "no name was typed, so nothing is deleted: type {name}, or write --yes-delete {name}"
+            )));
+        }
         if typed != *name {
             return Err(Failure::Invalid(format!(
                 "\"{}\" is not the name of the array, {name}: nothing is deleted",

@@ -8,19 +8,21 @@ use crate::planted::{Bug, planted};
 use crate::record::{RentalStage, Slot};
 
 impl Array {
-    /// Begins to delete it, with all its data.
+    /// Begins to delete it, with all its data. One that is being created ends being created.
     ///
     /// # Errors
     /// There is none, or it is in use.
     pub fn delete(&mut self, now: surgetank_model::Instant) -> Result<(), String> {
         self.now = self.now.max(now);
         let name = &self.config.name;
-        if self.writes.facts.is_none() {
-            return Err(format!("there is no array {name}"));
-        }
         match self.goal {
+            Goal::Creating => {
+                self.creation_failed("its deletion was asked for meanwhile".to_owned());
+                self.advance();
+                return Ok(());
+            }
+            Goal::Idle if self.writes.facts.is_none() => return Err(format!("there is no array {name}")),
             Goal::Idle | Goal::Deleting => {}
-            Goal::Creating => return Err(format!("the array {name} is being created: wait until that is done")),
             Goal::Opening(_) | Goal::Serving => {
                 return Err(format!("a device uses the array {name}: stop that device first"));
             }
