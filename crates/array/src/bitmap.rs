@@ -1,6 +1,6 @@
 //! A member's bitmap: what it should say, and what it says durably.
 
-use crate::format::{ArrayId, BITS_PER_PAGE, Kind, MemberId, Page, Pages};
+use crate::format::{ArrayId, BITS_PER_PAGE, Kind, MemberId, MemberState, Page, Pages, Superblock};
 use crate::planted::{Bug, planted};
 
 /// A set of numbers below a length.
@@ -55,6 +55,35 @@ impl Bits {
             at = (at / 64 + 1) * 64;
         }
         None
+    }
+}
+
+/// What the bitmap of a member says, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Regions in the set: those that were ever written, or of a joining member those that are durably copied.
+    pub regions: u64,
+    /// Pages of which a copy is damaged or missing: all their regions count as written, or as not copied.
+    pub pages_damaged: u32,
+    /// Whether every bit is set, also those of no region: as [`Regions::Written`](crate::Regions::Written) makes them.
+    pub filled: bool,
+}
+
+impl Said {
+    /// From what was read of the bitmap of the member that has this superblock.
+    #[must_use]
+    pub fn of(superblock: &Superblock, pages: &Pages) -> Self {
+        let Superblock { array, member, geometry, .. } = superblock;
+        let kind = if superblock.state == MemberState::Joining { Kind::Copied } else { Kind::Written };
+        let bitmap = Bitmap::read(*array, *member, kind, geometry.bitmap_pages, (pages, 0));
+        Self {
+            regions: (0..geometry.regions()).filter(|region| bitmap.wants(*region)).count() as u64,
+            pages_damaged: bitmap.pages.iter().filter(|page| page.rewrites > 1).count() as u32,
+            filled: bitmap
+                .pages
+                .iter()
+                .all(|page| page.rewrites == 1 && page.wanted.iter().all(|word| *word == u64::MAX)),
+        }
     }
 }
 

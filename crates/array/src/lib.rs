@@ -20,6 +20,7 @@ pub mod planted;
 mod port;
 
 pub use assembly::{Assembly, Device, Plan, Reason, assemble};
+pub use bitmap::Said;
 pub use create::{Creation, Options, Regions, create};
 pub use effect::{Effect, Outcome, Rejected, Slices, Target};
 pub use engine::{Config, Ended, Engine, Event, Join, Single, SlotStatus, Status, is_single};

@@ -1,6 +1,7 @@
-//! `surgetank inspect VOLUME`: reads a caching volume as it lies there, without changing it.
+//! `surgetank inspect VOLUME`: reads a caching volume or a member of an array as it lies there, without changing it.
 
 mod medium;
+mod member;
 mod salvage;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ use salvage::Salvage;
   surgetank inspect --salvage /dev/vdc --to copy-of-vdb.img --apply
   surgetank inspect --salvage damaged.img --to /dev/vdb --apply --json
 
+VOLUME is a caching volume, or a volume of an array or of a boost that is striped over several: then the answer says which \
+array, which of its volumes, and how much of it was written. No daemon is needed.
+
 Nothing is written to VOLUME. A volume that is in use changes while it is read: stop its device for an exact \
 answer.
 
@@ -33,7 +37,7 @@ whose newest version cannot be read stay as they are, or get the newest readable
 status: 0 if everything was recovered, 1 if something is lost or doubtful (the report has the details), 2 if \
 VOLUME or TARGET is unusable.")]
 pub struct Arguments {
-    /// A block device or a file that is, or was, a caching volume
+    /// A block device or a file that is, or was, a caching volume or a member of an array
     #[arg(value_name = "VOLUME", required_unless_present = "salvage", conflicts_with = "salvage")]
     volume: Option<PathBuf>,
     /// Answer with one JSON document
@@ -102,6 +106,9 @@ impl Arguments {
             ));
         }
         let volume = self.volume.as_ref().ok_or_else(|| Failure::invalid("name a volume to inspect"))?;
+        if let Some(member) = member::inspect(&mut Medium::open(volume)?)? {
+            return if self.json { output::print_json(&member) } else { output::print(&member.people()) };
+        }
         let findings = inspect(volume)?;
         if self.json { output::print_json(&findings) } else { output::print(&people(&findings)) }
     }

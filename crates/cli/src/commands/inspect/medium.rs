@@ -20,7 +20,7 @@ const BLOCK_BYTES: usize = BLOCK as usize;
 #[derive(Debug)]
 pub struct Medium {
     pub file: File,
-    path: PathBuf,
+    pub path: PathBuf,
     /// Bytes.
     pub size: u64,
     /// The newest that is valid.
@@ -57,7 +57,7 @@ impl Medium {
         let kind = file.metadata().doing(|| format!("cannot examine {shown}"))?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(Failure::Invalid(format!(
-                "{shown} is neither a file nor a block device: name a caching volume"
+                "{shown} is neither a file nor a block device: name a caching volume or a member of an array"
             )));
         }
         let size = file.seek(SeekFrom::End(0)).doing(|| format!("cannot find the size of {shown}"))?;
