@@ -19,6 +19,7 @@ use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Iops, Limits, VolumeType};
 use surgetank_policy::file::RawPolicy;
 pub use surgetank_policy::file::{PolicyConfig, Timeouts};
+use surgetank_policy::stripe::Machine;
 use surgetank_policy::{Prices, ValueOfTime};
 use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::Rented;
@@ -26,7 +27,7 @@ use toml::Spanned;
 
 use self::array::RawArray;
 pub use self::array::{ArrayConfig, Use};
-use self::caching::RawCaching;
+use self::caching::{Beside, RawCaching};
 pub use self::nbd::NbdTcp;
 use self::read_cache::RawReadCache;
 pub use self::read_cache::ReadCacheConfig;
@@ -173,6 +174,10 @@ pub struct CachingConfig {
     pub limits: Limits,
     /// Over how many volumes of the provider a caching volume is striped; 1: it is one.
     pub volumes: u32,
+    /// Whether that is the most that the limits allow (`volumes = "auto"`), so that fewer may do where they are refused.
+    pub volumes_are_chosen: bool,
+    /// What the machine moves beside the backing volume; `None`: not limited.
+    pub machine_leaves: Option<Bandwidth>,
     /// Size of the first one, all of it.
     pub initial_size: Bytes,
     /// Smallest and largest one, all of it.
@@ -186,12 +191,15 @@ pub struct CachingConfig {
 }
 
 impl CachingConfig {
-    /// What all volumes of a stripe give together.
+    /// What all volumes of a stripe give together, and the machine passes.
     #[must_use]
     pub fn all_limits(&self) -> Limits {
         let volumes = u64::from(self.volumes);
         Limits {
-            bandwidth: self.limits.bandwidth.map(|each| Bandwidth::new(each.get().saturating_mul(volumes))),
+            bandwidth: self.limits.bandwidth.map(|each| {
+                Bandwidth::new(each.get().saturating_mul(volumes))
+                    .min(self.machine_leaves.unwrap_or(Bandwidth::new(u64::MAX)))
+            }),
             iops: self.limits.iops.map(|each| Iops::new(each.get().saturating_mul(volumes))),
         }
     }
@@ -228,11 +236,12 @@ impl Config {
         let control_socket = check_socket(source, span, control)?;
         let mut providers = caching::providers(source, raw.provider.sections())?;
         let arrays = array::arrays(source, raw.array, &mut providers)?;
+        let machine = raw.machine.check(source)?;
         let mut devices: BTreeMap<String, DeviceConfig> = BTreeMap::new();
         for (name, device) in raw.device {
             check_name(source, "device", &name)?;
             let span = Some(device.backing.span());
-            let device = device.check(source, name.get_ref(), &run_directory, &mut providers, &arrays)?;
+            let device = device.check(source, name.get_ref(), &run_directory, &mut providers, (machine, &arrays))?;
             let same = |other: &DeviceConfig| {
                 !matches!(&device.backing, Backing::Memory(_)) && other.backing == device.backing
             };
@@ -263,6 +272,8 @@ struct RawConfig {
     sweep_interval: Option<Spanned<Span>>,
     #[serde(default)]
     provider: Rented,
+    #[serde(default)]
+    machine: caching::RawMachine,
     #[serde(default)]
     array: BTreeMap<Spanned<String>, RawArray>,
     #[serde(default)]
@@ -304,24 +315,13 @@ impl RawDevice {
         name: &str,
         run_directory: &Path,
         providers: &mut caching::Providers,
-        arrays: &BTreeMap<String, ArrayConfig>,
+        (machine, arrays): (Machine, &BTreeMap<String, ArrayConfig>),
     ) -> Result<DeviceConfig, ConfigError> {
         let span = self.socket.as_ref().map(Spanned::span);
         let socket = check_path(source, "socket", self.socket)?;
         let socket = check_socket(source, span, socket.unwrap_or_else(|| run_directory.join(format!("{name}.sock"))))?;
-        let caching = self.caching.map(|caching| caching.check(source, providers)).transpose()?;
         let value_of_time = self.policy.value_of_time_span();
         let policy = self.policy.check(source)?;
-        let backing_usd_per_gib_month =
-            price(source, "backing_usd_per_gib_month", self.backing_usd_per_gib_month.as_ref())?;
-        let usd = caching.as_ref().map(|caching| Prices::known(backing_usd_per_gib_month, caching.usd_per_gib_month));
-        if policy.value_of_time.is_some_and(ValueOfTime::is_money) && usd == Some(None) {
-            let message = format!(
-                "value_of_time is money, and for that the prices of both volumes must be known: write backing_usd_per_gib_month in \
-                 [device.{name}] and usd_per_gib_month in [device.{name}.caching], both above zero"
-            );
-            return Err(source.at(value_of_time, message));
-        }
         let export_span = self.export.as_ref().map(Spanned::span);
         let export = self.export.map_or(Ok(None), |export| check_export(source, &export))?;
         let with = |read_cache: RawReadCache| read_cache.check(source, providers, (export, export_span.clone()));
@@ -344,6 +344,23 @@ impl RawDevice {
             );
             source.at(Some(self.backing.span()), message)
         })?;
+        let beside = Beside {
+            machine,
+            arrays,
+            backing: backing_limits.bandwidth.unwrap_or(Bandwidth::from_mib_s(1)),
+            grain: policy.grain,
+        };
+        let caching = self.caching.map(|caching| caching.check(source, providers, &beside)).transpose()?;
+        let backing_usd_per_gib_month =
+            price(source, "backing_usd_per_gib_month", self.backing_usd_per_gib_month.as_ref())?;
+        let usd = caching.as_ref().map(|caching| Prices::known(backing_usd_per_gib_month, caching.usd_per_gib_month));
+        if policy.value_of_time.is_some_and(ValueOfTime::is_money) && usd == Some(None) {
+            let message = format!(
+                "value_of_time is money, and for that the prices of both volumes must be known: write backing_usd_per_gib_month in \
+                 [device.{name}] and usd_per_gib_month in [device.{name}.caching], both above zero"
+            );
+            return Err(source.at(value_of_time, message));
+        }
         Ok(DeviceConfig {
             backing,
             export,

@@ -33,6 +33,9 @@ pub struct PastBoost {
     /// Its size on average over the time that it was rented, if it grew: what `cost_agbs` and `cost_usd` come from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_cache_gib: Option<f64>,
+    /// Over how many volumes it was striped; absent: it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<u32>,
     /// From asking for the volume to the first absorbed write; null: it never came into use.
     pub attach_s: Option<f64>,
     /// From the first absorbed write to the last drain.

@@ -122,8 +122,9 @@ pub fn remarks(config: &Config, device: &DeviceConfig, caching: &CachingConfig, 
     } else {
         (first > initial).then(|| {
             let grain = device.policy.grain;
+            let times = if caching.volumes > 1 { format!("{} volumes × ", caching.volumes) } else { String::new() };
             format!(
-                "initial_size is {initial}, and sizes are multiples of size_grain, {grain}: the first one has {first}"
+                "initial_size is {initial}, and sizes are multiples of {times}size_grain, {grain}: the first one has {first}"
             )
         })
     };

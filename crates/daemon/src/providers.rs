@@ -34,7 +34,11 @@ impl Providers {
     pub fn of(&self, device: &DeviceConfig) -> Option<Arc<dyn Provider>> {
         let caching = device.caching.as_ref()?;
         let provider = self.0.get(caching.provider)?.clone();
-        Some(if caching.volumes == 1 { provider } else { Arc::new(StripedProvider::new(provider, caching.volumes)) })
+        Some(match caching.volumes {
+            1 => provider,
+            most if caching.volumes_are_chosen => Arc::new(StripedProvider::at_most(provider, most)),
+            volumes => Arc::new(StripedProvider::new(provider, volumes)),
+        })
     }
 
     /// The one of this name.

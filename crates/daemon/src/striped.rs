@@ -2,9 +2,11 @@
 //! [`stripe`] say which they are and what their answers mean.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use surgetank_model::Bytes;
+use surgetank_policy::stripe::fewer;
 use surgetank_provider::{Change, CreateVolume, Provider, ProviderError, Transition, VolumeDescription, VolumeId};
 use surgetank_rental::stripe;
 
@@ -14,19 +16,65 @@ use crate::crash::crash_point;
 pub struct StripedProvider {
     inner: Arc<dyn Provider>,
     volumes: u32,
+    /// What was refused, where fewer volumes do.
+    refused: Option<Mutex<Refused>>,
+}
+
+/// How long a refusal of so many volumes counts.
+const FEWER_FOR: Duration = Duration::from_secs(3600);
+
+/// What a provider has refused.
+#[derive(Debug, Default)]
+struct Refused {
+    /// The most to ask for until then.
+    fewer: Option<(u32, Instant)>,
+    /// The stripe that was asked for last, by its token, and its volumes: asked again, it is the same one.
+    last: Option<(String, u32)>,
 }
 
 impl StripedProvider {
     /// Rents stripes over so many volumes; 1: plain volumes. All stripes are known to it, however many volumes they have.
     #[must_use]
     pub fn new(inner: Arc<dyn Provider>, volumes: u32) -> Self {
-        Self { inner, volumes }
+        Self { inner, volumes, refused: None }
+    }
+
+    /// Rents stripes over so many volumes, and for a while over fewer where the provider has not enough of them.
+    #[must_use]
+    pub fn at_most(inner: Arc<dyn Provider>, volumes: u32) -> Self {
+        Self { inner, volumes, refused: Some(Mutex::default()) }
     }
 
     /// The same provider, for stripes over another number of volumes.
     #[must_use]
     pub fn with_volumes(&self, volumes: u32) -> Self {
-        Self { inner: Arc::clone(&self.inner), volumes }
+        Self { inner: Arc::clone(&self.inner), volumes, refused: None }
+    }
+
+    /// Over how many volumes the stripe with this token is to be.
+    fn volumes_of(&self, token: &str) -> u32 {
+        let Some(refused) = &self.refused else { return self.volumes };
+        let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.fewer = refused.fewer.filter(|(_, until)| Instant::now() < *until);
+        if let Some((_, volumes)) = refused.last.as_ref().filter(|(last, _)| last == token) {
+            return *volumes;
+        }
+        let volumes = refused.fewer.map_or(self.volumes, |(fewer, _)| fewer);
+        refused.last = Some((token.to_owned(), volumes));
+        volumes
+    }
+
+    /// The next stripe is over fewer volumes, if it was their number that was refused.
+    fn note<T>(&self, volumes: u32, answer: Result<T, ProviderError>) -> Result<T, ProviderError> {
+        use ProviderError::{AttachLimit, Quota};
+        if let (Some(refused), Err(error @ (Quota(_) | AttachLimit(_)))) = (&self.refused, &answer)
+            && let Some(fewer) = fewer(volumes)
+        {
+            tracing::warn!("a stripe of {volumes} volumes is refused: {error}; the next one is over {fewer}");
+            let until = Instant::now() + FEWER_FOR;
+            refused.lock().unwrap_or_else(PoisonError::into_inner).fewer = Some((fewer, until));
+        }
+        answer
     }
 
     /// Calls the provider for each member of a volume.
@@ -70,19 +118,21 @@ impl Provider for StripedProvider {
     }
 
     fn create(&self, request: &CreateVolume) -> Result<(VolumeDescription, Change), ProviderError> {
-        if self.volumes == 1 {
+        let volumes = self.volumes_of(&request.token);
+        if volumes == 1 {
             return self.inner.create(request);
         }
-        let requests = stripe::requests(request, self.volumes)?;
-        stripe::created(self.at_once(&requests, |inner, request| inner.create(request)))
+        let requests = stripe::requests(request, volumes)?;
+        self.note(volumes, stripe::created(self.at_once(&requests, |inner, request| inner.create(request))))
     }
 
     fn change_state(&self, id: &VolumeId, transition: Transition) -> Result<Change, ProviderError> {
         if !stripe::is_stripe(id) {
             return self.inner.change_state(id, transition);
         }
+        let volumes = stripe::members(id).len() as u32;
         let answers = self.for_members(id, |inner, member| inner.change_state(member, transition));
-        stripe::changed(id, transition, answers)
+        self.note(volumes, stripe::changed(id, transition, answers))
     }
 
     fn grows(&self) -> bool {

@@ -6,25 +6,39 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use common::child::{self, Running};
 use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, images, status};
 use surgetank_daemon::opening::{Decorator, Purpose};
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Overrides, Request};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Fault, Faults};
+use surgetank_model::Bytes;
+use surgetank_provider::{CreateVolume, LocalProvider, Provider, SystemClock, Tags};
 
 const VOLUMES: usize = 4;
 const BLOCKS: u64 = 16;
 
 /// A slow device whose boosts are striped; `caching` is more of its caching section, `provider` of its provider's.
 fn config_with(machine: &Machine, provider: &str, caching: &str) -> Config {
+    striped(machine, provider, &format!("volumes = {VOLUMES}\n{caching}"))
+}
+
+fn striped(machine: &Machine, provider: &str, caching: &str) -> Config {
+    let text = striped_text(machine, provider, caching);
+    Config::from_text(std::path::Path::new("test.toml"), &text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+fn striped_text(machine: &Machine, provider: &str, caching: &str) -> String {
     let backing = machine.path("backing");
     if !backing.exists() {
         machine.backing("backing", 64 * MIB);
     }
     let mut shape = Shape { device: "throttle = true".to_owned(), provider: provider.to_owned(), ..Shape::default() };
-    shape.caching += &format!("\nvolumes = {VOLUMES}\n{caching}");
-    machine.config(&[("data", backing.to_str().unwrap())], &shape)
+    shape.caching += &format!("\n{caching}");
+    machine.config_text(&[("data", backing.to_str().unwrap())], &shape)
 }
+
+const AUTO: &str = "volumes = \"auto\"";
 
 fn config(machine: &Machine) -> Config {
     config_with(machine, "", "")
@@ -70,6 +84,9 @@ fn a_burst_is_absorbed_by_all_members_and_drained_and_nothing_is_left() {
         assert_eq!(machine.rented(), 0);
         find(&mut nbd, BLOCKS, version);
     }
+    let history = daemon.handle(Request::History { last: 9 }).unwrap();
+    let boosts = history["devices"][0]["boosts"].as_array().unwrap();
+    assert!(boosts.len() == 2 && boosts.iter().all(|boost| boost["volumes"] == VOLUMES), "{history}");
 }
 
 #[test]
@@ -215,4 +232,100 @@ fn sweeps_delete_stripes_that_no_device_knows_and_keep_what_may_be_dirty() {
     find(&mut connect(&machine, "data"), BLOCKS, 3);
     drain(&daemon, "data");
     assert_eq!(machine.rented(), 0);
+}
+
+/// Not a test by itself: the daemon that the others kill.
+#[test]
+fn daemon_in_a_child() {
+    child::serve_if_asked();
+}
+
+#[test]
+fn auto_takes_as_many_volumes_as_the_limits_allow() {
+    // What the provider takes; what the machine moves: 33 MiB/s of the backing volume and so many times 128; the sizes.
+    let machine = |line: &str| format!("[machine]\n{line}\n[provider.local]");
+    for (provider, machine_section, caching, volumes) in [
+        ("attach_limit = 5", None, "", 4),
+        ("quota_volumes = 3", None, "", 3),
+        ("attach_limit = 1", None, "", 1),
+        ("", Some(machine("bandwidth = \"300 MiB/s\"")), "", 3),
+        ("", Some(machine("attachments = 9")), "", 8),
+        ("", None, "", 16),
+        ("", None, "max_size = \"32 MiB\"\nmin_size = \"32 MiB\"", 16),
+    ] {
+        let at = Machine::new();
+        let mut text = striped_text(&at, provider, &format!("{AUTO}\n{caching}"));
+        if let Some(section) = machine_section {
+            text = text.replace("[provider.local]", &section);
+        }
+        let daemon = Daemon::start(Config::from_text(std::path::Path::new("test.toml"), &text).unwrap()).unwrap();
+        let mut nbd = connect(&at, "data");
+        boost(&daemon, "data");
+        assert_eq!(caching_volumes(&status(&daemon, "data")), Some((volumes, volumes)), "{text}");
+        assert_eq!(at.rented(), volumes);
+        fill(&mut nbd, BLOCKS, 1);
+        drain(&daemon, "data");
+        assert_eq!(at.rented(), 0);
+        find(&mut nbd, BLOCKS, 1);
+    }
+}
+
+/// Somebody else has a part of the quota, which no configuration tells.
+#[test]
+fn where_so_many_are_refused_the_next_stripe_is_over_half() {
+    let machine = Machine::new();
+    let config = striped(&machine, "quota_volumes = 6", AUTO);
+    let other = common::local(&config);
+    let others = LocalProvider::open(other, Arc::new(SystemClock)).unwrap();
+    let request = CreateVolume {
+        token: "other".to_owned(),
+        volume_type: "fast".to_owned(),
+        size: Bytes::from_mib(1),
+        tags: Tags::new(),
+    };
+    others.create(&request).unwrap();
+    let daemon = Daemon::start(config).unwrap();
+    let _ = daemon.handle(Request::boost("data"));
+    eventually("it is tried again with fewer", || {
+        let _ = daemon.handle(Request::boost("data"));
+        status(&daemon, "data").phase == DevicePhase::Boost
+    });
+    assert_eq!(caching_volumes(&status(&daemon, "data")), Some((3, 3)));
+    let mut nbd = connect(&machine, "data");
+    fill(&mut nbd, BLOCKS, 2);
+    drain(&daemon, "data");
+    assert_eq!(machine.rented(), 1);
+    find(&mut nbd, BLOCKS, 2);
+}
+
+/// What the volumes say counts, whatever the configuration says by then.
+#[test]
+fn a_stripe_is_adopted_after_a_kill_under_another_number_of_volumes() {
+    let machine = Machine::new();
+    for (before, held, after, next) in [
+        (AUTO, 16, "volumes = 2", 2),
+        ("volumes = 2", 2, AUTO, 16),
+        (AUTO, 16, "volumes = 1", 1),
+        ("volumes = 1", 1, AUTO, 16),
+    ] {
+        std::fs::write(machine.path("config.toml"), striped_text(&machine, "", before)).unwrap();
+        let mut running = Running::start(&machine, None);
+        running.client.ask(&Request::boost("data")).unwrap();
+        eventually("the boost is there", || running.phase() == Some(DevicePhase::Boost));
+        let mut nbd = running.nbd().unwrap();
+        fill(&mut nbd, BLOCKS, held as u64);
+        nbd.flush().unwrap();
+        running.kill();
+        assert_eq!(machine.rented(), held);
+        let daemon = Daemon::start(striped(&machine, "", after)).unwrap();
+        // Only the volumes that were rented before have it. They drain meanwhile, and another boost may begin.
+        find(&mut connect(&machine, "data"), BLOCKS, held as u64);
+        drain(&daemon, "data");
+        assert_eq!(machine.rented(), 0);
+        boost(&daemon, "data");
+        assert_eq!(caching_volumes(&status(&daemon, "data")), Some((next, next)));
+        drain(&daemon, "data");
+        daemon.stop();
+        assert_eq!(machine.rented(), 0);
+    }
 }

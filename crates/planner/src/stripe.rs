@@ -8,47 +8,15 @@ use std::cmp::Ordering;
 
 use surgetank_model::volume_type::Provision;
 use surgetank_model::{Bandwidth, Bytes, Catalog, Limits, VolumeType};
+pub use surgetank_policy::stripe::Machine;
 
 use crate::cost::{Tariff, bills_transactions};
 use crate::predict::Predictor;
 use crate::recommend::{Candidate, Constraints, candidate, sizes};
 use crate::scenario::{Backing, Caching, Scenario};
 
-/// Most volumes of a stripe where it is unknown how many a machine takes.
-const VOLUMES_MAX: u32 = 16;
 /// What may be asked of one volume, MiB/s, beside what comes with its size.
 const LEVELS: [u64; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
-
-/// The machine that volumes are attached to, as far as it limits them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// What all its volumes move together; `None`: not limited.
-    pub bandwidth: Option<Bandwidth>,
-    /// How many volumes it takes beside its root; `None`: as many as the catalog says of the provider.
-    pub attachments: Option<u32>,
-}
-
-impl Machine {
-    /// Of the rate `all` of some volumes, what is left while the backing volume moves what it can, and while it rests.
-    #[must_use]
-    pub fn passes(&self, all: Bandwidth, backing: Bandwidth) -> (Bandwidth, Bandwidth) {
-        let Some(most) = self.bandwidth else { return (all, all) };
-        let beside = Bandwidth::new(most.get().saturating_sub(backing.get()).max(1));
-        (all.min(beside), all.min(most))
-    }
-
-    /// The most caching volumes of a type that it takes beside the backing volume, and that give more than fewer.
-    #[must_use]
-    pub fn volumes_max(&self, catalog: &Catalog, known: Option<&VolumeType>) -> u32 {
-        // Together they give no more than one.
-        if known.is_some_and(|known| known.limits_per_machine) {
-            return 1;
-        }
-        let provider = known.and_then(|known| catalog.provider(&known.provider));
-        let said = provider.and_then(|provider| provider.attachments.as_ref()).map(|attachments| attachments.most);
-        self.attachments.or(said).map_or(VOLUMES_MAX, |most| most.saturating_sub(1)).max(1)
-    }
-}
 
 /// Over how many caching volumes a boost is striped.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,6 +10,7 @@
 //! - [`budget`]: what was rented, and what may still be;
 //! - [`backoff`]: when to try again;
 //! - [`rotation`]: when members of an array are replaced, before their burst credits end;
+//! - [`stripe`]: over how many volumes a boost is striped;
 //! - [`fair`]: which client of a device is served next, and how much at a time;
 //! - [`file`]: the `[policy]` section of configuration files.
 //!
@@ -28,6 +29,7 @@ pub mod rotation;
 pub mod series;
 pub mod sizing;
 pub mod step;
+pub mod stripe;
 pub mod value;
 pub mod worth;
 

@@ -63,6 +63,11 @@ pub trait ProviderConfig: Any + Debug + Send + Sync {
         None
     }
 
+    /// How many volumes can be rented and attached together, as far as that is known. `None`: only the provider knows.
+    fn volumes_max(&self) -> Option<u32> {
+        None
+    }
+
     /// Opens the provider.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use serde_json::Value;
 use surgetank_daemon::config::Config;
 use surgetank_daemon::control::{Client, ClientError, Request};
 use surgetank_daemon::read_caches::status::ReadCacheStatus;
-use surgetank_daemon::status::{DevicePhase, DeviceStatus, StatusReport};
+use surgetank_daemon::status::{CachingStatus, DevicePhase, DeviceStatus, StatusReport};
 use surgetank_model::Bytes;
 use surgetank_model::text::line;
 use surgetank_model::toml_error::nearest;
@@ -69,6 +69,12 @@ fn size(gib: f64) -> String {
     if gib < 1.0 { format!("{:.0} MiB", gib * 1024.0) } else { format!("{gib:.1} GiB") }
 }
 
+/// The caching volume's size, and over how many volumes it is striped.
+fn cache(caching: &CachingStatus) -> String {
+    let over = if caching.volumes > 1 { format!(" over {}", caching.volumes) } else { String::new() };
+    size(caching.size_gib) + &over
+}
+
 fn people(report: &StatusReport) -> String {
     let mut table =
         Table::new(["device", "address", "phase", "MiB/s", "of backing", "cache", "dirty", "boosts", "AGBs", "USD"]);
@@ -80,7 +86,7 @@ fn people(report: &StatusReport) -> String {
             device.phase.to_string(),
             format!("{:.1}", device.throughput_mib_s),
             format!("{:.0} %", device.utilization * 100.0),
-            caching.map_or_else(|| "none".into(), |caching| size(caching.size_gib)),
+            caching.map_or_else(|| "none".into(), cache),
             caching.map_or_else(|| "-".into(), |caching| size(caching.dirty_gib)),
             device.boosts.to_string(),
             format!("{:.0}", device.cost_agbs),
@@ -417,7 +423,7 @@ impl Reload {
 
 #[cfg(test)]
 mod tests {
-    use surgetank_daemon::status::{CachingStatus, LostRange};
+    use surgetank_daemon::status::LostRange;
 
     use super::*;
 

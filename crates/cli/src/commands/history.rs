@@ -98,9 +98,11 @@ fn why(boost: &PastBoost) -> String {
     line(cause.split_once("; it is expected to save ").map_or(cause, |(why, _)| why)).into_owned()
 }
 
-/// GiB of a boost's caching volume, and what it grew from.
+/// GiB of a boost's caching volume, what it grew from, and over how many volumes it was striped.
 fn cache(boost: &PastBoost) -> String {
-    boost.first_cache_gib.map_or_else(String::new, |first| format!("{} to ", plain(first))) + &plain(boost.cache_gib)
+    let first = boost.first_cache_gib.map_or_else(String::new, |first| format!("{} to ", plain(first)));
+    let over = boost.volumes.map_or_else(String::new, |volumes| format!(" over {volumes}"));
+    format!("{first}{}{over}", plain(boost.cache_gib))
 }
 
 /// What the boosts of a device come to, in one sentence.

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use serde::Deserialize;
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_policy::stripe::{self, Machine};
 use surgetank_provider::ProviderConfig;
 use surgetank_provider::table::{Rented, Section};
 use surgetank_rental::stripe::MEMBERS_MAX;
 use toml::Spanned;
 
-use super::{CachingConfig, price};
+use super::{ArrayConfig, CachingConfig, price};
 use crate::toml_error::{ConfigError, Source};
 
+/// Size of the first caching volume, by default.
+const FIRST: Bytes = Bytes::from_gib(10);
 /// How long a caching volume that answers nothing is waited for, by default and at least. Path failovers and restarts of a
 /// cloud's storage take up to two minutes.
 const OUTAGE_PATIENCE_MS: (u64, u64) = (300_000, 1000);
@@ -41,7 +44,7 @@ pub(super) struct RawCaching {
     usd_per_gib_month: Option<Spanned<f64>>,
 }
 
-/// A number of volumes, or that somebody else is to choose it.
+/// A number of volumes, or that the limits are to decide.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 enum Count {
@@ -49,25 +52,73 @@ enum Count {
     Word(String),
 }
 
-/// Over how many volumes a caching volume is striped.
-fn volumes(source: &Source, written: Option<&Spanned<Count>>) -> Result<u32, ConfigError> {
-    let Some(written) = written else { return Ok(1) };
+/// The machine.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMachine {
+    bandwidth: Option<Spanned<Bandwidth>>,
+    attachments: Option<Spanned<i64>>,
+}
+
+/// Volumes of a machine, at most; no machine takes as many.
+const ATTACHMENTS_MAX: u32 = 1024;
+
+impl RawMachine {
+    pub(super) fn check(self, source: &Source) -> Result<Machine, ConfigError> {
+        if let Some(zero) = self.bandwidth.as_ref().filter(|bandwidth| bandwidth.get_ref().get() == 0) {
+            let message = "the machine's bandwidth is zero: write what all its volumes move together, or leave it out";
+            return Err(source.at(Some(zero.span()), message));
+        }
+        let check = |given: Spanned<i64>| {
+            let most = u32::try_from(*given.get_ref()).ok().filter(|most| (2..=ATTACHMENTS_MAX).contains(most));
+            most.ok_or_else(|| {
+                let message =
+                    format!("attachments is {}: a machine takes 2 to {ATTACHMENTS_MAX} volumes", given.get_ref());
+                source.at(Some(given.span()), message)
+            })
+        };
+        let attachments = self.attachments.map(check).transpose()?;
+        Ok(Machine { bandwidth: self.bandwidth.map(Spanned::into_inner), attachments })
+    }
+}
+
+/// What is beside a device's caching volumes.
+pub(super) struct Beside<'a> {
+    pub(super) machine: Machine,
+    pub(super) arrays: &'a BTreeMap<String, ArrayConfig>,
+    /// What the backing volume moves.
+    pub(super) backing: Bandwidth,
+    /// The step of sizes.
+    pub(super) grain: Bytes,
+}
+
+impl Beside<'_> {
+    /// How many volumes machine and provider take beside the members of all arrays and the backing volume, as far as that is known.
+    fn free(&self, provider: &str, limit: Option<u32>) -> Option<u32> {
+        let members = |of: &dyn Fn(&ArrayConfig) -> bool| {
+            self.arrays.values().filter(|array| of(array)).map(|array| array.members).fold(0, u32::saturating_add)
+        };
+        let of_machine = self.machine.attachments.map(|most| most.saturating_sub(members(&|_| true).max(1)));
+        let of_provider = limit.map(|most| most.saturating_sub(members(&|array| array.provider == provider)));
+        [of_machine, of_provider].into_iter().flatten().min()
+    }
+}
+
+/// Over how many volumes a caching volume is striped. `None`: the limits decide.
+fn volumes(source: &Source, written: Option<&Spanned<Count>>) -> Result<Option<u32>, ConfigError> {
+    let Some(written) = written else { return Ok(Some(1)) };
     let at = |message| source.at(Some(written.span()), message);
     match written.get_ref() {
         Count::Number(number) => {
             let volumes = u32::try_from(*number).ok().filter(|volumes| (1..=MEMBERS_MAX).contains(volumes));
-            volumes.ok_or_else(|| {
+            volumes.map(Some).ok_or_else(|| {
                 at(format!("volumes is {number}: a caching volume is striped over 1 to {MEMBERS_MAX} volumes"))
             })
         }
-        Count::Word(word) if word == "auto" => Err(at(
-            "volumes = \"auto\" needs the bursts that it is to be chosen for: describe them in a scenario, have `surgetank \
-             recommend` choose, and write the number that it answers"
-                .to_owned(),
-        )),
-        Count::Word(word) => {
-            Err(at(format!("volumes is \"{word}\": write a number of volumes from 1 to {MEMBERS_MAX}, such as 4")))
-        }
+        Count::Word(word) if word == "auto" => Ok(None),
+        Count::Word(word) => Err(at(format!(
+            "volumes is \"{word}\": write a number of volumes from 1 to {MEMBERS_MAX}, such as 4, or \"auto\""
+        ))),
     }
 }
 
@@ -119,7 +170,12 @@ impl Providers {
 }
 
 impl RawCaching {
-    pub(super) fn check(self, source: &Source, providers: &mut Providers) -> Result<CachingConfig, ConfigError> {
+    pub(super) fn check(
+        self,
+        source: &Source,
+        providers: &mut Providers,
+        beside: &Beside<'_>,
+    ) -> Result<CachingConfig, ConfigError> {
         let provider = providers.named(source, self.provider.as_ref())?;
         let span = self.volume_type.as_ref().map(Spanned::span);
         let volume_type = self.volume_type.map_or_else(|| "fast".to_owned(), Spanned::into_inner);
@@ -132,7 +188,20 @@ impl RawCaching {
             );
             source.at(span, message)
         })?;
-        let volumes = volumes(source, self.volumes.as_ref())?;
+        let written = volumes(source, self.volumes.as_ref())?;
+        let volumes = written.unwrap_or_else(|| {
+            let largest = self.max_size.as_ref().map_or(Bytes::new(u64::MAX), |most| *most.get_ref());
+            let first = self.initial_size.as_ref().map_or(FIRST.min(largest), |first| *first.get_ref());
+            stripe::volumes(&stripe::Limits {
+                machine: beside.machine,
+                free: beside.free(provider, providers.by_name[provider].volumes_max()),
+                backing: beside.backing,
+                each: bandwidth,
+                first,
+                largest,
+                unit: of_type.sizes.0.max(Bytes::new(1)).round_up(beside.grain),
+            })
+        });
         let all = |each: Bytes| Bytes::new(each.get().saturating_mul(u64::from(volumes)));
         let sizes = (all(of_type.sizes.0), all(of_type.sizes.1));
         let bound = self.max_size.as_ref().or(self.min_size.as_ref()).map(Spanned::span);
@@ -146,7 +215,9 @@ impl RawCaching {
             return Err(source.at(bound, message));
         }
         let span = self.initial_size.as_ref().map(Spanned::span);
-        let initial_size = self.initial_size.map_or(Bytes::from_gib(10).clamp(min, max), Spanned::into_inner);
+        let initial_size = self.initial_size.map_or(FIRST.clamp(min, max), Spanned::into_inner);
+        // Of a number of volumes that was chosen, nobody could know what they have at least.
+        let initial_size = if written.is_none() { initial_size.max(sizes.0) } else { initial_size };
         if initial_size < min || initial_size > max {
             let message = format!(
                 "initial_size is {initial_size}, but a caching volume of type \"{volume_type}\" is from {min} to {max} here"
@@ -158,6 +229,11 @@ impl RawCaching {
             limits: Limits { bandwidth: Some(bandwidth), iops: self.iops.or(of_type.iops) },
             volume_type,
             volumes,
+            volumes_are_chosen: written.is_none(),
+            machine_leaves: beside
+                .machine
+                .bandwidth
+                .map(|_| beside.machine.passes(Bandwidth::new(u64::MAX), beside.backing).0),
             initial_size,
             size: (min, max),
             throttle: self.throttle.unwrap_or(of_type.throttle),

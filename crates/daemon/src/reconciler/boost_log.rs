@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use surgetank_cache::Event;
 use surgetank_model::units::{GIB, MIB};
+use surgetank_model::volume::VolumeId;
 use surgetank_model::{Bytes, Instant};
 use surgetank_policy::{BoostRecord, Cause, Phase};
+use surgetank_rental::stripe;
 
 use super::{Reconciler, Recovery};
 use crate::accounting::Totals;
@@ -36,6 +38,8 @@ struct Told {
     /// Why, in one sentence; `None`: the last run left it.
     why: Option<String>,
     is_forecast: bool,
+    /// Over how many volumes its caching volume is striped, as far as its name is known; at least 1.
+    volumes: u32,
     written: u64,
     split: u64,
     drained: u64,
@@ -108,7 +112,10 @@ impl BoostLog {
                 why.as_ref().map(|why| format!("a boost begins: {why}; renting a caching volume of {renting}")),
             );
             let is_forecast = matches!(seen.cause, Some(Cause::Forecast { .. }));
-            self.boost = Some(Told { begun: seen.now, why, is_forecast, written: 0, split: 0, drained: 0 });
+            self.boost = Some(Told { begun: seen.now, why, is_forecast, volumes: 1, written: 0, split: 0, drained: 0 });
+        }
+        if let Some(boost) = &mut self.boost {
+            boost.volumes = boost.volumes.max(stripe::members(&VolumeId(seen.volume.to_owned())).len() as u32);
         }
         let boosts = self.boosts.replace(seen.boosts).unwrap_or(seen.boosts);
         if let (true, Some(boost)) = (seen.boosts > boosts, &self.boost) {
@@ -173,6 +180,7 @@ impl BoostLog {
             cache_gib: record.size.as_gib(),
             first_cache_gib: grew_from(record).map(Bytes::as_gib),
             mean_cache_gib: grew_from(record).map(|_| record.mean_size.as_gib()),
+            volumes: self.boost.as_ref().map(|boost| boost.volumes).filter(|volumes| *volumes > 1),
             attach_s: seconds(record.attach_time()),
             absorb_s: seconds(record.absorb_time()),
             drain_s: seconds(record.drain_time()),

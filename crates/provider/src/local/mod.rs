@@ -81,6 +81,10 @@ impl ProviderConfig for LocalConfig {
         Some(format!("the file system of {directory} holds {mib} MiB all in all"))
     }
 
+    fn volumes_max(&self) -> Option<u32> {
+        [self.quota_volumes, self.attach_limit].into_iter().flatten().min()
+    }
+
     /// With faults if the configuration has some.
     fn open(&self) -> Result<Arc<dyn Provider>, ProviderError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
