@@ -37,7 +37,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
-    ("demo", Show, &["model", "cache", "planner", "nbd", "provider", "device", "daemon", "report"]),
+    ("demo", Show, &["model", "cache", "policy", "planner", "nbd", "provider", "device", "daemon", "report"]),
     (
         "cli",
         Show,

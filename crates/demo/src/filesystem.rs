@@ -76,9 +76,9 @@ pub fn check_commands() -> Result<(), Failure> {
 ///
 /// # Errors
 /// What mkfs.ext4 said.
-pub fn make_ext4(device: &Path) -> Result<(), Failure> {
+pub fn make_ext4(device: &Path, journal_mib: u32) -> Result<(), Failure> {
     let mut mkfs = command("mkfs.ext4");
-    mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-i", "1048576", "-J", "size=16"]);
+    mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-i", "1048576", "-J"]).arg(format!("size={journal_mib}"));
     mkfs.args(["-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"]).arg(device);
     run(mkfs).map(drop)
 }
@@ -304,7 +304,7 @@ mod tests {
         if check_commands().is_err() {
             return;
         }
-        let failure = make_ext4(&directory.path().join("missing")).unwrap_err().to_string();
+        let failure = make_ext4(&directory.path().join("missing"), 16).unwrap_err().to_string();
         assert!(failure.starts_with("mkfs.ext4 failed"), "{failure}");
         assert!(!failure.contains('\n'), "{failure}");
     }

@@ -46,10 +46,16 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Everything of a mode lies below `directory`.
+    /// Everything of the mode of this name lies in a directory below `work`.
     #[must_use]
-    pub fn new(work: &Path, mode: Mode) -> Self {
-        Self { directory: work.join(mode.name()) }
+    pub fn new(work: &Path, mode: &str) -> Self {
+        Self { directory: work.join(mode) }
+    }
+
+    /// A file beside the others.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
     }
 
     /// The backing volume's file.
@@ -64,11 +70,15 @@ impl Layout {
         self.directory.join("mnt")
     }
 
-    fn state(&self) -> PathBuf {
+    /// The daemon's state directory.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
         self.directory.join("state")
     }
 
-    fn run(&self) -> PathBuf {
+    /// Its run directory.
+    #[must_use]
+    pub fn run(&self) -> PathBuf {
         self.directory.join("run")
     }
 
@@ -78,8 +88,18 @@ impl Layout {
         self.run().join("nbd.sock")
     }
 
-    fn volumes(&self) -> PathBuf {
+    /// The provider's directory.
+    #[must_use]
+    pub fn volumes(&self) -> PathBuf {
         self.directory.join("volumes")
+    }
+
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn create_directory(&self) -> Result<(), Failure> {
+        std::fs::create_dir_all(&self.directory).doing(|| format!("cannot make {}", self.directory.display()))
     }
 
     /// Makes the directory and the backing volume's file.
@@ -87,8 +107,8 @@ impl Layout {
     /// # Errors
     /// If the disk refuses.
     pub fn create(&self, plan: &Plan) -> Result<(), Failure> {
+        self.create_directory()?;
         let doing = || format!("cannot make the volume {}", self.backing().display());
-        std::fs::create_dir_all(&self.directory).doing(doing)?;
         let file = std::fs::File::create_new(self.backing()).doing(doing)?;
         file.set_len(plan.backing_size.get()).doing(doing)
     }
@@ -100,12 +120,13 @@ pub struct Host {
     origin: Instant,
 }
 
-fn milliseconds(time: Duration) -> String {
+/// A time as configurations have it, at least 1 ms.
+pub fn milliseconds(time: Duration) -> String {
     format!("\"{} ms\"", time.as_millis().max(1))
 }
 
 /// A path as a TOML string.
-fn quoted(path: &Path) -> String {
+pub fn quoted(path: &Path) -> String {
     toml::Value::String(path.to_string_lossy().into_owned()).to_string()
 }
 
@@ -357,7 +378,7 @@ mod tests {
         for plan in [Plan::standard(1), Plan::quick(1)] {
             for mode in Mode::ALL {
                 for policy in ["paper", "adaptive"] {
-                    let layout = Layout::new(directory.path(), mode);
+                    let layout = Layout::new(directory.path(), mode.name());
                     let text = configuration(&plan, mode, policy, Export::Fuse, &layout);
                     let config = Config::from_text(Path::new("demo"), &text).unwrap_or_else(|e| panic!("{e}\n{text}"));
                     assert_eq!(config.devices[DEVICE].caching.is_some(), mode == Mode::Elastic);

@@ -1,15 +1,18 @@
-//! The demo: one job on this machine, on real I/O, three ways.
+//! The demo: one job on this machine, on real I/O, three ways; and, in [`array`], the same requests on arrays of burstable volumes.
 //!
 //! Three modes run the same application on volumes of their own, at the same time: the volumes' rates are far below
 //! the disk's, so the modes do not slow each other down. Each mode has a daemon of its own in this process. When all
 //! are done every byte is read back from the backing volumes, without surgetank.
 
+pub mod array;
+mod child;
 mod content;
 mod filesystem;
 mod host;
 mod machine;
 mod mode;
 mod money;
+mod place;
 mod plan;
 mod progress;
 mod verify;
@@ -21,12 +24,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use surgetank_planner::Mode;
-use surgetank_report::output::{self, note};
+use surgetank_report::output;
 use surgetank_report::run::{self, ModeOutcome, RunOutcome};
-use surgetank_report::{Doing, Failure, Interrupt};
+use surgetank_report::{Failure, Interrupt};
 
+pub use child::work;
 pub use plan::Plan;
-pub use writer::write;
 
 use crate::host::{Export, Layout};
 use crate::mode::ModeRun;
@@ -35,9 +38,6 @@ use crate::workspace::Workspace;
 
 /// Beside the report: the run as a scenario, to predict and simulate it.
 const SCENARIO: &str = "scenario.toml";
-
-/// Unix socket paths are 107 bytes at most; below this place they need "/surgetank-demo-4194304/static-slow/run/nbd.sock".
-const PLACE_LENGTH_MAX: usize = 107 - 48;
 
 /// What to run, and where its report goes.
 #[derive(Clone, Debug)]
@@ -52,38 +52,22 @@ pub struct Options {
     pub keep: bool,
 }
 
-/// Runs the three modes and writes the report. This executable must hand its hidden command `demo-writer` to [`write`].
+/// Runs the three modes and writes the report. This executable must hand its hidden command `demo-writer` to [`work`].
 ///
 /// # Errors
 /// The first thing that failed; everything is unmounted, released and removed by then.
 pub fn run(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failure> {
-    let out = &options.out;
-    let was_there = out.exists();
-    std::fs::create_dir_all(out)
-        .doing(|| format!("the report's directory {} cannot be made, name another with --out", out.display()))?;
-    let outcome = run_and_report(options, interrupt);
-    if outcome.is_err() && !was_there {
-        // Without a report in it.
-        let _ = std::fs::remove_dir(out);
-    }
-    outcome
+    place::with_report(&options.out, || run_and_report(options, interrupt))
 }
 
 fn run_and_report(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome, Failure> {
     let began = Instant::now();
     let Options { plan, policy, out, keep } = options;
-    let root = choose_place(plan, out)?;
-    let export = choose_export()?;
-    let finished = {
-        let workspace = Workspace::create(&root, *keep)?;
-        let finished = run_modes(plan, policy, export, &workspace, interrupt);
-        let finished = finished.map_err(|failure| blame_full_disk(failure, &root));
-        if *keep {
-            note(&format!("surgetank: the volumes are kept in {}", workspace.path().display()));
-        }
-        finished
-    };
-    let mut outcome = finished.map_err(put_away)?;
+    let root = place::choose(plan.disk_space(), out)?;
+    let export = place::choose_export()?;
+    let finished =
+        place::with_workspace(&root, *keep, |workspace| run_modes(plan, policy, export, workspace, interrupt));
+    let mut outcome = finished?;
     outcome.policy = (*policy).to_owned();
     outcome.export = export.name().to_owned();
     outcome.date = machine::date();
@@ -93,81 +77,6 @@ fn run_and_report(options: &Options, interrupt: &Interrupt) -> Result<RunOutcome
     run::write(&outcome, out)?;
     output::write_whole(&out.join(SCENARIO), &plan.scenario(policy))?;
     Ok(outcome)
-}
-
-/// By the time this is said, the work directory is gone.
-fn put_away(failure: Failure) -> Failure {
-    match failure {
-        Failure::Interrupted(_) => {
-            Failure::Interrupted("interrupted; everything is unmounted, released and removed".into())
-        }
-        other => other,
-    }
-}
-
-/// A full disk below the volumes shows as all kinds of errors above them; asked while the volumes still lie there.
-fn blame_full_disk(failure: Failure, root: &Path) -> Failure {
-    const FULL: u64 = 16 << 20;
-    match failure {
-        Failure::Failed(_) if workspace::free_space(root).is_ok_and(|free| free < FULL) => Failure::Failed(format!(
-            "the disk below the demo's volumes in {} ran full: free some, or set TMPDIR to a directory with room",
-            root.display()
-        )),
-        other => other,
-    }
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
-}
-
-/// Puts away what killed runs left, and finds a place with room for this one.
-fn choose_place(plan: &Plan, out: &Path) -> Result<PathBuf, Failure> {
-    let known: Vec<PathBuf> = workspace::places(out).into_iter().map(|(place, _)| place).collect();
-    for left in workspace::sweep(&known) {
-        note(&format!("surgetank: put away {}, which a killed run had left", left.display()));
-    }
-    let places = workspace::places(out);
-    let needed = plan.disk_space();
-    match places.first() {
-        Some((place, _)) if !place.is_dir() => Err(Failure::Invalid(format!(
-            "TMPDIR is {}, which is no directory: set it to one on a disk",
-            place.display()
-        ))),
-        Some((place, _)) if place.as_os_str().len() > PLACE_LENGTH_MAX => Err(Failure::Invalid(format!(
-            "the path {} is too long for sockets below it: set TMPDIR to a directory with a short path",
-            place.display()
-        ))),
-        Some((place, free)) if *free >= needed => Ok(place.clone()),
-        Some((place, free)) => Err(Failure::Failed(format!(
-            "the demo needs {} of disk, but {} has {} free: free some, or set TMPDIR to a directory with room",
-            gib(needed),
-            place.display(),
-            gib(*free)
-        ))),
-        None => Err(Failure::failed(
-            "there is no place for the demo's volumes: set TMPDIR to a writable directory on a disk",
-        )),
-    }
-}
-
-/// A block device if this user and machine allow one, else NBD, saying why.
-fn choose_export() -> Result<Export, Failure> {
-    let opens = |path: &str| std::fs::File::options().read(true).write(true).open(path).is_ok();
-    let obstacle = if !rustix::process::geteuid().is_root() {
-        "this user is not root"
-    } else if !opens("/dev/fuse") {
-        "/dev/fuse cannot be opened"
-    } else if !opens("/dev/loop-control") {
-        "/dev/loop-control cannot be opened"
-    } else {
-        filesystem::check_commands()?;
-        return Ok(Export::Fuse);
-    };
-    note(&format!(
-        "surgetank: {obstacle}, so the demo uses its devices over NBD in this process, without a file system"
-    ));
-    Ok(Export::Nbd)
 }
 
 /// What a mode found out, and how many bytes were verified.
@@ -193,9 +102,9 @@ fn run_modes(
                 mode,
                 policy,
                 export,
-                layout: Layout::new(workspace.path(), mode),
+                layout: Layout::new(workspace.path(), mode.name()),
                 interrupt,
-                line: board.line(mode, plan.total_bytes()),
+                line: board.line(mode.name(), plan.total_bytes()),
             };
             let unfinished = &unfinished;
             (mode, scope.spawn(move || run_one(run, unfinished)))
@@ -207,7 +116,7 @@ fn run_modes(
     board.clear();
     let mut outcome = RunOutcome { title: "surgetank demo", ..RunOutcome::default() };
     let mut verified = true;
-    for (mode, (found, verified_bytes)) in first_failure(results)? {
+    for (mode, (found, verified_bytes)) in first_failure(results, |mode| mode.name())? {
         verified &= verified_bytes == plan.total_bytes();
         outcome.verified_bytes += verified_bytes;
         outcome.modes.insert(mode, found);
@@ -254,14 +163,17 @@ fn start_delay(plan: &Plan, mode: Mode) -> Duration {
 }
 
 /// All results, or what went wrong first: one mode's failure interrupts the others, so it outranks interruptions.
-fn first_failure<T>(results: Vec<(Mode, Result<T, Failure>)>) -> Result<Vec<(Mode, T)>, Failure> {
+fn first_failure<M, T>(
+    results: Vec<(M, Result<T, Failure>)>,
+    name: impl Fn(&M) -> &'static str,
+) -> Result<Vec<(M, T)>, Failure> {
     let mut done = Vec::new();
     let mut interrupted = None;
     for (mode, result) in results {
         match result {
             Ok(value) => done.push((mode, value)),
             Err(Failure::Interrupted(text)) => interrupted = Some(Failure::Interrupted(text)),
-            Err(failure) => return Err(Failure::Failed(format!("{}: {failure}", mode.name()))),
+            Err(failure) => return Err(Failure::Failed(format!("{}: {failure}", name(&mode)))),
         }
     }
     interrupted.map_or(Ok(done), Err)
@@ -325,13 +237,14 @@ mod tests {
     #[test]
     fn a_failure_outranks_the_interruptions_that_it_causes() {
         let interrupted = || Err::<(), _>(Failure::Interrupted("i".into()));
-        let failed = first_failure(vec![
+        let name = |mode: &Mode| mode.name();
+        let results = vec![
             (Mode::StaticSlow, interrupted()),
             (Mode::StaticFast, Err(Failure::failed("no"))),
             (Mode::Elastic, Ok(())),
-        ]);
-        assert_eq!(failed.unwrap_err().to_string(), "static-fast: no");
-        assert_eq!(first_failure(vec![(Mode::Elastic, interrupted())]).unwrap_err().status(), 130);
-        assert_eq!(first_failure(vec![(Mode::Elastic, Ok(1))]).unwrap(), [(Mode::Elastic, 1)]);
+        ];
+        assert_eq!(first_failure(results, name).unwrap_err().to_string(), "static-fast: no");
+        assert_eq!(first_failure(vec![(Mode::Elastic, interrupted())], name).unwrap_err().status(), 130);
+        assert_eq!(first_failure(vec![(Mode::Elastic, Ok(1))], name).unwrap(), [(Mode::Elastic, 1)]);
     }
 }

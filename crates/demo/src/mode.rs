@@ -9,6 +9,7 @@ use surgetank_planner::Mode;
 use surgetank_report::run::{ModeOutcome, PhaseSpan};
 use surgetank_report::{Doing, Failure, Interrupt};
 
+use crate::child;
 use crate::filesystem::{self, Mount};
 use crate::host::{self, Export, Host, Layout};
 use crate::money;
@@ -17,11 +18,14 @@ use crate::progress::Line;
 use crate::writer::{self, Destination, Written};
 
 /// How often writers and the device are looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How often the progress line changes.
 const SHOW_AGAIN: Duration = Duration::from_millis(250);
 /// The last drain and the return of the caching volume take seconds; longer than this, something is stuck.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Of the file system.
+const JOURNAL_MIB: u32 = 16;
 
 /// A file that was written, as the verification expects it.
 #[derive(Clone, Debug)]
@@ -75,7 +79,7 @@ impl ModeRun<'_> {
         if self.export == Export::Fuse {
             self.line.phase("mkfs.ext4");
             let device = stage.host.address()?;
-            filesystem::make_ext4(&device)?;
+            filesystem::make_ext4(&device, JOURNAL_MIB)?;
             stage.mount = Some(Mount::ext4(&device, &self.layout.mount_point())?);
         }
         let mut written = Vec::new();
@@ -232,13 +236,7 @@ impl Writers {
             match child.try_wait().doing(|| "cannot wait for a writer process".to_owned())? {
                 None => running += 1,
                 Some(status) if status.success() => *done = true,
-                Some(status) => {
-                    let mut said = String::new();
-                    if let Some(stderr) = &mut child.stderr {
-                        let _ = stderr.read_to_string(&mut said);
-                    }
-                    return Err(writer_failed(&file.path, &said, &status.to_string()));
-                }
+                Some(status) => return Err(writer_failed(&file.path, child::reason(child), &status.to_string())),
             }
         }
         Ok(running == 0)
@@ -259,8 +257,7 @@ impl Writers {
     }
 }
 
-fn writer_failed(path: &Path, said: &str, status: &str) -> Failure {
-    let reason = said.lines().next().map(|line| line.trim_start_matches("surgetank: ")).filter(|line| !line.is_empty());
+fn writer_failed(path: &Path, reason: Option<String>, status: &str) -> Failure {
     Failure::Failed(match reason {
         Some(reason) => format!("a writer of the demo failed: {reason}"),
         None => format!("the writer of {} ended with {status}", path.display()),

@@ -3,7 +3,6 @@
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use surgetank_planner::Mode;
 use surgetank_report::output::note;
 use surgetank_report::progress::{self, MultiProgress, ProgressBar};
 
@@ -33,12 +32,12 @@ impl Board {
         Self { lines, began: Instant::now() }
     }
 
-    /// The line of a mode whose application writes `bytes`.
+    /// The line of a mode whose bar has this length: bytes that its application writes, or parts of its time.
     #[must_use]
-    pub fn line(&self, mode: Mode, bytes: u64) -> Line {
+    pub fn line(&self, mode: &'static str, length: u64) -> Line {
         let bar = self.lines.as_ref().map(|lines| {
-            let bar = lines.add(progress::bar("{prefix:11} {bar:24.colour} {percent:>3} %  {msg}", bytes));
-            bar.set_prefix(mode.name());
+            let bar = lines.add(progress::bar("{prefix:11} {bar:24.colour} {percent:>3} %  {msg}", length));
+            bar.set_prefix(mode);
             bar
         });
         Line { mode, bar, began: self.began, phase: String::new() }
@@ -55,7 +54,7 @@ impl Board {
 /// One mode's line.
 #[derive(Debug)]
 pub struct Line {
-    mode: Mode,
+    mode: &'static str,
     bar: Option<ProgressBar>,
     began: Instant,
     phase: String,
@@ -73,7 +72,7 @@ impl Line {
     /// Something worth a line of its own is done.
     pub fn done(&self, what: &str) {
         if self.bar.is_none() {
-            note(&format!("{:7.1} s  {:11}  {what}", self.began.elapsed().as_secs_f64(), self.mode.name()));
+            note(&format!("{:7.1} s  {:11}  {what}", self.began.elapsed().as_secs_f64(), self.mode));
         }
     }
 
@@ -93,5 +92,12 @@ impl Line {
             None => String::new(),
         };
         bar.set_message(format!("{:18} {:4.0} MiB/s{cache}", self.phase, live.write_mib_s));
+    }
+
+    /// Shows that a share of the whole is done, and how it goes.
+    pub fn at(&self, share: f64, message: &str) {
+        let Some(bar) = &self.bar else { return };
+        bar.set_position((share.clamp(0.0, 1.0) * bar.length().unwrap_or_default() as f64) as u64);
+        bar.set_message(message.to_owned());
     }
 }

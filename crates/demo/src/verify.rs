@@ -108,7 +108,7 @@ mod tests {
     fn volume(directory: &Path) -> (Layout, Vec<WrittenFile>) {
         let mut plan = Plan::quick(3);
         plan.initial_dump = surgetank_model::Bytes::from_mib(8);
-        let layout = Layout::new(directory, Mode::Elastic);
+        let layout = Layout::new(directory, Mode::Elastic.name());
         layout.create(&plan).unwrap();
         let volume = File::options().write(true).open(layout.backing()).unwrap();
         let files = plan.files(Mode::Elastic, Dump::Initial).into_iter().map(|file| {

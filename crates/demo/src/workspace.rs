@@ -214,7 +214,7 @@ mod tests {
             let (image, point) = (inside.join(format!("{name}.image")), dead.join(name));
             File::create(&image)?.set_len(size)?;
             fs::create_dir(&point)?;
-            filesystem::make_ext4(&image).map_err(|failure| io::Error::other(failure.to_string()))?;
+            filesystem::make_ext4(&image, 4).map_err(|failure| io::Error::other(failure.to_string()))?;
             // Not by "mount -o loop": such a device goes away by itself.
             let attached = filesystem::command("losetup").args(["--find", "--show"]).arg(&image).output()?;
             let device = String::from_utf8_lossy(&attached.stdout).trim().to_owned();

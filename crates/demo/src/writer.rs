@@ -5,13 +5,14 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use surgetank_device::Buffer;
 use surgetank_report::{Doing, Failure, output};
 
+use crate::child;
 use crate::content::{BLOCK, FileContent};
 use crate::plan::PlannedFile;
 
@@ -22,7 +23,7 @@ const SYNC_EVERY: u64 = 2 << 20;
 
 /// What a writer process is told, as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Order {
+pub struct Order {
     target: Target,
     content: FileContent,
     bytes: u64,
@@ -65,13 +66,12 @@ pub enum Destination<'a> {
     Nbd(&'a Path),
 }
 
-/// The body of the hidden command `demo-writer`: writes what the demo ordered and says how it went.
+/// Writes what the demo ordered and says how it went.
 ///
 /// # Errors
 /// The first I/O error.
-pub fn write(order: &str) -> Result<(), Failure> {
-    let order: Order = serde_json::from_str(order).map_err(Failure::invalid)?;
-    let written = carry_out(&order)?;
+pub fn write(order: &Order) -> Result<(), Failure> {
+    let written = carry_out(order)?;
     output::print(&serde_json::to_string(&written).map_err(Failure::failed)?)
 }
 
@@ -149,12 +149,11 @@ impl Sink {
     }
 }
 
-/// Starts the process that writes `file`. It ignores the terminal's Ctrl-C: the demo ends it in order.
+/// Starts the process that writes `file`.
 ///
 /// # Errors
 /// If the process cannot be started.
 pub fn spawn(file: &PlannedFile, destination: &Destination<'_>) -> io::Result<Child> {
-    use std::os::unix::process::CommandExt;
     let target = match destination {
         Destination::Directory(root) => {
             let path = root.join(&file.path);
@@ -165,10 +164,7 @@ pub fn spawn(file: &PlannedFile, destination: &Destination<'_>) -> io::Result<Ch
         }
         Destination::Nbd(socket) => Target::Nbd { socket: (*socket).to_owned(), offset: file.device_offset },
     };
-    let order = Order { target, content: file.content, bytes: file.size };
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("demo-writer").arg(serde_json::to_string(&order)?);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()
+    child::spawn(&child::Order::Write(Order { target, content: file.content, bytes: file.size }))
 }
 
 #[cfg(test)]

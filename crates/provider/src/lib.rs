@@ -14,7 +14,7 @@ pub mod table;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use faulty::{Fault, FaultRates, Faulty, Observer, Verb};
 pub use host::{HostConfig, HostProvider};
-pub use local::{LocalConfig, LocalProvider, LocalType};
+pub use local::{IopsCredits, LocalConfig, LocalProvider, LocalType};
 pub use qemu::{QemuConfig, QemuProvider};
 pub use table::ProviderConfig;
 

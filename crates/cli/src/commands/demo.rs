@@ -1,8 +1,9 @@
-//! `surgetank demo`: the main job on this machine, on real I/O, three ways.
+//! `surgetank demo`: the main job on this machine, on real I/O, three ways; with `--array` arrays of burstable volumes.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use surgetank_demo::array::{self, ArrayOptions, ArrayPlan};
 use surgetank_demo::{Options, Plan};
 use surgetank_policy::Preset;
 use surgetank_report::run;
@@ -20,15 +21,23 @@ const DEFAULT_OUT: &str = "surgetank-demo-report";
   surgetank demo --quick
   surgetank demo --out report && xdg-open report/report.html
   surgetank demo --policy paper --json > demo.json
+  surgetank demo --array --quick
 
 The application writes an initial dump and three checkpoints with pauses between them, through ext4. static-slow \
 runs it on a slow volume, static-fast on a fast one, elastic on a slow one with caching volumes rented for the \
 bursts. The volumes are files in a temporary directory, throttled to their rates (set TMPDIR to choose the disk). \
-Without root the devices are used over NBD, without a file system.")]
+Without root the devices are used over NBD, without a file system.
+
+With --array the volumes live on burst credits like those of AWS gp2, scaled so that they end within seconds. The same \
+random reads and writes of 4 KiB are made of one large volume (single), of an array of ten small ones (array), and of an \
+array whose members are replaced before their credits end (rotated).")]
 pub struct Arguments {
     /// Run a smaller setting: about 40 s instead of about two minutes
     #[arg(long)]
     quick: bool,
+    /// Run arrays of volumes on burst credits in place of elastic devices
+    #[arg(long, conflicts_with = "policy")]
+    array: bool,
     /// Controller of the elastic mode
     #[arg(long, value_parser = preset(), default_value = Preset::ADAPTIVE.name)]
     policy: Preset,
@@ -53,6 +62,9 @@ impl Arguments {
         }
         let interrupt = Interrupt::install()?;
         let seed = self.seed.unwrap_or_else(rand::random);
+        if self.array {
+            return self.run_array(seed, &interrupt);
+        }
         let plan = if self.quick { Plan::quick(seed) } else { Plan::standard(seed) };
         let options = Options { plan, policy: self.policy.name, out: self.out, keep: self.keep };
         let outcome = surgetank_demo::run(&options, &interrupt)?;
@@ -61,6 +73,17 @@ impl Arguments {
         }
         let page = options.out.join("report.html");
         output::print(&format!("{}\nreport: {}", run::text(&outcome), page.display()))
+    }
+
+    fn run_array(self, seed: u64, interrupt: &Interrupt) -> Result<(), Failure> {
+        let plan = if self.quick { ArrayPlan::quick(seed)? } else { ArrayPlan::standard(seed)? };
+        let options = ArrayOptions { plan, out: self.out, keep: self.keep };
+        let outcome = array::run(&options, interrupt)?;
+        if self.json {
+            return output::print_json(&outcome.without_series());
+        }
+        let page = options.out.join("report.html");
+        output::print(&format!("{}\nreport: {}", array::text(&outcome), page.display()))
     }
 }
 
@@ -72,6 +95,6 @@ pub struct Writer {
 
 impl Writer {
     pub fn run(self) -> Result<(), Failure> {
-        surgetank_demo::write(&self.order)
+        surgetank_demo::work(&self.order)
     }
 }

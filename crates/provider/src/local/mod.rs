@@ -23,7 +23,7 @@ use crate::table::{ProviderConfig, TypeLimits};
 use crate::{Provider, ProviderError, VolumeId, VolumeState};
 
 pub use crate::files::Repair;
-pub use crate::files::catalog::{FileType as LocalType, SIZE_GRAIN};
+pub use crate::files::catalog::{FileType as LocalType, IopsCredits, SIZE_GRAIN};
 pub use config::LocalConfig;
 
 /// The local provider.
