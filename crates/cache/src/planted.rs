@@ -172,11 +172,3 @@ surgetank_model::plant_bugs! {
         UnseenWritesDurable,
     }
 }
-
-impl Bug {
-    /// The one of this name, as it stands in this file.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
-    }
-}

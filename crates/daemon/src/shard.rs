@@ -160,6 +160,7 @@ impl Shard {
             if let Err(error) = reclaim::mark_io_flusher() {
                 tracing::debug!(%error, "not marked as serving a block device");
             }
+            crate::planted::plant();
             #[cfg(feature = "planted-engine-bugs")]
             surgetank_cache::planted::plant(
                 std::env::var("SURGETANK_PLANT").ok().and_then(|name| surgetank_cache::planted::Bug::named(&name)),

@@ -4,20 +4,20 @@
 mod common;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::arrays::{MEMBERS, asked, config, copies_so_far, create, delete, is_calm, of_report, rotate};
 use common::child::{self, Running};
 use common::rounds::{self, Seen};
 use common::writers::{Counts, Writer};
 use common::{MIB, Machine, connect, eventually, find};
-use surgetank_daemon::arrays::status::{ArrayStatus, ArraysReport};
-use surgetank_daemon::{Client, Config, Daemon, OfflineArrays, Request};
+use surgetank_daemon::arrays::status::ArrayStatus;
+use surgetank_daemon::{Daemon, OfflineArrays, Request};
 use surgetank_model::random::Random;
 
 /// What is written of the array.
 const SIZE: u64 = 16 * MIB;
 const WRITERS: u64 = 4;
-const MEMBERS: usize = 3;
 
 /// Not a test by itself: the daemon that the others kill.
 #[test]
@@ -44,50 +44,8 @@ fn configured(provider: &str, array: &str) -> Machine {
     machine
 }
 
-fn config(machine: &Machine) -> Config {
-    Config::load(&machine.path("config.toml")).unwrap()
-}
-
-fn create(machine: &Machine) {
-    let arrays = OfflineArrays::start(config(machine)).unwrap();
-    arrays.handle(&Request::ArrayCreate { name: "scratch".to_owned() }).unwrap();
-}
-
-/// Deletes the array without a daemon: nothing of it may be left.
-fn delete(machine: &Machine) {
-    let arrays = OfflineArrays::start(config(machine)).unwrap();
-    arrays.handle(&Request::ArrayDelete { name: "scratch".to_owned() }).unwrap();
-    drop(arrays);
-    assert_eq!((machine.rented(), machine.records()), (0, Vec::<String>::new()), "volumes are left");
-    assert!(!machine.path("state/array:scratch").exists(), "a record is left");
-}
-
-fn of_report(report: serde_json::Value) -> ArrayStatus {
-    let mut report: ArraysReport = serde_json::from_value(report).unwrap();
-    report.arrays.pop().unwrap()
-}
-
 fn status(daemon: &Daemon) -> ArrayStatus {
     of_report(daemon.handle(Request::ArrayStatus { name: None }).unwrap())
-}
-
-fn asked(client: &Client) -> Option<ArrayStatus> {
-    client.ask(&Request::ArrayStatus { name: None }).ok().map(of_report)
-}
-
-fn rotate(slot: Option<u32>) -> Request {
-    Request::ArrayRotate { name: "scratch".to_owned(), slot }
-}
-
-fn is_calm(status: &ArrayStatus) -> bool {
-    status.replacing.is_empty()
-        && status.volumes.len() == MEMBERS
-        && status.volumes.iter().all(|volume| volume.part == "active")
-}
-
-/// What of its copy the joining member has.
-fn copied(status: &ArrayStatus) -> Option<f64> {
-    status.volumes.iter().find_map(|volume| volume.copied_share.filter(|_| volume.part == "joining"))
 }
 
 #[test]
@@ -145,15 +103,8 @@ fn kills_in_the_middle_of_copies_lose_nothing() {
             }
             let _over = rounds::Over(&seen);
             running.client.ask(&rotate(Some(round as u32 % MEMBERS as u32))).unwrap();
-            let until = Instant::now() + Duration::from_secs(3);
-            let least = random.unit() * 0.8;
-            let mut copying = false;
             // One in four anywhere; the others at some share of the copy.
-            while round % 4 != 3 && !copying && Instant::now() < until {
-                copying =
-                    asked(&running.client).as_ref().and_then(copied).is_some_and(|share| share > least && share < 1.0);
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            let copying = round % 4 != 3 && copies_so_far(&running.client, random.unit() * 0.8);
             std::thread::sleep(Duration::from_millis(random.below(40)));
             in_copies += u32::from(copying);
             running.kill();

@@ -1,6 +1,6 @@
 //! How crates plant bugs on purpose, to see that their tests find them.
 
-/// Gives a crate that has a feature `planted-bugs` the type of its bugs, with the list of `ALL`, and the functions `plant`,
+/// Gives a crate that has a feature `planted-bugs` the type of its bugs, with the list of `ALL` and the one that is `named` so, and the functions `plant`,
 /// which wakes one of them, or none, for this thread, and `planted`, which says whether one is awake. Without the feature there
 /// is no `plant`, and none is.
 #[macro_export]
@@ -15,6 +15,12 @@ macro_rules! plant_bugs {
         impl $bug {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The one of this name, as it stands in the source.
+            #[must_use]
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
+            }
         }
 
         #[cfg(feature = "planted-bugs")]

@@ -40,11 +40,3 @@ surgetank_model::plant_bugs! {
         ReadBeforeWritten,
     }
 }
-
-impl Bug {
-    /// The bug of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
-    }
-}

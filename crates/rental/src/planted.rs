@@ -72,11 +72,3 @@ surgetank_model::plant_bugs! {
         FailedMemberForgotten,
     }
 }
-
-impl Bug {
-    /// The bug of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
-    }
-}

@@ -2,9 +2,11 @@
 
 #![allow(dead_code, reason = "every test program uses its own part")]
 
+pub mod arrays;
 pub mod block;
 pub mod child;
 pub mod failing;
+pub mod files;
 pub mod guest;
 pub mod mapped;
 pub mod mounted;

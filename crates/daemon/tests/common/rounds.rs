@@ -205,13 +205,18 @@ pub fn act_at(
     });
 }
 
+/// Kills the daemon and does not wait for its death; from now on its clients know that nothing counts.
+pub fn kill(running: &Running, seen: &Seen) {
+    seen.killing.store(true, Ordering::SeqCst);
+    // SAFETY: signals our own child, which is not waited for yet.
+    unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
+}
+
 /// Boosts, drains and kills the daemon at the moment that is aimed at. Answers the moment at which that was.
 pub fn kill_at(machine: &Machine, running: &Running, seen: &Seen, random: &mut Random, aim: Option<Moment>) -> Moment {
     let mut killed_at = Moment::Idle;
     act_at(machine, &running.client, seen, random, [aim], |moment| {
-        seen.killing.store(true, Ordering::SeqCst);
-        // SAFETY: signals our own child, which is not waited for yet.
-        unsafe { libc::kill(running.child.id() as i32, libc::SIGKILL) };
+        kill(running, seen);
         killed_at = moment;
     });
     killed_at
