@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::arrays::{MEMBERS, asked, config, copies_so_far, create, delete, is_calm, of_report, rotate};
+use common::arrays::{MEMBERS, asked, config, copied, copies_so_far, create, delete, is_calm, of_report, rotate};
 use common::child::{self, Running};
 use common::rounds::{self, Seen};
 use common::writers::{Counts, Writer};

@@ -6,7 +6,7 @@ use surgetank_array::assembly::Place as Membership;
 use surgetank_array::geometry::region_for;
 use surgetank_array::{ArrayId, Assembly, Device, MemberId, Options, Plan, Regions};
 use surgetank_device::volume::array::{ArrayVolume, Member, read_head, write_creation};
-use surgetank_model::{Bytes, Limits};
+use surgetank_model::Limits;
 use surgetank_rental::array::{Answer, Ask, Found};
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Obstacle, Slot, VolumeAsk, ask};
@@ -14,7 +14,7 @@ use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Obstacle, Slot, 
 use super::manager::Manager;
 use crate::crash::crash_point;
 use crate::members::{self, Done};
-use crate::opening::{self, Opened, Opener};
+use crate::opening::{Opened, Opener};
 
 /// Bytes of a chunk: large enough for one I/O a member to be efficient, small enough that a burst uses all members.
 pub(super) const CHUNK: u32 = 256 << 10;

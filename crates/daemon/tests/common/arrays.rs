@@ -54,7 +54,7 @@ pub fn is_calm(status: &ArrayStatus) -> bool {
 }
 
 /// What of its copy the joining member has.
-fn copied(status: &ArrayStatus) -> Option<f64> {
+pub fn copied(status: &ArrayStatus) -> Option<f64> {
     status.volumes.iter().find_map(|volume| volume.copied_share.filter(|_| volume.part == "joining"))
 }
 

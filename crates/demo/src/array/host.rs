@@ -48,7 +48,7 @@ fn configuration(
          [provider.local]\ndirectory = {volumes}\ncreate_latency = {latency}\nattach_latency = {latency}\n\
          detach_latency = {latency}\ntypes.{TYPE} = {local_type}\n\n\
          [array.{NAME}]\nprovider = \"local\"\nvolume_type = \"{TYPE}\"\nmembers = {members}\n\
-         member_size = \"{size} MiB\"\ncopy_rate = \"{copy_rate}\"\nthrottle = {throttle}\n\n\
+         member_size = \"{size} MiB\"\nrotate = \"never\"\ncopy_rate = \"{copy_rate}\"\nthrottle = {throttle}\n\n\
          [device.{NAME}]\nbacking = \"array:{NAME}\"\nexport = \"{export}\"\nsocket = {socket}\n",
         state = quoted(&layout.state()),
         run = quoted(&layout.run()),

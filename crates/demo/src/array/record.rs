@@ -72,6 +72,7 @@ mod tests {
             written_gib: None,
             ios: None,
             credits_share: Some(0.25),
+            credits_end_s: None,
             held_s: None,
         };
         let volumes = volumes.iter().map(volume).collect();

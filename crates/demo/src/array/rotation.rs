@@ -221,6 +221,7 @@ mod tests {
                 written_gib: Some(0.0),
                 ios: Some(ios),
                 credits_share: Some(0.5),
+                credits_end_s: None,
                 held_s: None,
             };
             let active =

@@ -4,7 +4,7 @@ use surgetank_model::Instant;
 use surgetank_model::volume::VolumeId;
 use surgetank_policy::Refusal;
 
-use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place, text};
+use super::{Array, Ask, Doing, Ended, Event, Found, Goal, Place, refusal_text};
 use crate::array::record::{Held, Stage, Wanted};
 use crate::planted::{Bug, planted};
 use crate::record::Slot;
@@ -259,7 +259,7 @@ impl Array {
     }
 
     fn try_later(&mut self, slot: u32, refusal: Refusal) {
-        let why = text(&refusal);
+        let why = refusal_text(&refusal);
         let attempts = self.attempts.entry(slot).or_default();
         attempts.failed += 1;
         let pause = self.config.backoff.delay(attempts.failed, &mut self.random);

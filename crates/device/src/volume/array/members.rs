@@ -186,14 +186,14 @@ impl Members {
         attached.member.volume.submit(now, VolumeIo { token, operation, offset, length, memory });
     }
 
-    /// Starts the one I/O of a request, or returns it if there is nothing to start it on.
-    pub fn start_single(&mut self, now: Instant, target: Target, io: VolumeIo) -> Result<(), VolumeIo> {
+    /// Starts the one I/O of a request; false: there is nothing to start it on.
+    pub fn start_single(&mut self, now: Instant, target: Target, io: VolumeIo) -> bool {
         let Some(attached) = self.attached.iter_mut().find(|attached| attached.member.id == target) else {
-            return Err(io);
+            return false;
         };
         attached.in_flight += 1;
         attached.member.volume.submit(now, io);
-        Ok(())
+        true
     }
 
     /// Starts what waits on the volumes and appends what has ended to `outcomes`, but for requests of one I/O. `all`: looks at

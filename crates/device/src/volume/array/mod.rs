@@ -128,9 +128,9 @@ impl ArrayVolume {
     /// Does a request that is one I/O: its memory goes to the member, and the I/O has the number that the engine knows.
     fn start_single(&mut self, now: Instant, single: &Single, io: VolumeIo) {
         let io = VolumeIo { token: single.id.0, offset: single.offset, ..io };
-        if let Err(io) = self.members.start_single(now, single.target, io) {
+        if !self.members.start_single(now, single.target, io) {
             tracing::error!(target = ?single.target, "the array's engine names a member that is not there");
-            let ended = self.engine.complete_single(now, EffectId(io.token), Err(IoFailure::Gone));
+            let ended = self.engine.complete_single(now, EffectId(single.id.0), Err(IoFailure::Gone));
             self.ended.extend(ended.map(answer));
         }
     }
