@@ -59,17 +59,15 @@ test:
 test-product:
 	$(CARGO) test --workspace --lib --bins --examples --no-fail-fast
 	$(CARGO) test --workspace --exclude surgetank-sim --exclude surgetank-readcache --exclude surgetank-pool-core --test '[!d]*' --no-fail-fast
-	$(CARGO) test --package surgetank-readcache --test model
-	$(CARGO) test --package surgetank-pool-core --test models
 
 test-simulation:
 	$(CARGO) test --workspace --test 'd*' --no-fail-fast
-	nice -n 19 $(CARGO) test --workspace --test crash --test array --test members --test liveness --no-fail-fast
+	nice -n 19 $(CARGO) test --workspace --test crash --test array --test members --test liveness --test read_cache_life --test model --test models --no-fail-fast
 	nice -n 19 $(CARGO) test $(PLANTED) -- --nocapture
 
 sim:
 	@scripts/setup test
-	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --package surgetank-pool-core --test crash --test array --test members --test models
+	SURGETANK_FIRST=$(FIRST) SURGETANK_TIMES=$(TIMES) $(CARGO) test --package surgetank-sim --package surgetank-pool-core --test crash --test array --test members --test read_cache_life --test models
 
 soak:
 	@scripts/setup test

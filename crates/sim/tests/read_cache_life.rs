@@ -12,8 +12,10 @@ use surgetank_sim::read_cache::{Report, Scenario, run};
 use cores::{over_all_cores, seeds};
 
 fn check(scenario: &Scenario, test: &str) -> Report {
-    let again =
-        format!("SURGETANK_SEED={} cargo test -p surgetank-sim --test read_cache -- --exact {test}", scenario.seed);
+    let again = format!(
+        "SURGETANK_SEED={} cargo test -p surgetank-sim --test read_cache_life -- --exact {test}",
+        scenario.seed
+    );
     match catch_unwind(AssertUnwindSafe(|| run(scenario))) {
         Ok(Ok(report)) => report,
         Ok(Err(failure)) => panic!("{failure}\n  reproduce: {again}"),
