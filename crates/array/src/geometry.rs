@@ -54,6 +54,11 @@ const REGION_MAX: u32 = 4 << 20;
 /// Regions that members are divided into, at most, unless they would be larger than [`REGION_MAX`]. With room for
 /// [`GROWTH`], a bitmap of so many takes 1 MiB of memory and half of that on the member.
 const REGIONS_MAX: u64 = 1 << 18;
+/// Members below this size, in bytes, have larger regions than they must: a region is copied by one I/O, which costs a volume that
+/// is limited in operations one of them, and such a small member has few to give.
+const SMALL: u64 = 1 << 30;
+/// Smallest region of a small member, in bytes.
+const REGION_OF_SMALL: u64 = 1 << 20;
 /// More bytes than a member can have.
 const DATA_MAX: u64 = 1 << 56;
 
@@ -63,7 +68,8 @@ const DATA_MAX: u64 = 1 << 56;
 /// the array is copied with all that lies between. So regions are as small as chunks where the bitmap allows it.
 #[must_use]
 pub fn region_for(member_size: u64, chunk: u32) -> u32 {
-    let least = member_size.div_ceil(REGIONS_MAX).clamp(1, u64::from(REGION_MAX)).next_power_of_two();
+    let least = if member_size < SMALL { REGION_OF_SMALL } else { member_size.div_ceil(REGIONS_MAX) };
+    let least = least.clamp(1, u64::from(REGION_MAX)).next_power_of_two();
     (least as u32).max(chunk)
 }
 
@@ -239,6 +245,7 @@ mod tests {
             [1, 64, 65, 256, 1024, 1025, 16384].map(regions),
             [256 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 4 << 20, 4 << 20]
         );
+        assert_eq!(region_for((1 << 30) - 1, 256 << 10), 1 << 20);
         for gib in [1, 64, 65, 1024, 16384] {
             assert!(Geometry::divide(8, gib << 30, 4096, 256 << 10, regions(gib)).is_ok(), "{gib} GiB");
         }
