@@ -1,6 +1,7 @@
 //! The arrays of a configuration whose daemon does not run, for commands.
 
 use std::fs::File;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use surgetank_device::discovery::Disks;
@@ -13,6 +14,10 @@ use crate::daemon::refuse_own_ground;
 use crate::owner::OwnerStore;
 use crate::providers::Providers;
 use crate::{places, state_directory};
+
+/// How long a command waits for a deletion, and how often it looks.
+const DELETION: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Holds the state directory, so that no daemon uses it meanwhile.
 pub struct OfflineArrays {
@@ -53,7 +58,13 @@ impl OfflineArrays {
             Request::ArrayStatus { name } => {
                 serde_json::to_value(self.arrays.status(name.as_deref())?).map_err(|error| error.to_string())
             }
-            Request::ArrayCreate { name } => self.arrays.create(name).map(|()| json!({ "remarks": [] })),
+            Request::ArrayCreate { name } => match self.arrays.create(name) {
+                Ok(()) => Ok(json!({ "remarks": [] })),
+                Err(why) => {
+                    self.await_deletion(name);
+                    Err(why)
+                }
+            },
             Request::ArrayAssemble { name, id } => Ok(json!({ "remarks": self.arrays.assemble(name, id.as_deref())? })),
             Request::ArrayDelete { name } => {
                 refuse_dirty(&self.config, name)?;
@@ -61,6 +72,20 @@ impl OfflineArrays {
                 Ok(json!({ "deleted": name }))
             }
             _ => Err("no daemon runs: start one with `surgetank serve`".to_owned()),
+        }
+    }
+
+    /// Waits until what was rented for an array that was not created is deleted: nobody does it once the command has ended. What takes
+    /// longer, the next daemon or command goes on with.
+    fn await_deletion(&self, name: &str) {
+        let until = Instant::now() + DELETION;
+        let is_under_way = || {
+            self.arrays
+                .status(Some(name))
+                .is_ok_and(|report| report.arrays.iter().any(|array| array.state == "deleting"))
+        };
+        while is_under_way() && Instant::now() < until {
+            std::thread::sleep(LOOK);
         }
     }
 }
