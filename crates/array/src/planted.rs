@@ -20,6 +20,8 @@ surgetank_model::plant_bugs! {
         WrittenBeforeBit,
         /// A region that was ever discarded whole stays cleared although it was written again.
         ClearOverWrite,
+        /// What lies between two discarded ranges of a region counts as discarded.
+        GapIsDiscarded,
         /// A write over a region that is being copied does not wait for the copy.
         WriteInCopiedWindow,
         /// A region is copied while a write to it is in flight.

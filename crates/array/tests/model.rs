@@ -81,6 +81,29 @@ fn a_discarded_region_is_not_copied() {
     assert_eq!(machine.engine.status().regions_written, 1);
 }
 
+/// Kernels discard in pieces, which end within regions. What is written between two of them counts.
+#[test]
+fn a_region_that_is_discarded_in_pieces_is_not_copied() {
+    let mut machine = Machine::new(1, 1 << 20, 4);
+    let region = u64::from(machine.region());
+    let discard = |machine: &mut Machine, offset: u64, length: u64| {
+        machine.request(Operation::Discard, offset, length);
+        machine.request(Operation::Flush, 0, 0);
+        machine.settle();
+        machine.engine.status().regions_written
+    };
+    machine.request(WRITE, 0, 3 * region);
+    machine.settle();
+    assert_eq!(discard(&mut machine, 0, region / 2), 3, "the second half is written");
+    assert_eq!(discard(&mut machine, region / 2, region), 2, "the first region is discarded; half of the second");
+    machine.request(WRITE, region, 4096);
+    machine.settle();
+    assert_eq!(discard(&mut machine, region * 3 / 2, region / 2), 2, "the first half was written again");
+    assert_eq!(discard(&mut machine, region, region / 2), 1);
+    assert_eq!(discard(&mut machine, 2 * region, region), 0);
+    machine.read_all();
+}
+
 /// Bits are set ahead, twice as many as the row of written regions is long; what they are ahead of is not copied.
 #[test]
 fn a_sequential_write_seldom_waits_for_a_bit_and_what_it_has_not_reached_is_not_copied() {

@@ -111,7 +111,7 @@ impl Engine {
             for region in regions {
                 *slot.regions.entry(region).or_insert(0) += 1;
                 if let Some(member) = self.members.get_mut(&active).filter(|_| written) {
-                    member.clears.remove(&region);
+                    member.discarded.remove(&region);
                 }
             }
         }
@@ -276,14 +276,9 @@ impl Engine {
                 member.owed = true;
             }
             if !double && !forgotten && result.is_ok() && discard {
-                let whole = |region: &u64| {
-                    let bytes = geometry.region_bytes(*region);
-                    run.offset <= bytes.start && bytes.end <= run.end()
-                };
-                let at = member.port.written();
-                for region in geometry.regions_of(&run).filter(whole) {
-                    member.clears.insert(region, at);
-                    if let Some(bitmap) = member.bitmap.as_mut().filter(|_| planted(Bug::BitClearedEarly)) {
+                for region in geometry.regions_of(&run) {
+                    let is_whole = member.note_discarded(region, run.offset..run.end(), &geometry);
+                    if let Some(bitmap) = member.bitmap.as_mut().filter(|_| is_whole && planted(Bug::BitClearedEarly)) {
                         bitmap.set(region, false);
                     }
                 }

@@ -1,6 +1,7 @@
 //! A member: its flushes, its bitmap, its superblock.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use surgetank_model::Instant;
 
@@ -73,11 +74,26 @@ pub(super) struct Member {
     pub recorded: u64,
     /// A flush failed and may have forgotten writes that were acknowledged; no flush of the application has been told.
     pub owed: bool,
-    /// Regions that were discarded whole, and not written since: the number of the write that did it.
-    pub clears: BTreeMap<u64, u64>,
+    /// What was discarded of regions that were not written since.
+    pub discarded: BTreeMap<u64, Discarded>,
     /// Regions whose bits are set although nothing was written there yet.
     pub ahead: BTreeSet<u64>,
 }
+
+/// What was discarded of a region: one range, which grows by discards that overlap it or lie beside it. Kernels discard large ranges
+/// in pieces, whose ends lie within regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discarded {
+    /// First byte, among the member's data.
+    pub start: u64,
+    /// After the last byte.
+    pub end: u64,
+    /// The number of the member's write that did it; of several, of the last one.
+    pub at: u64,
+}
+
+/// Regions of which a part is known to be discarded, at most: those with the highest numbers.
+const DISCARDED_MAX: usize = 4096;
 
 /// Bits are set ahead of a sequential write for so many bytes of a member at most. A page of the bitmap waits behind the writes
 /// that are queued on the member: half of this, which is left when the next bits are set, must be more than they are.
@@ -101,9 +117,27 @@ impl Member {
             unknown: false,
             recorded: 0,
             owed: false,
-            clears: BTreeMap::new(),
+            discarded: BTreeMap::new(),
             ahead: BTreeSet::new(),
         }
+    }
+
+    /// This range of a region was discarded by the last write. Whether the whole region is now.
+    pub fn note_discarded(&mut self, region: u64, range: Range<u64>, geometry: &Geometry) -> bool {
+        let bytes = geometry.region_bytes(region);
+        let (start, end) = (range.start.max(bytes.start), range.end.min(bytes.end));
+        let mut part = Discarded { start, end, at: self.port.written() };
+        if let Some(before) = self.discarded.get(&region) {
+            if before.start <= part.end && part.start <= before.end || planted(Bug::GapIsDiscarded) {
+                (part.start, part.end) = (before.start.min(part.start), before.end.max(part.end));
+            } else if before.end - before.start > part.end - part.start {
+                part = *before;
+            }
+        } else if self.discarded.len() >= DISCARDED_MAX {
+            self.discarded.pop_first();
+        }
+        self.discarded.insert(region, part);
+        bytes == (part.start..part.end)
     }
 
     /// Whether something may have been written to a region.
@@ -195,7 +229,7 @@ impl Engine {
     fn flush_failed(&mut self, target: Target, waiters: &[Waiter]) {
         let told = waiters.iter().any(|waiter| matches!(waiter, Waiter::Request(_)));
         let Some(member) = self.member(target) else { return };
-        member.clears.clear();
+        member.discarded.clear();
         match member.role {
             Role::Active if planted(Bug::FlushFailureUnreported) => {}
             Role::Active => {
@@ -213,12 +247,15 @@ impl Engine {
 
     /// Regions that were discarded whole need no bit once the discard is durable.
     fn clear_discarded(&mut self, target: Target) {
+        let geometry = self.geometry;
         let Some(member) = self.member(target).filter(|member| member.role == Role::Active) else { return };
         let durable = member.port.durable();
-        let cleared: Vec<u64> =
-            member.clears.iter().filter(|(_, at)| **at <= durable).map(|(region, _)| *region).collect();
+        let is_cleared = |(region, part): &(&u64, &Discarded)| {
+            part.at <= durable && geometry.region_bytes(**region) == (part.start..part.end)
+        };
+        let cleared: Vec<u64> = member.discarded.iter().filter(is_cleared).map(|(region, _)| *region).collect();
         for region in cleared {
-            member.clears.remove(&region);
+            member.discarded.remove(&region);
             member.ahead.remove(&region);
             if let Some(bitmap) = member.bitmap.as_mut() {
                 bitmap.set(region, false);

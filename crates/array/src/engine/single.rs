@@ -155,7 +155,7 @@ impl Engine {
             let settled = member.bitmap.as_ref().is_some_and(|bitmap| bitmap.is_settled(region));
             let alone = self.singles.writes[chunk as usize % COUNTERS] == 0 || !self.singles.is_locked(request);
             let free = alone && !is_locked(&self.locks, request) || planted(Bug::NoRangeLock);
-            if !settled || !free || !member.clears.is_empty() || member.ahead.contains(&region) {
+            if !settled || !free || member.discarded.contains_key(&region) || member.ahead.contains(&region) {
                 return None;
             }
             place.changes += 1;
