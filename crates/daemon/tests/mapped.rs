@@ -246,6 +246,7 @@ fn guest_kills_under_writers() {
                 let mut block = Block::open(Path::new(MAPPED)).unwrap();
                 while !over.load(Ordering::Relaxed) {
                     writer.step(&mut block).unwrap();
+                    std::thread::sleep(guest::PAUSE);
                     seen.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -309,6 +310,7 @@ fn guest_crashes_in_switches() {
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     writer.step(&mut block).unwrap();
+                    std::thread::sleep(guest::PAUSE);
                     done.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -371,6 +373,7 @@ fn guest_switches_under_writers() {
                 while !over.load(Ordering::Relaxed) {
                     let began = Instant::now();
                     writer.step(&mut block).unwrap();
+                    std::thread::sleep(guest::PAUSE);
                     longest.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
                 }
             });

@@ -234,6 +234,7 @@ fn guest_kills_under_writers() {
                 let mut block = Block::open(served).unwrap();
                 while !over.load(Ordering::Relaxed) {
                     writer.step(&mut block).unwrap();
+                    std::thread::sleep(guest::PAUSE);
                 }
             });
         }

@@ -16,6 +16,10 @@ const TELL_STACKS: &str = "for thread in /proc/[0-9]*/task/*; do \
 /// How much slower a boost comes and goes in a guest.
 const PACE: u32 = 8;
 
+/// Between the requests of whoever writes while the daemon is killed or switches: the emulated processors are the daemon's, else
+/// most of a test's time is theirs.
+pub const PAUSE: Duration = Duration::from_millis(10);
+
 /// Where guests boot; where none does, a line says so.
 pub fn lab() -> Option<Lab> {
     match Lab::that_boots() {
