@@ -54,12 +54,8 @@ impl Arguments {
         };
         let [unlimited, limited] = DISKS;
         let limited = Disk { bandwidth: Some(LIMIT.0), iops: Some(LIMIT.1), ..disk(limited)? };
-        let experiment = Experiment {
-            job: GuestJob::Calm,
-            memory: Bytes::from_gib(1),
-            disks: vec![disk(unlimited)?, limited],
-            fast: Bandwidth::from_mib_s(128),
-        };
+        let disks = vec![disk(unlimited)?, limited];
+        let experiment = Experiment::new(GuestJob::Calm, disks, Bandwidth::from_mib_s(128));
         let order = CalmOrder {
             surgetank: self.product.binary()?,
             export: self.export.clone(),

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use surgetank_model::units::Span;
 use surgetank_model::{Bandwidth, Bytes};
 
+use crate::arrays;
 use crate::bench;
 use crate::calm;
 use crate::cuts;
@@ -50,6 +51,8 @@ enum Task {
     Bench(bench::Arguments),
     /// The kernel's caches and surgetank side by side in one guest
     Peers(peers::Arguments),
+    /// An array of small volumes and mdadm's RAID-0 over pairs, while members are replaced, in one guest
+    Arrays(arrays::Arguments),
     /// A raw disk and the same disk under a calm device, in one guest
     Calm(calm::Arguments),
     /// Guests killed in every phase of a boost, over disks that lose what was not flushed
@@ -157,6 +160,7 @@ fn run(task: Task) -> anyhow::Result<ExitCode> {
         Task::ReproduceSim(arguments) => arguments.run()?,
         Task::Validate(arguments) => arguments.run()?,
         Task::Peers(arguments) => arguments.run()?,
+        Task::Arrays(arguments) => arguments.run()?,
         Task::Calm(arguments) => arguments.run()?,
         Task::Cuts(arguments) => arguments.run()?,
         Task::Economy(arguments) => arguments.run()?,

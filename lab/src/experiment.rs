@@ -14,18 +14,28 @@ use crate::inside::GuestJob;
 use crate::interrupt::Interrupt;
 use crate::plan::{Disk, Plan};
 use crate::samples;
-use crate::service::Provisioning;
+use crate::service::{Limits, Provisioning};
 
 /// A guest that measures.
 pub struct Experiment {
     pub job: GuestJob,
     pub memory: Bytes,
     pub disks: Vec<Disk>,
-    /// What the volumes that it rents move.
-    pub fast: Bandwidth,
+    /// What QEMU holds the volumes that it rents to.
+    pub fast: Limits,
+    /// Volumes that it may have attached at once.
+    pub ports: u32,
+    /// How long it may take.
+    pub timeout: Duration,
 }
 
 impl Experiment {
+    /// A guest of 1 GiB and eight ports, which may take a day.
+    pub fn new(job: GuestJob, disks: Vec<Disk>, fast: Bandwidth) -> Self {
+        let (memory, timeout) = (Bytes::from_gib(1), Duration::from_secs(24 * 3600));
+        Self { job, memory, disks, fast: fast.into(), ports: 8, timeout }
+    }
+
     /// Measures what is ordered (`order` is told where volumes are rented). Samples are in the directory as soon as they
     /// are taken.
     pub fn run<O: Serialize>(
@@ -48,8 +58,9 @@ impl Experiment {
             results: Some(results.path().to_owned()),
             qmp: Some(qmp),
             echo: true,
-            timeout: Duration::from_secs(24 * 3600),
+            timeout: self.timeout,
             disks: self.disks,
+            ports: self.ports,
             ..Plan::new(&name(self.job), script)
         };
         let mut guest = plan.boot(&lab, interrupt)?;

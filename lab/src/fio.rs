@@ -1,5 +1,6 @@
 //! fio: what to run, and what it measured.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub struct Measured {
     pub iops: f64,
     /// Mean time of a write, with the flush that follows it, in microseconds.
     pub write_us: f64,
+    /// What 99 of 100 requests take at most, in microseconds: of reads or of writes, whichever is longer.
+    #[serde(default)]
+    pub p99_us: f64,
     /// Processor time of the whole machine from fio's first request to its last answer, where it is measured: starting fio
     /// costs more.
     pub busy_s: f64,
@@ -135,6 +139,21 @@ struct Side {
     io_bytes: f64,
     total_ios: f64,
     lat_ns: Latency,
+    #[serde(default)]
+    clat_ns: Completion,
+}
+
+impl Side {
+    fn p99_us(&self) -> f64 {
+        self.clat_ns.percentile.get("99.000000").map_or(0.0, |ns| ns / 1000.0)
+    }
+}
+
+/// From the submission of a request to its answer.
+#[derive(Default, Deserialize)]
+struct Completion {
+    #[serde(default)]
+    percentile: BTreeMap<String, f64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -170,6 +189,7 @@ fn parse_all(said: &str) -> anyhow::Result<Vec<Measured>> {
             written_mib: job.write.io_bytes / MIB,
             iops: (job.read.total_ios + job.write.total_ios) / run_s,
             write_us: (job.write.lat_ns.mean + flush_ns) / 1000.0,
+            p99_us: job.read.p99_us().max(job.write.p99_us()),
             busy_s: 0.0,
         }
     });
@@ -183,7 +203,10 @@ mod tests {
     #[test]
     fn fio_is_understood() {
         let side = |bytes: u64, ios: u64| {
-            format!(r#"{{"io_bytes": {bytes}, "total_ios": {ios}, "lat_ns": {{"mean": 4000.0}}, "runtime": 1}}"#)
+            format!(
+                r#"{{"io_bytes": {bytes}, "total_ios": {ios}, "lat_ns": {{"mean": 4000.0}}, "runtime": 1,
+                "clat_ns": {{"percentile": {{"50.000000": 1000, "99.000000": {ios}000}}}}}}"#
+            )
         };
         let said = format!(
             "note\n{{\"jobs\": [{{\"job_runtime\": 2000, \"read\": {}, \"write\": {}, \"sync\": {{\"total_ios\": 3, \
@@ -191,8 +214,15 @@ mod tests {
             side(1 << 20, 4),
             side(3 << 20, 8)
         );
-        let expected =
-            Measured { run_s: 2.0, moved_mib: 4.0, written_mib: 3.0, iops: 6.0, write_us: 10.0, busy_s: 0.0 };
+        let expected = Measured {
+            run_s: 2.0,
+            moved_mib: 4.0,
+            written_mib: 3.0,
+            iops: 6.0,
+            write_us: 10.0,
+            p99_us: 8.0,
+            busy_s: 0.0,
+        };
         assert_eq!(parse(&said).unwrap(), expected);
         assert_eq!(expected.mib_s(), 2.0);
         assert!(parse("fio: nothing").is_err());

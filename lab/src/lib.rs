@@ -6,6 +6,7 @@
 //! brings back what its script said. Whatever was started or made is ended and removed when its value is dropped.
 
 mod apt;
+mod arrays;
 mod bar;
 mod bench;
 mod calm;

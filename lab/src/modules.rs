@@ -31,6 +31,8 @@ pub const WANTED: &[&str] = &[
     "dm_cache_smq",
     "dm_log_writes",
     "dm_snapshot",
+    "raid0",
+    "raid1",
     "crc32c_intel",
     "crc32c_generic",
     "libcrc32c",

@@ -34,6 +34,8 @@ pub struct Disk {
     pub media: Media,
     /// The disk whose limits it shares, instead of having its own: two names of one allowance.
     pub shares: Option<String>,
+    /// Whether threads of QEMU's do its requests, as those of volumes that are plugged in, and not the host's kernel.
+    pub threads: bool,
 }
 
 /// The longest serial that virtio has room for.
@@ -46,7 +48,15 @@ impl Disk {
     /// A new disk without limits.
     #[must_use]
     pub fn new(name: &str, size: Bytes) -> Self {
-        Self { name: name.to_owned(), size, bandwidth: None, iops: None, media: Media::New, shares: None }
+        Self {
+            name: name.to_owned(),
+            size,
+            bandwidth: None,
+            iops: None,
+            media: Media::New,
+            shares: None,
+            threads: false,
+        }
     }
 
     /// The same disk, throttled.
@@ -104,7 +114,8 @@ impl Disk {
         let is_device = file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device());
         json!({
             "driver": if is_device { "host_device" } else { "file" }, "node-name": format!("bytes-{}", self.name),
-            "filename": file, "cache": {"direct": true}, "aio": "native", "discard": "unmap",
+            "filename": file, "cache": {"direct": true}, "aio": if self.threads { "threads" } else { "native" },
+            "discard": "unmap",
         })
     }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use surgetank_model::Bandwidth;
+use surgetank_model::{Bandwidth, Iops};
 use surgetank_provider::qemu::QemuConfig;
 use surgetank_provider::service::Service;
 use surgetank_provider::service::secret::Secret;
@@ -15,6 +15,21 @@ use surgetank_provider::{Provider, ProviderConfig};
 
 /// Where a guest sees the host's loopback.
 const HOST_IN_GUEST: &str = "10.0.2.2";
+
+/// What QEMU holds a rented volume to.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Reads and writes together.
+    pub bandwidth: Bandwidth,
+    /// The same for requests; `None`: any number.
+    pub iops: Option<Iops>,
+}
+
+impl From<Bandwidth> for Limits {
+    fn from(bandwidth: Bandwidth) -> Self {
+        Self { bandwidth, iops: None }
+    }
+}
 
 /// A running service; dropping it ends it.
 #[derive(Debug)]
@@ -27,11 +42,11 @@ pub struct Provisioning {
 
 impl Provisioning {
     /// Serves a guest whose monitor listens, or will listen, at `qmp`. Volumes are files in a directory, and those of the
-    /// type `fast` have this rate; the token is made in a file that the guest can read.
+    /// type `fast` have these limits; the token is made in a file that the guest can read.
     ///
     /// # Errors
     /// If the provider or the service cannot be started.
-    pub fn start(qmp: &Path, volumes: &Path, token: &Path, fast: Bandwidth) -> anyhow::Result<Self> {
+    pub fn start(qmp: &Path, volumes: &Path, token: &Path, fast: impl Into<Limits>) -> anyhow::Result<Self> {
         Self::serve(provider(qmp, volumes, fast)?, token)
     }
 
@@ -55,13 +70,16 @@ impl Provisioning {
     }
 }
 
-/// The provider of the volumes that a guest rents: files in a directory, those of the type `fast` with this rate.
+/// The provider of the volumes that a guest rents: files in a directory, those of the type `fast` with these limits.
 ///
 /// # Errors
 /// If the directory cannot be used.
-pub fn provider(qmp: &Path, volumes: &Path, fast: Bandwidth) -> anyhow::Result<Arc<dyn Provider>> {
-    let mut config = QemuConfig::new(qmp, volumes);
-    config.types.entry("fast".to_owned()).and_modify(|kind| kind.bandwidth = fast);
+pub fn provider(qmp: &Path, volumes: &Path, fast: impl Into<Limits>) -> anyhow::Result<Arc<dyn Provider>> {
+    let (fast, mut config) = (fast.into(), QemuConfig::new(qmp, volumes));
+    config.types.entry("fast".to_owned()).and_modify(|kind| {
+        kind.bandwidth = fast.bandwidth;
+        kind.iops = fast.iops;
+    });
     config.open().context("cannot open the provider of volumes")
 }
 

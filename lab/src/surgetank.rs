@@ -12,7 +12,7 @@ use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::interrupt::{Interrupt, Server};
+use crate::interrupt::{Interrupt, Server, output};
 use crate::machine::wait_for;
 
 const DEVICE: &str = "lab";
@@ -47,6 +47,13 @@ pub enum Rent {
     Late(PathBuf),
     /// Disks that the host plugs in, by its provisioning service at this address.
     Plugged(String),
+}
+
+impl Rent {
+    /// The provider's name in configurations.
+    fn provider(&self) -> &'static str {
+        if matches!(self, Self::Local(_)) { "local" } else { "host" }
+    }
 }
 
 /// The device that it serves.
@@ -149,11 +156,34 @@ impl Places {
     pub fn plugged(service: String) -> Self {
         Self { files: FILES.into(), rent: Rent::Plugged(service), log: LOG.into() }
     }
+
+    /// What a section says that rents volumes.
+    fn renting(&self) -> String {
+        format!("provider = \"{}\"\nvolume_type = \"{VOLUME_TYPE}\"\n", self.rent.provider())
+    }
 }
 
 #[derive(Debug, Deserialize)]
 struct Status {
     devices: Vec<DeviceStatus>,
+}
+
+/// What it says of its arrays.
+#[derive(Debug, Deserialize)]
+struct ArraysReport {
+    arrays: Vec<ArrayStatus>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ArrayStatus {
+    replacing: Vec<u32>,
+    volumes: Vec<ArrayVolume>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ArrayVolume {
+    part: String,
+    copied_share: Option<f64>,
 }
 
 /// What it says of its device.
@@ -171,6 +201,7 @@ pub struct DeviceStatus {
     /// What it has discarded.
     pub lost_bytes: u64,
     caching: Option<Caching>,
+    read_cache: Option<ReadCache>,
     boosts: u64,
     next_cache_gib: Option<f64>,
 }
@@ -180,6 +211,18 @@ struct Caching {
     volume: String,
     size_gib: f64,
     dirty_gib: f64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ReadCache {
+    hit_gib: f64,
+    missed_gib: f64,
+    volumes: Vec<CacheVolume>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CacheVolume {
+    part: String,
 }
 
 impl DeviceStatus {
@@ -207,35 +250,102 @@ impl Surgetank {
 
     /// The same for several devices, with their names.
     pub fn serve_all(
-        mut command: Command,
+        command: Command,
         devices: &[(String, Elastic)],
         places: &Places,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
+        let sections = devices.iter().map(|(name, elastic)| section(places, name, elastic)).collect::<String>();
+        let mut surgetank = Self::serve_sections(command, &sections, places, interrupt)?;
+        surgetank.wait_served(devices.len())?;
+        Ok(surgetank)
+    }
+
+    /// Serves one device, [`DEVICE`], over a new array of this name and with these lines of its section.
+    pub fn over_array(binary: &Path, array: &str, lines: &str, places: &Places) -> anyhow::Result<Self> {
+        let renting = places.renting();
+        let sections = format!("[array.{array}]\n{renting}{lines}[device.{DEVICE}]\nbacking = \"array:{array}\"\n");
+        // A daemon that can serve no device does not run on.
+        let config = configured(places, &sections)?;
+        let mut create = Command::new(binary);
+        output(create.args(["array", "create", array, "--config"]).arg(&config))?;
+        let mut surgetank = Self::serve_sections(Command::new(binary), &sections, places, &Interrupt::default())?;
+        surgetank.wait_served(1)?;
+        Ok(surgetank)
+    }
+
+    /// Serves [`DEVICE`] over this disk of so many MiB/s, with a read cache of so many members, all of them in use, and
+    /// with these lines of the cache's section.
+    pub fn over_read_cache(
+        binary: &Path,
+        (slow, slow_mib_s): (&Path, u64),
+        (members, lines): (u32, &str),
+        places: &Places,
+    ) -> anyhow::Result<Self> {
+        let (slow, renting) = (slow.display(), places.renting());
+        let sections = format!(
+            "[device.{DEVICE}]\nbacking = \"{slow}\"\n[device.{DEVICE}.backing_limits]\nbandwidth = \"{slow_mib_s} MiB/s\"\n\
+             [device.{DEVICE}.read_cache]\n{renting}members = {members}\n{lines}"
+        );
+        let mut surgetank = Self::serve_sections(Command::new(binary), &sections, places, &Interrupt::default())?;
+        surgetank.wait_served(1)?;
+        surgetank.wait_for("the read cache", TIMEOUT, |surgetank| {
+            let volumes = surgetank.status()?.read_cache.map_or_else(Vec::new, |cache| cache.volumes);
+            let serving = volumes.iter().filter(|volume| volume.part == "serving").count();
+            Ok((serving == members as usize).then_some(()))
+        })?;
+        Ok(surgetank)
+    }
+
+    /// GiB that its read cache has answered, and GiB that it has not.
+    pub fn cached_reads(&self) -> anyhow::Result<[f64; 2]> {
+        let cache = self.status()?.read_cache.context("status shows no read cache")?;
+        Ok([cache.hit_gib, cache.missed_gib])
+    }
+
+    fn serve_sections(
+        mut command: Command,
+        sections: &str,
+        places: &Places,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Self> {
         let Places { files, rent, log } = places;
-        for part in ["state", "run"] {
-            fs::create_dir_all(files.join(part))?;
-        }
         // A drain takes long.
         let patience = match rent {
             Rent::Local(directory) | Rent::Late(directory) => fs::create_dir_all(directory).map(|()| TIMEOUT)?,
             Rent::Plugged(_) => DRAIN,
         };
-        let config = files.join("surgetank.toml");
-        fs::write(&config, configuration(places, devices))?;
+        let config = configured(places, sections)?;
         // It inherits this thread's.
         setpriority_process(None, NICE)?;
         let daemon = Server::start("the daemon", log, patience, command.arg("serve").arg("--config").arg(&config));
         setpriority_process(None, 0)?;
         let daemon = daemon?;
-        let mut surgetank = Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() };
-        surgetank.wait_for("the daemon's export", TIMEOUT, |surgetank| {
+        Ok(Self { daemon, control: files.join("run/control.sock"), interrupt: interrupt.clone() })
+    }
+
+    fn wait_served(&mut self, devices: usize) -> anyhow::Result<()> {
+        self.wait_for("the daemon's export", TIMEOUT, |surgetank| {
             // Until its control socket is there, nobody answers.
             let found = surgetank.devices().unwrap_or_default();
             let served = found.iter().filter(|device| !device.address.is_empty()).count();
-            Ok((served == devices.len()).then_some(()))
-        })?;
-        Ok(surgetank)
+            Ok((served == devices).then_some(()))
+        })
+    }
+
+    /// Has an array replace the member of a slot.
+    pub fn rotate(&self, array: &str, slot: u32) -> anyhow::Result<()> {
+        self.ask(&json!({"command": "array_rotate", "name": array, "slot": slot})).map(drop)
+    }
+
+    /// Of the member that its array copies to: what of its data it has, from 0 to 1. `None`: no member is being replaced, and
+    /// every volume is a member.
+    pub fn copied_share(&self) -> anyhow::Result<Option<f64>> {
+        let said = self.ask(&json!({"command": "array_status"}))?;
+        let report: ArraysReport = serde_json::from_value(said).context("the arrays' status cannot be read")?;
+        let array = report.arrays.first().context("the daemon lists no array")?;
+        let calm = array.replacing.is_empty() && array.volumes.iter().all(|volume| volume.part == "active");
+        Ok((!calm).then(|| array.volumes.iter().find_map(|volume| volume.copied_share).unwrap_or(0.0)))
     }
 
     /// Boosts all devices at once, and waits until all caching volumes absorb.
@@ -374,7 +484,17 @@ impl Surgetank {
     }
 }
 
-fn configuration(places: &Places, devices: &[(String, Elastic)]) -> String {
+/// Makes the directories, and writes the configuration to the file that this returns.
+fn configured(places: &Places, sections: &str) -> anyhow::Result<PathBuf> {
+    for part in ["state", "run"] {
+        fs::create_dir_all(places.files.join(part))?;
+    }
+    let config = places.files.join("surgetank.toml");
+    fs::write(&config, configuration(places, sections))?;
+    Ok(config)
+}
+
+fn configuration(places: &Places, sections: &str) -> String {
     let provider = match &places.rent {
         Rent::Local(directory) => format!("[provider.local]\ndirectory = \"{}\"\n", directory.display()),
         Rent::Late(directory) => {
@@ -385,13 +505,12 @@ fn configuration(places: &Places, devices: &[(String, Elastic)]) -> String {
         }
     };
     let files = places.files.display();
-    let sections: String = devices.iter().map(|(name, elastic)| section(places, name, elastic)).collect();
     format!("state_directory = \"{files}/state\"\nrun_directory = \"{files}/run\"\n{provider}{sections}")
 }
 
 /// What a configuration says of one device.
 fn section(places: &Places, device: &str, elastic: &Elastic) -> String {
-    let name = if matches!(places.rent, Rent::Plugged(_)) { "host" } else { "local" };
+    let name = places.rent.provider();
     let Elastic { policy, slow, export, throttle, cache_mib, grain_mib, volumes, triggers, .. } = elastic;
     let (slow_mib_s, fast_mib_s) = elastic.rates_mib_s;
     let iops = |iops: Option<u64>| iops.map_or(String::new(), |iops| format!("iops = \"{iops} IOPS\"\n"));

@@ -17,6 +17,10 @@ const DRAIN: Duration = Duration::from_secs(900);
 const WRITECACHE_BLOCK: u64 = 4096;
 /// dm-cache's block, in sectors: lvmcache's smallest choice times four, 256 KiB.
 const CACHE_BLOCK_SECTORS: u64 = 512;
+/// The same as lvmcache chooses it for a small cache, 64 KiB.
+const READ_BLOCK_SECTORS: u64 = 128;
+/// dm-cache's metadata, in sectors: 5 MiB, for which its documentation asks at the least.
+const METADATA_SECTORS: u64 = 10 * 1024;
 
 /// A mapped device that goes with its value.
 #[derive(Debug)]
@@ -161,5 +165,45 @@ impl Peer for DmCache {
 
     fn detach(&mut self) -> anyhow::Result<()> {
         self.attached.take().map_or(Ok(()), Mapped::remove)
+    }
+}
+
+/// dm-cache as lvmcache sets it up for reads: `writethrough`, smq, and data and metadata on one striped volume.
+pub struct ReadCache {
+    // Dropped in this order: each lies over the next.
+    cached: Mapped,
+    _parts: [Mapped; 2],
+    _stripe: Mapped,
+}
+
+impl ReadCache {
+    /// Over this disk, with the first MiB of each of the others as its cache, which is formatted.
+    pub fn new(slow: &Path, volumes: &[PathBuf], volume_mib: u64) -> anyhow::Result<Self> {
+        let (count, sectors_all) = (volumes.len(), volume_mib * 2048 * volumes.len() as u64);
+        let places: String = volumes.iter().map(|volume| format!(" {} 0", volume.display())).collect();
+        let stripe =
+            Mapped::new("lab-stripe", &format!("0 {sectors_all} striped {count} {READ_BLOCK_SECTORS}{places}"))?;
+        let metadata = Mapped::part("lab-metadata", &stripe.node, 0..METADATA_SECTORS)?;
+        let data = Mapped::part("lab-data", &stripe.node, METADATA_SECTORS..sectors_all)?;
+        forget(&metadata.node)?;
+        let [at_metadata, at_data] = [&metadata, &data].map(|part| part.node.display());
+        let table = format!(
+            "0 {} cache {at_metadata} {at_data} {} {READ_BLOCK_SECTORS} 1 writethrough smq 0",
+            sectors(slow)?,
+            slow.display()
+        );
+        Ok(Self { cached: Mapped::new(NAME, &table)?, _parts: [metadata, data], _stripe: stripe })
+    }
+
+    /// What is read from.
+    pub fn node(&self) -> &Path {
+        &self.cached.node
+    }
+
+    /// Reads that the cache has answered, and that it has not.
+    pub fn reads() -> anyhow::Result<[f64; 2]> {
+        // metadata block, used/total, cache block, used/total, hits, misses
+        let fields = status()?;
+        Ok([field(&fields, 4)?, field(&fields, 5)?])
     }
 }

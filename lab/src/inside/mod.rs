@@ -1,5 +1,6 @@
 //! What the lab runs in its guests: the same program, started there by the guest's script.
 
+pub mod arrays;
 mod bcache;
 mod calm;
 pub mod checkpoints;
@@ -10,6 +11,8 @@ mod measure;
 pub mod modes;
 pub mod outages;
 mod peer;
+mod raid;
+mod read_caches;
 mod replay;
 pub mod reproduce;
 pub mod stretch;
@@ -37,6 +40,8 @@ const ORDER: &str = "order";
 /// What this program does in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GuestJob {
+    /// What `arrays` runs
+    Arrays,
     /// What `calm` runs
     Calm,
     /// What `cuts` runs
@@ -64,6 +69,7 @@ impl GuestJob {
     /// Does what its order says, in the guest.
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Arrays => arrays::all(&ordered()?),
             Self::Calm => calm::calm(&ordered()?),
             Self::Cut => cut::live(ordered()?),
             Self::Outages => outages::serve(&ordered()?),

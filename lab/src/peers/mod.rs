@@ -68,10 +68,8 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         if !self.again {
             let experiment = Experiment {
-                job: GuestJob::Peers,
                 memory: Bytes::from_gib(2),
-                disks: self.disks(),
-                fast: Bandwidth::from_mib_s(FAST_MIB_S),
+                ..Experiment::new(GuestJob::Peers, self.disks(), Bandwidth::from_mib_s(FAST_MIB_S))
             };
             experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }
@@ -172,8 +170,15 @@ fn sample(peer: PeerKind, load: Load, run_s: f64) -> PeerSample {
     use crate::fio::Measured;
     use crate::inside::Found;
     let moved_mib = load.size_mib as f64;
-    let measured =
-        Measured { run_s, moved_mib, written_mib: moved_mib, iops: 1000.0 / run_s, write_us: run_s, busy_s: 1.0 };
+    let measured = Measured {
+        run_s,
+        moved_mib,
+        written_mib: moved_mib,
+        iops: 1000.0 / run_s,
+        write_us: run_s,
+        busy_s: 1.0,
+        ..Measured::default()
+    };
     let found = Found {
         export: "kernel".to_owned(),
         measured,

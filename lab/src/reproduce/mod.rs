@@ -92,10 +92,8 @@ impl Arguments {
     pub fn run(&self) -> anyhow::Result<bool> {
         if !self.again {
             let experiment = Experiment {
-                job: GuestJob::Reproduce,
                 memory: Bytes::from_mib(3 * 1024 + whole(paper::MEMORY_MIB * self.scale())),
-                disks: self.disks(),
-                fast: self.fast(),
+                ..Experiment::new(GuestJob::Reproduce, self.disks(), self.fast())
             };
             experiment.run(&Interrupt::install()?, &self.out, |service| self.order(service))?;
         }

@@ -44,7 +44,7 @@ pub fn measure(interrupt: &Interrupt, surgetank: PathBuf, out: &Path) -> anyhow:
     let (slow, fast) = (Bandwidth::from_mib_s(RATES_MIB_S.0), Bandwidth::from_mib_s(RATES_MIB_S.1));
     let disk = |serial, rate| Disk::new(serial, Bytes::from_mib(SETTING.backing_mib)).throttled(rate);
     let disks = vec![disk(SERIALS[0], slow), disk(SERIALS[1], fast)];
-    let experiment = Experiment { job: GuestJob::Validate, memory: Bytes::from_gib(3), disks, fast };
+    let experiment = Experiment { memory: Bytes::from_gib(3), ..Experiment::new(GuestJob::Validate, disks, fast) };
     experiment.run(interrupt, out, |service| {
         let site = Site { surgetank, service, rates_mib_s: RATES_MIB_S };
         Ok(Order { site, modes: MODES.to_vec(), load: (APPLICATION, SETTING) })
