@@ -354,3 +354,25 @@ fn volumes_that_make_no_array_are_refused_with_what_is_wrong_with_each() {
     assert!(machine.refused(&["assemble", "scratch"], 1).contains("no volume that is tagged as a member"));
     assert_eq!(machine.images(), Vec::<PathBuf>::new());
 }
+
+#[test]
+fn a_start_says_what_is_cheaper_than_a_rotation() {
+    let machine = Machine::new();
+    let bursty = "[provider.local.types.bursty]\nbandwidth = \"250 MiB/s\"\n\
+                  iops_credits = { baseline = { per_gib = 3.0, min = \"100 IOPS\" }, bucket = 5400000 }";
+    let said = |more: &str| {
+        let array = "volume_type = \"bursty\"\nmembers = 10\nmember_size = \"50 GiB\"";
+        machine.configure(bursty, &format!("{array}\n{more}"));
+        let output = machine.command(&["serve", "--check"]).output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (status, told) = said("catalog_type = \"aws/gp2\"");
+    let parts = ["array scratch: 10 × 50 GiB aws/gp2", "aws/gp3 sustain it for $", "rotation does not pay"];
+    assert!(status == Some(0) && parts.iter().all(|part| told.contains(part)), "{told}");
+    for unsaid in ["", "catalog_type = \"aws/gp2\"\nrotate = \"never\"", "catalog_type = \"aws/gp3\""] {
+        let (status, told) = said(unsaid);
+        assert!(status == Some(0) && !told.contains("does not pay"), "{unsaid}: {told}");
+    }
+    let (status, told) = said("catalog_type = \"aws/gp22\"");
+    assert!(status == Some(2) && told.contains("did you mean \"aws/gp2\"?"), "{told}");
+}

@@ -369,7 +369,10 @@ impl RawDevice {
             backing_limits,
             backing_throttle: self.throttle,
             backing_usd_per_gib_month,
-            backing_volume_type: self.backing_volume_type.map(|name| check_volume_type(source, &name)).transpose()?,
+            backing_volume_type: self
+                .backing_volume_type
+                .map(|name| catalog_type(source, "backing_volume_type", &name))
+                .transpose()?,
             caching,
             read_cache,
             policy,
@@ -383,16 +386,16 @@ fn price(source: &Source, key: &str, given: Option<&Spanned<f64>>) -> Result<Opt
 }
 
 /// A type of the built-in catalog.
-fn check_volume_type(source: &Source, name: &Spanned<String>) -> Result<VolumeType, ConfigError> {
+fn catalog_type(source: &Source, key: &str, name: &Spanned<String>) -> Result<VolumeType, ConfigError> {
     let (catalog, written) = (Catalog::builtin(), name.get_ref());
     if let Some(known) = catalog.iter().find(|known| known.key() == *written) {
         return Ok(known.clone());
     }
     let keys: Vec<String> = catalog.iter().map(VolumeType::key).collect();
     let message = match nearest(written, keys.iter().map(String::as_str)) {
-        Some(nearest) => format!("unknown backing_volume_type \"{written}\": did you mean \"{nearest}\"?"),
+        Some(nearest) => format!("unknown {key} \"{written}\": did you mean \"{nearest}\"?"),
         None => format!(
-            "unknown backing_volume_type \"{written}\": write a provider and a type, such as \"aws/gp3\" (`surgetank price` lists them)"
+            "unknown {key} \"{written}\": write a provider and a type, such as \"aws/gp3\" (`surgetank price` lists them)"
         ),
     };
     Err(source.at(Some(name.span()), message))

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGUSR2};
-use surgetank_daemon::config::Config;
+use surgetank_daemon::config::{ArrayConfig, Config};
 use surgetank_daemon::status::{DevicePhase, StatusReport};
 use surgetank_daemon::{Daemon, Outlook, StartError, WeakDaemon};
-use surgetank_model::text;
+use surgetank_model::{Bytes, Catalog, VolumeType, text};
+use surgetank_planner::price::{CreditArray, Instead, instead_of_credits};
+use surgetank_planner::rotation::{Member, rotation};
+use surgetank_policy::rotation::Way;
 use surgetank_report::output::{self, note};
 use surgetank_report::{Doing, Failure, Interrupt};
 
@@ -58,6 +61,7 @@ impl Arguments {
         }
         self.foreground.begin()?;
         tracing::info!("surgetank {} starts with {}", env!("CARGO_PKG_VERSION"), file.display());
+        rotations_that_do_not_pay(&config).iter().for_each(|remark| tracing::warn!("{remark}"));
         let upgrade = Upgrade::new().doing(|| "cannot find this program itself".to_owned())?;
         let weak = Arc::new(OnceLock::<WeakDaemon>::new());
         let (ask_for_upgrade, to_nudge) = (upgrade.asker(), weak.clone());
@@ -101,13 +105,42 @@ impl Arguments {
 /// Says what a start would meet.
 fn check(file: &Path, config: &Config) -> Result<(), Failure> {
     let Outlook { refused, remarks, unseen } = Outlook::of(config);
-    remarks.iter().for_each(|remark| note(&format!("surgetank: {remark}")));
+    let remarks = remarks.into_iter().chain(rotations_that_do_not_pay(config));
+    remarks.for_each(|remark| note(&format!("surgetank: {remark}")));
     if !refused.is_empty() {
         return Err(Failure::Failed(refused.join("; ")));
     }
     let count = config.devices.len();
     let (s, unseen) = (if count == 1 { "" } else { "s" }, unseen.map(|why| format!(" ({why})")).unwrap_or_default());
     output::print(&format!("{}: valid, {count} device{s}{unseen}", file.display()))
+}
+
+/// Of arrays whose members' type in the catalog is known: what gives the same for ever and costs no more.
+fn rotations_that_do_not_pay(config: &Config) -> Vec<String> {
+    let rotated = config.arrays.iter().filter(|(_, array)| array.rotate != Way::Never);
+    let known = rotated.filter_map(|(name, array)| Some((name, array, array.catalog_type.as_ref()?)));
+    let catalog = Catalog::builtin();
+    let remark = |(name, array, volume_type): (&String, &ArrayConfig, &VolumeType)| {
+        let limits = volume_type.limits_at(array.member_size);
+        let member = Member {
+            size: array.member_size,
+            copy_rate: array.copy_rate.or(limits.bandwidth)?,
+            copy_io_size: Bytes::from_mib(1),
+            demand: limits.iops?,
+            write_share: 0.5,
+        };
+        let overhead = rotation(&catalog, volume_type, &member).ok().and_then(|rotation| rotation.overhead_ratio);
+        let array = CreditArray {
+            volume_type,
+            members: array.members,
+            member_size: array.member_size,
+            overhead_ratio: overhead.unwrap_or_default(),
+            demand: None,
+        };
+        let instead = instead_of_credits(&catalog, &array).filter(Instead::ends_the_game)?;
+        Some(format!("array {name}: {instead}"))
+    };
+    known.filter_map(remark).collect()
 }
 
 /// Whether a device is still on its way: one whose caching volume is read back is not shown before.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use surgetank_array::format::MEMBERS_MAX;
 use surgetank_model::units::Span;
 use surgetank_model::volume_type::Credits;
-use surgetank_model::{Bandwidth, Bytes, Iops, Limits};
+use surgetank_model::{Bandwidth, Bytes, Iops, Limits, VolumeType};
 use surgetank_policy::rotation::Way;
 use toml::Spanned;
 
@@ -67,6 +67,8 @@ pub struct ArrayConfig {
     pub rotate_at_once: u32,
     /// How fast a joining member is copied to; `None`: as fast as the volumes are.
     pub copy_rate: Option<Bandwidth>,
+    /// What their type is in the catalog, `aws/gp2`: so a start can say what would be cheaper than their rotation.
+    pub catalog_type: Option<VolumeType>,
 }
 
 impl ArrayConfig {
@@ -95,6 +97,7 @@ pub(super) struct RawArray {
     rotate: Option<Spanned<String>>,
     rotate_at_once: Option<Spanned<u32>>,
     copy_rate: Option<Bandwidth>,
+    catalog_type: Option<Spanned<String>>,
 }
 
 /// Checks all sections.
@@ -175,6 +178,10 @@ impl RawArray {
             rotate,
             rotate_at_once,
             copy_rate: self.copy_rate,
+            catalog_type: self
+                .catalog_type
+                .map(|name| super::catalog_type(source, "catalog_type", &name))
+                .transpose()?,
         })
     }
 }
@@ -279,6 +286,11 @@ export = "nbd"
                 "\"never\"",
                 "\"never\"\nrotate_at_once = 11",
                 "a.toml:11:18: rotate_at_once is 11: of 10 members 1 to 10 are replaced at once",
+            ),
+            (
+                "\"never\"",
+                "\"never\"\ncatalog_type = \"aws/gp22\"",
+                "a.toml:11:16: unknown catalog_type \"aws/gp22\": did you mean \"aws/gp2\"?",
             ),
             ("\"local\"", "\"aws\"", "a.toml:5:12: the provider \"aws\" is not supported"),
             (
