@@ -9,12 +9,18 @@
 //! - [`placement`]: where a group of chunks goes;
 //! - [`benefactor`]: memory in three buffers; which chunks are held, and for whom;
 //! - [`meta`]: names, files and groups as keys of a store with transactions, and every operation on them;
+//! - [`client`]: what goes to whom while a file is written, and when it counts;
+//! - [`repair`]: copies that are missing, and what a benefactor that returns has;
+//! - [`draining`]: which file goes to which target next, and which may leave the pool;
 //! - [`publishing`]: in which order the target sees what was committed.
 
 pub mod benefactor;
+pub mod client;
+pub mod draining;
 pub mod id;
 pub mod membership;
 pub mod meta;
 pub mod placement;
 pub mod planted;
 pub mod publishing;
+pub mod repair;

@@ -38,6 +38,40 @@ surgetank_model::plant_bugs! {
         DirectoryRemovedWithEntries,
         /// Renames and unlinks pass a publication that they depend on.
         PublishedOutOfOrder,
+        /// A benefactor that replaces another gets only the chunks that are written from then on.
+        HoleAfterReplacement,
+        /// A column is committed with fewer copies than promised.
+        FewerCopiesCommitted,
+        /// A commit whose outcome is unknown counts.
+        UnknownCommitCounts,
+        /// A late answer to an earlier commit counts as that to the present one.
+        LateAnswerCounts,
+        /// A file that has failed says later that all is well.
+        FailureForgotten,
+        /// Copies are made at once and without end, also while most leases are gone.
+        RepairStorm,
+        /// A place is named for a chunk although it is in another life than the one that got the copy.
+        RepairedWithoutIncarnation,
+        /// A benefactor that returns without a chunk counts as if it had it.
+        ReturnedCounts,
+        /// What a dead benefactor has on SSD counts as lost before it returns.
+        DeadIsLost,
+        /// A table that is sealed again ends the chunks that it names.
+        SealedAgainDrops,
+        /// A late seal takes the place of a later one.
+        LateSealCounts,
+        /// A process that begins to watch takes for granted that nobody has anything of a former life.
+        NewWardenAsksNobody,
+        /// What a benefactor has in vain is never compared with the store.
+        StraysKept,
+        /// Files leave the pool that the target does not have.
+        UndrainedEvicted,
+        /// A chunk whose move to SSD was begun leaves memory at once.
+        MemoryFreedBeforeMoved,
+        /// The drain waits for a target that does not answer before it goes on with another.
+        StuckTargetStalls,
+        /// A file that has waited for longer than the limit waits for younger ones.
+        AgeIgnored,
         /// A publication of an old version ends the wait of a newer one.
         OldVersionDrains,
     }

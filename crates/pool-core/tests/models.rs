@@ -4,7 +4,12 @@ mod support;
 
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
-use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::meta::group::Answer;
+use surgetank_pool_core::meta::operation::Operation;
+use surgetank_pool_core::meta::store::{Lease, MemoryStore, Transaction, Write};
+use surgetank_pool_core::meta::value::{Kind, Node, Value};
+use surgetank_pool_core::meta::{Attempt, GroupCommit, Key, Name, Reads, RequestId, attempt};
 use surgetank_pool_core::placement::{CHUNK, Candidate, Lent, Media, Place, Request, Stripe, place};
 
 /// Runs of a kind: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
@@ -45,9 +50,82 @@ fn operations_take_place_one_after_the_other_and_the_target_sees_them_in_that_or
 }
 
 #[test]
+fn a_stuck_target_stalls_nobody_and_no_file_waits_longer_than_the_limit_for_younger_ones() {
+    all(400, support::draining::run);
+}
+
+#[test]
 fn thousands_of_benefactors_are_filled_evenly() {
     let imbalance = imbalance(3000, 3000);
     assert!(imbalance <= 1.1, "the fullest has {imbalance} times what they have on average");
+}
+
+/// What an N-N checkpoint of 3,000 mounts does to a store that takes 1,500 transactions a second: each mount creates one file after the
+/// other, through four managers, until there are 100,000.
+#[test]
+fn a_storm_of_a_hundred_thousand_creates_takes_at_most_five_seconds_of_a_store() {
+    const MOUNTS: u64 = 3000;
+    const FILES: u64 = 100_000;
+    const TRANSACTIONS_PER_S: u64 = 1500;
+    let mut store = MemoryStore::default();
+    let root = Node {
+        kind: Kind::Directory,
+        mount: MountId(1),
+        at: None,
+        owner: (0o755, 0, 0),
+        size: 0,
+        version: Version::NONE,
+        journalled: Version::NONE,
+        published: Version::NONE,
+        covers: false,
+        torn: false,
+    };
+    let mut writes = vec![Write::Put(Key::Node(Inode(1)), Value::Node(root))];
+    let session = |at: u64| (SessionId(at), Lease(at));
+    writes.extend(
+        (0..MOUNTS).map(|at| Write::PutLeased(Key::Session(SessionId(at)), Value::Session(SessionId(at)), Lease(at))),
+    );
+    store.commit(&Transaction { compares: Vec::new(), writes });
+    let mut managers: Vec<GroupCommit> = (0..4).map(|at| GroupCommit::new(at, Lease(1_000_000 + at), 128)).collect();
+    let submit = |store: &MemoryStore, manager: &mut GroupCommit, file: u64, mount: u64| {
+        let name = Name::new(format!("rank.{file}").as_bytes()).expect("it is a name");
+        let at = (Inode(1), name);
+        let create = Operation::Create { at, fresh: 10 + file, writer: session(mount), owner: (0o644, 1, 1) };
+        let mut reads = Reads::default();
+        loop {
+            match attempt(&create, &reads) {
+                Attempt::Read(keys, _) => keys.into_iter().for_each(|key| {
+                    let stored = store.get(&key).cloned();
+                    reads.key(key, stored);
+                }),
+                Attempt::Commit(transaction, reply) => {
+                    assert!(reply.is_ok(), "a file is created");
+                    return manager.submit(RequestId(file), transaction);
+                }
+            }
+        }
+    };
+    for mount in 0..MOUNTS {
+        submit(&store, &mut managers[(mount % 4) as usize], mount, mount);
+    }
+    let (mut sent, mut created, mut transactions) = (MOUNTS, 0, 0);
+    while created < FILES {
+        for manager in &mut managers {
+            let Some((id, transaction)) = manager.next_commit() else { continue };
+            transactions += 1;
+            let outcome = store.commit(&transaction);
+            manager.complete(id, &outcome);
+            while let Some((request, answer)) = manager.next_answer() {
+                assert!(matches!(answer, Answer::Committed(_)), "{request:?} is refused");
+                created += 1;
+                if sent < FILES {
+                    submit(&store, manager, sent, sent % MOUNTS);
+                    sent += 1;
+                }
+            }
+        }
+    }
+    assert!(transactions <= 5 * TRANSACTIONS_PER_S, "{transactions} transactions");
 }
 
 /// The chunks of the fullest benefactor relative to the mean, after files of 1 to 4 GiB with two copies were placed on 64 benefactors

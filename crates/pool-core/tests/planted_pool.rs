@@ -1,5 +1,8 @@
 //! The runs are tested: every planted bug is found within as many as the models' tests have.
 
+#[allow(dead_code, reason = "the counts are for the other test")]
+#[path = "support/pool/mod.rs"]
+mod pool;
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,12 +12,14 @@ use surgetank_pool_core::planted::{Bug, plant};
 /// A kind of run.
 type Run = fn(u64) -> Result<(), String>;
 
-const RUNS: [(&str, Run, u64); 5] = [
+const RUNS: [(&str, Run, u64); 7] = [
     ("placement", support::placement::run, 2000),
     ("holdings", support::holdings::run, 800),
     ("buffers", support::buffers::run, 300),
     ("membership", support::membership::run, 200),
     ("metadata", support::metadata::run, 2000),
+    ("draining", support::draining::run, 400),
+    ("pool", pool::run, 800),
 ];
 
 /// How a run fails with the bug awake.

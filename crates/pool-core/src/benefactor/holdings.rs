@@ -11,6 +11,8 @@
 //!
 //! What it hears of the store may be old: a group's versions only grow, so what was obsolete once is so for ever.
 
+mod keeping;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::benefactor::buffers::{Buffers, Piece};
@@ -48,6 +50,10 @@ pub struct Entry {
 
 /// What a version's chunks are, of those that this benefactor has: by their number in the group.
 pub type Table = BTreeMap<u32, Entry>;
+
+/// The order of a session's seals: the newest instance that was written before, and the number among those of the same open file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SealOrder(pub u64, pub u64);
 
 /// A chunk that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +108,8 @@ struct Held {
     reads: u32,
     /// Its session still may name it.
     draft: bool,
+    /// Repair brings it, and has not sealed it.
+    copying: bool,
     /// Tables that name it.
     named: u32,
 }
@@ -131,6 +139,8 @@ pub struct Holdings {
     /// What is in memory, by its place.
     at: BTreeMap<Piece, Instance>,
     tables: BTreeMap<(GroupOf, Version, SessionId), Table>,
+    /// Which of its session's seals each table is.
+    orders: BTreeMap<(GroupOf, Version, SessionId), SealOrder>,
     /// What the store had of a group when it was heard of last.
     stored: BTreeMap<GroupOf, BTreeSet<(Version, SessionId)>>,
     sessions_ended: BTreeSet<SessionId>,
@@ -148,6 +158,7 @@ impl Holdings {
             held: BTreeMap::new(),
             at: BTreeMap::new(),
             tables: BTreeMap::new(),
+            orders: BTreeMap::new(),
             stored: BTreeMap::new(),
             sessions_ended: BTreeSet::new(),
             effects: VecDeque::new(),
@@ -156,7 +167,7 @@ impl Holdings {
 
     /// A chunk comes in.
     pub fn put(&mut self, put: &Put) -> Admission {
-        let Entry { instance, length, crc } = put.entry;
+        let instance = put.entry.instance;
         if put.incarnation != self.incarnation {
             return Admission::Stale;
         }
@@ -166,28 +177,13 @@ impl Holdings {
         if let Some(held) = self.held.get(&instance) {
             return if held.complete { Admission::Here } else { Admission::Coming };
         }
-        let Some(piece) = self.buffers.reserve(length.into()) else { return Admission::Full };
-        let held = Held {
-            inode: put.inode,
-            length,
-            crc,
-            piece: Some(piece),
-            complete: false,
-            moving: false,
-            on_ssd: false,
-            reads: 0,
-            draft: true,
-            named: 0,
-        };
-        self.held.insert(instance, held);
-        self.at.insert(piece, instance);
-        Admission::Room(piece)
+        self.reserve(put, (true, false))
     }
 
     /// Its bytes are there and have the checksum that was announced; or not, and then it never came.
     pub fn stored(&mut self, instance: Instance, intact: bool) {
         let Some(held) = self.held.get_mut(&instance).filter(|held| !held.complete) else { return };
-        (held.complete, held.draft) = (true, held.draft && intact);
+        (held.complete, held.draft, held.copying) = (true, held.draft && intact, held.copying && intact);
         if let Some(piece) = held.piece {
             self.buffers.stored(piece);
         }
@@ -200,29 +196,48 @@ impl Holdings {
         self.buffers.credits()
     }
 
-    /// What this version of a group is to be, before it is committed. The same table again is no failure.
+    /// What this version of a group is to be, before it is committed. The same table again is no failure; another one takes its place.
     ///
     /// # Errors
     /// [`Missing`]: these chunks are not here, or not as the table has them; nothing is sealed.
     pub fn seal(&mut self, of: GroupOf, version: Version, session: SessionId, table: Table) -> Result<(), Missing> {
-        let is_here = |entry: &Entry| {
-            self.held.get(&entry.instance).is_some_and(|held| {
-                // One that came damaged is no draft, and nothing names it.
-                let usable = (held.complete && (held.draft || held.named > 0)) || planted(Bug::SealedBeforeStored);
-                usable && (held.inode, held.length, held.crc) == (of.inode, entry.length, entry.crc)
-            })
-        };
-        let missing: Vec<u32> = table.iter().filter(|(_, entry)| !is_here(entry)).map(|(index, _)| *index).collect();
+        self.seal_in_order(of, version, session, SealOrder::default(), table)
+    }
+
+    /// [`Holdings::seal`], of a session that may seal a version again, for other columns or after it has opened the file anew, and whose
+    /// messages may come late: an earlier seal changes nothing after a later one.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub fn seal_in_order(
+        &mut self,
+        of: GroupOf,
+        version: Version,
+        session: SessionId,
+        order: SealOrder,
+        table: Table,
+    ) -> Result<(), Missing> {
+        let key = (of, version, session);
+        if self.orders.get(&key).is_some_and(|latest| order < *latest) && !planted(Bug::LateSealCounts) {
+            return Ok(());
+        }
+        let missing: Vec<u32> =
+            table.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
         if !missing.is_empty() || self.sessions_ended.contains(&session) {
             return Err(Missing(missing));
         }
-        self.unseal((of, version, session));
+        if planted(Bug::SealedAgainDrops) {
+            self.unseal(key);
+        }
         for entry in table.values() {
             if let Some(held) = self.held.get_mut(&entry.instance) {
-                held.named += 1;
+                (held.named, held.copying) = (held.named + 1, false);
             }
         }
-        self.tables.insert((of, version, session), table);
+        // The former one goes last: both may name the same chunks, and nobody else may.
+        let former = self.tables.insert(key, table);
+        self.orders.insert(key, order);
+        self.release(former.unwrap_or_default());
         self.sweep(of);
         Ok(())
     }
@@ -264,7 +279,10 @@ impl Holdings {
         tables.into_iter().for_each(|key| self.unseal(key));
         let instances: Vec<Instance> =
             self.held.iter().filter(|(_, held)| held.inode == inode).map(|(instance, _)| *instance).collect();
-        instances.into_iter().for_each(|instance| self.withdraw(instance));
+        for instance in instances {
+            self.withdraw(instance);
+            self.abandon_copy(instance);
+        }
         self.stored.retain(|of, _| of.inode != inode);
     }
 
@@ -319,6 +337,38 @@ impl Holdings {
         self.held.keys().copied()
     }
 
+    /// Whether an instance is here, and as a table has it.
+    fn is_here(&self, inode: Inode, entry: &Entry) -> bool {
+        self.held.get(&entry.instance).is_some_and(|held| {
+            // One that came damaged is no draft, and nothing names it.
+            let is_kept = held.draft || held.copying || held.named > 0;
+            let usable = (held.complete && is_kept) || planted(Bug::SealedBeforeStored);
+            usable && (held.inode, held.length, held.crc) == (inode, entry.length, entry.crc)
+        })
+    }
+
+    /// Room for a chunk, for its session (`draft`) or for repair (`copying`).
+    fn reserve(&mut self, put: &Put, (draft, copying): (bool, bool)) -> Admission {
+        let Entry { instance, length, crc } = put.entry;
+        let Some(piece) = self.buffers.reserve(length.into()) else { return Admission::Full };
+        let held = Held {
+            inode: put.inode,
+            length,
+            crc,
+            piece: Some(piece),
+            complete: false,
+            moving: false,
+            on_ssd: false,
+            reads: 0,
+            draft,
+            copying,
+            named: 0,
+        };
+        self.held.insert(instance, held);
+        self.at.insert(piece, instance);
+        Admission::Room(piece)
+    }
+
     /// Ends tables that are obsolete.
     fn sweep(&mut self, of: GroupOf) {
         let Some(stored) = self.stored.get(&of) else { return };
@@ -337,10 +387,16 @@ impl Holdings {
     }
 
     fn unseal(&mut self, key: (GroupOf, Version, SessionId)) {
-        let Some(table) = self.tables.remove(&key) else { return };
+        self.orders.remove(&key);
+        let table = self.tables.remove(&key);
+        self.release(table.unwrap_or_default());
+    }
+
+    /// A table no longer names its chunks.
+    fn release(&mut self, table: Table) {
         for entry in table.into_values() {
             if let Some(held) = self.held.get_mut(&entry.instance) {
-                held.named -= 1;
+                held.named = held.named.saturating_sub(1);
             }
             self.drop_if_unused(entry.instance);
         }
@@ -349,11 +405,13 @@ impl Holdings {
     /// Frees what an instance no longer needs: its memory once it is on SSD, and all of it once nobody can ask for it.
     fn drop_if_unused(&mut self, instance: Instance) {
         let Some(held) = self.held.get_mut(&instance) else { return };
-        let busy = !held.complete || held.moving || (held.reads > 0 && !planted(Bug::ReadersIgnored));
+        let busy = !held.complete
+            || (held.moving && !planted(Bug::MemoryFreedBeforeMoved))
+            || (held.reads > 0 && !planted(Bug::ReadersIgnored));
         if busy {
             return;
         }
-        let unused = !held.draft && held.named == 0;
+        let unused = !held.draft && !held.copying && held.named == 0;
         if let Some(piece) = held.piece.take_if(|_| unused || held.on_ssd) {
             self.at.remove(&piece);
             self.buffers.gone(piece);

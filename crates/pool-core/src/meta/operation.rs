@@ -9,6 +9,7 @@
 //! one directory at the same time. What ends a directory compares that nothing is in it.
 
 mod content;
+mod moves;
 mod names;
 mod recorder;
 
@@ -125,6 +126,26 @@ pub enum Operation {
         /// Which.
         inode: Inode,
     },
+    /// A place of a group is replaced by another, which has the same chunks and table: its copies were made again, or it is the same
+    /// benefactor in a new life, with all of it on SSD.
+    Relocate {
+        /// Who watches the benefactors, as [`Key::Owner`] has it.
+        warden: u64,
+        /// Of which file.
+        inode: Inode,
+        /// Which group, and of which version.
+        group: (u32, Version),
+        /// What does not count any more.
+        from: Place,
+        /// What does.
+        to: Place,
+    },
+    /// A file whose newest version is at the target leaves the pool: its name and attributes stay, its bytes are at the target. Who
+    /// writes it afterwards stages it anew first.
+    Evict {
+        /// Which.
+        inode: Inode,
+    },
 }
 
 /// How an entry of the journal ended.
@@ -173,6 +194,9 @@ pub enum Refusal {
     /// EIO, and the handle stays failed.
     #[error("the session has ended, or does not have the file open for writing")]
     NotTheWriter,
+    /// A file that has a name does not end.
+    #[error("the file still has a name")]
+    Named,
     /// Somebody has the unlinked file open, or the target has not seen all of it.
     #[error("a session has the file open, or the target has not seen all of it")]
     InUse,
@@ -185,6 +209,12 @@ pub enum Refusal {
     /// Another process publishes this mount now.
     #[error("another process publishes this mount")]
     NotThePublisher,
+    /// Another process watches the benefactors now.
+    #[error("another process watches the benefactors")]
+    NotTheWarden,
+    /// What is to leave the pool is not at the target.
+    #[error("the target does not have the file's newest version")]
+    NotDrained,
 }
 
 /// How far an operation has come.
@@ -214,6 +244,10 @@ pub fn attempt(operation: &Operation, reads: &Reads) -> Attempt {
             recorder.published(*publisher, *mount, *journal, *ended)
         }
         Operation::Forget { inode } => recorder.forget(*inode),
+        Operation::Relocate { warden, inode, group, from, to } => {
+            recorder.relocate(*warden, *inode, *group, *from, *to)
+        }
+        Operation::Evict { inode } => recorder.evict(*inode),
     };
     recorder.end(reply)
 }

@@ -8,10 +8,12 @@
 mod ring;
 mod share;
 mod stripe;
+mod substitute;
 
 use surgetank_model::{Bandwidth, Bytes};
 
 pub use self::stripe::Stripe;
+pub use self::substitute::substitute;
 use crate::id::{BenefactorId, Domain, Incarnation};
 
 /// Bytes of a chunk, but for the last of a file.

@@ -200,7 +200,7 @@ impl Namespace {
                 let named = self.names().values().any(|named| named == inode);
                 let file = self.file(*inode)?;
                 if named {
-                    return Err(Refusal::Exists);
+                    return Err(Refusal::Named);
                 }
                 if !file.writers.is_empty() || file.published < file.closed {
                     return Err(Refusal::InUse);
@@ -208,6 +208,8 @@ impl Namespace {
                 self.files.remove(inode);
                 Ok(Reply::Done)
             }
+            // Where bytes are is no matter of names: the simulated pool asks for these.
+            Operation::Relocate { .. } | Operation::Evict { .. } => Err(Refusal::NotFound),
         }
     }
 

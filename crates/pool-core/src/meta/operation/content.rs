@@ -176,7 +176,7 @@ impl Recorder<'_> {
     pub(super) fn forget(&mut self, inode: Inode) -> Answer {
         let node = self.file(inode)?;
         if node.at.is_some() {
-            return Err(Refusal::Exists.into());
+            return Err(Refusal::Named.into());
         }
         if node.published < node.journalled {
             // The target is still to see it, and then that it is gone.

@@ -1,0 +1,144 @@
+//! What a benefactor has besides what sessions write: copies that repair brings, and what its SSD had when its process began.
+
+use std::collections::BTreeMap;
+
+use super::{Admission, Entry, GroupOf, Held, Holdings, Instance, Missing, Put, Table};
+use crate::benefactor::buffers::Buffers;
+use crate::id::{Incarnation, Inode, SessionId, Version};
+
+impl Holdings {
+    /// A process that begins with what the SSD of its former life has: chunks, and the tables that it sealed. A table of which a chunk was
+    /// in memory alone is gone, and so is every chunk that no table names: no session may name it any more, since a session
+    /// names what this life has acknowledged.
+    #[must_use]
+    pub fn restored(
+        incarnation: Incarnation,
+        buffers: Buffers,
+        chunks: impl IntoIterator<Item = (Inode, Entry)>,
+        tables: impl IntoIterator<Item = ((GroupOf, Version, SessionId), Table)>,
+    ) -> Self {
+        let mut holdings = Self::new(incarnation, buffers, true);
+        let held = |inode, entry: &Entry| Held {
+            inode,
+            length: entry.length,
+            crc: entry.crc,
+            piece: None,
+            complete: true,
+            moving: false,
+            on_ssd: true,
+            reads: 0,
+            draft: false,
+            copying: false,
+            named: 0,
+        };
+        holdings.held = chunks.into_iter().map(|(inode, entry)| (entry.instance, held(inode, &entry))).collect();
+        for (key, table) in tables {
+            if table.values().all(|entry| holdings.held.contains_key(&entry.instance)) {
+                for entry in table.values() {
+                    if let Some(held) = holdings.held.get_mut(&entry.instance) {
+                        held.named += 1;
+                    }
+                }
+                holdings.tables.insert(key, table);
+            }
+        }
+        let all: Vec<Instance> = holdings.held.keys().copied().collect();
+        all.into_iter().for_each(|instance| holdings.drop_if_unused(instance));
+        holdings
+    }
+
+    /// A copy of a chunk comes in from another benefactor, for a version that the store has. Its session may have ended.
+    pub fn put_copy(&mut self, put: &Put) -> Admission {
+        if put.incarnation != self.incarnation {
+            return Admission::Stale;
+        }
+        let instance = put.entry.instance;
+        if let Some(held) = self.held.get_mut(&instance) {
+            // One that came damaged goes, and comes anew.
+            if held.complete && !held.draft && !held.copying && held.named == 0 {
+                return Admission::Full;
+            }
+            held.copying = true;
+            return if held.complete { Admission::Here } else { Admission::Coming };
+        }
+        self.reserve(put, (false, true))
+    }
+
+    /// A place of a version of a group moves here: these are the chunks that it has. They are added to the table of that version, if
+    /// there is one.
+    ///
+    /// # Errors
+    /// [`Missing`]: these chunks are not here, or not as the table has them; nothing changes.
+    pub fn adopt(&mut self, (of, version, by): (GroupOf, Version, SessionId), part: &Table) -> Result<(), Missing> {
+        let missing: Vec<u32> =
+            part.iter().filter(|(_, entry)| !self.is_here(of.inode, entry)).map(|(index, _)| *index).collect();
+        if !missing.is_empty() {
+            return Err(Missing(missing));
+        }
+        for (index, entry) in part {
+            let table = self.tables.entry((of, version, by)).or_default();
+            let former = table.insert(*index, *entry);
+            if let Some(held) = self.held.get_mut(&entry.instance) {
+                held.copying = false;
+                held.named += u32::from(former.is_none());
+            }
+        }
+        self.sweep(of);
+        Ok(())
+    }
+
+    /// A copy that repair brought is not needed after all.
+    pub fn abandon_copy(&mut self, instance: Instance) {
+        if let Some(held) = self.held.get_mut(&instance) {
+            held.copying = false;
+            self.drop_if_unused(instance);
+        }
+    }
+
+    /// The store has this version, and its layout does not name this benefactor: it has the table in vain.
+    pub fn forget_table(&mut self, of: GroupOf, version: Version, by: SessionId) {
+        self.unseal((of, version, by));
+    }
+
+    /// The file has left the pool with this version, or a later one: the target has it.
+    pub fn evicted(&mut self, inode: Inode, version: Version) {
+        let tables: Vec<_> =
+            self.tables.keys().filter(|(of, at, _)| of.inode == inode && *at <= version).copied().collect();
+        tables.into_iter().for_each(|key| self.unseal(key));
+    }
+
+    /// Whether a chunk is on SSD: one that must survive a power cut counts from then on.
+    #[must_use]
+    pub fn is_on_ssd(&self, instance: Instance) -> bool {
+        self.held.get(&instance).is_some_and(|held| held.on_ssd)
+    }
+
+    /// The record of a chunk that the SSD's log has beside its bytes: the file, and what it is.
+    #[must_use]
+    pub fn record(&self, instance: Instance) -> Option<(Inode, Entry)> {
+        let held = self.held.get(&instance)?;
+        Some((held.inode, Entry { instance, length: held.length, crc: held.crc }))
+    }
+
+    /// The tables that it has, for inventories.
+    pub fn tables(&self) -> impl Iterator<Item = (&(GroupOf, Version, SessionId), &Table)> {
+        self.tables.iter()
+    }
+
+    /// Drafts of sessions, for inventories.
+    pub fn drafts(&self) -> impl Iterator<Item = (Instance, Inode)> {
+        self.held.iter().filter(|(_, held)| held.draft).map(|(instance, held)| (*instance, held.inode))
+    }
+
+    /// Copies that no table names yet, for inventories.
+    pub fn copies(&self) -> impl Iterator<Item = (Instance, Inode)> {
+        self.held.iter().filter(|(_, held)| held.copying).map(|(instance, held)| (*instance, held.inode))
+    }
+
+    /// The tables of a group, by their versions and who sealed them.
+    #[must_use]
+    pub fn tables_of(&self, of: GroupOf) -> BTreeMap<(Version, SessionId), Table> {
+        let all = (of, Version::NONE, SessionId(0))..=(of, Version(u64::MAX), SessionId(u64::MAX));
+        self.tables.range(all).map(|((_, version, by), table)| ((*version, *by), table.clone())).collect()
+    }
+}

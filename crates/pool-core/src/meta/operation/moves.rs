@@ -1,0 +1,67 @@
+//! Operations on where the bytes of a file are.
+
+use super::recorder::{Recorder, Stop};
+use super::{Refusal, Reply};
+use crate::id::{Inode, Version};
+use crate::meta::key::{Key, Prefix, Role};
+use crate::meta::store::Compare;
+use crate::meta::value::{FileState, Group, Kind, Node, Value};
+use crate::placement::Place;
+use crate::planted::{Bug, planted};
+
+type Answer = Result<Reply, Stop>;
+
+impl Recorder<'_> {
+    pub(super) fn relocate(
+        &mut self,
+        warden: u64,
+        inode: Inode,
+        (index, version): (u32, Version),
+        from: Place,
+        to: Place,
+    ) -> Answer {
+        let owner = self.get(Key::Owner(Role::Warden))?.map(|stored| &stored.value);
+        if owner != Some(&Value::Owner(warden)) {
+            return Err(Refusal::NotTheWarden.into());
+        }
+        if !planted(Bug::RepairedWithoutIncarnation) {
+            match self.stays(Key::Benefactor(to.id))?.map(|stored| &stored.value) {
+                Some(Value::Benefactor(alive)) if *alive == to => {}
+                _ => return Err(Refusal::Benefactors(vec![to]).into()),
+            }
+        }
+        let key = Key::Group(inode, index, version);
+        let Some(Value::Group(group)) = self.get(key.clone())?.map(|stored| stored.value.clone()) else {
+            return Err(Refusal::NotFound.into());
+        };
+        let mut layout = group.layout;
+        let places = layout.columns.iter_mut().flat_map(|column| &mut column.places);
+        let mut replaced = false;
+        for place in places.filter(|place| **place == from) {
+            (*place, replaced) = (to, true);
+        }
+        if !replaced {
+            return Err(Refusal::NotFound.into());
+        }
+        self.put(key, Value::Group(Group { layout, ..group }));
+        Ok(Reply::Done)
+    }
+
+    pub(super) fn evict(&mut self, inode: Inode) -> Answer {
+        let node: Node = self.node(inode)?.clone();
+        let drained = node.kind == Kind::File(FileState::Drained) && node.published == node.version;
+        if !drained && !planted(Bug::UndrainedEvicted) {
+            return Err(Refusal::NotDrained.into());
+        }
+        if let Some((writer, stored)) = self.under(Prefix::Writers(inode))?.first() {
+            self.compare(Compare::Modified(writer.clone(), stored.modified));
+            return Err(Refusal::InUse.into());
+        }
+        self.compare(Compare::NoneUnder(Prefix::Writers(inode)));
+        let groups = self.under(Prefix::Groups(inode))?;
+        groups.iter().for_each(|(key, _)| self.delete(key.clone()));
+        // Whoever opens it meanwhile writes its node as well: one of both is attempted again.
+        self.put(Key::Node(inode), Value::Node(node));
+        Ok(Reply::Done)
+    }
+}
