@@ -34,6 +34,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("trace", Act, &["model"]),
     ("provider", Act, &["model"]),
     ("device", Act, &["model", "array", "readcache", "nbd"]),
+    ("pool", Act, &["model", "pool-core"]),
     ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
     ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),

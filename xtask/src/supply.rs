@@ -20,6 +20,7 @@ const LOCKS: &[&str] = &["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
 
 /// Packages that are there in more than one version, each with who keeps the other one.
 const TWICE: &[(&str, &str)] = &[
+    ("base64", "tonic, which encodes binary metadata with it; we send none"),
     ("bit-vec", "yasna, under rcgen, in tests alone"),
     ("getrandom", "ring, tempfile and proptest, each with its own; a thin layer over one system call"),
     ("r-efi", "getrandom on UEFI, which we do not build for"),

@@ -273,6 +273,12 @@ impl Holdings {
         drafts.into_iter().for_each(|instance| self.withdraw(instance));
     }
 
+    /// A table that the store does not have, though the file has that version or a later one: it was replaced, evicted, or somebody else
+    /// committed as that version. It never counts again.
+    pub fn obsolete(&mut self, of: GroupOf, version: Version, by: SessionId) {
+        self.unseal((of, version, by));
+    }
+
     /// A file is no more: nobody has it open, and the target has what it is to have of it.
     pub fn forgotten(&mut self, inode: Inode) {
         let tables: Vec<_> = self.tables.keys().filter(|(of, ..)| of.inode == inode).copied().collect();
@@ -330,6 +336,18 @@ impl Holdings {
     /// What is in the filling buffer is to be moved soon.
     pub fn close_filling(&mut self) {
         self.buffers.close_filling();
+    }
+
+    /// What a table says.
+    #[must_use]
+    pub fn table(&self, of: GroupOf, version: Version, by: SessionId) -> Option<&Table> {
+        self.tables.get(&(of, version, by))
+    }
+
+    /// Files of which it holds chunks: for inventories.
+    #[must_use]
+    pub fn files(&self) -> BTreeSet<Inode> {
+        self.held.values().map(|held| held.inode).collect()
     }
 
     /// Instances that are held: for inventories.

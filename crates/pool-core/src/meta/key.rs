@@ -61,8 +61,12 @@ pub enum Role {
 pub enum Key {
     /// A benefactor's life: it is there as long as its lease.
     Benefactor(BenefactorId),
+    /// What a benefactor lends, and where it is reached: beside its life, with the same lease.
+    Lends(BenefactorId),
     /// A mount's life: it is there as long as its lease.
     Session(SessionId),
+    /// A mount: its name, its target and its policy.
+    Mount(MountId),
     /// A file, directory or symbolic link.
     Node(Inode),
     /// An entry of a directory.
@@ -82,6 +86,16 @@ pub enum Key {
 /// Keys that begin alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Prefix {
+    /// What all benefactors lend.
+    Lends,
+    /// All sessions.
+    Sessions,
+    /// All mounts.
+    Mounts,
+    /// All files, directories and symbolic links.
+    Nodes,
+    /// Whoever writes any file.
+    AllWriters,
     /// All entries of a directory.
     Entries(Inode),
     /// All groups of a file.
@@ -96,6 +110,11 @@ impl Prefix {
     /// The first key that may have it.
     pub(crate) fn first(self) -> Key {
         match self {
+            Self::Lends => Key::Lends(BenefactorId(0)),
+            Self::Sessions => Key::Session(SessionId(0)),
+            Self::Mounts => Key::Mount(MountId(0)),
+            Self::Nodes => Key::Node(Inode(0)),
+            Self::AllWriters => Key::Writer(Inode(0), SessionId(0)),
             Self::Entries(inode) => Key::Entry(inode, Name(Arc::default())),
             Self::Groups(inode) => Key::Group(inode, 0, Version::NONE),
             Self::Writers(inode) => Key::Writer(inode, SessionId(0)),
@@ -111,6 +130,11 @@ impl Prefix {
             | (Self::Groups(of), Key::Group(inode, ..))
             | (Self::Writers(of), Key::Writer(inode, _)) => of == *inode,
             (Self::Journal(of), Key::Journal(mount, _)) => of == *mount,
+            (Self::Lends, Key::Lends(_))
+            | (Self::Sessions, Key::Session(_))
+            | (Self::Mounts, Key::Mount(_))
+            | (Self::Nodes, Key::Node(_))
+            | (Self::AllWriters, Key::Writer(..)) => true,
             _ => false,
         }
     }

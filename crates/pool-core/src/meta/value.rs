@@ -1,6 +1,8 @@
 //! What the store's keys stand for.
 
-use crate::id::{Inode, MountId, SessionId, Version};
+use surgetank_model::Bytes;
+
+use crate::id::{Domain, Inode, MountId, SessionId, Version};
 use crate::meta::key::Name;
 use crate::placement::{Layout, Media, Place};
 
@@ -36,8 +38,10 @@ pub enum FileState {
     Created,
     /// The pool has it, as safe as its durability says; the target does not.
     Replicated,
-    /// The target has it.
+    /// The target has it, and so has the pool.
     Drained,
+    /// The target has it; the pool needed the room.
+    Evicted,
     /// Some of its chunks are lost.
     Failed,
     /// Somebody else changed it at the target, where it stays as it is.
@@ -111,11 +115,43 @@ pub enum Change {
     Remove(Path),
 }
 
+/// What a benefactor lends, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lends {
+    /// Its life.
+    pub place: Place,
+    /// Host and port.
+    pub address: String,
+    /// What it fails with.
+    pub domain: Domain,
+    /// Memory; zero: none (class `s`).
+    pub memory: Bytes,
+    /// SSD; zero: none (class `m`).
+    pub ssd: Bytes,
+}
+
+/// A mount: a tree of names with a target and a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Its name in the pool.
+    pub name: String,
+    /// The directory that it is drained to, as the benefactors and managers see it.
+    pub target: String,
+    /// When a commit counts.
+    pub durability: Durability,
+    /// Its root directory.
+    pub root: Inode,
+}
+
 /// A value of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Of [`Key::Benefactor`](super::Key::Benefactor): the life.
     Benefactor(Place),
+    /// Of [`Key::Lends`](super::Key::Lends).
+    Lends(Lends),
+    /// Of [`Key::Mount`](super::Key::Mount).
+    Mount(Mount),
     /// Of [`Key::Session`](super::Key::Session), [`Key::Writer`](super::Key::Writer).
     Session(SessionId),
     /// Of [`Key::Node`](super::Key::Node).

@@ -19,6 +19,7 @@ struct File {
     /// The version of the last close without other writers, and the last that the target has seen.
     closed: u64,
     published: u64,
+    evicted: bool,
 }
 
 /// What the target has at a path.
@@ -149,7 +150,7 @@ impl Namespace {
                 if !places.is_empty() {
                     return Err(Refusal::Benefactors(places));
                 }
-                (file.version, file.size) = (file.version + 1, *size);
+                (file.version, file.size, file.evicted) = (file.version + 1, *size, false);
                 file.groups.extend(groups.iter().map(|(index, group): &(u32, Group)| (*index, group.digest)));
                 let (version, groups) = (file.version, file.groups.clone());
                 self.history.insert((*inode, version), groups);
@@ -196,6 +197,18 @@ impl Namespace {
                 }
                 Ok(Reply::Done)
             }
+            Operation::Evict { inode } => {
+                let file = self.file(*inode)?;
+                if file.version == 0 || file.published != file.version || file.evicted {
+                    return Err(Refusal::NotDrained);
+                }
+                if !file.writers.is_empty() {
+                    return Err(Refusal::InUse);
+                }
+                file.evicted = true;
+                file.groups.clear();
+                Ok(Reply::Done)
+            }
             Operation::Forget { inode } => {
                 let named = self.names().values().any(|named| named == inode);
                 let file = self.file(*inode)?;
@@ -208,8 +221,8 @@ impl Namespace {
                 self.files.remove(inode);
                 Ok(Reply::Done)
             }
-            // Where bytes are is no matter of names: the simulated pool asks for these.
-            Operation::Relocate { .. } | Operation::Evict { .. } => Err(Refusal::NotFound),
+            // Where bytes are is no matter of names: the simulated pool asks for this.
+            Operation::Relocate { .. } => Err(Refusal::NotFound),
         }
     }
 

@@ -173,6 +173,22 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    pub(super) fn evict(&mut self, inode: Inode) -> Answer {
+        let node = self.file(inode)?;
+        let drained = node.kind == Kind::File(FileState::Drained) && node.published == node.version;
+        if !drained && !planted(Bug::UndrainedEvicted) {
+            return Err(Refusal::NotDrained.into());
+        }
+        // What is written into it may rest on what the pool has of it.
+        if self.somebody_writes(inode, None)? {
+            return Err(Refusal::InUse.into());
+        }
+        let groups = self.under(Prefix::Groups(inode))?;
+        groups.iter().for_each(|(key, _)| self.delete(key.clone()));
+        self.put(Key::Node(inode), Value::Node(Node { kind: Kind::File(FileState::Evicted), ..node }));
+        Ok(Reply::Done)
+    }
+
     pub(super) fn forget(&mut self, inode: Inode) -> Answer {
         let node = self.file(inode)?;
         if node.at.is_some() {

@@ -3,9 +3,8 @@
 use super::recorder::{Recorder, Stop};
 use super::{Refusal, Reply};
 use crate::id::{Inode, Version};
-use crate::meta::key::{Key, Prefix, Role};
-use crate::meta::store::Compare;
-use crate::meta::value::{FileState, Group, Kind, Node, Value};
+use crate::meta::key::{Key, Role};
+use crate::meta::value::{Group, Value};
 use crate::placement::Place;
 use crate::planted::{Bug, planted};
 
@@ -44,24 +43,6 @@ impl Recorder<'_> {
             return Err(Refusal::NotFound.into());
         }
         self.put(key, Value::Group(Group { layout, ..group }));
-        Ok(Reply::Done)
-    }
-
-    pub(super) fn evict(&mut self, inode: Inode) -> Answer {
-        let node: Node = self.node(inode)?.clone();
-        let drained = node.kind == Kind::File(FileState::Drained) && node.published == node.version;
-        if !drained && !planted(Bug::UndrainedEvicted) {
-            return Err(Refusal::NotDrained.into());
-        }
-        if let Some((writer, stored)) = self.under(Prefix::Writers(inode))?.first() {
-            self.compare(Compare::Modified(writer.clone(), stored.modified));
-            return Err(Refusal::InUse.into());
-        }
-        self.compare(Compare::NoneUnder(Prefix::Writers(inode)));
-        let groups = self.under(Prefix::Groups(inode))?;
-        groups.iter().for_each(|(key, _)| self.delete(key.clone()));
-        // Whoever opens it meanwhile writes its node as well: one of both is attempted again.
-        self.put(Key::Node(inode), Value::Node(node));
         Ok(Reply::Done)
     }
 }

@@ -29,7 +29,7 @@ impl World {
             (directory, world.pick(&names).unwrap_or_else(|| names[0].clone()))
         };
         let owner = (0o644, 1, 1);
-        let operation = match self.random.below(19) {
+        let operation = match self.random.below(21) {
             0..=2 => Operation::Create { at: at(self), fresh: self.number(), writer, owner },
             3 => Operation::MakeDirectory { at: at(self), fresh: self.number(), journal: self.number(), owner },
             4 | 5 => Operation::Rename { from: at(self), to: at(self), journal: self.number() },
@@ -63,6 +63,7 @@ impl World {
                         Operation::Commit { inode, session, on, size, groups: groups.into_iter().collect() }
                     }
                     15..=17 => Operation::Close { inode, session, journal: self.number() },
+                    19 | 20 => Operation::Evict { inode },
                     _ => {
                         let named = self.truth.names().values().any(|named| *named == inode);
                         if named {

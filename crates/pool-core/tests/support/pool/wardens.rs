@@ -100,9 +100,7 @@ impl InStore for View<'_> {
 
     fn evicted(&self, inode: Inode) -> Option<Version> {
         match self.store.get(&Key::Node(inode)).map(|stored| &stored.value) {
-            Some(Value::Node(node)) if node.kind == Kind::File(FileState::Drained) => {
-                self.store.under(Prefix::Groups(inode)).next().is_none().then_some(node.version)
-            }
+            Some(Value::Node(node)) if node.kind == Kind::File(FileState::Evicted) => Some(node.version),
             _ => None,
         }
     }

@@ -1,0 +1,66 @@
+//! The memory that a benefactor lends, allocated once: bytes at the places that `pool-core` assigns.
+
+use std::cell::UnsafeCell;
+
+use surgetank_pool_core::benefactor::Piece;
+use surgetank_pool_core::benefactor::buffers::BUFFERS;
+
+/// Bytes of a page, or of a part of one: each is written once, so that the memory is there before it is promised.
+const PAGE: usize = 4096;
+
+/// Three equal buffers.
+pub(super) struct Memory {
+    buffers: [Box<[UnsafeCell<u8>]>; BUFFERS],
+}
+
+// SAFETY: whoever calls `write` or `read` promises that nobody writes the piece meanwhile.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Three buffers of so many bytes.
+    pub(super) fn new(size: usize) -> Self {
+        let buffer = || {
+            let bytes = Box::into_raw(vec![0_u8; size].into_boxed_slice());
+            // SAFETY: `UnsafeCell<u8>` has the layout of `u8`, and the pointer came from a box that is owned here.
+            let bytes = unsafe { Box::from_raw(bytes as *mut [UnsafeCell<u8>]) };
+            for page in bytes.iter().step_by(PAGE) {
+                // SAFETY: the cell is this function's own.
+                unsafe { page.get().write_volatile(0) };
+            }
+            bytes
+        };
+        Self { buffers: [buffer(), buffer(), buffer()] }
+    }
+
+    /// Writes a piece's bytes.
+    ///
+    /// # Safety
+    /// The piece's room is reserved, nobody else writes it, and nobody reads it before this returns.
+    pub(super) unsafe fn write(&self, piece: Piece, bytes: &[u8]) {
+        let room = self.room(piece);
+        assert_eq!(room.len(), bytes.len(), "a piece is as long as its chunk");
+        // SAFETY: the room is inside the buffer, and by the caller's promise no one else touches it. `UnsafeCell<u8>` has the
+        // layout of `u8`, and `raw_get` keeps the slice's provenance.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), UnsafeCell::raw_get(room.as_ptr()), bytes.len()) };
+    }
+
+    /// A piece's bytes, copied.
+    ///
+    /// # Safety
+    /// The piece was written, its room is kept until this returns, and nobody writes it.
+    pub(super) unsafe fn read(&self, piece: Piece) -> Vec<u8> {
+        let room = self.room(piece);
+        let mut bytes = Vec::with_capacity(room.len());
+        // SAFETY: as in `write`; the vector has room for so many, and all of them are written before its length says so.
+        unsafe {
+            std::ptr::copy_nonoverlapping(UnsafeCell::raw_get(room.as_ptr()), bytes.as_mut_ptr(), room.len());
+            bytes.set_len(room.len());
+        }
+        bytes
+    }
+
+    fn room(&self, piece: Piece) -> &[UnsafeCell<u8>] {
+        let at = |number: u64| usize::try_from(number).expect("a piece lies in memory");
+        &self.buffers[usize::from(piece.buffer)][at(piece.offset)..at(piece.offset + piece.length)]
+    }
+}

@@ -1,0 +1,212 @@
+//! The service `Chunks` of a benefactor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance, Table};
+use surgetank_pool_core::id::{Incarnation, Inode, SessionId, Version};
+
+use crate::rpc::Method;
+use crate::wire::{wire_enum, wire_struct};
+
+/// Bytes of a chunk, at most.
+pub const CHUNK: u64 = surgetank_pool_core::placement::CHUNK.get();
+
+/// A table: of which group and version, and who sealed it.
+pub type TableOf = (GroupOf, Version, SessionId);
+
+/// A chunk to keep.
+#[derive(Clone, Debug)]
+pub struct Put {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// The file.
+    pub inode: Inode,
+    /// What it is.
+    pub entry: Entry,
+    /// Its bytes.
+    pub bytes: Bytes,
+}
+
+/// A chunk to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Get {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// The table that names it.
+    pub of: TableOf,
+    /// Its number in the group.
+    pub chunk: u32,
+}
+
+/// A table to seal.
+#[derive(Clone, Debug)]
+pub struct Seal {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// What it is called.
+    pub of: TableOf,
+    /// What it says.
+    pub table: Table,
+}
+
+/// What happened elsewhere, so that a benefactor can drop what nobody needs. It may be old.
+#[derive(Clone, Debug, Default)]
+pub struct News {
+    /// Drafts that their session withdraws.
+    pub withdrawn: Vec<Instance>,
+    /// Tables that never count again.
+    pub obsolete: BTreeSet<TableOf>,
+    /// Sessions that are over, each with those of its tables that it had committed.
+    pub ended: BTreeMap<SessionId, BTreeSet<(GroupOf, Version)>>,
+    /// Files that are no more.
+    pub forgotten: BTreeSet<Inode>,
+}
+
+/// Chunks to write to the target.
+#[derive(Clone, Debug)]
+pub struct DrainPart {
+    /// The life of the benefactor that is meant.
+    pub incarnation: Incarnation,
+    /// The table that names them.
+    pub of: TableOf,
+    /// Their numbers in the group.
+    pub chunks: Vec<u32>,
+    /// Where the group begins in the file, in bytes.
+    pub offset: u64,
+    /// The file to write into, which is there already.
+    pub file: String,
+}
+
+/// What a benefactor is asked.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// Keep a chunk.
+    Put(Put),
+    /// Read a chunk.
+    Get(Get),
+    /// Seal a table.
+    Seal(Seal),
+    /// Which chunks does a table name? The number of the chunk does not matter.
+    Table(Get),
+    /// Drop what nobody needs.
+    Forget(News),
+    /// What is here?
+    Inventory,
+    /// Write chunks to the target.
+    DrainPart(DrainPart),
+    /// Are you there?
+    Probe,
+}
+
+/// What a benefactor has, so that what nobody needs is found.
+#[derive(Clone, Debug, Default)]
+pub struct Inventory {
+    /// Tables.
+    pub tables: BTreeSet<TableOf>,
+    /// Files of which it has chunks.
+    pub files: BTreeSet<Inode>,
+    /// Sessions that wrote chunks.
+    pub sessions: BTreeSet<SessionId>,
+}
+
+/// How a benefactor is.
+#[derive(Clone, Copy, Debug)]
+pub struct Alive {
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Chunks that it has room for now.
+    pub credits: u64,
+    /// Chunks that it has room for when it is empty.
+    pub of: u64,
+}
+
+/// What a benefactor answers.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The chunk is kept; room for so many more.
+    Stored(u64),
+    /// Another life is meant.
+    Stale,
+    /// No room until something is drained.
+    Full,
+    /// The bytes are not those that the checksum was made of.
+    Corrupt,
+    /// The session has ended.
+    UnknownSession,
+    /// The chunk, and its checksum.
+    Chunk(u32, Bytes),
+    /// No such table, or no such chunk in it.
+    NotHere,
+    /// The table is sealed.
+    Sealed,
+    /// What the table says.
+    Table(Table),
+    /// These chunks of the table are not here: nothing is sealed.
+    Missing(Vec<u32>),
+    /// Done.
+    Done,
+    /// What is here.
+    Inventory(Inventory),
+    /// These chunks are at the target, flushed: number, bytes and checksum of each.
+    Drained(Vec<(u32, u32, u32)>),
+    /// The target refused them, with this reason.
+    NotDrained(String),
+    /// How it is.
+    Alive(Alive),
+}
+
+wire_struct! {
+    Put { incarnation, inode, entry, bytes }
+    Get { incarnation, of, chunk }
+    Seal { incarnation, of, table }
+    News { withdrawn, obsolete, ended, forgotten }
+    DrainPart { incarnation, of, chunks, offset, file }
+    Inventory { tables, files, sessions }
+    Alive { incarnation, credits, of }
+}
+
+wire_enum! {
+    Request {
+        0 = Put(put),
+        1 = Get(get),
+        2 = Seal(seal),
+        3 = Forget(news),
+        4 = Inventory,
+        5 = DrainPart(part),
+        6 = Probe,
+        7 = Table(get),
+    }
+    Reply {
+        0 = Stored(credits),
+        1 = Stale,
+        2 = Full,
+        3 = Corrupt,
+        4 = UnknownSession,
+        5 = Chunk(crc, bytes),
+        6 = NotHere,
+        7 = Sealed,
+        8 = Missing(chunks),
+        9 = Done,
+        10 = Inventory(inventory),
+        11 = Drained(chunks),
+        12 = NotDrained(why),
+        13 = Alive(alive),
+        14 = Table(table),
+    }
+}
+
+impl Method for Request {
+    fn method(&self) -> &'static str {
+        match self {
+            Self::Put(_) => "/surgetank.pool.Chunks/Put",
+            Self::Get(_) => "/surgetank.pool.Chunks/Get",
+            Self::Seal(_) => "/surgetank.pool.Chunks/Seal",
+            Self::Table(_) => "/surgetank.pool.Chunks/Table",
+            Self::Forget(_) => "/surgetank.pool.Chunks/Forget",
+            Self::Inventory => "/surgetank.pool.Chunks/Inventory",
+            Self::DrainPart(_) => "/surgetank.pool.Chunks/DrainPart",
+            Self::Probe => "/surgetank.pool.Chunks/Probe",
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The client library: names, and files that are written to and read from benefactors.
+//!
+//! A client is one session of a mount. Every change is asked for under a number of the session, so that it takes place once, whichever
+//! manager carries it out and however often it is sent. Paths are relative to the mount's root, with `/` between names.
+
+mod reader;
+mod writer;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
+use surgetank_pool_core::meta::operation::{At, Operation, Refusal, Reply as Done};
+use surgetank_pool_core::meta::store::Lease;
+use surgetank_pool_core::meta::value::Path;
+use surgetank_pool_core::meta::{Durability, FileState, Kind, Name, Node};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+pub use self::reader::Reader;
+pub use self::writer::Writer;
+use crate::benefactor::Benefactor;
+use crate::chunks;
+use crate::manager::{Begin, Content, Ended, NUMBERS, Once, Reply, Request, Status};
+use crate::managers::{Lost, Managers};
+use crate::rpc::{BadAddress, Peer};
+
+/// How often what changes by itself is looked at again.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How a client behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The managers' addresses.
+    pub managers: Vec<String>,
+    /// The mount's name.
+    pub mount: String,
+    /// Its target and durability: it is made if it is not there.
+    pub make: Option<(PathBuf, Durability)>,
+    /// How long a request waits for managers, benefactors and room before it fails.
+    pub timeout: Duration,
+    /// Bytes that a file may have uncommitted: they are kept in memory, so that they can be written elsewhere when a benefactor dies. A
+    /// file with more is committed without being asked.
+    pub uncommitted_max: u64,
+    /// Chunks under way at a time, of each file.
+    pub puts: usize,
+}
+
+impl Config {
+    /// With the usual limits.
+    #[must_use]
+    pub fn new(managers: Vec<String>, mount: &str) -> Self {
+        Self {
+            managers,
+            mount: mount.to_owned(),
+            make: None,
+            timeout: Duration::from_secs(120),
+            uncommitted_max: 256 << 20,
+            puts: 16,
+        }
+    }
+}
+
+/// Why something did not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An address is wrong.
+    #[error("{0}")]
+    Address(String),
+    /// A path is wrong.
+    #[error("path `{0}`: {1}")]
+    Path(String, String),
+    /// It was refused.
+    #[error("{0}: {1}")]
+    Refused(String, Refusal),
+    /// Managers did not answer, or refused the request.
+    #[error("{0}")]
+    Managers(String),
+    /// The session has ended in the store: what it had not committed is lost, and its files stay failed.
+    #[error("the session of mount `{0}` has ended: begin another")]
+    SessionEnded(String),
+    /// There was no room, or no benefactors, for too long.
+    #[error("{path}: {why} (waited {waited:?})")]
+    NoRoom {
+        /// The file.
+        path: String,
+        /// What was missing.
+        why: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// No copy of a chunk can be read.
+    #[error("{path}: bytes from {offset} on cannot be read: {why}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Where.
+        offset: u64,
+        /// What each copy answered.
+        why: String,
+    },
+    /// Another session has committed to a file that this one writes.
+    #[error("{0}: another session has committed to the file meanwhile; what this one wrote is not in it")]
+    WrittenElsewhere(String),
+    /// It will not reach its target.
+    #[error("{0}: the file will not reach its target: {1}")]
+    NotDrained(String, &'static str),
+    /// It did not happen in time.
+    #[error("{0} has not happened within {1:?}")]
+    Timeout(String, Duration),
+}
+
+impl From<BadAddress> for Error {
+    fn from(error: BadAddress) -> Self {
+        Self::Address(error.to_string())
+    }
+}
+
+impl From<Lost> for Error {
+    fn from(error: Lost) -> Self {
+        Self::Managers(error.to_string())
+    }
+}
+
+/// What is known of a file or directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Its number.
+    pub inode: Inode,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// Bytes, as committed.
+    pub size: u64,
+    /// The newest commit.
+    pub version: Version,
+    /// Where a file's newest commit is.
+    pub state: Option<FileState>,
+    /// A writer ended without a word, after the newest commit.
+    pub torn: bool,
+}
+
+/// One session of a mount.
+pub struct PoolClient {
+    inner: Arc<Inner>,
+    renewing: AbortHandle,
+}
+
+impl Drop for PoolClient {
+    fn drop(&mut self) {
+        self.renewing.abort();
+    }
+}
+
+struct Inner {
+    config: Config,
+    managers: Managers,
+    session: SessionId,
+    lease: Lease,
+    root: Inode,
+    copies: u32,
+    media: surgetank_pool_core::placement::Media,
+    target: PathBuf,
+    over: AtomicBool,
+    requests: AtomicU64,
+    instances: AtomicU64,
+    /// The next number, and the end of the block.
+    numbers: tokio::sync::Mutex<(u64, u64)>,
+    peers: Mutex<BTreeMap<BenefactorId, (String, Peer)>>,
+    /// Files that this session has open for writing.
+    open: Mutex<BTreeSet<Inode>>,
+}
+
+impl PoolClient {
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn begin(config: Config) -> Result<Self, Error> {
+        let managers = Managers::new(&config.managers)?;
+        let make = match &config.make {
+            Some((target, durability)) => match target.to_str() {
+                Some(target) => Some((target.to_owned(), *durability)),
+                None => return Err(Error::Path(target.display().to_string(), "a target's path is UTF-8".to_owned())),
+            },
+            None => None,
+        };
+        let begin = Begin { name: config.mount.clone(), make };
+        let until = Instant::now() + config.timeout;
+        let Reply::Begun(begun) = managers.ask_until(until, |_| Request::Begin(begin.clone())).await? else {
+            return Err(senseless());
+        };
+        let (copies, media) = match begun.of.durability {
+            Durability::Copies { copies, media } => (copies.into(), media),
+            Durability::Target => (1, surgetank_pool_core::placement::Media::Any),
+        };
+        let inner = Arc::new(Inner {
+            managers,
+            session: begun.session,
+            lease: begun.lease,
+            root: begun.of.root,
+            copies,
+            media,
+            target: PathBuf::from(&begun.of.target),
+            over: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            instances: AtomicU64::new(0),
+            numbers: tokio::sync::Mutex::new((0, 0)),
+            peers: Mutex::new(BTreeMap::new()),
+            open: Mutex::new(BTreeSet::new()),
+            config,
+        });
+        let renewing = tokio::spawn(renew(Arc::clone(&inner), Duration::from_millis(begun.millis))).abort_handle();
+        Ok(Self { inner, renewing })
+    }
+
+    /// Ends the session. Files that are still open for writing count as torn.
+    ///
+    /// # Errors
+    /// [`Error`]: it ends by itself then.
+    pub async fn end(self) -> Result<(), Error> {
+        let (session, lease) = (self.inner.session, self.inner.lease);
+        self.inner.ask(Request::End(session, lease)).await.map(|_| ())
+    }
+
+    /// Makes a file that is not there, and opens it for writing.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn create(&self, path: &str) -> Result<Writer, Error> {
+        let inner = &self.inner;
+        let at = inner.at(path).await?;
+        let fresh = inner.number().await?;
+        let (writer, owner) = ((inner.session, inner.lease), (0o644, 0, 0));
+        inner.operate(path, &Operation::Create { at, fresh, writer, owner }).await?;
+        inner.opened(path, Inode(fresh))?;
+        Ok(Writer::new(Arc::clone(inner), path, Inode(fresh), Version::NONE, 0))
+    }
+
+    /// Opens a file for writing, at its end.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn append(&self, path: &str) -> Result<Writer, Error> {
+        let inner = &self.inner;
+        let (inode, _) = inner.lookup(path).await?;
+        inner.opened(path, inode)?;
+        let opened = self.open_for_writing(path, inode).await;
+        if opened.is_err() {
+            inner.open().remove(&inode);
+        }
+        opened
+    }
+
+    async fn open_for_writing(&self, path: &str, inode: Inode) -> Result<Writer, Error> {
+        let inner = &self.inner;
+        let writer = (inner.session, inner.lease);
+        inner.operate(path, &Operation::OpenForWriting { inode, writer }).await?;
+        let content = inner.content(path, inode).await?;
+        let (version, size) = (content.node.version, content.node.size);
+        let mut writer = Writer::new(Arc::clone(inner), path, inode, version, size);
+        if content.node.kind == Kind::File(FileState::Evicted) {
+            writer.stage_again(&content).await?;
+        } else {
+            writer.has(content);
+        }
+        Ok(writer)
+    }
+
+    /// Opens a file for reading: what is committed now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn open(&self, path: &str) -> Result<Reader, Error> {
+        let (inode, _) = self.inner.lookup(path).await?;
+        let content = self.inner.content(path, inode).await?;
+        Ok(Reader::new(Arc::clone(&self.inner), path, inode, content))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn make_directory(&self, path: &str) -> Result<(), Error> {
+        let at = self.inner.at(path).await?;
+        let (fresh, journal) = (self.inner.number().await?, self.inner.number().await?);
+        let operation = Operation::MakeDirectory { at, fresh, journal, owner: (0o755, 0, 0) };
+        self.inner.operate(path, &operation).await.map(|_| ())
+    }
+
+    /// Moves a file or directory, in the place of what is there.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        let (at, to_at) = (self.inner.at(from).await?, self.inner.at(to).await?);
+        let operation = Operation::Rename { from: at, to: to_at, journal: self.inner.number().await? };
+        self.inner.operate(&format!("{from} to {to}"), &operation).await.map(|_| ())
+    }
+
+    /// Unlinks a file.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn unlink(&self, path: &str) -> Result<(), Error> {
+        let operation = Operation::Unlink { at: self.inner.at(path).await?, journal: self.inner.number().await? };
+        self.inner.operate(path, &operation).await.map(|_| ())
+    }
+
+    /// Removes a directory in which nothing is.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn remove_directory(&self, path: &str) -> Result<(), Error> {
+        let at = self.inner.at(path).await?;
+        let operation = Operation::RemoveDirectory { at, journal: self.inner.number().await? };
+        self.inner.operate(path, &operation).await.map(|_| ())
+    }
+
+    /// What is in a directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn read_directory(&self, path: &str) -> Result<Vec<(Name, Stat)>, Error> {
+        let (inode, _) = self.inner.lookup(path).await?;
+        match self.inner.ask(Request::ReadDir(inode)).await? {
+            Reply::Entries(entries) => {
+                Ok(entries.into_iter().map(|(name, (inode, node))| (name, stat(inode, &node))).collect())
+            }
+            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// What is known of a file or directory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn stat(&self, path: &str) -> Result<Stat, Error> {
+        let (inode, node) = self.inner.lookup(path).await?;
+        Ok(stat(inode, &node))
+    }
+
+    /// Waits until the target has what is committed of a file now, at that path or one that the file had.
+    ///
+    /// # Errors
+    /// [`Error::NotDrained`]: it never will. [`Error::Timeout`]: not yet.
+    pub async fn wait_drained(&self, path: &str, within: Duration) -> Result<(), Error> {
+        let until = Instant::now() + within;
+        loop {
+            let state = self.stat(path).await?.state;
+            match state {
+                Some(FileState::Drained | FileState::Evicted) | None => return Ok(()),
+                Some(FileState::Failed) => return Err(Error::NotDrained(path.to_owned(), "chunks of it are lost")),
+                Some(FileState::Conflict) => {
+                    return Err(Error::NotDrained(path.to_owned(), "somebody else changed what is there"));
+                }
+                Some(FileState::Created | FileState::Replicated) => {}
+            }
+            if Instant::now() >= until {
+                return Err(Error::Timeout(format!("the drain of {path}"), within));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// How the pool is.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub async fn status(&self) -> Result<Status, Error> {
+        match self.inner.ask(Request::Status).await? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(senseless()),
+        }
+    }
+}
+
+fn stat(inode: Inode, node: &Node) -> Stat {
+    let state = match node.kind {
+        Kind::File(state) => Some(state),
+        Kind::Directory | Kind::Link(_) => None,
+    };
+    let is_directory = node.kind == Kind::Directory;
+    Stat { inode, is_directory, size: node.size, version: node.version, state, torn: node.torn }
+}
+
+fn senseless() -> Error {
+    Error::Managers("a manager's answer makes no sense: it is of another version".to_owned())
+}
+
+/// Renews the session's lease, until it has ended.
+async fn renew(inner: Arc<Inner>, time: Duration) {
+    loop {
+        tokio::time::sleep(time / 4).await;
+        match inner.managers.ask(&Request::Renew(inner.lease)).await {
+            Ok(Reply::Renewed(false)) => {
+                inner.over.store(true, Ordering::Relaxed);
+                return;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("the session is not renewed: {error}"),
+        }
+    }
+}
+
+impl Inner {
+    /// Asks the managers, until one answers or the time is over.
+    async fn ask(&self, request: Request) -> Result<Reply, Error> {
+        self.ask_again(|_| request.clone()).await
+    }
+
+    async fn ask_again(&self, request: impl Fn(bool) -> Request) -> Result<Reply, Error> {
+        if self.over.load(Ordering::Relaxed) {
+            return Err(Error::SessionEnded(self.config.mount.clone()));
+        }
+        Ok(self.managers.ask_until(self.until(), request).await?)
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + self.config.timeout
+    }
+
+    /// Has an operation take place once. `None`: it did, and its reply was lost.
+    async fn operate(&self, what: &str, operation: &Operation) -> Result<Option<Done>, Error> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let (session, lease) = (self.session, self.lease);
+        let request = |again| Request::Do(operation.clone(), Once { session, lease, number, again });
+        match self.ask_again(request).await? {
+            Reply::Ended(Ended::Before) => Ok(None),
+            Reply::Ended(Ended::Reply(reply)) => Ok(Some(reply)),
+            Reply::Ended(Ended::Refused(Refusal::NotTheWriter)) => Err(Error::SessionEnded(self.config.mount.clone())),
+            Reply::Ended(Ended::Refused(refusal)) => Err(Error::Refused(what.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// A number that nobody else has.
+    async fn number(&self) -> Result<u64, Error> {
+        let mut numbers = self.numbers.lock().await;
+        if numbers.0 == numbers.1 {
+            match self.ask(Request::Numbers(self.lease)).await? {
+                Reply::Numbers(first) => *numbers = (first, first + NUMBERS),
+                _ => return Err(senseless()),
+            }
+        }
+        numbers.0 += 1;
+        Ok(numbers.0 - 1)
+    }
+
+    async fn lookup(&self, path: &str) -> Result<(Inode, Node), Error> {
+        self.lookup_names(path, names(path)?).await
+    }
+
+    async fn lookup_names(&self, path: &str, names: Vec<Name>) -> Result<(Inode, Node), Error> {
+        match self.ask(Request::Lookup(self.root, Path(names))).await? {
+            Reply::Found(inode, node) => Ok((inode, node)),
+            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    /// A directory and a name in it.
+    async fn at(&self, path: &str) -> Result<At, Error> {
+        let mut names = names(path)?;
+        let Some(name) = names.pop() else {
+            return Err(Error::Path(path.to_owned(), "it is the mount itself".to_owned()));
+        };
+        let (directory, _) = self.lookup_names(path, names).await?;
+        Ok((directory, name))
+    }
+
+    async fn content(&self, path: &str, inode: Inode) -> Result<Content, Error> {
+        match self.ask(Request::Content(inode)).await? {
+            Reply::Content(content) if matches!(content.node.kind, Kind::File(_)) => {
+                self.learn(&content.addresses);
+                Ok(content)
+            }
+            Reply::Content(_) => Err(Error::Refused(path.to_owned(), Refusal::IsADirectory)),
+            Reply::Refused(refusal) => Err(Error::Refused(path.to_owned(), refusal)),
+            _ => Err(senseless()),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeSet<Inode>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This session writes a file through one handle at a time.
+    fn opened(&self, path: &str, inode: Inode) -> Result<(), Error> {
+        if self.open().insert(inode) { Ok(()) } else { Err(Error::Refused(path.to_owned(), Refusal::InUse)) }
+    }
+
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<BenefactorId, (String, Peer)>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where benefactors are reached.
+    fn learn(&self, addresses: &[(BenefactorId, String)]) {
+        let mut peers = self.peers();
+        for (id, address) in addresses {
+            if peers.get(id).is_some_and(|(known, _)| known == address) {
+                continue;
+            }
+            match Peer::new(address) {
+                Ok(peer) => drop(peers.insert(*id, (address.clone(), peer))),
+                Err(error) => tracing::warn!("benefactor {id}: {error}"),
+            }
+        }
+    }
+
+    /// Asks a benefactor; `None`: it does not answer.
+    async fn ask_benefactor(
+        &self,
+        id: BenefactorId,
+        request: chunks::Request,
+        within: Duration,
+    ) -> Option<chunks::Reply> {
+        let peer = self.peers().get(&id).map(|(_, peer)| peer.clone())?;
+        match peer.ask::<Benefactor>(request, within).await {
+            Ok(reply) => Some(reply),
+            Err(status) => {
+                tracing::debug!("benefactor {id}: {}", status.message());
+                None
+            }
+        }
+    }
+}
+
+/// The names of a path; one slash before or behind them is no matter.
+fn names(path: &str) -> Result<Vec<Name>, Error> {
+    let inner = path.strip_prefix('/').unwrap_or(path);
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    if inner.is_empty() {
+        return Ok(Vec::new());
+    }
+    let name = |name: &str| Name::new(name.as_bytes()).map_err(|error| Error::Path(path.to_owned(), error.to_string()));
+    inner.split('/').map(name).collect()
+}

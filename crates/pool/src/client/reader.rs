@@ -1,0 +1,199 @@
+//! Reads what is committed: from whichever copy answers, else from the target.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::GroupOf;
+use surgetank_pool_core::id::{Inode, Version};
+use surgetank_pool_core::meta::value::Path;
+use surgetank_pool_core::meta::{FileState, Group, Kind, Node};
+use surgetank_pool_core::placement::Stripe;
+use tokio::time::Instant;
+
+use super::{Error, Inner, LOOK, senseless};
+use crate::chunks::{self, CHUNK, Get};
+use crate::manager::{Content, Reply, Request};
+use crate::span;
+
+/// How long a benefactor may take for a chunk.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A file that is read.
+pub struct Reader {
+    inner: Arc<Inner>,
+    path: String,
+    inode: Inode,
+    content: Content,
+}
+
+impl Reader {
+    pub(super) fn new(inner: Arc<Inner>, path: &str, inode: Inode, content: Content) -> Self {
+        Self { inner, path: path.to_owned(), inode, content }
+    }
+
+    /// Bytes of the file, as committed.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.content.node.size
+    }
+
+    /// Reads bytes; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] if no copy can be read: never fewer bytes, and never others.
+    pub async fn read_at(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let end = self.size().min(offset.saturating_add(length as u64));
+        let mut bytes = Vec::with_capacity(usize::try_from(end.saturating_sub(offset)).unwrap_or_default());
+        let mut at = offset;
+        while at < end {
+            let in_chunk = usize::try_from(at % CHUNK).unwrap_or_default();
+            let chunk = self.chunk(at - at % CHUNK).await?;
+            let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(chunk.len().saturating_sub(in_chunk));
+            if wanted == 0 {
+                return Err(self.unreadable(at, "the chunk is shorter than it was committed"));
+            }
+            bytes.extend_from_slice(&chunk[in_chunk..in_chunk + wanted]);
+            at += wanted as u64;
+        }
+        Ok(bytes)
+    }
+
+    /// The whole file.
+    ///
+    /// # Errors
+    /// See [`Reader::read_at`].
+    pub async fn read_all(&mut self) -> Result<Vec<u8>, Error> {
+        self.read_at(0, usize::MAX).await
+    }
+
+    fn unreadable(&self, offset: u64, why: &str) -> Error {
+        Error::Unreadable { path: self.path.clone(), offset, why: why.to_owned() }
+    }
+
+    /// The chunk that begins there.
+    async fn chunk(&mut self, offset: u64) -> Result<Bytes, Error> {
+        let until = self.inner.until();
+        loop {
+            if self.content.node.kind == Kind::File(FileState::Evicted) {
+                return at_target(&self.inner, &self.path, &self.content.node, offset).await.map(Bytes::from);
+            }
+            let failed = match group_of(&self.content, offset) {
+                Some((index, version, group)) => {
+                    let chunk = span::of_byte(offset).1;
+                    match read_chunk(&self.inner, self.inode, (index, version, group), chunk).await {
+                        Ok(bytes) => return Ok(bytes),
+                        Err(failed) => failed,
+                    }
+                }
+                None => Failed { why: "the store has no group for it".to_owned(), forever: true },
+            };
+            // It was written anew or evicted meanwhile, or a copy is on another benefactor by now.
+            let newest = self.inner.content(&self.path, self.inode).await?;
+            let changed = newest.node.version != self.content.node.version
+                || newest.node.kind != self.content.node.kind
+                || newest.groups.len() != self.content.groups.len();
+            if newest.node.size < self.content.node.size {
+                return Err(self.unreadable(offset, "the file is shorter by now"));
+            }
+            self.content = newest;
+            if !changed && (failed.forever || Instant::now() >= until) {
+                return Err(self.unreadable(offset, &failed.why));
+            }
+            if !changed {
+                tokio::time::sleep(LOOK).await;
+            }
+        }
+    }
+}
+
+/// The group that has a byte.
+fn group_of(content: &Content, offset: u64) -> Option<(u32, Version, &Group)> {
+    let index = span::of_byte(offset).0;
+    content.groups.iter().find(|(of, ..)| *of == index).map(|(of, version, group)| (*of, *version, group))
+}
+
+/// Why a chunk was not read.
+pub(super) struct Failed {
+    /// What each copy answered.
+    pub(super) why: String,
+    /// Every copy's benefactor says that it does not have it.
+    pub(super) forever: bool,
+}
+
+/// Reads a chunk of a committed group.
+pub(super) async fn read_chunk(
+    inner: &Inner,
+    inode: Inode,
+    (index, version, group): (u32, Version, &Group),
+    chunk: u32,
+) -> Result<Bytes, Failed> {
+    let column = &group.layout.columns[Stripe::new(&group.layout).column(chunk.into())];
+    let (mut answers, mut forever) = (Vec::new(), true);
+    // Copies share the reads: which is asked first goes by the chunk.
+    let first = chunk as usize % column.places.len();
+    for place in column.places.iter().cycle().skip(first).take(column.places.len()) {
+        let of = (GroupOf { inode, group: index }, version, group.by);
+        let get = Get { incarnation: place.incarnation, of, chunk };
+        let answer = match inner.ask_benefactor(place.id, chunks::Request::Get(get), ANSWER).await {
+            Some(chunks::Reply::Chunk(crc, bytes)) if crc32c::crc32c(&bytes) == crc => return Ok(bytes),
+            Some(chunks::Reply::Chunk(..) | chunks::Reply::Corrupt) => "has it damaged",
+            Some(chunks::Reply::Stale) => "has begun anew since",
+            Some(_) => "does not have it",
+            None => {
+                forever = false;
+                "does not answer"
+            }
+        };
+        answers.push(format!("benefactor {} {answer}", place.id));
+    }
+    Err(Failed { why: answers.join(", "), forever })
+}
+
+/// Reads a chunk of a file that the target alone has.
+pub(super) async fn at_target(inner: &Inner, path: &str, node: &Node, offset: u64) -> Result<Vec<u8>, Error> {
+    let until = inner.until();
+    loop {
+        let file = inner.target.join(path_of(inner, node).await?);
+        let (size, length) = (node.size, usize::try_from(CHUNK.min(node.size - offset)).unwrap_or_default());
+        let read = tokio::task::spawn_blocking(move || {
+            let file = std::fs::File::open(file)?;
+            let found = file.metadata()?.len();
+            if found != size {
+                return Err(std::io::Error::other(format!("the target has {found} bytes, and {size} were written")));
+            }
+            let mut bytes = vec![0; length];
+            file.read_exact_at(&mut bytes, offset)?;
+            Ok(bytes)
+        });
+        match read.await {
+            Ok(Ok(bytes)) => return Ok(bytes),
+            // A rename of it may not have reached the target yet.
+            Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound && Instant::now() < until => {}
+            Ok(Err(error)) => {
+                let why = format!("at the target: {error}");
+                return Err(Error::Unreadable { path: path.to_owned(), offset, why });
+            }
+            Err(error) => return Err(Error::Unreadable { path: path.to_owned(), offset, why: error.to_string() }),
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Where a node is below the mount's root, now.
+async fn path_of(inner: &Inner, node: &Node) -> Result<PathBuf, Error> {
+    let mut names = Vec::new();
+    let mut at = node.at.clone();
+    while let Some((directory, name)) = at {
+        names.push(name);
+        at = match inner.ask(Request::Lookup(directory, Path::default())).await? {
+            Reply::Found(_, node) => node.at,
+            Reply::Refused(refusal) => return Err(Error::Refused(String::new(), refusal)),
+            _ => return Err(senseless()),
+        };
+    }
+    Ok(names.iter().rev().map(|name| std::ffi::OsStr::from_bytes(name.bytes())).collect())
+}

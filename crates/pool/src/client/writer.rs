@@ -1,0 +1,307 @@
+//! Writes a file: chunks to every copy's benefactor as they become full, and commits.
+//!
+//! What is not committed stays in this process's memory, so that it can be written elsewhere when a benefactor dies. A commit has all
+//! benefactors of a changed group seal its table, and then names them to a manager, whose transaction compares that each is still in the
+//! life in which it acknowledged. If one is not, its part goes to another benefactor, and the commit is tried again: an acknowledged
+//! byte is never one that only a dead process had.
+
+mod staging;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use surgetank_pool_core::benefactor::holdings::Instance;
+use surgetank_pool_core::id::{BenefactorId, Inode, SessionId, Version};
+use surgetank_pool_core::meta::operation::{Operation, Refusal, Reply as Done};
+use surgetank_pool_core::placement::{Layout, Place, Stripe};
+use tokio::task::JoinSet;
+
+use self::staging::Put;
+use super::reader::at_target;
+use super::{Error, Inner};
+use crate::chunks::CHUNK;
+use crate::manager::Content;
+use crate::span;
+
+/// A group of the file, as far as this writer knows it.
+struct Group {
+    layout: Layout,
+    stripe: Stripe,
+    chunks: BTreeMap<u32, Chunk>,
+    /// The version of the store that names it, and who committed that; its table may not have been read yet.
+    committed: Option<(Version, SessionId)>,
+    /// The table has been read, or there is none.
+    known: bool,
+    /// It differs from what the store has.
+    changed: bool,
+}
+
+/// A chunk as it is to be.
+#[derive(Clone, Debug, Default)]
+struct Chunk {
+    length: u32,
+    crc: u32,
+    /// Its bytes, until they are committed.
+    bytes: Option<Bytes>,
+    /// Which writing each benefactor has of it.
+    at: BTreeMap<BenefactorId, Instance>,
+}
+
+/// A file that is written. One that is dropped without [`Writer::close`] is torn when its session ends.
+pub struct Writer {
+    inner: Arc<Inner>,
+    path: String,
+    inode: Inode,
+    /// What the next commit is made on top of.
+    version: Version,
+    size: u64,
+    groups: BTreeMap<u32, Group>,
+    /// The chunk that is being written: where it begins, and its bytes.
+    current: Option<(u64, Vec<u8>)>,
+    uncommitted: u64,
+    puts: JoinSet<Put>,
+    /// Benefactors that did not take or keep chunks, in the life in which they were asked.
+    gone: BTreeSet<Place>,
+    /// Writings that a later one replaced before a commit named them.
+    withdrawn: Vec<(BenefactorId, Instance)>,
+    /// Once something failed, everything does.
+    failed: Option<Error>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.inner.open().remove(&self.inode);
+    }
+}
+
+impl Writer {
+    pub(super) fn new(inner: Arc<Inner>, path: &str, inode: Inode, version: Version, size: u64) -> Self {
+        Self {
+            inner,
+            path: path.to_owned(),
+            inode,
+            version,
+            size,
+            groups: BTreeMap::new(),
+            current: None,
+            uncommitted: 0,
+            puts: JoinSet::new(),
+            gone: BTreeSet::new(),
+            withdrawn: Vec::new(),
+            failed: None,
+        }
+    }
+
+    /// What the store has of the file.
+    pub(super) fn has(&mut self, content: Content) {
+        for (index, version, group) in content.groups {
+            let stripe = Stripe::new(&group.layout);
+            let committed = Some((version, group.by));
+            let known = Group {
+                layout: group.layout,
+                stripe,
+                chunks: BTreeMap::new(),
+                committed,
+                known: false,
+                changed: false,
+            };
+            self.groups.insert(index, known);
+        }
+    }
+
+    /// The pool does not have the file any more: what is written rests on what the target has, which is staged again first.
+    pub(super) async fn stage_again(&mut self, content: &Content) -> Result<(), Error> {
+        let size = std::mem::take(&mut self.size);
+        let mut offset = 0;
+        while offset < size {
+            let bytes = at_target(&self.inner, &self.path, &content.node, offset).await?;
+            self.write_at(offset, &bytes).await?;
+            offset += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn inode(&self) -> Inode {
+        self.inode
+    }
+
+    /// Bytes of the file, with what is not committed yet.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Writes at the end.
+    ///
+    /// # Errors
+    /// [`Error`]; all later calls fail with the same.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.write_at(self.size, bytes).await
+    }
+
+    /// Writes anywhere. A gap behind the end is filled with zeros.
+    ///
+    /// # Errors
+    /// [`Error`]; all later calls fail with the same.
+    pub async fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.is_well()?;
+        let done = self.write_parts(offset, bytes).await;
+        self.remember(done)
+    }
+
+    /// Commits: from now on every session reads it, and as many benefactors may die as the mount's durability says.
+    ///
+    /// # Errors
+    /// [`Error`]; all later calls fail with the same.
+    pub async fn sync(&mut self) -> Result<(), Error> {
+        self.is_well()?;
+        let done = self.commit(false).await;
+        self.remember(done)
+    }
+
+    /// Commits and closes: the target is to have it.
+    ///
+    /// # Errors
+    /// [`Error`]: what was not committed is not in the file.
+    pub async fn close(mut self) -> Result<(), Error> {
+        self.is_well()?;
+        // An empty file is one that was committed, too.
+        self.commit(true).await?;
+        let (inode, session) = (self.inode, self.inner.session);
+        let operation = Operation::Close { inode, session, journal: self.inner.number().await? };
+        self.inner.operate(&self.path, &operation).await.map(|_| ())
+    }
+
+    fn is_well(&self) -> Result<(), Error> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    fn remember(&mut self, done: Result<(), Error>) -> Result<(), Error> {
+        if let Err(error) = &done {
+            self.failed = Some(error.clone());
+        }
+        done
+    }
+
+    async fn write_parts(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), Error> {
+        while self.size < offset {
+            let zeros = usize::try_from((offset - self.size).min(CHUNK - self.size % CHUNK)).unwrap_or_default();
+            self.write_part(self.size, &vec![0; zeros]).await?;
+        }
+        let mut at = offset;
+        while !bytes.is_empty() {
+            let room = usize::try_from(CHUNK - at % CHUNK).unwrap_or(usize::MAX).min(bytes.len());
+            let (part, rest) = bytes.split_at(room);
+            self.write_part(at, part).await?;
+            (at, bytes) = (at + room as u64, rest);
+        }
+        if self.uncommitted >= self.inner.config.uncommitted_max {
+            self.commit(false).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes within one chunk.
+    async fn write_part(&mut self, offset: u64, part: &[u8]) -> Result<(), Error> {
+        let begins = offset - offset % CHUNK;
+        if self.current.as_ref().is_none_or(|(current, _)| *current != begins) {
+            self.stage_current().await?;
+            let covered = offset == begins && offset + part.len() as u64 >= self.size.min(begins + CHUNK);
+            let base = if covered || begins >= self.size { Vec::new() } else { self.base(begins).await? };
+            self.current = Some((begins, base));
+        }
+        let Some((_, current)) = &mut self.current else { return Ok(()) };
+        let (from, to) = (usize::try_from(offset - begins).unwrap_or_default(), part.len());
+        if current.len() < from + to {
+            current.resize(from + to, 0);
+        }
+        current[from..from + to].copy_from_slice(part);
+        self.size = self.size.max(offset + part.len() as u64);
+        if current.len() as u64 == CHUNK && offset + part.len() as u64 == begins + CHUNK {
+            self.stage_current().await?;
+        }
+        Ok(())
+    }
+
+    /// The chunk that is being written goes to its benefactors.
+    async fn stage_current(&mut self) -> Result<(), Error> {
+        let Some((begins, bytes)) = self.current.take() else { return Ok(()) };
+        let (index, chunk) = span::of_byte(begins);
+        self.group(index).await?;
+        let bytes = Bytes::from(bytes);
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let fresh = Chunk { length, crc: crc32c::crc32c(&bytes), bytes: Some(bytes), at: BTreeMap::new() };
+        // Puts of the former writing that are under way would count as this one's.
+        if self
+            .groups
+            .get(&index)
+            .is_some_and(|group| group.chunks.get(&chunk).is_some_and(|former| former.bytes.is_some()))
+        {
+            self.settle(0).await?;
+        }
+        if let Some(group) = self.groups.get_mut(&index) {
+            group.changed = true;
+            let former = group.chunks.insert(chunk, fresh);
+            self.uncommitted += u64::from(length);
+            if let Some(former) = former.filter(|former| former.bytes.is_some()) {
+                self.uncommitted -= u64::from(former.length);
+                self.withdrawn.extend(former.at);
+            }
+        }
+        self.put_missing(index, chunk);
+        let under_way = self.inner.config.puts * self.inner.copies as usize;
+        self.settle(under_way).await
+    }
+
+    /// Commits what was written, if anything was or `even_empty` and nothing was committed ever.
+    async fn commit(&mut self, even_empty: bool) -> Result<(), Error> {
+        self.stage_current().await?;
+        let nothing = self.groups.values().all(|group| !group.changed);
+        if nothing && !(even_empty && self.version == Version::NONE) {
+            return Ok(());
+        }
+        let until = self.inner.until();
+        loop {
+            self.place_all(until).await?;
+            if !self.seal_all().await {
+                if tokio::time::Instant::now() >= until {
+                    let why = "benefactors do not seal what they were given".to_owned();
+                    let (path, waited) = (self.path.clone(), self.inner.config.timeout);
+                    return Err(Error::NoRoom { path, why, waited });
+                }
+                continue;
+            }
+            let groups = self.changed_groups();
+            let (inode, session, on, size) = (self.inode, self.inner.session, self.version, self.size);
+            let operation = Operation::Commit { inode, session, on, size, groups };
+            match self.inner.operate(&self.path, &operation).await {
+                Ok(None) => return self.committed(on.next()),
+                Ok(Some(Done::Version(version))) => return self.committed(version),
+                Err(Error::Refused(_, Refusal::Benefactors(places))) => self.gone.extend(places),
+                Err(Error::Refused(path, Refusal::Version(_))) => return Err(Error::WrittenElsewhere(path)),
+                Ok(Some(_)) => return Err(super::senseless()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The store has it.
+    fn committed(&mut self, version: Version) -> Result<(), Error> {
+        self.version = version;
+        self.uncommitted = 0;
+        let session = self.inner.session;
+        let mut drafts = std::mem::take(&mut self.withdrawn);
+        for group in self.groups.values_mut().filter(|group| group.changed) {
+            (group.changed, group.committed) = (false, Some((version, session)));
+            for chunk in group.chunks.values_mut().filter(|chunk| chunk.bytes.is_some()) {
+                chunk.bytes = None;
+                drafts.extend(chunk.at.iter().map(|(id, instance)| (*id, *instance)));
+            }
+        }
+        self.withdraw(drafts);
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! The staging pool's processes.
+//!
+//! Benefactors lend memory; managers keep names and plan; clients write chunks straight to benefactors; what was closed is drained to a
+//! target (seed 002). What is decided is decided in `surgetank-pool-core`; here it is done.
+//!
+//! - [`benefactor`], [`manager`]: the two kinds of processes;
+//! - [`client`]: the library that programs, and a mount, use;
+//! - [`meta`]: the store of names, files and groups;
+//! - [`chunks`]: what benefactors are asked; [`managers`]: whichever manager answers;
+//! - [`span`]: how a file is cut; [`wire`], [`rpc`]: how everything is sent and stored.
+
+pub mod benefactor;
+pub mod chunks;
+pub mod client;
+pub mod manager;
+pub mod managers;
+pub mod meta;
+pub mod rpc;
+pub mod span;
+pub mod wire;
+mod words;

@@ -1,0 +1,289 @@
+//! What clients and benefactors ask, but for operations.
+
+use surgetank_pool_core::id::{Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::meta::operation::{Operation, Refusal};
+use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::value::{Lends, Mount, Path};
+use surgetank_pool_core::meta::{Durability, FileState, Group, Key, Kind, Node, Prefix, Stored, Value};
+use surgetank_pool_core::placement::COPIES_MAX;
+use tonic::Status as Refused;
+
+use super::protocol::{Begin, Begun, Content, Once, Place, Reply, Status};
+use super::{Manager, unique};
+use crate::meta::{Snapshot, Unavailable};
+
+impl Manager {
+    /// A benefactor joins. In a new life its former key ends in a transaction of its own: that revision is the incarnation, and whoever
+    /// compares the key's creation sees that it is another.
+    pub(super) async fn join(&self, mut lends: Lends) -> Result<Reply, Unavailable> {
+        let id = lends.place.id;
+        let key = Key::Benefactor(id);
+        let read = self.store.read(std::slice::from_ref(&key), &[]).await?;
+        let present = read.keys.into_iter().next().flatten();
+        let fresh = lends.place.incarnation == Incarnation(0);
+        if !fresh && present.as_ref().is_some_and(|stored| stored.value != Value::Benefactor(lends.place)) {
+            return Ok(Reply::Replaced);
+        }
+        let time = self.config.benefactor;
+        let lease = self.store.grant(time).await?;
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        if !fresh && present.is_some() {
+            // The key is still there, though the lease that this life knew has ended: somebody joins twice at a time.
+            return Err(Unavailable(format!("benefactor {id} is joining already")));
+        }
+        if fresh {
+            let compares = present.iter().map(|stored| Compare::Modified(key.clone(), stored.modified)).collect();
+            let transaction = Transaction { compares, writes: vec![Write::Delete(key.clone())] };
+            match self.store.commit(&transaction).await {
+                Ok(Outcome::Committed(revision)) => lends.place.incarnation = Incarnation(revision.0),
+                _ => return Err(Unavailable(format!("benefactor {id} is joining elsewhere"))),
+            }
+        }
+        let incarnation = lends.place.incarnation;
+        let writes = vec![
+            Write::PutLeased(key.clone(), Value::Benefactor(lends.place), lease),
+            Write::PutLeased(Key::Lends(id), Value::Lends(lends), lease),
+        ];
+        match self.store.commit(&Transaction { compares: vec![Compare::Absent(key)], writes }).await {
+            Ok(Outcome::Committed(_)) => Ok(Reply::Joined { lease, incarnation, millis }),
+            _ => Err(Unavailable(format!("benefactor {id} is joining elsewhere"))),
+        }
+    }
+
+    /// A session begins; its mount is made if it is not there.
+    pub(super) async fn begin(&self, begin: Begin) -> Result<Reply, Refused> {
+        let unavailable = |error: Unavailable| Refused::unavailable(error.to_string());
+        let (mount, of) = self.mount(&begin).await?;
+        let time = self.config.session;
+        let lease = self.store.grant(time).await.map_err(unavailable)?;
+        let session = SessionId(unique(&*self.store, lease).await.map_err(unavailable)?.0);
+        let writes = vec![Write::PutLeased(Key::Session(session), Value::Session(session), lease)];
+        if !self.commit(vec![Compare::Absent(Key::Session(session))], writes).await.map_err(unavailable)? {
+            return Err(Refused::unavailable("the session did not begin"));
+        }
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Ok(Reply::Begun(Begun { session, lease, millis, mount, of }))
+    }
+
+    /// A mount by its name.
+    async fn mount(&self, begin: &Begin) -> Result<(MountId, Mount), Refused> {
+        if let Some((target, durability)) = &begin.make {
+            let copies = match durability {
+                Durability::Copies { copies, .. } => u32::from(*copies),
+                Durability::Target => 1,
+            };
+            if copies == 0 || copies > COPIES_MAX {
+                let sentence = format!("copies = {copies}: a chunk has 1 to {COPIES_MAX} copies");
+                return Err(Refused::invalid_argument(sentence));
+            }
+            if !std::path::Path::new(target).is_absolute() || !std::path::Path::new(target).is_dir() {
+                let sentence =
+                    format!("target `{target}` is no directory that this manager sees: make it, and name it in full");
+                return Err(Refused::invalid_argument(sentence));
+            }
+        }
+        loop {
+            let read = self.store.read(&[], &[Prefix::Mounts]).await;
+            let read = read.map_err(|error| Refused::unavailable(error.to_string()))?;
+            let mounts: Vec<(MountId, Mount)> = read.prefixes.into_iter().flatten().filter_map(mount).collect();
+            if let Some((id, mount)) = mounts.iter().find(|(_, mount)| mount.name == begin.name) {
+                if let Some((target, durability)) = &begin.make
+                    && (*target != mount.target || *durability != mount.durability)
+                {
+                    let sentence = format!(
+                        "mount `{}` drains to {} with {}: begin it so, or choose another name",
+                        mount.name,
+                        mount.target,
+                        text(mount.durability)
+                    );
+                    return Err(Refused::failed_precondition(sentence));
+                }
+                return Ok((*id, mount.clone()));
+            }
+            let Some((target, durability)) = begin.make.clone() else {
+                let sentence = format!("there is no mount `{}`: begin it with a target first", begin.name);
+                return Err(Refused::failed_precondition(sentence));
+            };
+            // Numbers of blocks begin far above those of mounts, so that a root has its mount's.
+            let id = MountId(mounts.iter().map(|(id, _)| id.0).max().unwrap_or(0) + 1);
+            let root = Inode(id.0.into());
+            let made = Mount { name: begin.name.clone(), target, durability, root };
+            let node = Node {
+                kind: Kind::Directory,
+                mount: id,
+                at: None,
+                owner: (0o755, 0, 0),
+                size: 0,
+                version: Version::NONE,
+                journalled: Version::NONE,
+                published: Version::NONE,
+                covers: false,
+                torn: false,
+            };
+            let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
+            let writes =
+                vec![Write::Put(Key::Mount(id), Value::Mount(made)), Write::Put(Key::Node(root), Value::Node(node))];
+            // Somebody may make one meanwhile: then it is read again.
+            self.commit(compares, writes).await.map_err(|error| Refused::unavailable(error.to_string()))?;
+        }
+    }
+
+    /// A session ends, and what it has open with it.
+    pub(super) async fn end(&self, session: SessionId, lease: Lease) -> Result<Reply, Unavailable> {
+        let key = Key::Session(session);
+        let read = self.store.read(std::slice::from_ref(&key), &[]).await?;
+        if read.keys.first().is_some_and(Option::is_some) {
+            self.store.end(lease).await?;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// What is at a path.
+    pub(super) async fn lookup(&self, directory: Inode, path: &Path) -> Result<Reply, Unavailable> {
+        let mut inode = directory;
+        for name in &path.0 {
+            let entry = Key::Entry(inode, name.clone());
+            let read = self.store.read(&[Key::Node(inode), entry], &[]).await?;
+            match &values(&read)[..] {
+                [Some(Value::Node(node)), _] if node.kind != Kind::Directory => {
+                    return Ok(Reply::Refused(Refusal::NotADirectory));
+                }
+                [Some(_), Some(Value::Entry(found))] => inode = *found,
+                _ => return Ok(Reply::Refused(Refusal::NotFound)),
+            }
+        }
+        let read = self.store.read(&[Key::Node(inode)], &[]).await?;
+        Ok(match &values(&read)[..] {
+            [Some(Value::Node(node))] => Reply::Found(inode, node.clone()),
+            _ => Reply::Refused(Refusal::NotFound),
+        })
+    }
+
+    /// What a file contains, at one revision.
+    pub(super) async fn content(&self, inode: Inode) -> Result<Reply, Unavailable> {
+        let read = self.store.read(&[Key::Node(inode)], &[Prefix::Groups(inode)]).await?;
+        let [Some(Value::Node(node))] = &values(&read)[..] else { return Ok(Reply::Refused(Refusal::NotFound)) };
+        let node = node.clone();
+        let groups = groups(read.prefixes.into_iter().flatten(), node.version);
+        let places = groups.iter().flat_map(|(_, _, group)| group.layout.places()).map(|place| place.id);
+        let addresses = self.members.addresses(places);
+        Ok(Reply::Content(Content { node, groups, addresses }))
+    }
+
+    /// What is in a directory.
+    pub(super) async fn read_dir(&self, inode: Inode) -> Result<Reply, Unavailable> {
+        let read = self.store.read(&[Key::Node(inode)], &[Prefix::Entries(inode)]).await?;
+        match &values(&read)[..] {
+            [Some(Value::Node(node))] if node.kind == Kind::Directory => {}
+            [Some(_)] => return Ok(Reply::Refused(Refusal::NotADirectory)),
+            _ => return Ok(Reply::Refused(Refusal::NotFound)),
+        }
+        let entries: Vec<_> = read
+            .prefixes
+            .into_iter()
+            .flatten()
+            .filter_map(|(key, stored)| match (key, stored.value) {
+                (Key::Entry(_, name), Value::Entry(inode)) => Some((name, inode)),
+                _ => None,
+            })
+            .collect();
+        let keys: Vec<Key> = entries.iter().map(|(_, inode)| Key::Node(*inode)).collect();
+        let nodes = self.store.read(&keys, &[]).await?;
+        // What was unlinked between the two reads is left out.
+        let with_node = entries.into_iter().zip(nodes.keys).filter_map(|((name, inode), stored)| match stored?.value {
+            Value::Node(node) => Some((name, (inode, node))),
+            _ => None,
+        });
+        Ok(Reply::Entries(with_node.collect()))
+    }
+
+    pub(super) fn place(&self, place: &Place) -> Reply {
+        self.members.place(place)
+    }
+
+    /// An operation that clients may ask for.
+    pub(super) async fn act(&self, operation: &Operation, once: Once) -> Result<Reply, Refused> {
+        match operation {
+            Operation::Create { .. }
+            | Operation::OpenForWriting { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Commit { .. }
+            | Operation::Close { .. }
+            | Operation::Rename { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. } => {}
+            Operation::WriterLost { .. }
+            | Operation::Published { .. }
+            | Operation::Evict { .. }
+            | Operation::Relocate { .. }
+            | Operation::Forget { .. } => {
+                return Err(Refused::permission_denied("clients do not ask for this operation"));
+            }
+        }
+        let ended = self.commits.perform(operation, Some(once)).await;
+        ended.map(Reply::Ended).map_err(|error| Refused::unavailable(error.to_string()))
+    }
+
+    pub(super) async fn status(&self) -> Result<Reply, Unavailable> {
+        let read = self.store.read(&[], &[Prefix::Nodes, Prefix::Mounts]).await?;
+        let mut status = Status { files: vec![0; 6], ..Status::default() };
+        let mut mounts = Vec::new();
+        for (key, stored) in read.prefixes.into_iter().flatten() {
+            match (key, stored.value) {
+                (_, Value::Node(Node { kind: Kind::File(state), .. })) => {
+                    let at = match state {
+                        FileState::Created => 0,
+                        FileState::Replicated => 1,
+                        FileState::Drained => 2,
+                        FileState::Evicted => 3,
+                        FileState::Failed => 4,
+                        FileState::Conflict => 5,
+                    };
+                    status.files[at] += 1;
+                }
+                (Key::Mount(mount), _) => mounts.push(Prefix::Journal(mount)),
+                _ => {}
+            }
+        }
+        let journals = self.store.read(&[], &mounts).await?;
+        status.journal = journals.prefixes.iter().map(|entries| entries.len() as u64).sum();
+        let credits = |alive: Option<crate::chunks::Alive>| alive.map_or(0, |alive| alive.credits);
+        status.benefactors =
+            self.members.all().into_iter().map(|member| (member.lends, credits(member.alive))).collect();
+        Ok(Reply::Status(status))
+    }
+}
+
+fn mount((key, stored): (Key, Stored)) -> Option<(MountId, Mount)> {
+    match (key, stored.value) {
+        (Key::Mount(id), Value::Mount(mount)) => Some((id, mount)),
+        _ => None,
+    }
+}
+
+/// A durability as users write it.
+fn text(durability: Durability) -> String {
+    match durability {
+        Durability::Copies { copies, .. } => format!("copies={copies}"),
+        Durability::Target => "target".to_owned(),
+    }
+}
+
+fn values(read: &Snapshot) -> Vec<Option<&Value>> {
+    read.keys.iter().map(|stored| stored.as_ref().map(|stored| &stored.value)).collect()
+}
+
+/// The groups of a version: of each the newest that is not newer.
+pub(super) fn groups(of: impl Iterator<Item = (Key, Stored)>, version: Version) -> Vec<(u32, Version, Group)> {
+    let mut groups: Vec<(u32, Version, Group)> = Vec::new();
+    for (key, stored) in of {
+        let (Key::Group(_, index, at), Value::Group(group)) = (key, stored.value) else { continue };
+        if at > version {
+            continue;
+        }
+        // They come in the order of their numbers and versions.
+        groups.retain(|(other, ..)| *other != index);
+        groups.push((index, at, group));
+    }
+    groups
+}

@@ -1,0 +1,177 @@
+//! Carries out operations: attempts by `pool-core`, and transactions that share the store's.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use surgetank_pool_core::meta::group::Answer;
+use surgetank_pool_core::meta::operation::{Attempt, Operation, Reads, Refusal, attempt};
+use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::{GroupCommit, Key, RequestId, Value};
+use tokio::sync::{Notify, oneshot};
+
+use super::protocol::{Ended, Once};
+use crate::meta::{LeaseEnded, MetaStore, Unavailable};
+
+/// Compares, and writes, of a transaction: etcd takes 128 by default.
+const OPERATIONS_MAX: usize = 128;
+/// The pause after a transaction whose outcome is unknown.
+const PAUSE: Duration = Duration::from_millis(50);
+
+struct Waiting {
+    answer: oneshot::Sender<Answer>,
+    compares: usize,
+    leases: Vec<Lease>,
+}
+
+struct Queue {
+    group: GroupCommit,
+    waiting: BTreeMap<RequestId, Waiting>,
+    requests: u64,
+}
+
+/// See the module.
+pub(super) struct Commits {
+    store: Arc<dyn MetaStore>,
+    lease: Lease,
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+impl Commits {
+    /// Of a manager's process, with the lease of its receipts.
+    pub(super) fn new(store: Arc<dyn MetaStore>, manager: u64, lease: Lease) -> Self {
+        let group = GroupCommit::new(manager, lease, OPERATIONS_MAX);
+        let queue = Queue { group, waiting: BTreeMap::new(), requests: 0 };
+        Self { store, lease, queue: Mutex::new(queue), wake: Notify::new() }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives transactions to the store, one after the other. It ends when the manager's lease has.
+    pub(super) async fn run(&self) -> LeaseEnded {
+        loop {
+            let next = self.queue().group.next_commit();
+            let Some((id, transaction)) = next else {
+                self.wake.notified().await;
+                continue;
+            };
+            let outcome = match self.store.commit(&transaction).await {
+                Ok(outcome) => outcome,
+                Err(ended) if ended.0 == self.lease => return ended,
+                Err(ended) => self.queue().without(ended.0),
+            };
+            let unknown = outcome == Outcome::Unknown;
+            {
+                let mut queue = self.queue();
+                queue.group.complete(id, &outcome);
+                while let Some((request, answer)) = queue.group.next_answer() {
+                    if let Some(waiting) = queue.waiting.remove(&request) {
+                        // Whoever asked may have gone.
+                        let _ = waiting.answer.send(answer);
+                    }
+                }
+            }
+            if unknown {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Whether a transaction took place.
+    pub(super) async fn commit(&self, transaction: Transaction) -> Result<bool, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut queue = self.queue();
+            queue.requests += 1;
+            let request = RequestId(queue.requests);
+            let leases = transaction.writes.iter().filter_map(|write| match write {
+                Write::PutLeased(_, _, lease) => Some(*lease),
+                _ => None,
+            });
+            let waiting = Waiting { answer, compares: transaction.compares.len(), leases: leases.collect() };
+            queue.waiting.insert(request, waiting);
+            queue.group.submit(request, transaction);
+        }
+        self.wake.notify_one();
+        match answered.await {
+            Ok(answer) => Ok(matches!(answer, Answer::Committed(_))),
+            Err(_) => Err(Unavailable("this manager's lease has ended".to_owned())),
+        }
+    }
+
+    /// Carries out an operation, `once` if a client asked for it.
+    pub(super) async fn perform(&self, operation: &Operation, once: Option<Once>) -> Result<Ended, Unavailable> {
+        let mut first = true;
+        loop {
+            if let Some(once) = once
+                && (once.again || !first)
+                && let Some(ended) = self.settled(once).await?
+            {
+                return Ok(ended);
+            }
+            first = false;
+            let (mut transaction, reply) = self.attempt(operation).await?;
+            let again = once.is_some_and(|once| once.again);
+            if transaction.writes.is_empty() && transaction.compares.len() <= 1 && !again {
+                return Ok(reply);
+            }
+            if let Some(once) = once
+                && (again || !transaction.writes.is_empty())
+            {
+                // A refusal of what was sent before takes the receipt, so that no copy of it takes place later.
+                let receipt = Key::Receipt(once.session.0, once.number);
+                transaction.compares.push(Compare::Absent(receipt.clone()));
+                transaction.writes.push(Write::PutLeased(receipt, Value::Receipt, once.lease));
+            }
+            if self.commit(transaction).await? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// What is known of a request whose answer did not come, or whose transaction was refused.
+    async fn settled(&self, once: Once) -> Result<Option<Ended>, Unavailable> {
+        let keys = [Key::Session(once.session), Key::Receipt(once.session.0, once.number)];
+        let read = self.store.read(&keys, &[]).await?;
+        Ok(match &read.keys[..] {
+            [_, Some(_)] => Some(Ended::Before),
+            [None, _] => Some(Ended::Refused(Refusal::NotTheWriter)),
+            _ => None,
+        })
+    }
+
+    /// Reads what the operation needs; its transaction, and its answer if that takes place.
+    async fn attempt(&self, operation: &Operation) -> Result<(Transaction, Ended), Unavailable> {
+        let mut reads = Reads::default();
+        loop {
+            match attempt(operation, &reads) {
+                Attempt::Read(keys, prefixes) => {
+                    let read = self.store.read(&keys, &prefixes).await?;
+                    keys.into_iter().zip(read.keys).for_each(|(key, stored)| reads.key(key, stored));
+                    prefixes.into_iter().zip(read.prefixes).for_each(|(prefix, keys)| reads.prefix(prefix, keys));
+                }
+                Attempt::Commit(transaction, Ok(reply)) => return Ok((transaction, Ended::Reply(reply))),
+                Attempt::Commit(transaction, Err(refusal)) => return Ok((transaction, Ended::Refused(refusal))),
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// The transaction under way did not take place since a lease in it has ended: those who attached keys to it are refused, and
+    /// look at their sessions again.
+    fn without(&self, lease: Lease) -> Outcome {
+        let (mut failed, mut first) = (Vec::new(), 0);
+        for request in self.group.in_flight() {
+            let Some(waiting) = self.waiting.get(&request) else { continue };
+            if waiting.leases.contains(&lease) {
+                failed.push(first);
+            }
+            first += waiting.compares;
+        }
+        Outcome::Refused(failed)
+    }
+}

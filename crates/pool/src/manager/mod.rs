@@ -1,0 +1,160 @@
+//! A manager: names and plans. It keeps nothing that the store does not have, so there may be several, and each may end at any time.
+//!
+//! Whoever holds the role in the store is the warden, who has benefactors drop what nobody needs, and the publisher of a mount, who
+//! brings its changes to the target.
+
+mod answers;
+mod commits;
+mod members;
+mod protocol;
+mod publisher;
+mod roles;
+mod target;
+mod warden;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use surgetank_pool_core::id::Revision;
+use surgetank_pool_core::meta::store::{Compare, Lease, Outcome, Transaction, Write};
+use surgetank_pool_core::meta::{Key, Value};
+use tonic::Status as Refused;
+
+use self::commits::Commits;
+use self::members::Members;
+pub use self::protocol::{Begin, Begun, Content, Ended, NUMBERS, Once, Place, Reply, Request, Status};
+use self::roles::Tenure;
+use crate::meta::{MetaStore, Unavailable};
+use crate::rpc::{Listener, Service};
+
+/// Times of a manager.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// How long a mount's session lasts unless it is renewed.
+    pub session: Duration,
+    /// How long a benefactor's lease lasts unless it is renewed.
+    pub benefactor: Duration,
+    /// How long this manager's roles last unless they are renewed.
+    pub role: Duration,
+    /// How often benefactors are asked how they are.
+    pub probe: Duration,
+    /// How often benefactors are told what nobody needs.
+    pub sweep: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            session: Duration::from_secs(10),
+            benefactor: Duration::from_secs(2),
+            role: Duration::from_secs(4),
+            probe: Duration::from_millis(200),
+            sweep: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why a manager ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Stopped {
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] Unavailable),
+    /// Its lease has ended: other managers have its roles.
+    #[error("this manager's lease has ended in the store: start it again")]
+    Lease,
+    /// It cannot serve.
+    #[error("cannot serve: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// See the module.
+pub struct Manager {
+    config: Config,
+    store: Arc<dyn MetaStore>,
+    tenure: Tenure,
+    commits: Commits,
+    members: Members,
+    /// The next number that nobody else has, and the end of the block.
+    numbers: AtomicU64,
+}
+
+/// Serves until its lease ends.
+///
+/// # Errors
+/// [`Stopped`].
+pub async fn run(config: Config, store: Arc<dyn MetaStore>, listener: Listener) -> Result<(), Stopped> {
+    let tenure = Tenure::begin(&*store, config.role).await?;
+    let id = tenure.manager();
+    let manager = Arc::new(Manager {
+        commits: Commits::new(Arc::clone(&store), id, tenure.lease()),
+        members: Members::default(),
+        numbers: AtomicU64::new(id * NUMBERS),
+        config,
+        store,
+        tenure,
+    });
+    tokio::select! {
+        served = listener.serve(Arc::clone(&manager)) => Ok(served?),
+        () = manager.tenure.keep(&*manager.store) => Err(Stopped::Lease),
+        _ = manager.commits.run() => Err(Stopped::Lease),
+        () = members::watch(&manager) => Ok(()),
+        () = warden::run(&manager) => Ok(()),
+        () = publisher::run(&manager) => Ok(()),
+    }
+}
+
+/// A revision that no other transaction has: the base of numbers that nobody else uses.
+async fn unique(store: &dyn MetaStore, lease: Lease) -> Result<Revision, Unavailable> {
+    let receipt = Key::Receipt(0, lease.0);
+    let writes = vec![Write::PutLeased(receipt, Value::Receipt, lease)];
+    match store.commit(&Transaction { compares: Vec::new(), writes }).await {
+        Ok(Outcome::Committed(revision)) => Ok(revision),
+        Ok(_) => Err(Unavailable("it did not say what became of a transaction".to_owned())),
+        Err(ended) => Err(Unavailable(ended.to_string())),
+    }
+}
+
+impl Manager {
+    /// A number that nobody else has had.
+    ///
+    /// It panics in none: a manager that has used sixteen million numbers takes those of a later revision by starting again.
+    fn number(&self) -> Result<u64, Unavailable> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        if number / NUMBERS == self.tenure.manager() {
+            Ok(number)
+        } else {
+            Err(Unavailable("this manager has used all its numbers: start it again".to_owned()))
+        }
+    }
+
+    /// One transaction of the manager's own.
+    async fn commit(&self, compares: Vec<Compare>, writes: Vec<Write>) -> Result<bool, Unavailable> {
+        self.commits.commit(Transaction { compares, writes }).await
+    }
+}
+
+impl Service for Manager {
+    type Request = Request;
+    type Reply = Reply;
+
+    async fn answer(self: Arc<Self>, request: Request) -> Result<Reply, Refused> {
+        let answered = match request {
+            Request::Join(lends) => self.join(lends).await,
+            Request::Renew(lease) => self.store.renew(lease).await.map(Reply::Renewed),
+            Request::Begin(begin) => return self.begin(begin).await,
+            Request::End(session, lease) => self.end(session, lease).await,
+            Request::Numbers(lease) => {
+                unique(&*self.store, lease).await.map(|revision| Reply::Numbers(revision.0 * NUMBERS))
+            }
+            Request::Lookup(directory, path) => self.lookup(directory, &path).await,
+            Request::Content(inode) => self.content(inode).await,
+            Request::ReadDir(inode) => self.read_dir(inode).await,
+            Request::Place(place) => Ok(self.place(&place)),
+            Request::Do(operation, once) => return self.act(&operation, once).await,
+            Request::Status => self.status().await,
+        };
+        answered.map_err(|error| Refused::unavailable(error.to_string()))
+    }
+}

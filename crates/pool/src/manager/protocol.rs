@@ -1,0 +1,246 @@
+//! The service `Manager`.
+
+use surgetank_pool_core::id::{BenefactorId, Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::meta::operation::{self, Operation, Refusal};
+use surgetank_pool_core::meta::store::Lease;
+use surgetank_pool_core::meta::value::{Lends, Mount, Path};
+use surgetank_pool_core::meta::{Durability, Group, Name, Node};
+use surgetank_pool_core::placement::{self, Layout, Media};
+
+use crate::rpc::Method;
+use crate::wire::{wire_enum, wire_struct};
+
+/// A session of a mount to begin.
+#[derive(Clone, Debug)]
+pub struct Begin {
+    /// The mount's name.
+    pub name: String,
+    /// Where it is drained to and when a commit counts: made if there is no such mount.
+    pub make: Option<(String, Durability)>,
+}
+
+/// A session that has begun.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    /// Which.
+    pub session: SessionId,
+    /// Its lease.
+    pub lease: Lease,
+    /// How long that lasts unless it is renewed, in milliseconds.
+    pub millis: u64,
+    /// The mount's number.
+    pub mount: MountId,
+    /// The mount.
+    pub of: Mount,
+}
+
+/// Where chunks are to go.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Bytes, once.
+    pub bytes: u64,
+    /// Copies.
+    pub copies: u32,
+    /// Where each must lie.
+    pub media: Media,
+    /// Any number.
+    pub spread: u64,
+    /// Not there: the client does not reach them in this life.
+    pub without: Vec<placement::Place>,
+    /// Nor where one of these would fail with it.
+    pub apart: Vec<BenefactorId>,
+}
+
+/// What makes a repetition harmless.
+#[derive(Clone, Copy, Debug)]
+pub struct Once {
+    /// Whose request.
+    pub session: SessionId,
+    /// The session's lease.
+    pub lease: Lease,
+    /// The request's number in the session.
+    pub number: u64,
+    /// It was sent before, and the answer did not come.
+    pub again: bool,
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug)]
+pub enum Ended {
+    /// An earlier copy of it took place.
+    Before,
+    /// It took place.
+    Reply(operation::Reply),
+    /// It did not.
+    Refused(Refusal),
+}
+
+/// What a file contains.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// The file.
+    pub node: Node,
+    /// Its groups as of the newest version, each with the version that wrote it.
+    pub groups: Vec<(u32, Version, Group)>,
+    /// Where their benefactors are reached.
+    pub addresses: Vec<(BenefactorId, String)>,
+}
+
+/// How the pool is.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// Benefactors that are alive: what they lend, and the chunks that they have room for.
+    pub benefactors: Vec<(Lends, u64)>,
+    /// Files in the states created, replicated, drained, evicted, failed, conflict.
+    pub files: Vec<u64>,
+    /// Entries that targets have not seen.
+    pub journal: u64,
+}
+
+/// What a manager is asked.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// A benefactor joins, in a new life or in the one that it names.
+    Join(Lends),
+    /// A lease is renewed.
+    Renew(Lease),
+    /// A session begins.
+    Begin(Begin),
+    /// A session ends.
+    End(SessionId, Lease),
+    /// Numbers that nobody else has.
+    Numbers(Lease),
+    /// What is at this path below that directory?
+    Lookup(Inode, Path),
+    /// What does a file contain?
+    Content(Inode),
+    /// What is in a directory?
+    ReadDir(Inode),
+    /// Where are chunks to go?
+    Place(Place),
+    /// An operation.
+    Do(Operation, Once),
+    /// How is the pool?
+    Status,
+}
+
+/// What a manager answers.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The benefactor has joined.
+    Joined {
+        /// Its lease.
+        lease: Lease,
+        /// Its life.
+        incarnation: Incarnation,
+        /// How long the lease lasts unless it is renewed, in milliseconds.
+        millis: u64,
+    },
+    /// Another process lends in its place.
+    Replaced,
+    /// Whether the lease lasts.
+    Renewed(bool),
+    /// The session has begun.
+    Begun(Begun),
+    /// Done.
+    Done,
+    /// Numbers, from the first: [`NUMBERS`] of them.
+    Numbers(u64),
+    /// It is this.
+    Found(Inode, Node),
+    /// It is refused.
+    Refused(Refusal),
+    /// What the file contains.
+    Content(Content),
+    /// What is in the directory.
+    Entries(Vec<(Name, (Inode, Node))>),
+    /// There, and this is how they are reached.
+    Placed(Layout, Vec<(BenefactorId, String)>),
+    /// Nowhere at present, with this reason.
+    NoRoom(String),
+    /// How the operation ended.
+    Ended(Ended),
+    /// How the pool is.
+    Status(Status),
+}
+
+/// Numbers of a block.
+pub const NUMBERS: u64 = 1 << 24;
+
+wire_struct! {
+    Lease { 0 }
+    Begin { name, make }
+    Begun { session, lease, millis, mount, of }
+    Place { bytes, copies, media, spread, without, apart }
+    Once { session, lease, number, again }
+    Content { node, groups, addresses }
+    Status { benefactors, files, journal }
+}
+
+wire_enum! {
+    operation::PublicationEnd { 0 = Done, 1 = Lost, 2 = Conflict, }
+    operation::Reply { 0 = Done, 1 = Inode(inode), 2 = Version(version), }
+    Operation {
+        0 = Create { at, fresh, writer, owner },
+        1 = OpenForWriting { inode, writer },
+        2 = MakeDirectory { at, fresh, journal, owner },
+        3 = Commit { inode, session, on, size, groups },
+        4 = Close { inode, session, journal },
+        5 = WriterLost { inode, journal },
+        6 = Rename { from, to, journal },
+        7 = Unlink { at, journal },
+        8 = RemoveDirectory { at, journal },
+        9 = Published { publisher, mount, journal, ended },
+        10 = Evict { inode },
+        11 = Forget { inode },
+        12 = Relocate { warden, inode, group, from, to },
+    }
+    Ended { 0 = Before, 1 = Reply(reply), 2 = Refused(refusal), }
+    Request {
+        0 = Join(lends),
+        1 = Renew(lease),
+        2 = Begin(begin),
+        3 = End(session, lease),
+        4 = Numbers(lease),
+        5 = Lookup(directory, path),
+        6 = Content(inode),
+        7 = ReadDir(inode),
+        8 = Place(place),
+        9 = Do(operation, once),
+        10 = Status,
+    }
+    Reply {
+        0 = Joined { lease, incarnation, millis },
+        1 = Replaced,
+        2 = Renewed(lasts),
+        3 = Begun(begun),
+        4 = Done,
+        5 = Numbers(first),
+        6 = Found(inode, node),
+        7 = Refused(refusal),
+        8 = Content(content),
+        9 = Entries(entries),
+        10 = Placed(layout, addresses),
+        11 = NoRoom(why),
+        12 = Ended(ended),
+        13 = Status(status),
+    }
+}
+
+impl Method for Request {
+    fn method(&self) -> &'static str {
+        match self {
+            Self::Join(_) => "/surgetank.pool.Manager/Join",
+            Self::Renew(_) => "/surgetank.pool.Manager/Renew",
+            Self::Begin(_) => "/surgetank.pool.Manager/Begin",
+            Self::End(..) => "/surgetank.pool.Manager/End",
+            Self::Numbers(_) => "/surgetank.pool.Manager/Numbers",
+            Self::Lookup(..) => "/surgetank.pool.Manager/Lookup",
+            Self::Content(_) => "/surgetank.pool.Manager/Content",
+            Self::ReadDir(_) => "/surgetank.pool.Manager/ReadDir",
+            Self::Place(_) => "/surgetank.pool.Manager/Place",
+            Self::Do(..) => "/surgetank.pool.Manager/Do",
+            Self::Status => "/surgetank.pool.Manager/Status",
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The store of the pool's names, files and groups: what managers ask of it, and how its keys are spelt.
+//!
+//! [`MetaStore`] is the contract of [`surgetank_pool_core::meta::store`], with leases that end by the clock. Every implementation passes
+//! the same suite (`tests/store.rs`).
+
+mod embedded;
+mod keys;
+
+use std::time::Duration;
+
+use surgetank_pool_core::id::Revision;
+use surgetank_pool_core::meta::store::{Lease, Outcome, Transaction};
+use surgetank_pool_core::meta::{Key, Prefix, Stored};
+
+pub use self::embedded::Embedded;
+
+/// The store does not answer, or its answer makes no sense.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the metadata store does not answer: {0}")]
+pub struct Unavailable(pub String);
+
+/// The transaction is attached to a lease that has ended: it did not take place, and never will.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lease {} has ended", .0.0)]
+pub struct LeaseEnded(pub Lease);
+
+/// What was read, all of it at one revision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// When it was so.
+    pub revision: Revision,
+    /// What each of the keys stands for.
+    pub keys: Vec<Option<Stored>>,
+    /// All keys of each of the prefixes, in their order.
+    pub prefixes: Vec<Vec<(Key, Stored)>>,
+}
+
+/// A store with transactions and leases.
+#[tonic::async_trait]
+pub trait MetaStore: Send + Sync + 'static {
+    /// Reads keys, and all keys of prefixes, at one revision: not before any transaction whose outcome is known.
+    async fn read(&self, keys: &[Key], prefixes: &[Prefix]) -> Result<Snapshot, Unavailable>;
+
+    /// Carries out a transaction. What has committed survives a power cut.
+    async fn commit(&self, transaction: &Transaction) -> Result<Outcome, LeaseEnded>;
+
+    /// A new lease, which ends that long after it was granted or renewed last; never before.
+    async fn grant(&self, time: Duration) -> Result<Lease, Unavailable>;
+
+    /// The lease's time begins anew; `false`: it has ended.
+    async fn renew(&self, lease: Lease) -> Result<bool, Unavailable>;
+
+    /// The lease ends now, and its keys with it.
+    async fn end(&self, lease: Lease) -> Result<(), Unavailable>;
+
+    /// Returns once the store may have changed since this revision.
+    async fn changed(&self, since: Revision);
+}

@@ -1,0 +1,64 @@
+//! How a file is cut into groups and chunks.
+
+use crate::chunks::CHUNK;
+
+/// Bytes of the first group; each has twice as many as the one before, up to [`GROUP_MAX`]. A file of 4 GiB has eight.
+const GROUP_MIN: u64 = 64 << 20;
+/// Bytes of a group, at most.
+const GROUP_MAX: u64 = 1 << 30;
+/// Groups that grow.
+const GROWING: u32 = (GROUP_MAX / GROUP_MIN).trailing_zeros();
+
+/// Where a group begins in its file, and how many bytes it has room for.
+#[must_use]
+pub const fn of_group(index: u32) -> (u64, u64) {
+    if index <= GROWING {
+        (GROUP_MIN * ((1 << index) - 1), GROUP_MIN << index)
+    } else {
+        (GROUP_MIN * ((1 << GROWING) - 1) + (index - GROWING) as u64 * GROUP_MAX, GROUP_MAX)
+    }
+}
+
+/// The group that has a byte of a file, and the chunk in it.
+#[must_use]
+pub fn of_byte(offset: u64) -> (u32, u32) {
+    let mut group = 0;
+    while of_group(group + 1).0 <= offset {
+        group += 1;
+    }
+    let chunk = (offset - of_group(group).0) / CHUNK;
+    (group, u32::try_from(chunk).expect("a group has at most 1024 chunks"))
+}
+
+/// Bytes and CRC32C of chunks in their order, from the bytes and CRC32C of each.
+#[must_use]
+pub fn digest(chunks: impl Iterator<Item = (u32, u32)>) -> (u64, u32) {
+    chunks.fold((0, 0), |(bytes, digest), (length, crc)| {
+        (bytes + u64::from(length), crc32c::crc32c_combine(digest, crc, length as usize))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_follow_each_other_and_a_file_of_4_gib_has_eight() {
+        let mut end = 0;
+        for group in 0..20 {
+            let (first, size) = of_group(group);
+            assert_eq!(first, end);
+            end = first + size;
+            assert_eq!(of_byte(first), (group, 0));
+            assert_eq!(of_byte(end - 1), (group, u32::try_from(size / CHUNK).unwrap() - 1));
+        }
+        assert_eq!(of_byte((4 << 30) - 1).0, 7);
+    }
+
+    #[test]
+    fn a_digest_is_that_of_the_bytes() {
+        let (one, two) = (b"staged ".as_slice(), b"and drained".as_slice());
+        let of = |bytes: &[u8]| (u32::try_from(bytes.len()).unwrap(), crc32c::crc32c(bytes));
+        assert_eq!(digest([of(one), of(two)].into_iter()), (18, crc32c::crc32c(b"staged and drained")));
+    }
+}

@@ -1,0 +1,108 @@
+//! How the words of `pool-core` are sent and stored.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes};
+use surgetank_model as model;
+use surgetank_pool_core::benefactor::holdings::{Entry, GroupOf, Instance};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, Revision, SessionId, Version};
+use surgetank_pool_core::meta::operation::Refusal;
+use surgetank_pool_core::meta::value::{Change, Lends, Mount, Path};
+use surgetank_pool_core::meta::{Durability, FileState, Group, Kind, Name, Node, Value};
+use surgetank_pool_core::placement::{Column, Layout, Media, Place, Tier};
+
+use crate::wire::{Malformed, Wire, wire_enum, wire_struct};
+
+wire_struct! {
+    BenefactorId { 0 }
+    Incarnation { 0 }
+    Domain { 0 }
+    SessionId { 0 }
+    MountId { 0 }
+    Inode { 0 }
+    Version { 0 }
+    Revision { 0 }
+    Path { 0 }
+    Place { id, incarnation }
+    Column { places, tier, weight }
+    Layout { columns }
+    Group { layout, bytes, digest, by }
+    Instance { session, number }
+    GroupOf { inode, group }
+    Entry { instance, length, crc }
+    Node { kind, mount, at, owner, size, version, journalled, published, covers, torn }
+    Lends { place, address, domain, memory, ssd }
+    Mount { name, target, durability, root }
+}
+
+wire_enum! {
+    Tier { 0 = Memory, 1 = Ssd, }
+    Media { 0 = Any, 1 = Ssd, }
+    Durability { 0 = Copies { copies, media }, 1 = Target, }
+    FileState { 0 = Created, 1 = Replicated, 2 = Drained, 3 = Failed, 4 = Conflict, 5 = Evicted, }
+    Kind { 0 = File(state), 1 = Directory, 2 = Link(to), }
+    Change {
+        0 = MakeDirectory(path),
+        1 = Publish { inode, version, path },
+        2 = Rename { from, to },
+        3 = Remove(path),
+    }
+    Value {
+        0 = Benefactor(place),
+        1 = Session(session),
+        2 = Node(node),
+        3 = Entry(inode),
+        4 = Group(group),
+        5 = Journal(change),
+        6 = Owner(owner),
+        7 = Receipt,
+        8 = Lends(lends),
+        9 = Mount(mount),
+    }
+    Refusal {
+        0 = NotFound,
+        1 = Exists,
+        2 = NotADirectory,
+        3 = IsADirectory,
+        4 = NotEmpty,
+        5 = IntoItself,
+        6 = NotTheWriter,
+        7 = InUse,
+        8 = Version(version),
+        9 = Benefactors(places),
+        10 = NotDrained,
+        11 = NotThePublisher,
+        12 = Named,
+        13 = NotTheWarden,
+    }
+}
+
+impl Wire for model::Bytes {
+    fn put(&self, out: &mut impl BufMut) {
+        self.get().put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        u64::take(from).map(Self::new)
+    }
+}
+
+impl Wire for Name {
+    fn put(&self, out: &mut impl BufMut) {
+        Bytes::copy_from_slice(self.bytes()).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        Self::new(&Bytes::take(from)?).map_err(|_| Malformed)
+    }
+}
+
+impl<T: Wire> Wire for Arc<T> {
+    fn put(&self, out: &mut impl BufMut) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut Bytes) -> Result<Self, Malformed> {
+        T::take(from).map(Self::new)
+    }
+}

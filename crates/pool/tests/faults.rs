@@ -1,0 +1,190 @@
+//! Processes end in the middle of everything.
+
+mod support;
+
+use std::time::Duration;
+
+use support::{LONG, MIB, Pool, bytes, read, run, same, until, write};
+use surgetank_model::random::Random;
+use surgetank_pool::client::{Error, PoolClient};
+use surgetank_pool_core::meta::FileState;
+
+#[test]
+fn a_benefactor_that_dies_under_a_writer_loses_nothing_with_two_copies() {
+    run(async {
+        let mut pool = Pool::new(1, 3, 96);
+        let client = pool.client(2).await;
+        let content = bytes(1, 30 * MIB + 11);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content[..10 * MIB]).await.unwrap();
+        writer.sync().await.unwrap();
+        writer.write(&content[10 * MIB..20 * MIB]).await.unwrap();
+        pool.benefactors[1].kill();
+        same("what was committed", &read(&client, "file").await.unwrap(), &content[..10 * MIB]);
+        writer.write(&content[20 * MIB..]).await.unwrap();
+        writer.close().await.unwrap();
+        same("all of it", &read(&client, "file").await.unwrap(), &content);
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+    });
+}
+
+#[test]
+fn a_commit_counts_no_acknowledgement_of_a_former_life() {
+    run(async {
+        let mut pool = Pool::new(1, 2, 96);
+        let client = pool.client(1).await;
+        let content = bytes(2, 12 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content).await.unwrap();
+        // Both took chunks, and neither has them any more; one copy is all that there was.
+        pool.restart_benefactor(0);
+        pool.restart_benefactor(1);
+        writer.sync().await.unwrap();
+        same("committed", &read(&client, "file").await.unwrap(), &content);
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+    });
+}
+
+#[test]
+fn with_one_copy_a_lost_file_is_named_and_never_short() {
+    run(async {
+        let mut pool = Pool::new(1, 4, 48);
+        let client = pool.client(1).await;
+        let mut writer = client.create("lost").await.unwrap();
+        writer.write(&bytes(3, 8 * MIB)).await.unwrap();
+        writer.sync().await.unwrap();
+        pool.benefactors[2].kill();
+        writer.close().await.unwrap();
+        let failed = client.wait_drained("lost", LONG).await.unwrap_err();
+        assert_eq!(failed.to_string(), "lost: the file will not reach its target: chunks of it are lost");
+        assert_eq!(client.stat("lost").await.unwrap().state, Some(FileState::Failed));
+        assert!(!pool.target().join("lost").exists(), "the target has no part of it");
+        // What comes behind it goes on.
+        write(&client, "next", &bytes(4, 3 * MIB)).await.unwrap();
+        client.wait_drained("next", LONG).await.unwrap();
+        let mut config = pool.config(1);
+        config.timeout = Duration::from_millis(500);
+        let other = PoolClient::begin(config).await.unwrap();
+        let failed = read(&other, "lost").await.unwrap_err();
+        assert!(matches!(failed, Error::Unreadable { .. }), "{failed}");
+    });
+}
+
+#[test]
+fn managers_end_and_a_commit_waits_for_the_next_one() {
+    run(async {
+        let mut pool = Pool::new(2, 3, 96);
+        let client = pool.client(2).await;
+        let content = bytes(5, 9 * MIB);
+        let mut writer = client.create("file").await.unwrap();
+        writer.write(&content[..3 * MIB]).await.unwrap();
+        pool.managers[0].kill();
+        writer.sync().await.unwrap();
+        same("one manager is left", &read(&client, "file").await.unwrap(), &content[..3 * MIB]);
+        pool.managers[1].kill();
+        // The group has been placed: it is filled on, without any manager.
+        writer.write(&content[3 * MIB..]).await.unwrap();
+        let sync = tokio::spawn(async move { writer.sync().await.map(|()| writer) });
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!sync.is_finished(), "nobody can have committed it");
+        pool.restart_manager(1);
+        let writer = sync.await.unwrap().unwrap();
+        same("committed", &read(&client, "file").await.unwrap(), &content);
+        writer.close().await.unwrap();
+        client.wait_drained("file", LONG).await.unwrap();
+        same("at the target", &std::fs::read(pool.target().join("file")).unwrap(), &content);
+    });
+}
+
+#[test]
+fn the_drain_goes_on_without_the_client_and_after_a_restart_of_the_store() {
+    run(async {
+        let mut pool = Pool::new(1, 3, 96);
+        let client = pool.client(2).await;
+        write(&client, "closed", &bytes(6, 20 * MIB)).await.unwrap();
+        let mut torn = client.create("torn").await.unwrap();
+        torn.write(&bytes(7, 2 * MIB)).await.unwrap();
+        torn.sync().await.unwrap();
+        torn.write(&bytes(8, MIB)).await.unwrap();
+        drop((torn, client));
+        pool.kill_store();
+        pool.open_store();
+        pool.restart_manager(0);
+        let target = pool.target();
+        until("both are at the target", async || target.join("closed").exists() && target.join("torn").exists()).await;
+        same("closed", &std::fs::read(target.join("closed")).unwrap(), &bytes(6, 20 * MIB));
+        same("torn, at its last commit", &std::fs::read(target.join("torn")).unwrap(), &bytes(7, 2 * MIB));
+        let client = PoolClient::begin(pool.config(2)).await.unwrap();
+        assert!(client.stat("torn").await.unwrap().torn);
+        assert!(!client.stat("closed").await.unwrap().torn);
+    });
+}
+
+#[test]
+fn kills_of_everything_under_writers_lose_no_byte() {
+    // Runs: `SURGETANK_FIRST` begins elsewhere, `SURGETANK_TIMES` multiplies their number.
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("SURGETANK_FIRST").unwrap_or(0);
+    for seed in first..first + 2 * number("SURGETANK_TIMES").unwrap_or(1) {
+        run(hammer(seed));
+    }
+}
+
+/// Writers write, sync and close while a benefactor or a manager at a time ends and begins again: with two copies and one loss at a time,
+/// nothing that was acknowledged is lost.
+async fn hammer(seed: u64) {
+    let mut random = Random::from_seed(seed);
+    let mut pool = Pool::new(2, 4, 96);
+    let client = std::sync::Arc::new(pool.client(2).await);
+    let mut writers = tokio::task::JoinSet::new();
+    for file in 0..3 {
+        let client = std::sync::Arc::clone(&client);
+        writers.spawn(async move {
+            let content = bytes(seed * 10 + file, 12 * MIB + 77 * usize::try_from(file).unwrap());
+            let path = format!("file{file}");
+            let mut writer = client.create(&path).await.map_err(|error| error.to_string())?;
+            for (number, part) in content.chunks(600_000).enumerate() {
+                writer.write(part).await.map_err(|error| error.to_string())?;
+                if number % 5 == 4 {
+                    writer.sync().await.map_err(|error| error.to_string())?;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            writer.close().await.map_err(|error| error.to_string())?;
+            Ok::<_, String>((path, content))
+        });
+    }
+    let mut kills = 0;
+    while !writers.is_empty() && kills < 3 {
+        tokio::time::sleep(Duration::from_millis(50 + random.below(200))).await;
+        // One benefactor in each run, since committed copies are not made again: managers as often as they may.
+        if kills == 0 {
+            let at = random.below(4) as usize;
+            pool.benefactors[at].kill();
+            pool.restart_benefactor(at);
+        } else {
+            let at = random.below(2) as usize;
+            pool.managers[at].kill();
+            tokio::time::sleep(Duration::from_millis(random.below(100))).await;
+            pool.restart_manager(at);
+        }
+        kills += 1;
+    }
+    while let Some(written) = writers.join_next().await {
+        let (path, content) = written.unwrap().unwrap_or_else(|error| panic!("run {seed}: {error}"));
+        same(&path, &read(&client, &path).await.unwrap(), &content);
+        client.wait_drained(&path, LONG).await.unwrap();
+        same(&path, &std::fs::read(pool.target().join(&path)).unwrap(), &content);
+    }
+    for file in 0..3 {
+        client.unlink(&format!("file{file}")).await.unwrap();
+    }
+    until("nothing is left", async || {
+        let status = client.status().await.unwrap();
+        let free: u64 = status.benefactors.iter().map(|(_, credits)| credits).sum();
+        free == 4 * 96 && status.journal == 0
+    })
+    .await;
+}

@@ -1,0 +1,230 @@
+//! The contract of a metadata store: one suite, which every store passes.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{run, until};
+use surgetank_model::random::Random;
+use surgetank_pool::meta::{Embedded, LeaseEnded, MetaStore};
+use surgetank_pool_core::id::{Inode, MountId, Revision, SessionId, Version};
+use surgetank_pool_core::meta::store::{Lease, MemoryStore, Transaction};
+use surgetank_pool_core::meta::{Compare, Key, Name, Outcome, Prefix, Stored, Value, Write};
+
+const PREFIXES: [Prefix; 5] = [
+    Prefix::Entries(Inode(1)),
+    Prefix::Entries(Inode(2)),
+    Prefix::Writers(Inode(1)),
+    Prefix::AllWriters,
+    Prefix::Journal(MountId(1)),
+];
+/// A lease that does not end by itself in a test.
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn the_embedded_store_keeps_the_contract() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool.redb");
+        let store: Arc<dyn MetaStore> = Arc::new(Embedded::open(&path).unwrap());
+        contract(&*store).await;
+        assert!(Embedded::open(&path).is_err(), "one process has it open");
+    });
+}
+
+#[test]
+fn the_embedded_store_keeps_everything_over_a_restart() {
+    run(async {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pool.redb");
+        let (lease, short, before) = {
+            let store = Embedded::open(&path).unwrap();
+            let lease = store.grant(HOUR).await.unwrap();
+            let short = store.grant(Duration::from_millis(200)).await.unwrap();
+            for number in 0..50 {
+                let key = Key::Writer(Inode(1), SessionId(number));
+                let lease = if number % 2 == 0 { lease } else { short };
+                let writes = vec![Write::PutLeased(key, Value::Session(SessionId(number)), lease)];
+                assert!(matches!(
+                    store.commit(&Transaction { compares: Vec::new(), writes }).await,
+                    Ok(Outcome::Committed(_))
+                ));
+                assert!(store.renew(short).await.unwrap(), "it is renewed");
+            }
+            (lease, short, store.read(&[], &[Prefix::AllWriters]).await.unwrap())
+        };
+        let store = reopened(&path).await;
+        assert_eq!(store.read(&[], &[Prefix::AllWriters]).await.unwrap(), before);
+        assert!(store.renew(lease).await.unwrap());
+        until("the short lease ends", async || {
+            !store.renew(short).await.unwrap_or(true) || {
+                // Renewing it kept it alive: it is left alone now.
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                false
+            }
+        })
+        .await;
+        let after = store.read(&[], &[Prefix::AllWriters]).await.unwrap();
+        assert_eq!(after.prefixes[0].len(), 25, "what the other lease has is there");
+        let ended = store.grant(HOUR).await.unwrap();
+        assert!(ended > short && ended > lease, "no number of a lease is used twice");
+    });
+}
+
+/// The former store's task ends a moment later.
+async fn reopened(path: &std::path::Path) -> Embedded {
+    for _ in 0..100 {
+        if let Ok(store) = Embedded::open(path) {
+            return store;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the store does not open again");
+}
+
+/// See the module. The store is empty, and nobody else uses it.
+async fn contract(store: &dyn MetaStore) {
+    leases_end(store).await;
+    changes_wake(store).await;
+    same_as_in_memory(store).await;
+}
+
+/// Keys end with their lease, in one step, and nothing is attached to one that has ended.
+async fn leases_end(store: &dyn MetaStore) {
+    let lease = store.grant(Duration::from_millis(100)).await.unwrap();
+    let other = store.grant(HOUR).await.unwrap();
+    let key = |number| Key::Writer(Inode(7), SessionId(number));
+    let value = Value::Session(SessionId(1));
+    let put = |number, lease| Write::PutLeased(key(number), value.clone(), lease);
+    // The last is attached to the lease and then not any more.
+    let writes = vec![put(1, lease), put(2, other), put(3, lease)];
+    assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+    let writes = vec![Write::Put(key(3), value.clone())];
+    assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+    until("the lease ends", async || {
+        let read = store.read(&[key(1), key(2), key(3)], &[]).await.unwrap();
+        assert!(read.keys[1].is_some() && read.keys[2].is_some(), "these do not end with it");
+        read.keys[0].is_none()
+    })
+    .await;
+    assert!(!store.renew(lease).await.unwrap());
+    let late = Transaction { compares: Vec::new(), writes: vec![put(4, lease), Write::Delete(key(2))] };
+    assert_eq!(store.commit(&late).await, Err(LeaseEnded(lease)));
+    let read = store.read(&[key(2), key(4)], &[]).await.unwrap();
+    assert!(read.keys[0].is_some() && read.keys[1].is_none(), "nothing of it took place");
+    store.end(other).await.unwrap();
+    assert_eq!(store.read(&[key(2)], &[]).await.unwrap().keys, [None]);
+    let writes = vec![Write::Delete(key(3))];
+    assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+}
+
+/// Whoever waits for a change hears of it, also if it came first.
+async fn changes_wake(store: &dyn MetaStore) {
+    let revision = store.read(&[], &[]).await.unwrap().revision;
+    let writes = vec![Write::Put(Key::Entry(Inode(9), name(0)), Value::Entry(Inode(3)))];
+    let change = Transaction { compares: Vec::new(), writes };
+    let (_, outcome) = tokio::join!(store.changed(revision), store.commit(&change));
+    assert_eq!(outcome, Ok(Outcome::Committed(Revision(revision.0 + 1))));
+    store.changed(revision).await;
+    let writes = vec![Write::Delete(Key::Entry(Inode(9), name(0)))];
+    assert!(matches!(store.commit(&Transaction { compares: Vec::new(), writes }).await, Ok(Outcome::Committed(_))));
+}
+
+/// Random transactions have the outcomes, and leave the keys and revisions, that `pool-core`'s plain store has.
+async fn same_as_in_memory(store: &dyn MetaStore) {
+    let mut random = Random::from_seed(1);
+    let first = store.read(&[], &[]).await.unwrap().revision;
+    let mut plain = MemoryStore::default();
+    while plain.revision() < first {
+        plain.commit(&Transaction::default());
+    }
+    let mut leases: BTreeMap<u64, Lease> = BTreeMap::new();
+    for step in 0..400 {
+        if random.chance(0.05) {
+            let lease = store.grant(HOUR).await.unwrap();
+            leases.insert(lease.0, lease);
+            continue;
+        }
+        if random.chance(0.03)
+            && let Some((_, lease)) = leases.pop_first()
+        {
+            store.end(lease).await.unwrap();
+            plain.end(lease);
+            continue;
+        }
+        let transaction = transaction(&mut random, &plain, &leases);
+        let (found, expected) = (store.commit(&transaction).await, plain.commit(&transaction));
+        assert_eq!(found, Ok(expected), "step {step}: {transaction:?}");
+        let keys: Vec<Key> = transaction.writes.iter().map(|write| write.key().clone()).collect();
+        let read = store.read(&keys, &PREFIXES).await.unwrap();
+        let expected: Vec<Option<Stored>> = keys.iter().map(|key| plain.get(key).cloned()).collect();
+        assert_eq!(read.keys, expected, "step {step}");
+        for (prefix, found) in PREFIXES.into_iter().zip(read.prefixes) {
+            let expected: Vec<(Key, Stored)> =
+                plain.under(prefix).map(|(key, stored)| (key.clone(), stored.clone())).collect();
+            assert_eq!(found, expected, "step {step}: {prefix:?}");
+        }
+        assert_eq!(read.revision, plain.revision(), "step {step}");
+    }
+}
+
+fn name(number: u64) -> Name {
+    Name::new(format!("name{number}").as_bytes()).expect("it is a name")
+}
+
+fn transaction(random: &mut Random, plain: &MemoryStore, leases: &BTreeMap<u64, Lease>) -> Transaction {
+    let key = |random: &mut Random| match random.below(4) {
+        0 | 1 => Key::Entry(Inode(1 + random.below(2)), name(random.below(5))),
+        2 => Key::Writer(Inode(1 + random.below(2)), SessionId(random.below(3))),
+        _ => Key::Journal(MountId(1), random.below(4)),
+    };
+    let mut transaction = Transaction::default();
+    for _ in 0..random.below(4) {
+        let key = key(random);
+        let stored = plain.get(&key);
+        // Mostly what holds.
+        let off = u64::from(random.chance(0.1));
+        transaction.compares.push(match (stored, random.below(3)) {
+            (None, _) if off == 1 => Compare::Present(key),
+            (None, _) => Compare::Absent(key),
+            (Some(_), 0) if off == 1 => Compare::Absent(key),
+            (Some(_), 0) => Compare::Present(key),
+            (Some(stored), 1) => Compare::Modified(key, Revision(stored.modified.0 + off)),
+            (Some(stored), _) => Compare::Created(key, Revision(stored.created.0 + off)),
+        });
+    }
+    if random.chance(0.1) {
+        transaction.compares.push(Compare::NoneUnder(PREFIXES[random.below(5) as usize]));
+    }
+    let mut writes: BTreeMap<Key, Write> = BTreeMap::new();
+    for _ in 0..random.below(4) {
+        let key = key(random);
+        let value = Value::Node(node(random.below(100)));
+        let lease = leases.values().nth(random.below(4) as usize);
+        let write = match (random.below(4), lease) {
+            (0, _) => Write::Delete(key.clone()),
+            (1 | 2, Some(lease)) => Write::PutLeased(key.clone(), value, *lease),
+            _ => Write::Put(key.clone(), value),
+        };
+        writes.insert(key, write);
+    }
+    transaction.writes = writes.into_values().collect();
+    transaction
+}
+
+fn node(size: u64) -> surgetank_pool_core::meta::Node {
+    surgetank_pool_core::meta::Node {
+        kind: surgetank_pool_core::meta::Kind::Link(vec![1, 2, 3]),
+        mount: MountId(1),
+        at: Some((Inode(1), name(size))),
+        owner: (0o644, 1, 2),
+        size,
+        version: Version(size),
+        journalled: Version::NONE,
+        published: Version::NONE,
+        covers: size.is_multiple_of(2),
+        torn: size.is_multiple_of(3),
+    }
+}

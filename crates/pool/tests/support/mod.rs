@@ -1,0 +1,246 @@
+//! A pool on this machine: each process is a runtime of its own, so that it can be ended in the middle of anything.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use surgetank_model::random::Random;
+use surgetank_pool::benefactor;
+use surgetank_pool::client::{self, PoolClient};
+use surgetank_pool::manager;
+use surgetank_pool::meta::{Embedded, MetaStore};
+use surgetank_pool::rpc::Listener;
+use surgetank_pool_core::id::{BenefactorId, Domain};
+use surgetank_pool_core::meta::Durability;
+use surgetank_pool_core::placement::Media;
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+
+pub const MIB: usize = 1 << 20;
+/// What a test waits for at most, so that a failure ends.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A process.
+pub struct Process {
+    runtime: Option<Runtime>,
+    pub address: String,
+}
+
+impl Process {
+    fn start<F: Future<Output = ()> + Send + 'static>(at: &str, run: impl FnOnce(Listener) -> F) -> Self {
+        let runtime = runtime();
+        let entered = runtime.enter();
+        // A former process may have the port for another moment.
+        let listener = (0..100)
+            .find_map(|_| {
+                let bound = Listener::bind(at);
+                if bound.is_err() {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                bound.ok()
+            })
+            .expect("the port is free");
+        let address = listener.address().expect("it has an address").to_string();
+        runtime.spawn(run(listener));
+        drop(entered);
+        Self { runtime: Some(runtime), address }
+    }
+
+    /// It ends at once, wherever it is.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// See the module.
+pub struct Pool {
+    pub directory: TempDir,
+    store: Option<(Runtime, Arc<dyn MetaStore>)>,
+    pub managers: Vec<Process>,
+    pub benefactors: Vec<Process>,
+    memory: u64,
+}
+
+impl Pool {
+    /// So many managers, and benefactors that lend so many MiB of memory each.
+    pub fn new(managers: usize, benefactors: usize, memory_mib: usize) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("target")).expect("a directory");
+        let memory = (memory_mib * MIB) as u64;
+        let mut pool = Self { directory, store: None, managers: Vec::new(), benefactors: Vec::new(), memory };
+        pool.open_store();
+        (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
+        (0..benefactors).for_each(|id| {
+            let process = pool.benefactor(id);
+            pool.benefactors.push(process);
+        });
+        pool
+    }
+
+    pub fn open_store(&mut self) {
+        let runtime = runtime();
+        let path = self.directory.path().join("pool.redb");
+        let entered = runtime.enter();
+        // What a former process did last may be on its way still.
+        let store = (0..200)
+            .find_map(|_| {
+                let opened = Embedded::open(&path);
+                if opened.is_err() {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                opened.ok()
+            })
+            .expect("the store opens");
+        drop(entered);
+        self.store = Some((runtime, Arc::new(store)));
+    }
+
+    /// The store's process ends, and all managers with it.
+    pub fn kill_store(&mut self) {
+        self.managers.iter_mut().for_each(Process::kill);
+        if let Some((runtime, store)) = self.store.take() {
+            drop(store);
+            runtime.shutdown_background();
+        }
+    }
+
+    pub fn start_manager(&mut self, at: &str) {
+        let process = self.manager(at);
+        self.managers.push(process);
+    }
+
+    fn manager(&self, at: &str) -> Process {
+        let store = Arc::clone(&self.store.as_ref().expect("the store is open").1);
+        let config = manager::Config {
+            session: Duration::from_secs(2),
+            benefactor: Duration::from_millis(800),
+            role: Duration::from_secs(1),
+            probe: Duration::from_millis(50),
+            sweep: Duration::from_millis(100),
+        };
+        Process::start(at, async move |listener| {
+            let _ = manager::run(config, store, listener).await;
+        })
+    }
+
+    pub fn restart_manager(&mut self, at: usize) {
+        self.managers[at].kill();
+        let process = self.manager(&self.managers[at].address);
+        self.managers[at] = process;
+    }
+
+    fn benefactor(&self, id: usize) -> Process {
+        let number = u32::try_from(id).expect("a small number");
+        let config = benefactor::Config {
+            id: BenefactorId(number),
+            domain: Domain(number),
+            memory: self.memory,
+            managers: self.addresses(),
+        };
+        Process::start("127.0.0.1:0", async move |listener| {
+            let _ = benefactor::run(config, listener).await;
+        })
+    }
+
+    /// A benefactor's next life.
+    pub fn restart_benefactor(&mut self, id: usize) {
+        self.benefactors[id].kill();
+        self.benefactors[id] = self.benefactor(id);
+    }
+
+    pub fn addresses(&self) -> Vec<String> {
+        self.managers.iter().map(|process| process.address.clone()).collect()
+    }
+
+    pub fn target(&self) -> PathBuf {
+        self.directory.path().join("target")
+    }
+
+    pub fn config(&self, copies: u8) -> client::Config {
+        let durability = Durability::Copies { copies, media: Media::Any };
+        let mut config = client::Config::new(self.addresses(), "scratch");
+        config.make = Some((self.target(), durability));
+        config.timeout = LONG;
+        config
+    }
+
+    /// A session with so many copies of each chunk, once all benefactors are there.
+    pub async fn client(&self, copies: u8) -> PoolClient {
+        let client = PoolClient::begin(self.config(copies)).await.expect("a session begins");
+        let all = self.benefactors.len();
+        until("all benefactors are there", async || {
+            let status = client.status().await.expect("managers answer");
+            status.benefactors.iter().filter(|(_, credits)| *credits > 0).count() >= all
+        })
+        .await;
+        client
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.kill_store();
+    }
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let end = tokio::time::Instant::now() + LONG;
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < end, "{what}: not within {LONG:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Bytes that look like chance.
+pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random::from_seed(seed);
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&random.below(u64::MAX).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Fails where two contents differ first, without printing them.
+pub fn same(what: &str, found: &[u8], expected: &[u8]) {
+    let differ = found.iter().zip(expected).position(|(one, other)| one != other);
+    assert_eq!((differ, found.len()), (None, expected.len()), "{what}: the first difference, and the length");
+}
+
+/// Writes a file and closes it.
+pub async fn write(client: &PoolClient, path: &str, content: &[u8]) -> Result<(), client::Error> {
+    let mut writer = client.create(path).await?;
+    writer.write(content).await?;
+    writer.close().await
+}
+
+/// Reads a whole file.
+pub async fn read(client: &PoolClient, path: &str) -> Result<Vec<u8>, client::Error> {
+    client.open(path).await?.read_all().await
+}
+
+/// Runs a test in a runtime of its own.
+pub fn run<F: Future<Output = ()>>(test: F) {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime").block_on(test);
+}
+
+/// What is under the directory for files without a name.
+pub fn aside(target: &Path) -> usize {
+    std::fs::read_dir(target.join(".surgetank")).map_or(0, Iterator::count)
+}
