@@ -208,6 +208,9 @@ fn every_mistake_is_told_in_a_sentence() {
         assert!(other.starts_with("target `/not/there` is no directory"), "{other}");
         let other = begin(&|config| config.make = pool.config(9).make).await;
         assert_eq!(other, "copies = 9: a chunk has 1 to 8 copies");
+        let to_target = (pool.target(), surgetank_pool_core::meta::Durability::Target);
+        let other = begin(&|config| config.make = Some(to_target.clone())).await;
+        assert!(other.starts_with("durability = target: no sync waits for the target yet"), "{other}");
         let other = begin(&|config| config.make = pool.config(2).make).await;
         assert!(other.starts_with("mount `scratch` drains to"), "{other}");
         let other = begin(&|config| (config.mount, config.make) = ("other".to_owned(), None)).await;

@@ -70,7 +70,10 @@ impl Manager {
         if let Some((target, durability)) = &begin.make {
             let copies = match durability {
                 Durability::Copies { copies, .. } => u32::from(*copies),
-                Durability::Target => 1,
+                Durability::Target => {
+                    let sentence = "durability = target: no sync waits for the target yet; choose a number of copies";
+                    return Err(Refused::invalid_argument(sentence));
+                }
             };
             if copies == 0 || copies > COPIES_MAX {
                 let sentence = format!("copies = {copies}: a chunk has 1 to {COPIES_MAX} copies");
