@@ -474,7 +474,8 @@ fn a_quota_that_refuses_the_policy_is_waited_for() {
 
 #[test]
 fn an_empty_ephemeral_array_gets_new_members_at_once() {
-    let machine = configured(&on_credits(1000), "volume_type = \"bursty\"\nuse = \"ephemeral\"\nhold = \"2 s\"");
+    // So few that no replacement could be over before they end: none begins but those of the empty array.
+    let machine = configured(&on_credits(200), "volume_type = \"bursty\"\nuse = \"ephemeral\"\nhold = \"2 s\"");
     create(&machine);
     let mut running = Running::start(&machine, None);
     let mut nbd = running.nbd().unwrap();
