@@ -4,7 +4,7 @@ mod support;
 
 use surgetank_model::random::Random;
 use surgetank_model::{Bandwidth, Bytes};
-use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, SessionId, Version};
+use surgetank_pool_core::id::{BenefactorId, Domain, Incarnation, Inode, MountId, SessionId};
 use surgetank_pool_core::meta::group::Answer;
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::store::{Lease, MemoryStore, Transaction, Write};
@@ -68,18 +68,7 @@ fn a_storm_of_a_hundred_thousand_creates_takes_at_most_five_seconds_of_a_store()
     const FILES: u64 = 100_000;
     const TRANSACTIONS_PER_S: u64 = 1500;
     let mut store = MemoryStore::default();
-    let root = Node {
-        kind: Kind::Directory,
-        mount: MountId(1),
-        at: None,
-        owner: (0o755, 0, 0),
-        size: 0,
-        version: Version::NONE,
-        journalled: Version::NONE,
-        published: Version::NONE,
-        covers: false,
-        torn: false,
-    };
+    let root = Node::new(Kind::Directory, MountId(1), None, (0o755, 0, 0));
     let mut writes = vec![Write::Put(Key::Node(Inode(1)), Value::Node(root))];
     let session = |at: u64| (SessionId(at), Lease(at));
     writes.extend(

@@ -73,6 +73,25 @@ pub struct Node {
     pub torn: bool,
 }
 
+impl Node {
+    /// A new one, of which nothing was committed and the target has heard nothing.
+    #[must_use]
+    pub fn new(kind: Kind, mount: MountId, at: Option<(Inode, Name)>, owner: (u32, u32, u32)) -> Self {
+        Self {
+            kind,
+            mount,
+            at,
+            owner,
+            size: 0,
+            version: Version::NONE,
+            journalled: Version::NONE,
+            published: Version::NONE,
+            covers: false,
+            torn: false,
+        }
+    }
+}
+
 /// A group of a file's chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {

@@ -113,18 +113,7 @@ impl World {
             target_gone: 0,
             calm: false,
         };
-        let root = Node {
-            kind: Kind::Directory,
-            mount: MOUNT,
-            at: None,
-            owner: (0o755, 0, 0),
-            size: 0,
-            version: Version::NONE,
-            journalled: Version::NONE,
-            published: Version::NONE,
-            covers: false,
-            torn: false,
-        };
+        let root = Node::new(Kind::Directory, MOUNT, None, (0o755, 0, 0));
         world.write(vec![Write::Put(Key::Node(ROOT), Value::Node(root))]);
         (0..4).for_each(|id| world.start_benefactor(BenefactorId(id)));
         (0..2).for_each(|_| world.start_session());

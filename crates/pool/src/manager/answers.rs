@@ -111,18 +111,7 @@ impl Manager {
             let id = MountId(mounts.iter().map(|(id, _)| id.0).max().unwrap_or(0) + 1);
             let root = Inode(id.0.into());
             let made = Mount { name: begin.name.clone(), target, durability, root };
-            let node = Node {
-                kind: Kind::Directory,
-                mount: id,
-                at: None,
-                owner: (0o755, 0, 0),
-                size: 0,
-                version: Version::NONE,
-                journalled: Version::NONE,
-                published: Version::NONE,
-                covers: false,
-                torn: false,
-            };
+            let node = Node::new(Kind::Directory, id, None, (0o755, 0, 0));
             let compares = vec![Compare::Absent(Key::Mount(id)), Compare::Absent(Key::Node(root))];
             let writes =
                 vec![Write::Put(Key::Mount(id), Value::Mount(made)), Write::Put(Key::Node(root), Value::Node(node))];

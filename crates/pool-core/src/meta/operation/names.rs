@@ -42,18 +42,7 @@ impl Recorder<'_> {
             return Err(Refusal::Exists.into());
         }
         self.put(Key::Entry(at.0, at.1.clone()), Value::Entry(inode));
-        let node = Node {
-            kind,
-            mount: directory.mount,
-            at: Some(at.clone()),
-            owner,
-            size: 0,
-            version: Version::NONE,
-            journalled: Version::NONE,
-            published: Version::NONE,
-            covers: false,
-            torn: false,
-        };
+        let node = Node::new(kind, directory.mount, Some(at.clone()), owner);
         self.put(Key::Node(inode), Value::Node(node));
         Ok(directory.clone())
     }

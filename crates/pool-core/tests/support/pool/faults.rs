@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use surgetank_model::random::Random;
 use surgetank_model::{EventQueue, Instant};
-use surgetank_pool_core::id::{BenefactorId, Inode, Version};
+use surgetank_pool_core::id::{BenefactorId, Inode};
 use surgetank_pool_core::meta::operation::Operation;
 use surgetank_pool_core::meta::store::{MemoryStore, Write};
 use surgetank_pool_core::meta::value::{Kind, Node as Inner, Value};
@@ -98,18 +98,7 @@ impl World {
             wrong: None,
             report: Report::default(),
         };
-        let root = Inner {
-            kind: Kind::Directory,
-            mount: MOUNT,
-            at: None,
-            owner: (0o755, 0, 0),
-            size: 0,
-            version: Version::NONE,
-            journalled: Version::NONE,
-            published: Version::NONE,
-            covers: false,
-            torn: false,
-        };
+        let root = Inner::new(Kind::Directory, MOUNT, None, (0o755, 0, 0));
         world.put(vec![Write::Put(Key::Node(ROOT), Value::Node(root))]);
         let ids: Vec<BenefactorId> = world.nodes.keys().copied().collect();
         ids.into_iter().for_each(|id| world.start_node(id));
