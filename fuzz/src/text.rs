@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 use surgetank_cache::Owner;
-use surgetank_daemon::control::{Request, converse, read_answer};
+use surgetank_daemon::control::{Pending, Request, converse, read_answer};
 use surgetank_daemon::healed;
 use surgetank_daemon::journal::JournalState;
 use surgetank_daemon::owner;
@@ -76,7 +76,7 @@ pub fn control(data: &[u8]) {
         serde_json::from_str(&text).map_err(|error| error.to_string())
     };
     // Errors end the conversation: bytes that are no text.
-    let ended = converse(data, &mut answers, &handler);
+    let ended = converse(data, &mut answers, &handler, &Pending::default());
     for line in answers.split_inclusive(|byte| *byte == b'\n') {
         assert!(serde_json::from_slice::<serde_json::Value>(line).is_ok(), "an answer is a line of JSON");
         asked += 1;

@@ -10,8 +10,8 @@ mod peer;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ const CONNECTIONS_MAX: usize = 32;
 const REQUESTS_MAX: usize = 1024;
 /// How long a connection's requests may keep us waiting, all in all; and how long it may leave an answer unread.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the end of the socket waits for requests that were read and are not answered: whoever asks for a stop hears of it.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What can be asked of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,10 +133,43 @@ enum Response {
 /// Answers a request with a JSON value, or with one sentence on why not.
 pub type Handler = Arc<dyn Fn(Request) -> Result<Value, String> + Send + Sync>;
 
-/// The listening socket and its thread. Dropping it ends both, whoever is connected.
+/// Requests that were read and are not answered yet.
+#[derive(Debug, Default)]
+pub struct Pending {
+    count: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl Pending {
+    fn count(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more, until the answer is dropped.
+    fn begin(&self) -> impl Drop + '_ {
+        struct Begun<'a>(&'a Pending);
+        impl Drop for Begun<'_> {
+            fn drop(&mut self) {
+                *self.0.count() -= 1;
+                self.0.fewer.notify_all();
+            }
+        }
+        *self.count() += 1;
+        Begun(self)
+    }
+
+    /// Waits until there is none, for so long at most.
+    fn wait(&self, most: Duration) {
+        drop(self.fewer.wait_timeout_while(self.count(), most, |count| *count > 0));
+    }
+}
+
+/// The listening socket and its thread. Dropping it ends both, whoever is connected; what was asked before is answered first, unless
+/// that takes long.
 pub struct Server {
     listener: Listener,
     ending: Arc<AtomicBool>,
+    pending: Arc<Pending>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -158,12 +193,13 @@ impl Bound {
         let failed = |error: io::Error| format!("the control socket cannot be served: {error}");
         let accepting = self.0.socket.try_clone().map_err(failed)?;
         let ending = Arc::new(AtomicBool::new(false));
-        let flag = ending.clone();
+        let pending = Arc::new(Pending::default());
+        let (flag, counted) = (ending.clone(), pending.clone());
         let thread = std::thread::Builder::new()
             .name("control".into())
-            .spawn(move || listen(&accepting, &handler, &flag))
+            .spawn(move || listen(&accepting, &handler, &flag, &counted))
             .map_err(failed)?;
-        Ok(Server { listener: self.0, ending, thread: Some(thread) })
+        Ok(Server { listener: self.0, ending, pending, thread: Some(thread) })
     }
 }
 
@@ -175,10 +211,11 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        self.pending.wait(LAST_ANSWERS);
     }
 }
 
-fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
+fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool, pending: &Arc<Pending>) {
     let served = Arc::new(AtomicUsize::new(0));
     let mut failures = Seldom::default();
     loop {
@@ -205,9 +242,9 @@ fn listen(listener: &UnixListener, handler: &Handler, ending: &AtomicBool) {
             continue;
         }
         served.fetch_add(1, Ordering::Relaxed);
-        let (handler, counter) = (handler.clone(), served.clone());
+        let (handler, counter, pending) = (handler.clone(), served.clone(), pending.clone());
         let serving = move || {
-            if let Err(error) = serve(&stream, &handler) {
+            if let Err(error) = serve(&stream, &handler, &pending) {
                 tracing::debug!(%error, "a control connection ended");
             }
             counter.fetch_sub(1, Ordering::Relaxed);
@@ -223,9 +260,9 @@ fn may_control(stream: &UnixStream) -> bool {
     peer::user(stream).is_ok_and(|user| user == 0 || user == rustix::process::geteuid().as_raw())
 }
 
-fn serve(stream: &UnixStream, handler: &Handler) -> io::Result<()> {
+fn serve(stream: &UnixStream, handler: &Handler, pending: &Pending) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
-    converse(BufReader::new(TimedRead { stream, left: TIMEOUT }), stream, &**handler)
+    converse(BufReader::new(TimedRead { stream, left: TIMEOUT }), stream, &**handler, pending)
 }
 
 /// Waits for bytes for so long altogether, however few of them come at a time.
@@ -255,12 +292,14 @@ pub fn converse(
     mut reader: impl BufRead,
     mut writer: impl Write,
     handler: &dyn Fn(Request) -> Result<Value, String>,
+    pending: &Pending,
 ) -> io::Result<()> {
     for _ in 0..REQUESTS_MAX {
         let mut line = String::new();
         if reader.by_ref().take(REQUEST_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
+        let _pending = pending.begin();
         let result = match serde_json::from_str::<Request>(&line) {
             Ok(request) => handler(request),
             Err(error) => Err(format!("not a request: {error}")),
@@ -311,6 +350,27 @@ mod tests {
         drop(server);
         assert!(!path.exists());
         assert!(matches!(client.status(), Err(ClientError::NoDaemon(_))));
+    }
+
+    #[test]
+    fn what_was_asked_before_the_end_is_answered() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control.sock");
+        let (asked, told) = std::sync::mpsc::channel();
+        let done = Arc::new(AtomicBool::new(false));
+        let flag = done.clone();
+        let handler: Handler = Arc::new(move |_| {
+            asked.send(()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            flag.store(true, Ordering::Release);
+            Ok(Value::Null)
+        });
+        let server = Bound::new(&path).unwrap().serve(handler).unwrap();
+        let client = std::thread::spawn(move || Client::new(&path).ask(&Request::Stop));
+        told.recv().unwrap();
+        drop(server);
+        assert!(done.load(Ordering::Acquire), "the process could have ended before the answer");
+        assert_eq!(client.join().unwrap(), Ok(Value::Null));
     }
 
     #[test]
@@ -474,7 +534,7 @@ mod tests {
             }
         });
         let timed = TimedRead { stream: &ours, left: Duration::from_millis(50) };
-        assert!(converse(BufReader::new(timed), &mut Vec::new(), &|_| Ok(Value::Null)).is_err());
+        assert!(converse(BufReader::new(timed), &mut Vec::new(), &|_| Ok(Value::Null), &Pending::default()).is_err());
         drop(ours);
         trickling.join().unwrap();
     }
