@@ -193,6 +193,34 @@ async fn is_empty(client: &PoolClient, chunks: u64) {
     .await;
 }
 
+/// A warden compares what benefactors have with the sessions that there are: one that begins meanwhile is none that has ended.
+#[test]
+fn sessions_that_begin_while_wardens_look_are_left_alone() {
+    run(async {
+        let pool = Pool::swept(1, 3, 48, Duration::from_millis(1));
+        let first = pool.client(2).await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for task in 0..4_u64 {
+            let config = pool.config(2);
+            tasks.spawn(async move {
+                for number in 0..60_u64 {
+                    let client = PoolClient::begin(config.clone()).await.unwrap();
+                    let (path, content) = (format!("{task}.{number}"), bytes(number, 3000));
+                    let mut writer = client.create(&path).await.unwrap();
+                    writer.write(&content).await.unwrap();
+                    writer.sync().await.unwrap_or_else(|error| panic!("{path}: {error}"));
+                    writer.write(&content).await.unwrap();
+                    writer.close().await.unwrap_or_else(|error| panic!("{path}: {error}"));
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        same("the last one", &read(&first, "3.59").await.unwrap()[..3000], &bytes(59, 3000));
+    });
+}
+
 #[test]
 fn every_mistake_is_told_in_a_sentence() {
     run(async {

@@ -91,7 +91,16 @@ async fn files(manager: &Manager, seen: Revision) -> Result<Revision, Unavailabl
 
 /// Has benefactors drop what nobody needs.
 async fn chunks(manager: &Manager) -> Result<(), Unavailable> {
-    // What is no session before the inventory is read has written all that it ever will.
+    let mut inventories = Vec::new();
+    for member in manager.members.all() {
+        if let Ok(chunks::Reply::Inventory(inventory)) =
+            member.peer.ask::<Benefactor>(chunks::Request::Inventory, ANSWER).await
+        {
+            inventories.push((member, inventory));
+        }
+    }
+    // Whoever is in an inventory had begun before it. One that is no session afterwards has ended, and commits nothing any more: what
+    // is read of its files from now on is all that it ever committed.
     let read = manager.store.read(&[], &[Prefix::Sessions]).await?;
     let alive: BTreeSet<SessionId> = read
         .prefixes
@@ -102,9 +111,7 @@ async fn chunks(manager: &Manager) -> Result<(), Unavailable> {
             _ => None,
         })
         .collect();
-    for member in manager.members.all() {
-        let asked = member.peer.ask::<Benefactor>(chunks::Request::Inventory, ANSWER).await;
-        let Ok(chunks::Reply::Inventory(inventory)) = asked else { continue };
+    for (member, inventory) in inventories {
         let news = news(manager, &alive, &inventory).await?;
         tell(&member, news).await;
     }

@@ -73,15 +73,22 @@ pub struct Pool {
     pub managers: Vec<Process>,
     pub benefactors: Vec<Process>,
     memory: u64,
+    /// How often wardens look.
+    sweep: Duration,
 }
 
 impl Pool {
     /// So many managers, and benefactors that lend so many MiB of memory each.
     pub fn new(managers: usize, benefactors: usize, memory_mib: usize) -> Self {
+        Self::swept(managers, benefactors, memory_mib, Duration::from_millis(100))
+    }
+
+    /// The same with a pause of wardens.
+    pub fn swept(managers: usize, benefactors: usize, memory_mib: usize, sweep: Duration) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(directory.path().join("target")).expect("a directory");
         let memory = (memory_mib * MIB) as u64;
-        let mut pool = Self { directory, store: None, managers: Vec::new(), benefactors: Vec::new(), memory };
+        let mut pool = Self { directory, store: None, managers: Vec::new(), benefactors: Vec::new(), memory, sweep };
         pool.open_store();
         (0..managers).for_each(|_| pool.start_manager("127.0.0.1:0"));
         (0..benefactors).for_each(|id| {
@@ -130,7 +137,7 @@ impl Pool {
             benefactor: Duration::from_millis(800),
             role: Duration::from_secs(1),
             probe: Duration::from_millis(50),
-            sweep: Duration::from_millis(100),
+            sweep: self.sweep,
         };
         Process::start(at, async move |listener| {
             let _ = manager::run(config, store, listener).await;
