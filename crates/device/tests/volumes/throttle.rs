@@ -1,7 +1,5 @@
 //! The throttle's rates are exact, in virtual time.
 
-mod volume_common;
-
 use std::time::Duration;
 
 use surgetank_device::volume::Memory;

@@ -1,11 +1,9 @@
 //! A provider that does not answer.
 
-mod common;
-
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 
-use common::{Machine, Shape, eventually, pattern, status};
+use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::{
@@ -59,11 +57,11 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     let machine = Machine::new();
     let backing = machine.backing("backing", 32 * MIB);
     let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
-    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let provider = Arc::new(Gated { provider: local, closed: Mutex::new(false), changed: Condvar::new() });
     let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config.clone(), overrides.clone()).unwrap();
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
 
     // While a volume is being created: it comes late, and is used.
     provider.close(true);
@@ -83,7 +81,7 @@ fn a_provider_that_does_not_answer_holds_up_neither_io_nor_status_nor_a_stop() {
     daemon.stop();
     provider.close(false);
     let daemon = Daemon::start_with(config, overrides).unwrap();
-    assert_eq!(common::connect(&machine, "data").read(0, MIB as usize).unwrap(), pattern(0, 4, MIB as usize));
+    assert_eq!(crate::common::connect(&machine, "data").read(0, MIB as usize).unwrap(), pattern(0, 4, MIB as usize));
     daemon.handle(Request::Drain { device: "data".into() }).unwrap();
     eventually("idle", || status(&daemon, "data").phase == DevicePhase::Idle);
     assert_eq!(machine.rented(), 0);

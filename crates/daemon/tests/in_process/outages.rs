@@ -1,14 +1,12 @@
 //! Caching volumes that fail for a while: pulled, detached by others, unreadable, and back again. What is on them is waited
 //! for, or counts as lost until it can be read, and nobody has to start anything anew.
 
-mod common;
-
 use std::io::BufRead;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
-use common::failing::{on_caches, slow_and_waits};
-use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
+use crate::common::failing::{on_caches, slow_and_waits};
+use crate::common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
 use surgetank_daemon::{Config, Daemon, DevicePhase, DeviceStatus, Request, accept_loss_offline};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Faults};
@@ -101,7 +99,7 @@ fn a_volume_that_is_gone_for_a_while_is_waited_for_and_put_back() {
 fn a_volume_that_others_detach_is_attached_again() {
     let (machine, faults) = (Machine::new(), Faults::new(1).unwrap());
     let config = config(&machine, "1 min");
-    let provider = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
+    let provider = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let daemon = Daemon::start_with(config, on_caches(&faults)).unwrap();
     let mut nbd = connect(&machine, "data");
     dirty(&daemon, &mut nbd);
@@ -183,7 +181,7 @@ fn unproved(machine: &Machine, faults: &Faults) {
 
 /// The machine's provider, and the volume that it rents out.
 fn rented(machine: &Machine) -> (LocalProvider, VolumeId) {
-    let provider = LocalProvider::open(common::local(&config(machine, "1 min")), Arc::new(SystemClock)).unwrap();
+    let provider = LocalProvider::open(crate::common::local(&config(machine, "1 min")), Arc::new(SystemClock)).unwrap();
     let id = provider.list(tag::DEVICE, "data").unwrap().remove(0).id;
     (provider, id)
 }
@@ -344,7 +342,8 @@ fn a_volume_in_another_slot_is_deleted_after_a_restart() {
     stopped_dirty(&machine, &faults, "1 min");
     let file = machine.path("state/data/journal.json");
     let mut journal: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    let provider = LocalProvider::open(common::local(&config(&machine, "1 min")), Arc::new(SystemClock)).unwrap();
+    let provider =
+        LocalProvider::open(crate::common::local(&config(&machine, "1 min")), Arc::new(SystemClock)).unwrap();
     let rented = |token: &str| {
         let tags = Tags::from([(tag::TOKEN.to_owned(), token.to_owned())]);
         let request =

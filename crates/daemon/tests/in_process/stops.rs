@@ -1,15 +1,13 @@
 //! Orderly stops with data on the caching volume: what rots on it afterwards is reported, and nothing that the volume
 //! suffers holds a stop up or costs data.
 
-mod common;
-
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::failing::{faults_on, on_caches, slow_and_waits};
-use common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
+use crate::common::failing::{faults_on, on_caches, slow_and_waits};
+use crate::common::{MIB, Machine, Nbd, boost, connect, eventually, fill, find, images, pattern, status};
 use surgetank_cache::format::{BLOCK, choose_superblock};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::status::LostRange;
@@ -199,7 +197,7 @@ fn a_stop_while_the_caching_volume_is_lost_ends_and_loses_nothing() {
     boost(&daemon, "data");
     let mut nbd = connect(&machine, "data");
     fill(&mut nbd, BLOCKS, 3);
-    let told = common::failing::vanished(&daemon, &mut nbd, &faults);
+    let told = crate::common::failing::vanished(&daemon, &mut nbd, &faults);
     stop(daemon, "lost");
     // Nothing of what was lost is gone: it is read back.
     let daemon = Daemon::start(config.clone()).unwrap();

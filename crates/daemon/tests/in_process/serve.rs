@@ -1,12 +1,10 @@
 //! A daemon in this process, over files and memory, with NBD clients and as a block device.
 
-mod common;
-
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Machine, Shape, eventually, pattern, status};
+use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Client, Config, Daemon, DevicePhase, Request};
 
 const MIB: u64 = 1 << 20;
@@ -17,7 +15,7 @@ fn a_device_in_memory_passes_through() {
     // Looked at too seldom to be boosted by itself.
     let shape = Shape { policy: "sampling = \"1 h\"".to_owned(), ..Shape::default() };
     let daemon = Daemon::start(machine.config(&[("data", "memory:16 MiB")], &shape)).unwrap();
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     assert_eq!(nbd.size(), 16 * MIB);
     for (offset, length) in [(0, 4096), (512, 512), (MIB, 1 << 20), (16 * MIB - 512, 512)] {
         nbd.write(offset, &pattern(offset, 1, length)).unwrap();
@@ -41,7 +39,7 @@ fn a_boost_on_request_absorbs_drains_and_deletes_everything() {
     let socket = config.control_socket.clone();
     let daemon = Daemon::start(config).unwrap();
     let client = Client::new(socket);
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     client.ask(&Request::boost("data")).unwrap();
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     assert_eq!(machine.rented(), 1);
@@ -69,7 +67,7 @@ fn a_burst_boosts_by_itself_and_calm_ends_it() {
     shape.policy = shape.policy.replace("30 s", "200 ms");
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
     let daemon = Daemon::start(config).unwrap();
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     let mut offset = 0;
     eventually("a boost", || {
         nbd.write(offset % (32 * MIB), &pattern(offset, 1, MIB as usize)).unwrap();
@@ -93,7 +91,7 @@ fn a_budget_ends_a_boost_that_is_rewritten_all_the_time() {
     shape.policy += "\nbudget.agbs_per_hour = 256";
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
     let daemon = Daemon::start(config).unwrap();
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     let ended = AtomicBool::new(false);
     let mut waited = false;
     std::thread::scope(|scope| {
@@ -178,7 +176,7 @@ fn a_device_grows_with_its_backing_volume() {
         let answer = daemon.handle(Request::Resize { device: "data".into() }).unwrap();
         assert_eq!(answer["size_bytes"], 24 * MIB);
         if *export == "nbd" {
-            let mut nbd = common::connect(&machine, "data");
+            let mut nbd = crate::common::connect(&machine, "data");
             assert_eq!(nbd.size(), 24 * MIB);
             nbd.write(20 * MIB, &[7; 4096]).unwrap();
         } else {

@@ -1,19 +1,17 @@
 //! Every volume keeps the contract: what is read is what was written, whatever was discarded, zeroed or gathered.
 
-mod volume_common;
-
 use std::cell::RefCell;
 use std::time::Duration;
 
+use crate::volume_common::arrays::{self, member_size};
+use crate::volume_common::read_caches;
+use crate::volume_common::{Driver, LoopDevice, memory, skipped, slices};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::volume::throttle::Throttle;
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant, Iops, Limits};
-use volume_common::arrays::{self, member_size};
-use volume_common::read_caches;
-use volume_common::{Driver, LoopDevice, memory, skipped, slices};
 
 const SIZE: u64 = 1 << 20;
 

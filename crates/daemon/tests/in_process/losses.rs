@@ -1,9 +1,7 @@
 //! What was lost heals, and what went wrong is told, also by the next daemon.
 
-mod common;
-
-use common::failing::{Vanished, faults_on, on_caches};
-use common::{MIB, Machine, Shape, connect, drain, eventually, pattern, status};
+use crate::common::failing::{Vanished, faults_on, on_caches};
+use crate::common::{MIB, Machine, Shape, connect, drain, eventually, pattern, status};
 use surgetank_daemon::opening::Purpose;
 use surgetank_daemon::{Daemon, DevicePhase};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};

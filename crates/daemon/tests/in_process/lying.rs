@@ -1,14 +1,12 @@
 //! A provider that says anything of where its volumes are: nothing is written but to what was rented.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Machine, Shape, eventually, pattern, status};
+use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request};
 use surgetank_provider::local::LocalProvider;
 use surgetank_provider::service::Secret;
@@ -76,16 +74,16 @@ fn start(machine: &Machine, provider: impl FnOnce(LocalProvider) -> Arc<dyn Prov
         ..Shape::default()
     };
     let config = machine.config(&[("data", "memory:64 MiB")], &shape);
-    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let overrides = Overrides { provider: Some(provider(local)), ..Overrides::default() };
     Daemon::start_with(config, overrides).unwrap()
 }
 
 /// Asks for a boost, and awaits this reason why there is none.
 fn awaits_refusal(machine: &Machine, daemon: &Daemon, why: &str) {
-    let mut nbd = common::connect(machine, "data");
+    let mut nbd = crate::common::connect(machine, "data");
     daemon.handle(Request::boost("data")).unwrap();
-    let until = Instant::now() + common::TIMEOUT;
+    let until = Instant::now() + crate::common::TIMEOUT;
     let mut reason = String::new();
     while !reason.contains(why) {
         assert!(Instant::now() < until, "the reason is never told: {reason:?}");
@@ -193,10 +191,10 @@ fn files_of_a_service_on_this_machine_are_used_where_they_may_lie() {
             Arc::new(HostProvider::open(HostConfig { files, ..HostConfig::new(url, token) }).unwrap())
         });
         if files {
-            let mut nbd = common::connect(&machine, "data");
-            common::boost(&daemon, "data");
+            let mut nbd = crate::common::connect(&machine, "data");
+            crate::common::boost(&daemon, "data");
             nbd.write(0, &pattern(0, 1, MIB as usize)).unwrap();
-            common::drain(&daemon, "data");
+            crate::common::drain(&daemon, "data");
             assert_eq!(nbd.read(0, MIB as usize).unwrap(), pattern(0, 1, MIB as usize));
         } else {
             awaits_refusal(&machine, &daemon, "add files = ");

@@ -1,12 +1,10 @@
 //! What one client asks for keeps no other waiting for long, and ends with the client.
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{MIB, Machine, Nbd, Shape, TIMEOUT, connect, pattern};
+use crate::common::{MIB, Machine, Nbd, Shape, TIMEOUT, connect, pattern};
 use surgetank_daemon::Daemon;
 use surgetank_nbd::wire::command;
 

@@ -1,13 +1,11 @@
 //! A volume that somebody uses is refused, saying who uses it and how to fix it.
 
-mod volume_common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::volume_common::{LoopDevice, skipped};
 use surgetank_device::{FileVolume, OpenError, Options};
-use volume_common::{LoopDevice, skipped};
 
 fn image(directory: &tempfile::TempDir, size: u64) -> std::path::PathBuf {
     let path = directory.path().join("image");
@@ -216,7 +214,7 @@ fn growth_is_noticed_and_a_read_only_volume_refuses_changes() {
     std::fs::File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
     assert_eq!(volume.resize_check(), Ok(2 << 20));
     assert_eq!(volume.size(), 2 << 20);
-    let mut driver = volume_common::Driver::new(&mut volume);
+    let mut driver = crate::volume_common::Driver::new(&mut volume);
     assert_eq!(driver.one(Operation::Discard, 0, 4096, Vec::new()), Err(Failure::Unsupported));
     assert_eq!(driver.read(1 << 20, 4096, 1), vec![0; 4096]);
 }

@@ -3,8 +3,6 @@
 
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::{Machine, Shape, eventually, pattern, status};
+use crate::common::{Machine, Shape, eventually, pattern, status};
 use surgetank_daemon::{Daemon, DevicePhase, Outlook, Overrides, Request};
 use surgetank_device::discovery::Disks;
 use surgetank_provider::local::{LocalConfig, LocalProvider};
@@ -216,7 +214,7 @@ fn start_with(machine: &Machine, appears: Appears, section: &str) -> Option<(Dae
     for part in ["sys/block", "sys/dev/block"] {
         fs::create_dir_all(root.join(part)).unwrap();
     }
-    let local = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
+    let local = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let provider = Plugging { local, root, appears, plugged: Mutex::default(), before: Mutex::default() };
     if appears == Appears::Before {
         provider.say_it_is(somebodys(machine));
@@ -235,7 +233,7 @@ fn boost(daemon: &Daemon) {
 fn a_whole_life(appears: Appears) {
     let machine = Machine::new();
     let Some((daemon, provider)) = start(&machine, appears) else { return };
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     for round in 0..3 {
         boost(&daemon);
         eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
@@ -255,9 +253,9 @@ fn a_whole_life(appears: Appears) {
 fn undone(appears: Appears, why: &str) {
     let machine = Machine::new();
     let Some((daemon, provider)) = start(&machine, appears) else { return };
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
-    let until = Instant::now() + common::TIMEOUT;
+    let until = Instant::now() + crate::common::TIMEOUT;
     let mut reason = String::new();
     while !reason.contains(why) {
         assert!(Instant::now() < until, "the reason is never told: {reason:?}");
@@ -313,7 +311,7 @@ fn a_disk_that_is_not_blank_is_not_the_volume() {
 fn a_disk_that_is_pulled_is_noticed_waited_for_and_used_again() {
     let machine = Machine::new();
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for block in 0..24 {
@@ -336,7 +334,7 @@ fn a_disk_that_is_pulled_is_not_replaced_by_another() {
     use std::os::unix::fs::MetadataExt;
     let machine = Machine::new();
     let Some((daemon, provider)) = start_with(&machine, Appears::AtOnce, "throttle = true") else { return };
-    let mut nbd = common::connect(&machine, "data");
+    let mut nbd = crate::common::connect(&machine, "data");
     boost(&daemon);
     eventually("boost", || status(&daemon, "data").phase == DevicePhase::Boost);
     for block in 0..24 {

@@ -1,12 +1,10 @@
 //! The fault decorator does what its fault model says.
 
-mod volume_common;
-
 use std::time::Duration;
 
+use crate::volume_common::{Driver, memory};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{Failure, Fault, Faults, FileVolume, MemoryVolume, Operation, Options, Volume};
-use volume_common::{Driver, memory};
 
 const SIZE: u64 = 1 << 20;
 const WRITE: Operation = Operation::Write { fua: false };

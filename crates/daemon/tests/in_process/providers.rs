@@ -1,11 +1,9 @@
 //! A daemon with several providers: each device rents from its own, and sweeps look at all of them.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{MIB, Machine, Shape, boost, connect, drain, images, pattern, status};
+use crate::common::{MIB, Machine, Shape, boost, connect, drain, images, pattern, status};
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Config, Daemon, DevicePhase, Request};
 use surgetank_model::Bytes;
@@ -72,7 +70,7 @@ fn a_sweep_looks_at_every_provider() {
     let machine = Machine::new();
     let (there, host) = prepare(&machine);
     let config = config(&machine, &host);
-    let here = LocalProvider::open(common::local(&config), Arc::new(SystemClock)).unwrap();
+    let here = LocalProvider::open(crate::common::local(&config), Arc::new(SystemClock)).unwrap();
     let daemon = Daemon::start(config).unwrap();
     let owner = std::fs::read_to_string(machine.path("state/owner-id")).unwrap().trim().to_owned();
     let tags: Tags = [(tag::OWNER.to_owned(), owner)].into();

@@ -1,12 +1,10 @@
 //! Things that go wrong: providers that refuse, caching volumes that fail, missing owners, second daemons.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::failing::{Vanished, on_caches, slow};
-use common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
+use crate::common::failing::{Vanished, on_caches, slow};
+use crate::common::{MIB, Machine, Shape, boost, connect, drain, eventually, fill, find, pattern, status};
 use surgetank_daemon::opening::Decorator;
 use surgetank_daemon::sweep::Swept;
 use surgetank_daemon::{Daemon, DevicePhase, Overrides, Request, accept_loss_offline};
@@ -27,7 +25,7 @@ fn faulty(config: &LocalConfig) -> Arc<Faulty<LocalProvider>> {
 fn a_refused_volume_leaves_pass_through_and_a_reason_and_is_tried_again() {
     let machine = Machine::new();
     let config = machine.config(&[("data", "memory:64 MiB")], &Shape::default());
-    let provider = faulty(&common::local(&config));
+    let provider = faulty(&crate::common::local(&config));
     for _ in 0..3 {
         provider.script(Verb::Create, ProviderFault::Before(ProviderError::Quota("none left".into())));
     }
@@ -58,7 +56,7 @@ fn a_provider_that_fails_by_chance_leaves_nothing_behind() {
         let backing = machine.backing("backing", 32 * MIB);
         let config = machine.config(&[("data", backing.to_str().unwrap())], &Shape::default());
         let clock = Arc::new(SystemClock);
-        let local = LocalProvider::open(common::local(&config), clock.clone()).unwrap();
+        let local = LocalProvider::open(crate::common::local(&config), clock.clone()).unwrap();
         let rates = FaultRates {
             seed,
             at_most: Some(20),
@@ -267,7 +265,7 @@ fn caches_that_fail_some_writes_lose_nothing_that_was_acknowledged() {
 fn the_sweep_deletes_orphans_and_keeps_what_may_hold_data() {
     let machine = Machine::new();
     let config = machine.config(&[("data", "memory:16 MiB")], &Shape::default());
-    let provider = faulty(&common::local(&config));
+    let provider = faulty(&crate::common::local(&config));
     let overrides = Overrides { provider: Some(provider.clone()), ..Overrides::default() };
     let daemon = Daemon::start_with(config, overrides).unwrap();
     let owner = std::fs::read_to_string(machine.path("state/owner-id")).unwrap().trim().to_owned();

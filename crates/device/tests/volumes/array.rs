@@ -1,11 +1,11 @@
 //! Arrays as their manager and their driver see them: replacements under load, members that fail, other threads, restarts.
 
-mod volume_common;
-
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::volume_common::arrays::{self, CHUNK, Disk, REGION, SOON, member, member_size, name};
+use crate::volume_common::{Driver, memory, slices};
 use proptest::prelude::*;
 use surgetank_array::effect::Target;
 use surgetank_array::{Assembly, Config, Event, Regions};
@@ -13,8 +13,6 @@ use surgetank_device::volume::array::{ArrayHandle, ArrayVolume};
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::*;
 use surgetank_model::{Bandwidth, Instant};
-use volume_common::arrays::{self, CHUNK, Disk, REGION, SOON, member, member_size, name};
-use volume_common::{Driver, memory, slices};
 
 const BLOCK: u64 = 512;
 const SIZE: u64 = 3 << 20;

@@ -1,12 +1,12 @@
 //! A read cache over real volumes: whatever its members do, it is the backing volume, only faster.
 
-mod volume_common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::volume_common::read_caches::{MEMBER, SOON, member, memory_member, new};
+use crate::volume_common::{Driver, memory, slices};
 use surgetank_device::volume::ReadCacheVolume;
 use surgetank_device::volume::fault::{Effect, Kinds, Rule};
 use surgetank_device::{
@@ -15,8 +15,6 @@ use surgetank_device::{
 use surgetank_model::Instant;
 use surgetank_model::random::Random;
 use surgetank_readcache::{Event, MemberId};
-use volume_common::read_caches::{MEMBER, SOON, member, memory_member, new};
-use volume_common::{Driver, memory, slices};
 
 const SIZE: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

@@ -1,0 +1,18 @@
+//! Daemons in the test's own process: one program, as each costs a link of the whole daemon.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod disks;
+mod documents;
+mod fairness;
+mod hanging;
+mod losses;
+mod lying;
+mod outages;
+mod providers;
+mod release;
+mod serve;
+mod stops;
+mod striped;
+mod trouble;
