@@ -376,3 +376,25 @@ fn a_start_says_what_is_cheaper_than_a_rotation() {
     let (status, told) = said("catalog_type = \"aws/gp22\"");
     assert!(status == Some(2) && told.contains("did you mean \"aws/gp2\"?"), "{told}");
 }
+
+#[test]
+fn a_record_that_cannot_be_written_is_told_at_once() {
+    let machine = Machine::new();
+    machine.done(&["create", "scratch"]);
+    // The file that takes the place of the record cannot be made.
+    let place = machine.at("state/array:scratch/array.json.new");
+    fs::create_dir(&place).unwrap();
+    let told = machine.refused(&["delete", "scratch", "--yes-delete", "scratch"], 1);
+    let state = machine.at("state");
+    assert!(told.contains("is not deleted yet") && told.contains(state.to_str().unwrap()), "{told}");
+    assert_eq!(machine.images().len(), MEMBERS);
+    fs::remove_dir(&place).unwrap();
+    machine.done(&["delete", "scratch", "--yes-delete", "scratch"]);
+    assert_eq!(machine.images(), Vec::<PathBuf>::new());
+    fs::create_dir_all(&place).unwrap();
+    let told = machine.refused(&["create", "scratch"], 1);
+    assert!(told.contains("was not created"), "{told}");
+    fs::remove_dir_all(machine.at("state/array:scratch")).unwrap();
+    assert!(machine.done(&["status"]).starts_with("array scratch: absent"));
+    assert_eq!(machine.images(), Vec::<PathBuf>::new());
+}

@@ -294,9 +294,9 @@ impl Rotate {
         let count = asked["replacing"].as_array().map_or(0, Vec::len);
         let replaced = status.replaced - before.replaced.min(status.replaced);
         self.place.answer(&status, || match self.wait {
-            true => format!("replaced {replaced} members of the array {}", self.name),
+            true => format!("replaced {} of the array {}", members(replaced), self.name),
             false => format!(
-                "{count} members of the array {} are being replaced: see `surgetank array status {0}`",
+                "members of the array {} that are being replaced: {count}; see `surgetank array status {0}`",
                 self.name
             ),
         })
@@ -309,13 +309,17 @@ fn is_done(status: &ArrayStatus) -> bool {
         && !status.volumes.iter().any(|volume| matches!(&*volume.part, "coming" | "joining" | "leaving"))
 }
 
+fn members(count: u64) -> String {
+    if count == 1 { "1 member".to_owned() } else { format!("{count} members") }
+}
+
 fn progress(status: &ArrayStatus) -> String {
     let joining = status.volumes.iter().find(|volume| volume.part == "joining");
-    let left = status.replacing.len();
+    let left = format!("{} left", members(status.replacing.len() as u64));
     match (joining.and_then(|volume| Some((volume.slot?, volume.copied_share?))), &status.reason) {
-        (Some((slot, share)), _) => format!("slot {slot}: {:.0} % copied, {left} members left", share * 100.0),
-        (None, Some(why)) => format!("{left} members left: {why}"),
-        (None, None) => format!("{left} members left"),
+        (Some((slot, share)), _) => format!("slot {slot}: {:.0} % copied, {left}", share * 100.0),
+        (None, Some(why)) => format!("{left}: {why}"),
+        (None, None) => left,
     }
 }
 

@@ -11,7 +11,7 @@ use surgetank_rental::array::{Answer, Ask, Found};
 use surgetank_rental::owner::parse_epoch;
 use surgetank_rental::{Answer as Answered, Ask as Asked, AskId, Obstacle, Slot, VolumeAsk, ask};
 
-use super::manager::Manager;
+use super::manager::{Manager, answer};
 use crate::crash::crash_point;
 use crate::members::{self, Done};
 use crate::opening::{Opened, Opener};
@@ -27,6 +27,9 @@ impl Manager {
                 crash_point("array-persist", "before");
                 let written = self.store.write(record.as_ref()).map_err(|error| error.to_string());
                 crash_point("array-persist", "after");
+                if let Err(why) = &written {
+                    self.not_recorded(why);
+                }
                 Answer::Persisted(written)
             }
             Ask::Draw => Answer::Drawn(rand::random()),
@@ -40,6 +43,16 @@ impl Manager {
             Ask::Serve(places) => Answer::Served(self.serve(&places)),
             Ask::Join { place, slot } => return self.join(id, place, slot).map(Answer::Joined),
         })
+    }
+
+    /// Nothing is deleted as long as the record does not say so: whoever waits for that hears why at once.
+    fn not_recorded(&mut self, why: &str) {
+        let (name, place) = (&self.name, self.context.state_directory.display());
+        let sentence = format!(
+            "the array {name} is not deleted yet, as that cannot be put on record in {place}: {why}; once that is mended a daemon goes on, \
+             else delete the array again"
+        );
+        self.deleters.drain(..).for_each(|reply| answer(&reply, Err(sentence.clone())));
     }
 
     fn rental(&mut self, id: AskId, ask: Asked) -> Option<Answered> {

@@ -63,7 +63,7 @@ pub(super) struct Manager {
     pub(super) joins: Vec<(AskId, Joining)>,
     creators: Vec<Reply<()>>,
     openers: Vec<Reply<Box<dyn Volume>>>,
-    deleters: Vec<Reply<()>>,
+    pub(super) deleters: Vec<Reply<()>>,
     /// Of the array that is served.
     pub(super) rotating: Option<Rotating>,
     /// Bytes of a region of the array that is served.
@@ -306,7 +306,7 @@ impl Manager {
     }
 }
 
-fn answer<T>(reply: &Reply<T>, result: Result<T, String>) {
+pub(super) fn answer<T>(reply: &Reply<T>, result: Result<T, String>) {
     // Whoever asked may have gone.
     let _ = reply.send(result);
 }
