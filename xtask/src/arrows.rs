@@ -36,7 +36,7 @@ const MEMBERS: &[(&str, Tier, &[&str])] = &[
     ("device", Act, &["model", "array", "readcache", "nbd"]),
     ("pool", Act, &["model", "pool-core"]),
     ("daemon", Drive, &["model", "array", "cache", "readcache", "policy", "rental", "nbd", "provider", "device"]),
-    ("whatif", Drive, &["model", "cache", "policy", "rental", "planner"]),
+    ("whatif", Drive, &["model", "array", "cache", "policy", "rental", "planner"]),
     ("report", Show, &["model", "planner"]),
     ("demo", Show, &["model", "cache", "policy", "planner", "nbd", "provider", "device", "daemon", "report"]),
     (

@@ -23,6 +23,6 @@ pub use assembly::{Assembly, Device, Plan, Reason, assemble};
 pub use bitmap::Said;
 pub use create::{Creation, Options, Regions, create};
 pub use effect::{Effect, Outcome, Rejected, Slices, Target};
-pub use engine::{Config, Ended, Engine, Event, Join, Single, SlotStatus, Status, is_single};
+pub use engine::{Config, Ended, Engine, Event, HURRIED_SHARE, Join, Single, SlotStatus, Status, is_single};
 pub use format::{ArrayId, MemberId};
 pub use geometry::Geometry;

@@ -248,3 +248,33 @@ fn the_array_grows_when_all_members_are_larger() {
     machine.restart();
     machine.read_all();
 }
+
+/// A member that serves its queue in order, and an application that keeps it full: how many I/Os it served until its successor had
+/// the slot.
+fn served_until_replaced(hurried: bool) -> u64 {
+    const QUEUE: usize = 48;
+    let mut machine = Machine::new(1, 2 << 20, 5);
+    for region in 0..machine.size() / u64::from(machine.region()) {
+        machine.request(WRITE, region * u64::from(machine.region()), 4096);
+    }
+    machine.settle();
+    machine.add(1, 2 << 20);
+    machine.engine.set_hurried(0, hurried);
+    machine.engine.replace(machine.now, 0, join(1, 2 << 20)).expect("it fits");
+    let mut served = 0;
+    while !machine.events.contains(&Event::Replaced { slot: 0, by: Target(1) }) {
+        machine.keep_queued(Target(0), QUEUE);
+        machine.end_first(Target(0));
+        machine.end_all_but(Target(0));
+        served += 1;
+        assert!(served < 100_000, "the copy gets nowhere");
+    }
+    served
+}
+
+#[test]
+fn a_hurried_copy_has_its_share_of_a_queue_that_is_always_full() {
+    let regions = (2u64 << 20) / (8 << 10);
+    let (patient, hurried) = (served_until_replaced(false), served_until_replaced(true));
+    assert!(hurried <= regions * 6 && patient > regions * 15, "{hurried} and {patient} I/Os for {regions} regions");
+}

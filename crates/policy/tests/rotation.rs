@@ -57,6 +57,8 @@ struct World {
     /// Every so many-th creation is refused; 0: none.
     refuse_every: u32,
     created: u32,
+    /// Until then every creation is refused.
+    refused_until_s: u64,
     refused: Vec<Instant>,
     begun: Vec<Instant>,
     extra_most: u32,
@@ -80,6 +82,7 @@ impl World {
             now,
             refuse_every: 0,
             created: 0,
+            refused_until_s: 0,
             refused: Vec::new(),
             begun: Vec::new(),
             extra_most: 0,
@@ -108,7 +111,10 @@ impl World {
                     }
                 }
                 Some(Joining::Copy { volume, left }) => {
-                    copied = copy_bytes.min(*left);
+                    // Without credits the copy has a quarter of what the member gives.
+                    let baseline = member.credits.baseline_per_s as f64;
+                    let share = if member.level > baseline { f64::INFINITY } else { baseline / 4.0 };
+                    copied = copy_bytes.min(*left).min(copy_bytes * share / copy_ops);
                     let operations = copied / copy_bytes * copy_ops;
                     let served = volume.serve(operations + asked * self.write_share);
                     sample.joining = Served { operations: served, bytes: copied + served * 4096.0 };
@@ -150,7 +156,8 @@ impl World {
             self.created += 1;
             let joining = &mut self.members[slot as usize].1;
             assert!(joining.is_none(), "slot {slot} is being replaced already");
-            if self.refuse_every > 0 && self.created.is_multiple_of(self.refuse_every) {
+            let is_out = self.now < Instant::ZERO + Duration::from_secs(self.refused_until_s);
+            if is_out || (self.refuse_every > 0 && self.created.is_multiple_of(self.refuse_every)) {
                 self.refused.push(self.now);
                 self.rotation.tell(self.now, slot, Progress::Refused(Refusal::Quota));
             } else {
@@ -280,6 +287,55 @@ fn a_refusal_is_told_with_the_next_attempt() {
     run(&mut world, 290, |_| 2900.0);
     let waiting = world.rotation.status().waiting.unwrap();
     assert!(waiting.starts_with("the provider's quota is used up") && waiting.contains("next attempt"), "{waiting}");
+}
+
+/// The provider refuses until all credits have ended, and without credits a copy takes many times as long. Of the time after all have
+/// credits again: how much longer than its rate says a copy is taken to be, and the seconds of 1500 for which a member had too few.
+fn after_an_outage(seed: u64) -> (f64, u32) {
+    let (mut config, holds) = config(Way::Staggered, 2, 300, 40);
+    config.copy.io_size = Bytes::new(64 << 10);
+    config.seed = seed;
+    let mut world = World::new(config, holds, 0.2, Budget::default());
+    world.refused_until_s = 2000;
+    run(&mut world, 2000, |_| 2000.0);
+    assert!(world.starved_s > 1000 && world.replaced == 0);
+    let mut waited = 0;
+    while world.members.iter().any(|(member, joining)| joining.is_some() || member.level < 10_000.0) {
+        world.second(2000.0);
+        waited += 1;
+        assert!(waited < 4000, "the array does not recover: {:?}", world.rotation.status());
+    }
+    let (factor, before) = (world.rotation.learned().copy_factor.unwrap(), world.starved_s);
+    run(&mut world, 1500, |_| 2000.0);
+    (factor, world.starved_s - before)
+}
+
+#[test]
+fn an_array_whose_credits_have_ended_recovers_when_members_can_be_replaced_again() {
+    for seed in 0..20 {
+        let (factor, starved_s) = after_an_outage(seed);
+        assert!(
+            starved_s == 0 && factor < 1.2,
+            "seed {seed}: {starved_s} s without credits, copies take {factor} times as long"
+        );
+    }
+}
+
+/// Creating a volume takes longer than full credits last.
+fn slow_provider() -> World {
+    let (mut config, holds) = config(Way::Staggered, 1, 300, 40);
+    config.setup = Duration::from_secs(400);
+    let mut world = World::new(config, holds, 0.0, Budget::default());
+    run(&mut world, 4000, |_| 2900.0);
+    world
+}
+
+#[test]
+fn late_is_better_than_never() {
+    let world = slow_provider();
+    // A bucket lasts for 300 s and a replacement takes 440 s, which begins when half of the credits are left.
+    assert!(world.replaced >= 5 && world.extra_most == 1, "{}", world.replaced);
+    assert!(world.starved_s < 2200, "{} s", world.starved_s);
 }
 
 /// A budget of USD a day that pays for five replacements; how many there were.
@@ -482,6 +538,8 @@ fn planted_bugs_are_found() {
             run(&mut world, 3000, |_| 2950.0);
             world.starved_s > 0
         }),
+        (Bug::LateIsNever, || slow_provider().replaced == 0),
+        (Bug::StarvedCopiesTeach, || after_an_outage(0).0 > 2.0),
         (Bug::SwapsWhatIsFull, || {
             let (mut config, holds) = config(Way::Staggered, 2, 300, 20);
             config.swaps_when_empty = true;

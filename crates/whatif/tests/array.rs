@@ -85,6 +85,29 @@ fn a_provider_that_refuses_and_dawdles_costs_throughput_and_no_member() {
     assert!(found.refusals > 5 && found.extra_most == 1 && found.mean_iops > 0.97 * 25_000.0, "{found:?}");
 }
 
+/// Where credits end before a successor has the slot, late is better than never, and a copy that is left without credits goes on:
+/// whether volumes take longer to come than credits last (31 min), or copies do.
+#[test]
+fn an_array_whose_credits_end_amid_replacements_recovers() {
+    for seed in 0..12 {
+        for (create_s, copy_rate) in [(2400, "100 MiB/s"), (5, "4 MiB/s")] {
+            let workload = "demand = \"25000 IOPS\"\nwrite_share = 0.3\nduration = \"8 h\"";
+            let provider = format!("[provider]\ncreate_s = {create_s}\nattach_s = 5\njitter = 0.3\n");
+            let text = format!("seed = {seed}\n{}{provider}", gp2(10, "all", copy_rate, workload));
+            let (rotated, plain) = (report(&text, ArrayMode::Rotated), report(&text, ArrayMode::Array));
+            let (found, without) = (rotated.mean_iops, plain.mean_iops);
+            assert!(
+                rotated.rotations >= 30 && found > 3.5 * without,
+                "{seed}: {found} and {without}, {}",
+                rotated.rotations
+            );
+            // Of the last half as well: it is fast again and again.
+            let late: Vec<f64> = rotated.moments.iter().skip(450).map(|moment| moment.iops).collect();
+            assert!(late.iter().filter(|iops| **iops > 20_000.0).count() > late.len() / 4, "{seed}: {late:?}");
+        }
+    }
+}
+
 /// A cache over st1 without its own credits.
 fn cache(rotate: &str, write_share: f64) -> String {
     format!(

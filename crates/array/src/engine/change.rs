@@ -37,6 +37,8 @@ pub(super) struct Slot {
     pub join: Option<Join>,
     /// The joining member is to be dropped.
     pub dropping: bool,
+    /// The copy must not wait behind everything else that its member is asked for.
+    pub hurried: bool,
     pub hold: Hold,
     /// It may be served.
     pub serves: bool,
@@ -56,6 +58,7 @@ impl Slot {
             active,
             join: None,
             dropping: false,
+            hurried: false,
             hold: Hold::No,
             serves: false,
             witnessed: false,

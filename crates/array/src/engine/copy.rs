@@ -17,6 +17,11 @@ use crate::geometry::Run;
 use crate::planted::{Bug, planted};
 use crate::port::{FlushRequest, Waiter};
 
+/// Of the I/Os in flight on a member whose copy is hurried, the copy's are one in so many or more.
+pub const HURRIED_SHARE: u32 = 4;
+/// Memory of such a copy, in bytes: more of its regions are not in flight.
+const HURRIED_BYTES_MAX: u64 = 32 << 20;
+
 /// Writes that a joining member may fail, before it is dropped.
 const FAILURES_MAX: u32 = 8;
 
@@ -201,9 +206,28 @@ impl Engine {
         }
     }
 
+    /// A slot's member serves little, and what is asked of it queues: its copy, also one to come, gets a share of the queue
+    /// ([`HURRIED_SHARE`]), so that it ends although the application asks for everything. Takes effect with the next request.
+    pub fn set_hurried(&mut self, slot: u32, hurried: bool) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            slot.hurried = hurried;
+        }
+    }
+
+    /// Regions of a slot's copy in flight, at most.
+    fn copies_max(&self, slot: u32) -> usize {
+        let most = self.config.copies_in_flight_max.max(1) as usize;
+        let place = &self.slots[slot as usize];
+        let Some(join) = place.join.as_ref().filter(|_| place.hurried) else { return most };
+        let queued = self.members.get(&place.active).map_or(0, |member| member.port.effects_in_flight as usize);
+        let others = queued.saturating_sub(join.jobs.len());
+        let memory = (HURRIED_BYTES_MAX / u64::from(self.geometry.region).max(1)) as usize;
+        most.max((others / (HURRIED_SHARE as usize - 1)).min(memory))
+    }
+
     /// Claims the next region of a slot, if one more may be in flight.
     fn claim_next(&mut self, slot: u32) -> bool {
-        let (now, most) = (self.now, self.config.copies_in_flight_max.max(1) as usize);
+        let (now, most) = (self.now, self.copies_max(slot));
         let serves = self.serving(slot).is_some();
         let place = &mut self.slots[slot as usize];
         if place.hold != Hold::No || place.dropping || !serves {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use surgetank_model::{Bandwidth, Instant, Request, RequestId};
 
 use self::change::{Part, Slot};
+pub use self::copy::HURRIED_SHARE;
 use self::copy::Join as Joining;
 use self::member::{Member, Role};
 use self::membership::{Purpose, Transition};
@@ -36,7 +37,7 @@ use crate::geometry::Geometry;
 pub struct Config {
     /// How fast a joining member is copied to; `None`: as fast as the volumes are.
     pub copy_rate: Option<Bandwidth>,
-    /// Regions in flight of one copy, at most.
+    /// Regions in flight of one copy, at most; of a hurried one ([`Engine::set_hurried`]) more where its member's queue is long.
     pub copies_in_flight_max: u32,
     /// Regions after which a copy records how far it is.
     pub checkpoint_regions: u32,

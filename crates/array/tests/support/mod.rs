@@ -172,6 +172,41 @@ impl Machine {
         assert_eq!(self.engine.check(), Ok(()));
     }
 
+    /// Reads of what was not copied yet, until so many I/Os wait for a volume.
+    pub fn keep_queued(&mut self, target: Target, count: usize) {
+        self.pump();
+        while self.in_flight.iter().filter(|io| io.target == target).count() < count {
+            self.next_request += 1;
+            let id = RequestId(self.next_request);
+            // The joining member would answer what it has.
+            let offset = self.size() - 4096;
+            self.buffers.insert(BufferId::Request(id), vec![0xee; 4096]);
+            self.engine.submit(self.now, Request { id, operation: Operation::Read, offset, length: 4096 });
+            let before = self.in_flight.len();
+            self.pump();
+            if self.in_flight.get(before..).is_some_and(|new| new.iter().all(|io| io.target != target)) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the I/O that has waited longest for a volume.
+    pub fn end_first(&mut self, target: Target) {
+        self.pump();
+        if let Some(at) = self.in_flight.iter().position(|io| io.target == target) {
+            let io = self.in_flight.remove(at);
+            self.end(io);
+        }
+    }
+
+    /// Ends all I/Os but those of a volume.
+    pub fn end_all_but(&mut self, target: Target) {
+        while let Some(at) = self.in_flight.iter().position(|io| io.target != target) {
+            let io = self.in_flight.remove(at);
+            self.end(io);
+        }
+    }
+
     fn is_held(&self, io: &Io) -> bool {
         let asked = io.memory.iter().any(|slice| matches!(slice.buffer, BufferId::Request(_)));
         asked && matches!(io.operation, Operation::Write { .. }) && self.held == Some(io.target)

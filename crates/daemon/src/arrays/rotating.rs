@@ -57,6 +57,8 @@ pub(super) struct Rotating {
     /// What members had done at the last look, and what was copied to them.
     before: BTreeMap<Target, (Served, u64)>,
     told: Vec<Told>,
+    /// Slots whose copies were told to take a share of what their members still give.
+    hurried: Vec<bool>,
     /// Slots that nobody but the policy asked for.
     chosen: BTreeSet<u32>,
     /// Whether it was said what keeps the rotation from being in time.
@@ -116,6 +118,7 @@ impl Manager {
             look_at: now,
             before: BTreeMap::new(),
             told: vec![Told::Nothing; self.config.members as usize],
+            hurried: vec![false; self.config.members as usize],
             chosen: BTreeSet::new(),
             is_checked: false,
         });
@@ -138,6 +141,7 @@ impl Manager {
             let samples = rotating.samples(&served, region);
             rotating.policy.observe(now, &samples);
             self.correct(&mut rotating.policy, &served);
+            self.hurry(&mut rotating);
         }
         self.progress(&mut rotating);
         let mut moved = false;
@@ -170,6 +174,18 @@ impl Manager {
                 let levels: Vec<f64> =
                     metered.meter.balances(self.now()).into_iter().map(|(_, balance)| balance as f64).collect();
                 policy.correct(slot, &levels);
+            }
+        }
+    }
+
+    /// Copies of members without credits are not to wait behind all that the application asks for.
+    fn hurry(&self, rotating: &mut Rotating) {
+        let Some(handle) = &self.handle else { return };
+        for ((slot, queues), told) in (0..).zip(rotating.policy.queueing()).zip(&mut rotating.hurried) {
+            if *told != queues {
+                // It is told again only after a change: an array that cannot be told ends anyhow.
+                drop(handle.hurry(slot, queues));
+                *told = queues;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The credits of one member, accounted from what it served, and what is asked of it.
 
-use surgetank_model::Balance;
+use surgetank_model::volume_type::CreditUnit;
+use surgetank_model::{Balance, Bytes};
 
 use super::Sample;
 use super::config::Config;
@@ -19,6 +20,9 @@ pub struct Served {
 const EMPTY: f64 = 0.002;
 /// A rate may rise by so much before it is seen.
 const RISE: f64 = 1.1;
+/// Where a full bucket does not last until a successor has the slot, its replacement begins at this share: what is left speeds the copy
+/// up, and members are not replaced while they are nearly new.
+const TOO_LATE: f64 = 0.5;
 /// A successor must bring at least this share of a bucket.
 const GAIN_MIN: f64 = 1.0 / 64.0;
 /// The short average is over this share of the time that a full bucket carries a burst.
@@ -94,6 +98,17 @@ impl Account {
         self.buckets.iter().map(|(balance, _)| balance.share()).min_by(f64::total_cmp)
     }
 
+    /// Whether a bucket of operations is empty: then every I/O waits for one that refills.
+    pub fn queues(&self) -> bool {
+        let queues = |balance: &Balance| balance.credits().unit == CreditUnit::Operations && balance.share() < EMPTY;
+        self.buckets.iter().any(|(balance, _)| queues(balance))
+    }
+
+    /// Whether any bucket is empty.
+    pub fn is_empty(&self) -> bool {
+        self.share().is_some_and(|share| share < EMPTY)
+    }
+
     /// When the first bucket is empty at the rate of late; `None`: never.
     pub fn empty_in_s(&self) -> Option<f64> {
         let lasts = |(balance, demand): &(Balance, Demand)| Some(balance.lasts(demand.means?[1]));
@@ -130,8 +145,8 @@ impl Account {
     /// `None`: credits are not spent, or a successor would have no more of them.
     ///
     /// For each bucket the credits must carry θ = setup·(λ − b) + c·(ρ + λ − b), with λ the highest rate of late and ρ the
-    /// copy's; what is above that is spent at λ − b.
-    pub fn latest_s(&self, config: &Config, copy_s: f64, until_replaced_s: f64) -> Option<f64> {
+    /// copy's; what is above that is spent at λ − b. Where no bucket carries that much, late is better than never: half of one does.
+    pub fn latest_s(&self, config: &Config, holds: Bytes, copy_s: f64, until_replaced_s: f64) -> Option<f64> {
         let latest = self.buckets.iter().filter_map(|(balance, demand)| {
             let credits = balance.credits();
             let (baseline, bucket) = (credits.baseline_per_s as f64, credits.bucket as f64);
@@ -139,14 +154,16 @@ impl Account {
             if !demand.spends(baseline) || asked <= baseline {
                 return None;
             }
-            let copying = if planted(Bug::CopyIsFree) { 0.0 } else { config.copy_units_per_s(credits.unit) };
+            let copied = if planted(Bug::CopyIsFree) { 0.0 } else { config.copied_units(credits.unit, holds) };
+            let copying = if copied > 0.0 { copied / copy_s.max(1e-3) } else { 0.0 };
             let both = (asked + copying).min(balance.cap());
             let needed = (until_replaced_s - copy_s) * (asked - baseline) + copy_s * (both - baseline);
             let gain = bucket - balance.level();
-            let copied = 2.0 * copying * copy_s;
-            if needed >= bucket || gain <= copied.max(GAIN_MIN * bucket) {
+            let too_late = needed >= bucket;
+            if gain <= (2.0 * copied).max(GAIN_MIN * bucket) || (too_late && planted(Bug::LateIsNever)) {
                 return None;
             }
+            let needed = if too_late { TOO_LATE * bucket } else { needed };
             Some((balance.level() - needed) / (asked - baseline))
         });
         latest.min_by(f64::total_cmp)

@@ -84,7 +84,8 @@ enum Stage {
     /// The new member is asked for.
     Setup { since: Instant },
     /// It is copied to.
-    Copy { since: Instant, of: Bytes, copied: Bytes },
+    /// From when on, and how much copied, it had to wait for credits.
+    Copy { since: Instant, of: Bytes, copied: Bytes, starved: Option<(Instant, Bytes)> },
     /// It has the slot; the old one is to be deleted.
     Removal { since: Instant },
 }
@@ -192,7 +193,10 @@ impl Rotation {
             if let Some(successor) = &mut slot.successor {
                 successor.spend(&sample.joining, &self.config, seconds);
             }
-            if let Stage::Copy { copied, .. } = &mut slot.stage {
+            if let Stage::Copy { copied, starved, .. } = &mut slot.stage {
+                if slot.account.is_empty() && !planted(Bug::StarvedCopiesTeach) {
+                    starved.get_or_insert((now, *copied));
+                }
                 *copied = Bytes::new(copied.get().saturating_add(sample.copied.get()));
             }
         }
@@ -221,13 +225,15 @@ impl Rotation {
                     self.setup_s = expected(self.setup_s, now.since(since).as_secs_f64());
                 }
                 at.successor = Some(Account::new(&self.config, &[]));
-                at.stage = Stage::Copy { since: now, of: at.holds, copied: Bytes::ZERO };
+                at.stage = Stage::Copy { since: now, of: at.holds, copied: Bytes::ZERO, starved: None };
                 self.rented(now);
             }
-            (Progress::Replaced, Stage::Copy { since, of, .. }) => {
-                let nominal_s = self.config.copy_s(of);
+            (Progress::Replaced, Stage::Copy { since, of, starved, .. }) => {
+                // While it had to wait for credits, it says nothing of those that have them.
+                let (until, copied) = starved.unwrap_or((now, of));
+                let nominal_s = self.config.copy_s(copied);
                 if nominal_s >= 1.0 {
-                    let factor = now.since(since).as_secs_f64() / nominal_s;
+                    let factor = until.since(since).as_secs_f64() / nominal_s;
                     self.copy_factor = expected(self.copy_factor, factor).clamp(1.0, COPY_FACTOR_MAX);
                 }
                 if let Some(successor) = at.successor.take() {
@@ -364,6 +370,12 @@ impl Rotation {
         self.slots.iter().position(due).and_then(|slot| u32::try_from(slot).ok())
     }
 
+    /// The slots, in order, whose members have no credits left for operations, so that I/Os queue at them: their copies need a
+    /// share of that queue.
+    pub fn queueing(&self) -> impl Iterator<Item = bool> + '_ {
+        self.slots.iter().map(|slot| slot.account.queues())
+    }
+
     /// How many replacements may go on at once.
     #[must_use]
     pub fn at_once(&self) -> u32 {
@@ -430,7 +442,7 @@ impl Rotation {
         let of = |(index, slot): (usize, &Slot)| {
             let copy_s = self.copy_s(slot.holds);
             let until_replaced_s = self.setup_s + copy_s;
-            let latest_s = slot.account.latest_s(&self.config, copy_s, until_replaced_s)?;
+            let latest_s = slot.account.latest_s(&self.config, slot.holds, copy_s, until_replaced_s)?;
             let alone = slot.stage == Stage::Alone;
             let takes_s = until_replaced_s + self.removal_s + self.config.rest.as_secs_f64();
             alone.then_some(Candidate { slot: u32::try_from(index).ok()?, latest_s, takes_s })

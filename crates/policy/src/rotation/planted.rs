@@ -15,6 +15,10 @@ surgetank_model::plant_bugs! {
         CopyIsFree,
         /// What a member served while it joined does not count.
         SuccessorIsFull,
+        /// A member whose credits do not last until a successor has its slot is never replaced.
+        LateIsNever,
+        /// A copy that waited for credits counts as how long copies take.
+        StarvedCopiesTeach,
         /// A scratch array is swapped although it holds something.
         SwapsWhatIsFull,
     }

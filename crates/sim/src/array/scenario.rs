@@ -66,6 +66,8 @@ pub struct Scenario {
     pub rots: bool,
     /// Bytes per second of a copy; 0: no limit.
     pub copy_rate: u64,
+    /// Copies take a share of their member's queue.
+    pub hurried: bool,
 }
 
 impl Family {
@@ -160,6 +162,7 @@ impl Family {
             shows_all: false,
             rots: false,
             copy_rate: if seed % 4 == 1 { 20 << 20 } else { 0 },
+            hurried: seed % 5 == 2,
         }
     }
 }

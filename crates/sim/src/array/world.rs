@@ -371,6 +371,7 @@ impl<'a> World<'a> {
         if self.engine.replace(self.now, slot, join).is_err() {
             return;
         }
+        self.engine.set_hurried(slot, self.scenario.hurried);
         self.next_target += 1;
         self.replacements.pop_front();
         let seed = self.scenario.seed ^ u64::from(target.0) << 40;

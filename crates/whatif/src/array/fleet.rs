@@ -14,8 +14,10 @@ use super::member::{Kind, Member, Work};
 /// A step of the simulation, after which the policy looks.
 pub const STEP: Duration = Duration::from_secs(1);
 
-/// Of what a member can do, a copy takes no more than this share.
+/// Of what a member with credits can do, a copy takes no more than this share.
 const COPY_SHARE_MAX: f64 = 0.9;
+/// Of what a member without credits still does, whose requests queue, it takes this.
+const COPY_SHARE_HURRIED: f64 = 1.0 / surgetank_array::HURRIED_SHARE as f64;
 
 /// A member that takes another's place.
 #[derive(Clone, Debug)]
@@ -139,8 +141,9 @@ impl Fleet {
     #[must_use]
     pub fn copying(&self, joining: &Joining, member: &Member) -> Work {
         let each = self.kind.work(1.0, self.copy.io_size);
+        let share = |member: &Member| if member.is_empty() { COPY_SHARE_HURRIED } else { COPY_SHARE_MAX };
         let most = [member, &joining.member]
-            .map(|member| self.kind.headroom(member, each, Work::default(), STEP) * COPY_SHARE_MAX);
+            .map(|member| self.kind.headroom(member, each, Work::default(), STEP) * share(member));
         let rate = (self.copy.rate.get() as f64).min(joining.left / STEP.as_secs_f64()).min(most[0]).min(most[1]);
         each.times(rate)
     }

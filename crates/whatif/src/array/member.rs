@@ -136,6 +136,12 @@ impl Member {
         Served { operations: counted, bytes }
     }
 
+    /// Whether it serves only what refills: it has less than that in a second.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.buckets.iter().any(|bucket| bucket.level() < bucket.credits().baseline_per_s as f64)
+    }
+
     /// The share of credits that are left, of the emptiest bucket; 1 without credits.
     #[must_use]
     pub fn credits(&self) -> f64 {

@@ -36,6 +36,7 @@ pub struct ArrayStatus {
 pub(super) enum Ask {
     Replace { slot: u32, id: MemberId, member: Member },
     Cancel { slot: u32 },
+    Hurry { slot: u32, hurried: bool },
     Grow,
 }
 
@@ -47,7 +48,7 @@ impl remote::Ask for Ask {
     fn into_member(self) -> Option<Member> {
         match self {
             Self::Replace { member, .. } => Some(member),
-            Self::Cancel { .. } | Self::Grow => None,
+            Self::Cancel { .. } | Self::Hurry { .. } | Self::Grow => None,
         }
     }
 }
@@ -103,6 +104,12 @@ impl ArrayHandle {
     #[must_use]
     pub fn cancel(&self, slot: u32) -> Answer {
         self.remote.ask(Ask::Cancel { slot })
+    }
+
+    /// A slot's member has no credits left, or has some again: without, a copy of it gets a share of what it still gives.
+    #[must_use]
+    pub fn hurry(&self, slot: u32, hurried: bool) -> Answer {
+        self.remote.ask(Ask::Hurry { slot, hurried })
     }
 
     /// The volumes of all members have grown: the array is to use what all of them have.

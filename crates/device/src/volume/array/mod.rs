@@ -157,6 +157,10 @@ impl ArrayVolume {
             let answer = match ask {
                 Ask::Replace { slot, id, member } => self.replace(now, (slot, id), member),
                 Ask::Cancel { slot } => self.engine.cancel(now, slot),
+                Ask::Hurry { slot, hurried } => {
+                    self.engine.set_hurried(slot, hurried);
+                    Ok(())
+                }
                 Ask::Grow => self.grow(now),
             };
             self.inbox.publish(self.engine.status());
