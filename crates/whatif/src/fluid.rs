@@ -310,7 +310,11 @@ impl<'a> Fluid<'a> {
             if self.now >= to || self.has_reached(goal) {
                 return Ok(());
             }
-            let next = self.next_event(to);
+            let mut next = self.next_event(to);
+            if goal == Goal::Settled && self.is_settled() {
+                // The next sample says so, and nothing else is to come that would end a stretch.
+                next = next.min(self.next_sample).max(self.now);
+            }
             at_this_moment = if next > self.now { 0 } else { at_this_moment + 1 };
             if at_this_moment > STALLED {
                 let now = self.now;

@@ -10,20 +10,40 @@ pub(crate) const BURST: Duration = Duration::from_millis(25);
 /// Length of an interval of [`Activity`]: the papers measure I/O activity at this granularity.
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Bytes moved in each interval of five seconds.
+/// Intervals of an hour, which is what [`Activity`] keeps together.
+const HOUR: usize = 720;
+
+/// Bytes moved in each interval of five seconds. Hours in which nothing moves take no memory: a night's burst is short, and a run of
+/// years is mostly pauses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
-    bytes: Vec<f64>,
+    /// Of each hour its intervals, or none.
+    hours: Vec<Box<[f64]>>,
+    /// Intervals until the last in which something moved.
+    length: usize,
 }
 
 impl Activity {
+    /// The bytes of an interval.
+    fn interval(&mut self, interval: usize) -> Option<&mut f64> {
+        self.length = self.length.max(interval + 1);
+        let hour = interval / HOUR;
+        if hour >= self.hours.len() {
+            self.hours.resize(hour + 1, Box::default());
+        }
+        let hour = self.hours.get_mut(hour)?;
+        if hour.is_empty() {
+            *hour = vec![0.0; HOUR].into();
+        }
+        hour.get_mut(interval % HOUR)
+    }
+
     /// `bytes` were moved at `at`.
     pub fn add(&mut self, at: Instant, bytes: f64) {
         let interval = (at.as_nanoseconds() / INTERVAL.as_nanos() as u64) as usize;
-        if interval >= self.bytes.len() {
-            self.bytes.resize(interval + 1, 0.0);
+        if let Some(sum) = self.interval(interval) {
+            *sum += bytes;
         }
-        self.bytes[interval] += bytes;
     }
 
     /// `bytes_per_s` flowed from `from` to `to`.
@@ -33,11 +53,9 @@ impl Activity {
         }
         let length = INTERVAL.as_nanos() as u64;
         let (first, last) = (from.as_nanoseconds() / length, (to.as_nanoseconds() - 1) / length);
-        if last as usize >= self.bytes.len() {
-            self.bytes.resize(last as usize + 1, 0.0);
-        }
         let whole = bytes_per_s * INTERVAL.as_secs_f64();
-        for (interval, bytes) in (first..=last).zip(&mut self.bytes[first as usize..]) {
+        for interval in first..=last {
+            let Some(bytes) = self.interval(interval as usize) else { return };
             *bytes += if interval > first && interval < last {
                 whole
             } else {
@@ -50,13 +68,14 @@ impl Activity {
 
     /// MiB/s in each interval, from the start of the run.
     pub fn mib_s(&self) -> impl Iterator<Item = f64> + '_ {
-        self.bytes.iter().map(|bytes| bytes / INTERVAL.as_secs_f64() / 1_048_576.0)
+        let all = self.hours.iter().flat_map(|hour| (0..HOUR).map(|interval| hour.get(interval).copied().unwrap_or(0.0)));
+        all.take(self.length).map(|bytes| bytes / INTERVAL.as_secs_f64() / 1_048_576.0)
     }
 
     /// Bytes moved in all.
     #[must_use]
     pub fn total(&self) -> f64 {
-        self.bytes.iter().sum()
+        self.hours.iter().flatten().sum()
     }
 }
 
